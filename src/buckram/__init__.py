@@ -102,7 +102,7 @@ from buckram.types import BookieInfo, DigestType, Entry, Fragment, LedgerMetadat
 
 if TYPE_CHECKING:
     from buckram.client.client import Client, connect
-    from buckram.client.maintain.repair import RepairReport
+    from buckram.client.maintain.repair_report import RepairReport
     from buckram.client.read.reader import Reader
     from buckram.client.read.tail import Tail
     from buckram.client.write.writer import Writer
@@ -120,7 +120,7 @@ _LAZY = {
     "Namespaces": "buckram.streams.shared.namespaces",
     "Reader": "buckram.client.read.reader",
     "Record": "buckram.core.streams.batch",
-    "RepairReport": "buckram.client.maintain.repair",
+    "RepairReport": "buckram.client.maintain.repair_report",
     "StreamInfo": "buckram.streams.namespace",
     "StreamReader": "buckram.streams.read.reader",
     "StreamWriter": "buckram.streams.write.writer",

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from buckram.client.client import Client
-from buckram.client.maintain.repair import RepairReport
+from buckram.client.maintain.repair_report import RepairReport
 from buckram.config import HealingConfig
 from buckram.core.healing.status import Waiting, Why
 from buckram.healing.auditor import Auditor

@@ -292,8 +292,8 @@ async def _bring_back(
     digest: str | None,
     birth: bytes,
 ) -> list[int]:
-    from buckram.client.client import digest_type
     from buckram.client.maintain.salvage import opened
+    from buckram.client.shared.arguments import digest_type
     from buckram.config import NetConfig
     from buckram.net.runtime import production_runtime
 

@@ -40,7 +40,7 @@ STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("counting acknowledgements", ("core/ledgers/append.py", "core/ledgers/quorum.py", "core/ledgers/answers.py")),
     (
         "room and futures",
-        ("client/write/admission.py", "client/write/completions.py", "client/write/engine.py", "asyncio/futures.py"),
+        ("client/write/append_room.py", "client/write/completions.py", "client/write/engine.py", "asyncio/futures.py"),
     ),
     ("sending", ("net/", "client/write/outbox.py", "client/shared/send_batcher.py")),
     ("reading", ("client/", "core/ledgers/reading.py", "core/entries/packed.py")),

@@ -20,7 +20,7 @@ from buckram.errors import BuckramError, InvalidArgument, NoSuchBookie
 if TYPE_CHECKING:
     from buckram.client.client import Client
     from buckram.client.maintain.placement import Explained, Misplaced
-    from buckram.client.maintain.repair import RepairReport
+    from buckram.client.maintain.repair_report import RepairReport
 
 
 @click.group()

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from buckram.client.maintain.delete import delete_ledger
 from buckram.client.maintain.recover import recover_ledger
-from buckram.client.maintain.repair import Progress, RepairReport, repair_ledger
+from buckram.client.maintain.repair import repair_ledger
+from buckram.client.maintain.repair_report import Progress, RepairReport
 from buckram.client.read.open import check_ledger_id, list_ledgers, open_ledger
 from buckram.client.read.reader import Reader
 from buckram.client.shared import leftover
+from buckram.client.shared.arguments import custom_metadata_bytes, digest_type, password_bytes
 from buckram.client.shared.bookies import BookieWatcher
 from buckram.client.shared.clocks import Clocks
 from buckram.client.shared.identities import Identities
@@ -50,13 +52,6 @@ if TYPE_CHECKING:
     from buckram.streams.shared.namespaces import Namespaces
 
 T = TypeVar("T")
-_DIGESTS = {
-    "crc32": DigestType.CRC32,
-    "crc32c": DigestType.CRC32C,
-    "mac": DigestType.MAC,
-    "hmac": DigestType.MAC,
-    "dummy": DigestType.DUMMY,
-}
 
 
 def connect(
@@ -192,7 +187,7 @@ class Client(NotBlocking):
             )
         kind = digest_type(digest)
         secret = password_bytes(password)
-        custom = _custom(custom_metadata)
+        custom = custom_metadata_bytes(custom_metadata)
         policy = None if placement is None else PlacementPolicy.parse(placement)
         if policy is not None:
             custom = {**custom, PLACEMENT_KEY: str(policy).encode()}
@@ -397,30 +392,3 @@ async def _close_left(uri: str, ledger_id: LedgerId, birth: bytes, password: byt
         metadata = await client.metadata(ledger_id)
         if not metadata.closed and birth_of(metadata) == birth:
             await (await client.recover(ledger_id, password=password)).close()
-
-
-def digest_type(digest: str | DigestType) -> DigestType:
-    """From a name or a number of the metadata; InvalidArgument lists the names."""
-    if isinstance(digest, DigestType):
-        return digest
-    kind = _DIGESTS.get(digest.lower()) if isinstance(digest, str) else None
-    if kind is None:
-        raise InvalidArgument(f"digest {digest!r}: choose one of crc32c, crc32, mac, dummy")
-    return kind
-
-
-def password_bytes(password: bytes | str) -> bytes:
-    if isinstance(password, bytes):
-        return password
-    if isinstance(password, str):
-        return password.encode()
-    raise InvalidArgument(f"the password must be bytes or str, not {type(password).__name__}")
-
-
-def _custom(custom: Mapping[str, bytes | str] | None) -> dict[str, bytes]:
-    result: dict[str, bytes] = {}
-    for key, value in (custom or {}).items():
-        if not isinstance(key, str) or not isinstance(value, bytes | str):
-            raise InvalidArgument(f"custom metadata {key!r}: {value!r}: keys are str, values bytes or str")
-        result[key] = value.encode() if isinstance(value, str) else value
-    return result

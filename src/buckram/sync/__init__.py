@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from buckram.client import client as _client
-from buckram.client.maintain.repair import Progress, RepairReport
+from buckram.client.maintain.repair_report import Progress, RepairReport
 from buckram.client.read.reader import Reader as _Reader
 from buckram.client.shared import leftover
 from buckram.client.shared.opening import NotAsync

@@ -9,7 +9,7 @@ import pytest
 from tests.support.readable_bookie import DIGEST, ReadableCluster, readable
 
 from buckram.client.client import Client
-from buckram.client.maintain.repair import Replacement
+from buckram.client.maintain.repair_report import Replacement
 from buckram.config import ClientConfig
 from buckram.errors import Code, NoSuchLedger, Unauthorized
 from buckram.seams import MetadataStore

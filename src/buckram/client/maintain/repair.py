@@ -9,14 +9,14 @@ repair is not decided here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Coroutine, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
 from buckram.client.maintain.accusing import Accuser
 from buckram.client.maintain.entry_lists import lists_all
+from buckram.client.maintain.repair_report import Progress, RepairReport, Replacement, lost_entries_problem
 from buckram.client.read.open import check_ledger_id, check_password, digest_of
 from buckram.client.read.replicas import LedgerReads, ask, play, reply_is
 from buckram.client.shared.metadata_cell import MetadataCell
@@ -44,45 +44,7 @@ from buckram.types import BookieId, DigestType, Entry, EntryId, Fragment, Ledger
 T = TypeVar("T")
 _WINDOW = 256
 _AT_ONCE = 16
-_NAMED = 5
 _WITHIN_S = 10.0
-
-Progress = Callable[[int, int], None]
-"""(replicas of entries checked so far, all of them)"""
-
-
-@dataclass(frozen=True, slots=True)
-class Replacement:
-    """`new` took the place of `old` in the fragment that begins at `first_entry`."""
-
-    first_entry: EntryId
-    old: BookieId
-    new: BookieId
-
-
-@dataclass(frozen=True, slots=True)
-class RepairReport:
-    """What a repair found and did. `healthy`: nothing is left to do."""
-
-    ledger_id: LedgerId
-    """The ledger that was repaired."""
-    fragments_checked: int
-    """How many fragments were looked at."""
-    replicas_checked: int
-    """How many copies of entries were looked at."""
-    entries_copied: int
-    """How many copies of entries were written."""
-    bytes_copied: int
-    """Bytes of these, as they are stored."""
-    replaced: tuple[Replacement, ...]
-    """Members that were gone, and who took their places."""
-    problems: tuple[str, ...]
-    """What could not be repaired, in sentences; run the repair again later."""
-
-    @property
-    def healthy(self) -> bool:
-        """Whether nothing is left to do."""
-        return not self.problems
 
 
 async def repair_ledger(
@@ -257,9 +219,7 @@ class _Repair:
         if target != old and last >= fragment.first_entry and not await self._is_durable(target):
             return False
         if lost:
-            some = ", ".join(map(str, list(lost)[:_NAMED])) + (", ..." if len(lost) > _NAMED else "")
-            why = next(iter(lost.values()))
-            self._problems.append(f"{len(lost)} entries of bookie {old} have no good copy elsewhere ({some}): {why}")
+            self._problems.append(lost_entries_problem(old, lost))
         return not lost
 
     async def _is_durable(self, target: BookieId) -> bool:

@@ -16,7 +16,7 @@ from buckram.client.shared.closing import close_on_exit, wait_closed
 from buckram.client.shared.metadata_cell import MetadataCell
 from buckram.client.shared.payloads import all_as_bytes, as_bytes, check_entry_id
 from buckram.client.shared.services import Services
-from buckram.client.write.admission import Admission
+from buckram.client.write.append_room import AppendRoom
 from buckram.client.write.completions import AckCallback, Completions
 from buckram.client.write.ensemble_change import EnsembleChange
 from buckram.client.write.explicit_lac import ExplicitLac
@@ -96,10 +96,10 @@ class LedgerAppender:
             sink=self,
             on_lac_sent=self._lac.on_lac_sent,
             fail=self._broken,
-            room=self._admit,
+            on_writable=self._room_freed,
         )
         self._completions = Completions()
-        self._admission = Admission(
+        self._room = AppendRoom(
             window, self._outbox, self._completions, config.max_pending_bytes, config.max_pending_entries
         )
         self._lagging_members = lagging_members(services, window, self._cell, digest, key, self._scope)
@@ -195,10 +195,10 @@ class LedgerAppender:
         """
         body = self._checked(payload, entry_id)
         future: asyncio.Future[EntryId] = self._loop.create_future()
-        if self._admission.full(len(body), entry_id):
-            self._admission.wait((body,), future, entry_id=entry_id)
+        if self._room.full(len(body), entry_id):
+            self._room.wait((body,), future, entry_id=entry_id)
         else:
-            self._admission.enqueue(body, entry_id, future)
+            self._room.enqueue(body, entry_id, future)
         return await future
 
     def append_nowait(self, payload: Buffer, *, entry_id: EntryId | None = None) -> asyncio.Future[EntryId]:
@@ -206,10 +206,10 @@ class LedgerAppender:
         flush and close raise the first append that failed."""
         if type(payload) is not bytes or entry_id is not None or len(payload) > self._plain_limit:
             payload = self._checked(payload, entry_id)
-        if self._admission.full(len(payload), entry_id):
-            raise self._admission.buffer_full()
+        if self._room.full(len(payload), entry_id):
+            raise self._room.buffer_full()
         future: asyncio.Future[EntryId] = self._loop.create_future()
-        self._admission.enqueue(payload, entry_id, future)
+        self._room.enqueue(payload, entry_id, future)
         return future
 
     def append_with_callback(self, payload: bytes, callback: AckCallback, result: Any) -> None:
@@ -217,8 +217,8 @@ class LedgerAppender:
         nothing joins it in this turn of the loop."""
         if len(payload) > self._plain_limit:
             payload = self._checked(payload, None)
-        if self._admission.full(len(payload)):
-            raise self._admission.buffer_full()
+        if self._room.full(len(payload)):
+            raise self._room.buffer_full()
         self._completions.add(self._outbox.add((payload,), len(payload)), result, callback)
         self._outbox.flush_now()
 
@@ -228,7 +228,7 @@ class LedgerAppender:
         if not bodies:
             return range(self._window.next_entry, self._window.next_entry)
         future: asyncio.Future[range] = self._loop.create_future()
-        self._admission.wait(bodies, future, many=True)
+        self._room.wait(bodies, future, many=True)
         return await future
 
     def publish_no_lac(self) -> None:
@@ -239,9 +239,9 @@ class LedgerAppender:
         """Wait until everything appended so far is acknowledged; raises the first append that failed."""
         if self._failure is not None:
             raise self._failure.with_traceback(None)
-        if self._window.pending_entries or self._admission.waiting:
+        if self._window.pending_entries or self._room.waiting:
             future: asyncio.Future[None] = self._loop.create_future()
-            self._admission.wait((), future)
+            self._room.wait((), future)
             await future
 
     async def force(self) -> EntryId:
@@ -352,12 +352,12 @@ class LedgerAppender:
         """Wait until nothing is pending that can still be acknowledged: explicit ids behind a gap cannot."""
         window, explicit = self._window, self._window.explicit_ids
         while not window.closed:
-            before_us = self._admission.waiting and not explicit
+            before_us = self._room.waiting and not explicit
             if not before_us and window.reachable <= window.pending_head:
                 return
             future: asyncio.Future[None] = self._loop.create_future()
             if before_us:
-                self._admission.wait((), future)
+                self._room.wait((), future)
             else:
                 self._completions.add(window.reachable, None, future)
             try:
@@ -384,14 +384,14 @@ class LedgerAppender:
     def _end(self, error: BuckramError, *, meant: bool = False) -> None:
         window = self._window
         # Acknowledged and not forced is as good as pending: sealing cuts it off.
-        left = self._admission.waiting or window.pending_entries or window.pending_head > window.lac
+        left = self._room.waiting or window.pending_entries or window.pending_head > window.lac
         if self._failure is None and not meant and left:
             self._failure = error
         self._refuse(error)
         self._window.close()
         self._outbox.clear()
         self._completions.fail(error)
-        self._admission.fail(error)
+        self._room.fail(error)
 
     def _refuse(self, error: BuckramError) -> None:
         if self._refusal is None:
@@ -432,8 +432,8 @@ class LedgerAppender:
     def _head_moved(self) -> None:
         self._completions.reached(self._window.pending_head)
         self._lac.head_moved()
-        if self._admission.waiting:
-            self._admission.admit()
+        if self._room.waiting:
+            self._room.enqueue_waiting()
 
-    def _admit(self) -> None:
-        self._admission.admit()
+    def _room_freed(self) -> None:
+        self._room.enqueue_waiting()

@@ -1,7 +1,7 @@
 """What a writer has appended in this turn of the loop, framed and handed to the lanes at the end of it.
 
 From reading the LAC to the lanes is one step without await, and the ensemble is the window's of that step (2.2). Also
-tells when a bookie is so slow to take bytes that the writer must wait for it. Room for appends is admission.
+tells when a bookie is so slow to take bytes that the writer must wait for it. Room for appends is `append_room.py`'s.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Outbox:
         sink: AckSink,
         on_lac_sent: Callable[[EntryId], None],
         fail: Callable[[BaseException], None],
-        room: Callable[[], None],
+        on_writable: Callable[[], None],
     ) -> None:
         self._window, self._services, self._digest, self._key = window, services, digest, master_key
-        self._sink, self._on_lac_sent, self._fail, self._room = sink, on_lac_sent, fail, room
+        self._sink, self._on_lac_sent, self._fail, self._on_writable = sink, on_lac_sent, fail, on_writable
         self._bodies: list[bytes] = []
         self._ids: list[EntryId] = []
         self._first: EntryId = 0
@@ -56,7 +56,7 @@ class Outbox:
             turn.lane_limit = _LANE_LIMIT_FACTOR * services.config.max_pending_bytes
             turn.bytes_total = stats.counter("buckram_client_appended_bytes_total", "payload bytes sent by writers")
         self.backpressure = False
-        """Some lane holds more than its share: appends wait. `room` is called when that is over."""
+        """Some lane holds more than its share: appends wait. `on_writable` is called when that is over."""
         self._retarget()
 
     def add(self, bodies: Sequence[bytes], size: int) -> EntryId:
@@ -105,7 +105,7 @@ class Outbox:
         limit, before = self._batcher.lane_limit, self.backpressure
         self.backpressure = any(load.lane.pending_bytes > limit for load, _ in self._targets)
         if before and not self.backpressure:
-            self._room()
+            self._on_writable()
         return self.backpressure
 
     def send_now(self) -> None:

@@ -1,7 +1,7 @@
-"""Admission of appends: limits of what is not yet acknowledged, and the queue of those that wait, in call order.
+"""Room for appends: limits of what is not yet acknowledged, and the queue of appends that wait, in call order.
 
 An append that waits is enqueued by whoever makes room, not by its own task: so nobody can overtake it, and ids follow
-the order of the calls. Checking arguments is the writer's, sending the outbox's.
+the order of the calls. Not here: checking arguments (`client/write/engine.py`) and sending (`client/write/outbox.py`).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class _Waiting:
         self.size = sum(map(len, payloads))
 
 
-class Admission:
-    """Bounds one writer in bytes and entries. An entry larger than the limit goes alone."""
+class AppendRoom:
+    """Bounds one writer's unacknowledged appends in bytes and entries. An entry larger than the limit goes alone."""
 
     def __init__(
         self, window: AppendWindow, outbox: Outbox, completions: Completions, max_bytes: int, max_entries: int
@@ -62,7 +62,7 @@ class Admission:
         return BufferFull(window.pending_bytes, self._max_bytes, f"{why}: await flush() or use append(), which waits")
 
     def enqueue(self, body: bytes, entry_id: EntryId | None, future: asyncio.Future[Any]) -> None:
-        """There is room. DuplicateEntry for an explicit id that is taken."""
+        """Enqueue an append for which there is room. DuplicateEntry for an explicit id that is taken."""
         if entry_id is None:
             entry_id = self._outbox.add((body,), len(body))
         else:
@@ -83,10 +83,10 @@ class Admission:
         """
         self.waiting.append(_Waiting(payloads, future, many, entry_id))
         if len(self.waiting) == 1:
-            self.admit()
+            self.enqueue_waiting()
 
-    def admit(self) -> None:
-        """Room may have come: enqueue what fits. Those that were cancelled while they waited are left out."""
+    def enqueue_waiting(self) -> None:
+        """Enqueue what fits now, in call order. Appends that were cancelled while they waited are left out."""
         waiting = self.waiting
         while waiting and (waiting[0].future.done() or self._take(waiting[0])):
             waiting.popleft()

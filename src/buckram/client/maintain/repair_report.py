@@ -1,0 +1,57 @@
+"""What a repair of a ledger tells its caller: progress while it runs, and a report at its end.
+
+Not here: the repair itself (`client/maintain/repair.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from buckram.types import BookieId, EntryId, LedgerId
+
+_NAMED = 5
+
+Progress = Callable[[int, int], None]
+"""(replicas of entries checked so far, all of them)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """`new` took the place of `old` in the fragment that begins at `first_entry`."""
+
+    first_entry: EntryId
+    old: BookieId
+    new: BookieId
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReport:
+    """What a repair found and did. `healthy`: nothing is left to do."""
+
+    ledger_id: LedgerId
+    """The ledger that was repaired."""
+    fragments_checked: int
+    """How many fragments were looked at."""
+    replicas_checked: int
+    """How many copies of entries were looked at."""
+    entries_copied: int
+    """How many copies of entries were written."""
+    bytes_copied: int
+    """Bytes of these, as they are stored."""
+    replaced: tuple[Replacement, ...]
+    """Members that were gone, and who took their places."""
+    problems: tuple[str, ...]
+    """What could not be repaired, in sentences; run the repair again later."""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing is left to do."""
+        return not self.problems
+
+
+def lost_entries_problem(bookie: BookieId, lost: Mapping[EntryId, str]) -> str:
+    """Return the report's sentence on entries of `bookie` without a good copy elsewhere; `lost` has the reasons."""
+    some = ", ".join(map(str, list(lost)[:_NAMED])) + (", ..." if len(lost) > _NAMED else "")
+    why = next(iter(lost.values()))
+    return f"{len(lost)} entries of bookie {bookie} have no good copy elsewhere ({some}): {why}"
