@@ -12,6 +12,7 @@ import sys
 
 from buckram.sim.engine.subject import Subject
 from buckram.sim.engine.swarm import run_seeds, shrink
+from buckram.sim.healing.subject import Healing
 from buckram.sim.ledgers.subject import Ledgers
 from buckram.sim.streams.crashing import sweep
 from buckram.sim.streams.subject import Streams
@@ -32,6 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
         epilog="example: python -m buckram.sim --seeds 0:2000; a violation prints the command that replays it",
     )
     parser.add_argument("--streams", action="store_true", help="lives of streams instead of ledgers")
+    parser.add_argument("--healing", action="store_true", help="lives of self-healing instead of ledgers")
     parser.add_argument(
         "--crash-points",
         action="store_true",
@@ -49,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
     of_streams = options.streams or options.crash_points
-    subject: Subject = Streams() if of_streams else Ledgers()
+    subject: Subject = Streams() if of_streams else Healing() if options.healing else Ledgers()
     if options.mutants:
         return subject.hunt(options.budget, options.jobs, options.only)
     if options.crash_points:

@@ -1,0 +1,163 @@
+"""The end of a life of self-healing: faults are over, so each ledger becomes whole, or says truly why it cannot (L12)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from buckram.core.healing.status import Reason, Waiting, Why
+from buckram.errors import BuckramError
+from buckram.healing.board import Board
+from buckram.metadata.underreplication import Underreplication
+from buckram.sim.engine.checkers.facts import members_of
+from buckram.sim.engine.faults import FaultRunner
+from buckram.sim.engine.world import Died
+from buckram.sim.healing.workers import Stage
+from buckram.types import EntryId, LedgerId, LedgerMetadata
+
+DEADLINE_S = 240.0
+"""How long all marks may take after faults are over; a look of the auditor may come a minute late."""
+SETTLE_S = 100.0
+"""How long auditors get to notice the last loss before anything is judged."""
+
+
+class Ending:
+    """Ends one life."""
+
+    def __init__(self, stage: Stage, faults: FaultRunner, tree: Underreplication, board: Board) -> None:
+        self.stage, self.world, self.faults = stage, stage.world, faults
+        self.tree, self.board, self.report = tree, board, stage.world.report
+
+    async def run(self) -> None:
+        world = self.world
+        world.trace.note("ending", "heals")
+        self.stage.over = True
+        self.faults.heal()
+        for machine in world.machines.values():
+            if machine.name not in self.stage.rules.lost:
+                machine.away = False
+                for _ in range(20):
+                    if machine.ready and machine.running:
+                        break
+                    await self.faults.restart(machine)
+                    await asyncio.sleep(0.5)
+                self.report.check("L12", machine.running, "{} does not start: {}", machine.name, machine.refused)
+        await self.tree.enable(True)
+        began = world.loop.time()
+        await asyncio.sleep(SETTLE_S)
+        marked: list[LedgerId] = []
+        while world.loop.time() - began < SETTLE_S + DEADLINE_S:
+            if await self.board.brake() is not None:
+                await self.board.proceed()
+            marked = [ledger async for ledger in self.tree.marked()]
+            if not marked:
+                break
+            await asyncio.sleep(2.0)
+        await self._judge(marked)
+        self.stage.finished = True
+        if not self.report.violations:
+            await self._read_all()
+
+    async def _judge(self, marked: list[LedgerId]) -> None:
+        said = {waiting.ledger: waiting async for waiting in self.board.waiting()}
+        for ledger in self.stage.ledgers:
+            metadata = self.world.judge.facts.ledger(ledger).metadata
+            if metadata is None:
+                continue
+            lost = self._lost_members(metadata)
+            if ledger in marked:
+                self.report.situation("a ledger waits at the end")
+                self._check_reasons(ledger, metadata, said.get(ledger))
+                continue
+            self.report.check("L12", not lost, "ledger {} has no mark and still names {}", ledger, lost)
+            if metadata.closed:
+                self._check_copies(ledger, metadata)
+
+    def _lost_members(self, metadata: LedgerMetadata) -> list[str]:
+        return [b for f in metadata.fragments for b in f.ensemble if b in self.stage.rules.lost]
+
+    def _entries(self, metadata: LedgerMetadata, ledger: LedgerId) -> list[tuple[EntryId, tuple[str, ...]]]:
+        last = metadata.last_entry if metadata.last_entry is not None else -1
+        ends = [f.first_entry - 1 for f in metadata.fragments[1:]] + [last]
+        return [
+            (entry, members_of(fragment, metadata, entry))
+            for fragment, end in zip(metadata.fragments, ends, strict=True)
+            for entry in range(fragment.first_entry, end + 1)
+        ]
+
+    def _check_copies(self, ledger: LedgerId, metadata: LedgerMetadata) -> None:
+        """A member that was never lost may lack an entry above its Qa copies: no auditor marks that."""
+        for entry, members in self._entries(metadata, ledger):
+            copies = self.stage.rules.copies(ledger, entry, members)
+            self.report.check(
+                "L12",
+                copies >= metadata.ack_quorum,
+                "entry {} of ledger {} ends with {} copies on {}",
+                entry,
+                ledger,
+                copies,
+                members,
+            )
+
+    # -- reasons
+
+    def _check_reasons(self, ledger: LedgerId, metadata: LedgerMetadata, waiting: Waiting | None) -> None:
+        self.report.check("reason", waiting is not None, "ledger {} stays marked and nobody says why", ledger)
+        for reason in waiting.reasons if waiting is not None else ():
+            self.report.check(
+                "reason", self._is_true(ledger, metadata, reason), "ledger {} waits and it is not true: {}", ledger, reason
+            )
+
+    def _is_true(self, ledger: LedgerId, metadata: LedgerMetadata, reason: Reason) -> bool:
+        if reason.why is Why.NO_BOOKIE:
+            there = [machine.name for machine in self.world.machines.values() if machine.running]
+            return any(
+                any(b in self.stage.rules.lost for b in fragment.ensemble)
+                and len([b for b in there if b not in fragment.ensemble])
+                < len([b for b in fragment.ensemble if b in self.stage.rules.lost])
+                for fragment in metadata.fragments
+            )
+        if reason.why in (Why.NO_GOOD_COPY, Why.COPY_AWAY) and metadata.closed:
+            copies = [
+                self.stage.rules.copies(ledger, entry, members)
+                for entry, members in self._entries(metadata, ledger)
+                if any(first <= entry <= last for first, last in reason.entries)
+            ]
+            return bool(copies) and not any(copies)
+        if reason.why is Why.COPY_AWAY:
+            return bool(self._lost_members(metadata))
+        return False
+
+    # -- content
+
+    async def _read_all(self) -> None:
+        """Every acknowledged entry of a closed ledger of which a copy is left is read as it was written."""
+        try:
+            client = await self.world.client("f1")
+        except (BuckramError, Died) as error:
+            self.report.check("content", False, "no client starts: {!r}", error)
+            return
+        for ledger in self.stage.ledgers:
+            metadata = self.world.judge.facts.ledger(ledger).metadata
+            if metadata is None or not metadata.closed:
+                continue
+            acked = self.stage.rules.written[ledger].acked
+            end = metadata.last_entry if metadata.last_entry is not None else -1
+            left = {e for e, members in self._entries(metadata, ledger) if self.stage.rules.copies(ledger, e, members)}
+            above = [entry for entry in acked if entry > end]
+            self.report.check("content", not above, "ledger {} ends at {}, acknowledged: {}", ledger, end, above)
+
+            async def read(ledger: LedgerId = ledger, wanted: dict[EntryId, bytes] = acked, left: set[int] = left) -> str:
+                reader = await client.open(ledger, password=b"")
+                for entry, payload in wanted.items():
+                    if entry in left:
+                        (found,) = await reader.read(entry, entry)
+                        if bytes(found.payload) != payload:
+                            return f"entry {entry} is another"
+                await reader.close()
+                return ""
+
+            try:
+                problem = await self.world.join(self.world.processes["f1"], read(), "final read")
+            except (BuckramError, Died) as error:
+                problem = repr(error)
+            self.report.check("content", not problem, "ledger {}: {}", ledger, problem)

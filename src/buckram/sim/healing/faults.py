@@ -1,0 +1,154 @@
+"""What goes wrong in a life of self-healing, and what operators do: bookies lost for good or late, workers that die."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+from buckram.errors import BuckramError
+from buckram.healing.board import Board
+from buckram.metadata.underreplication import Underreplication
+from buckram.sim.engine.faults import FaultRunner
+from buckram.sim.engine.metadata import HOST
+from buckram.sim.engine.world import Machine
+from buckram.sim.healing.rules import REPLICATOR
+from buckram.sim.healing.workers import Stage
+
+
+class Operator:
+    """Carries out the faults of one life, and the words of its operator."""
+
+    def __init__(self, stage: Stage, runner: FaultRunner, tree: Underreplication, board: Board) -> None:
+        self.stage, self.world, self.runner, self.tree, self.board = stage, stage.world, runner, tree, board
+        self.rng = random.Random(f"faults {stage.healing.seed}")
+
+    async def run(self) -> None:
+        """Lose bookies for good, and do all else of the plan meanwhile."""
+        known: dict[str, Callable[[], Awaitable[None]]] = {
+            "late bookie": self._late_bookie,
+            "crash worker": self._crash_worker,
+            "expire worker": self._expire_worker,
+            "cut worker": self._cut_worker,
+            "disable": self._disable,
+            "crash bookie": self._crash_bookie,
+        }
+        chosen = [known[name]() for name in self.stage.plan.faults if name in known]
+        await asyncio.gather(self._lose(), *chosen)
+
+    def _running(self) -> list[Machine]:
+        return [machine for machine in self.world.machines.values() if machine.running and not machine.away]
+
+    def _members(self) -> list[Machine]:
+        """Running bookies, of which some ledger names each if there is any such."""
+        named = [
+            machine
+            for machine in self._running()
+            if any(
+                machine.name in fragment.ensemble
+                for ledger in self.world.judge.facts.ledgers.values()
+                if ledger.metadata is not None
+                for fragment in ledger.metadata.fragments
+            )
+        ]
+        return named or self._running()
+
+    async def _nap(self, most_s: float) -> None:
+        await asyncio.sleep(self.rng.random() * most_s)
+
+    async def _lose(self) -> None:
+        for _ in range(self.stage.healing.lost):
+            await self._nap(self.stage.plan.busy_s * 1.3)
+            machine = self.rng.choice(self._members())
+            machine.away = True
+            self.world.faults += 1
+            self.world.trace.note("fault", f"{machine.name} is lost for good")
+            self.stage.rules.lost[machine.name] = self.world.loop.time()
+            self.world.crash(machine, power=True)
+            await self._nap(30.0)
+
+    async def _late_bookie(self) -> None:
+        """A bookie is away for longer than the delay, and comes back with all that it had."""
+        await self._nap(self.stage.plan.busy_s)
+        machine = self.rng.choice(self._members())
+        machine.away = True
+        self.world.faults += 1
+        self.world.trace.note("fault", f"{machine.name} is away")
+        self.world.crash(machine, power=False)
+        await self._nap(25.0)
+        if machine.name not in self.stage.rules.lost:
+            machine.away = False
+            self.world.report.situation("a lost bookie came back")
+
+    async def _crash_bookie(self) -> None:
+        for _ in range(3):
+            await self._nap(12.0)
+            if self._running():
+                self.world.crash(self.rng.choice(self._running()), power=self.rng.random() < 0.3)
+
+    def _worker(self) -> str:
+        """A host with a worker, rather one that holds a lock."""
+        holders = [host for host in self._hosts() if any(self.stage.rules.holds(host, one) for one in self._ledgers())]
+        return self.rng.choice(holders or self._hosts())
+
+    def _hosts(self) -> list[str]:
+        return [host for host in self.world.processes if host[0] in ("a", REPLICATOR)]
+
+    def _ledgers(self) -> list[int]:
+        return list(self.stage.ledgers)
+
+    async def _at_a_lock(self) -> None:
+        """Until some ledger is locked, or for a while."""
+        for _ in range(self.rng.randrange(1500)):
+            if any(self.stage.rules.holds(host, one) for host in self._hosts() for one in self._ledgers()):
+                break
+            await asyncio.sleep(0.02)
+        await self._nap(self.rng.choice((0.01, 0.1, 1.0)))
+
+    async def _crash_worker(self) -> None:
+        for _ in range(3):
+            await self._at_a_lock()
+            host = self._worker()
+            process = self.world.processes[host]
+            if any(self.stage.rules.holds(host, one) for one in self._ledgers()):
+                self.world.report.situation("a replicator crashed with a lock")
+            self.world.faults += 1
+            if not process.dead:
+                process.crash()
+            await self._nap(5.0)
+
+    async def _expire_worker(self) -> None:
+        for _ in range(3):
+            await self._at_a_lock()
+            host = self._worker()
+            if any(self.stage.rules.holds(host, one) for one in self._ledgers()):
+                self.world.report.situation("a session ended with a lock")
+            self.world.faults += 1
+            if not self.world.processes[host].dead:
+                self.stage.rules.session_ends(host)
+                self.world.sessions[host].expire()
+            await self._nap(5.0)
+
+    async def _cut_worker(self) -> None:
+        await self._at_a_lock()
+        host = self._worker()
+        others = [HOST] if self.rng.random() < 0.5 else [machine.name for machine in self.world.machines.values()]
+        self.world.faults += 1
+        for other in others:
+            self.world.fabric.block(host, other)
+            self.world.fabric.block(other, host)
+        await self._nap(15.0)
+        for other in others:
+            self.world.fabric.unblock(host, other)
+            self.world.fabric.unblock(other, host)
+
+    async def _disable(self) -> None:
+        await self._at_a_lock()
+        with_marks = [key for key in self.stage.rules.marked_at if key in self._ledgers()]
+        try:
+            await self.tree.enable(False)
+            if with_marks:
+                self.world.report.situation("disabled with marks")
+            await self._nap(20.0)
+        except BuckramError:
+            pass

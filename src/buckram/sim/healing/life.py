@@ -1,0 +1,124 @@
+"""One life of self-healing: bookies, workers, writers and faults of a plan in one simulated world."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from contextlib import AbstractContextManager, ExitStack
+
+from buckram.healing.board import Board
+from buckram.metadata.store import TreeStore
+from buckram.metadata.underreplication import Underreplication
+from buckram.sim.engine.checkers.safety import Records
+from buckram.sim.engine.faults import FaultRunner
+from buckram.sim.engine.lives import LifeResult, report_broken_invariants
+from buckram.sim.engine.loop import Stuck
+from buckram.sim.engine.trace import Echo
+from buckram.sim.engine.world import World
+from buckram.sim.healing.ending import Ending
+from buckram.sim.healing.faults import Operator
+from buckram.sim.healing.names import INVARIANTS, SITUATIONS
+from buckram.sim.healing.plan import HealingPlan, make_healing_plan
+from buckram.sim.healing.rules import AUDITOR, REPLICATOR, Rules
+from buckram.sim.healing.workers import Stage, Worker, Writer
+
+
+class Life:
+    """One life. Run it once, then ask for its result."""
+
+    def __init__(self, plan: HealingPlan, echo: Echo | None = None) -> None:
+        self.plan, cluster = plan, plan.cluster
+        world = self.world = World(
+            f"healing {plan.seed}", echo=echo, configs=cluster.configs, metadata=cluster.metadata, pace=cluster.pace
+        )
+        world.fabric.observers.remove(world.judge.wire)
+        world.judge.checkers = [checker for checker in world.judge.checkers if isinstance(checker, Records)]
+        world.report.evaluated |= dict.fromkeys(INVARIANTS, 0)
+        world.report.reached |= dict.fromkeys(SITUATIONS, 0)
+        self.store: TreeStore = world.store(world.loop.world, world.rng)
+        rules = Rules(world, self.store.root, plan.config.open_ledger_grace_s)
+        world.metadata.observers.append(rules)
+        self.stage = Stage(world, plan, rules)
+        self.faults = FaultRunner(self.stage)
+
+    async def run(self) -> None:
+        world = self.world
+        world.broken = asyncio.Event()
+        world.trace.note("plan", str(self.plan))
+        await self.store.initialise()
+        for n in range(1, self.plan.cluster.bookies + 1):
+            world.add_machine(f"b{n}")
+        started = await asyncio.gather(*[world.boot(machine) for machine in world.machines.values()])
+        if not all(started):
+            world.report.violate("L12", f"a new cluster does not start: {[m.refused for m in world.machines.values()]}")
+        work = asyncio.create_task(self._live(), name="life")
+        broken = asyncio.create_task(world.broken.wait(), name="broken")
+        await asyncio.wait([work, broken], return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            work.result()
+
+    async def _live(self) -> None:
+        plan, stage = self.plan, self.stage
+        tree = Underreplication(self.store.keys, self.store.root, "operator")
+        board = Board(self.store)
+        hosts = [f"{AUDITOR}{n + 1}" for n in range(plan.auditors)]
+        hosts += [f"{REPLICATOR}{n + 1}" for n in range(plan.replicators)]
+        if plan.auditors > 1:
+            self.world.report.situation("two candidates at once")
+        tasks = [asyncio.create_task(Worker(stage, host).run(), name=host) for host in hosts]
+        tasks += [
+            asyncio.create_task(self.faults.supervise(machine), name=f"supervise {machine.name}")
+            for machine in self.world.machines.values()
+        ]
+        writers = [
+            asyncio.create_task(Writer(stage, f"w{n + 1}").run(), name=f"w{n + 1}") for n in range(plan.ledgers)
+        ]
+        chaos = asyncio.create_task(Operator(stage, self.faults, tree, board).run(), name="faults")
+        await asyncio.wait(writers, timeout=120.0)
+        await chaos
+        await Ending(stage, self.faults, tree, board).run()
+        for task in (*tasks, *writers):
+            task.cancel()
+
+    def result(self) -> LifeResult:
+        world, report = self.world, self.world.report
+        return LifeResult(
+            self.plan.seed,
+            str(self.plan),
+            report.violations,
+            report.evaluated,
+            report.reached,
+            sum(len(written.acked) for written in self.stage.rules.written.values()),
+            world.crashes,
+            world.faults,
+            world.loop.steps,
+            world.loop.time(),
+            world.trace.digest,
+            list(world.trace.lines),
+        )
+
+
+def run_healing_life(
+    seed: int,
+    *,
+    plan: HealingPlan | None = None,
+    echo: Echo | None = None,
+    mutant: AbstractContextManager[None] | None = None,
+) -> LifeResult:
+    """Run one life. Python's garbage collection is off meanwhile: the time of finalisers must not depend on history."""
+    enabled = gc.isenabled()
+    gc.disable()
+    with ExitStack() as stack:
+        if mutant is not None:
+            stack.enter_context(mutant)
+        life = Life(plan or make_healing_plan(seed), echo)
+        stack.enter_context(report_broken_invariants(life.world))
+        try:
+            life.world.loop.run_until_complete(life.run())
+        except Stuck as stuck:
+            life.world.report.violate("stuck", str(stuck))
+        result = life.result()
+        life.world.close()
+    if enabled:
+        gc.enable()
+    return result

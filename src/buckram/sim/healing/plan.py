@@ -1,0 +1,62 @@
+"""The plan of a life of self-healing, drawn from its seed: the cluster, the workers and what goes wrong."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from buckram.config import ClientConfig, HealingConfig, NetConfig
+from buckram.sim.engine.plan import Plan
+from buckram.sim.engine.world import Configs
+from buckram.types import DigestType
+
+SHAPES = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (2, 2, 2), (2, 2, 1), (4, 3, 2), (4, 2, 2))
+FAULTS = ("late bookie", "crash worker", "expire worker", "cut worker", "disable", "second loss", "crash bookie")
+
+
+@dataclass(slots=True)
+class HealingPlan:
+    """What a life of self-healing is like. `cluster` is what the engine's faults know of it."""
+
+    cluster: Plan
+    config: HealingConfig
+    auditors: int
+    replicators: int
+    ledgers: int
+    lost: int
+    """Bookies that are lost for good."""
+
+    @property
+    def seed(self) -> int:
+        return self.cluster.seed
+
+    def __str__(self) -> str:
+        return (
+            f"{self.cluster}, {self.auditors} auditors, {self.replicators} replicators, {self.ledgers} ledgers, "
+            f"{self.lost} lost"
+        )
+
+
+def make_healing_plan(seed: int) -> HealingPlan:
+    """Return the plan of the seed's life."""
+    rng = random.Random(f"healing {seed}")
+    shape = rng.choice(SHAPES)
+    bookies = shape[0] + rng.choice((0, 1, 1, 2, 3))
+    configs = Configs(
+        net=NetConfig(connect_timeout_s=1.0, request_timeout_s=1.0, sweep_interval_s=0.25),
+        client=ClientConfig(idle_lac_ms=10.0, speculative_read_ms=20.0, quarantine_s=0.5),
+    )
+    faults = rng.sample(FAULTS, rng.choice((0, 1, 1, 2, 3)))
+    cluster = Plan(seed, max(3, bookies), shape, rng.choice((DigestType.CRC32C, DigestType.MAC)), configs, faults)
+    cluster.entries, cluster.busy_s = rng.choice((1, 5, 12, 30)), rng.choice((2.0, 6.0, 12.0))
+    cluster.metadata = rng.choice(("memory", "memory", "zk+longhierarchical"))
+    config = HealingConfig(
+        lost_bookie_delay_s=rng.choice((1.0, 3.0)),
+        bookie_check_interval_s=10.0,
+        open_ledger_grace_s=rng.choice((3.0, 8.0)),
+        copy_bytes_per_s=rng.choice((0, 20_000)),
+        ledgers_at_once=rng.choice((1, 2, 4)),
+        retry_s=1.0,
+    )
+    lost = 2 if "second loss" in faults else 1
+    return HealingPlan(cluster, config, rng.choice((1, 2, 2)), rng.choice((1, 2, 3)), rng.choice((2, 4, 6)), lost)
