@@ -231,7 +231,10 @@ class LedgerRepair:
             return
         outcome.copied.entries += report.entries_copied
         outcome.copied.bytes += report.bytes_copied
-        outcome.reasons += [Reason(Why.OTHER, problem) for problem in report.problems]
+        problems = list(report.problems)
+        if problems and not metadata.closed:  # the last one says that the end of an open ledger was not looked at
+            outcome.reasons.append(Reason(Why.WRITER_LIVES, problems.pop()))
+        outcome.reasons += [Reason(Why.OTHER, problem) for problem in problems]
 
 
 def _no_bookie(lost: Collection[BookieId]) -> Reason:

@@ -125,6 +125,9 @@ class Ending:
             return bool(copies) and not any(copies)
         if reason.why is Why.COPY_AWAY:
             return bool(self._lost_members(metadata))
+        if reason.why is Why.WRITER_LIVES:
+            # A ledger of a dead writer that lacks no member is left open: nothing but its end is missing.
+            return not metadata.closed and not self._lost_members(metadata)
         return False
 
     # -- content

@@ -6,6 +6,7 @@ import asyncio
 import gc
 from contextlib import AbstractContextManager, ExitStack
 
+from buckram.core.healing.records import TreePaths
 from buckram.healing.board import Board
 from buckram.metadata.store import TreeStore
 from buckram.metadata.underreplication import Underreplication
@@ -35,8 +36,7 @@ class Life:
         world.judge.checkers = [checker for checker in world.judge.checkers if isinstance(checker, Records)]
         world.report.evaluated |= dict.fromkeys(INVARIANTS, 0)
         world.report.reached |= dict.fromkeys(SITUATIONS, 0)
-        self.store: TreeStore = world.store(world.loop.world, world.rng)
-        rules = Rules(world, self.store.root, plan.config.open_ledger_grace_s)
+        rules = Rules(world, plan.config.open_ledger_grace_s)
         world.metadata.observers.append(rules)
         self.stage = Stage(world, plan, rules)
         self.faults = FaultRunner(self.stage)
@@ -45,6 +45,8 @@ class Life:
         world = self.world
         world.broken = asyncio.Event()
         world.trace.note("plan", str(self.plan))
+        self.store: TreeStore = world.store(world.loop.world, world.rng)
+        self.stage.rules.paths = TreePaths(self.store.root)
         await self.store.initialise()
         for n in range(1, self.plan.cluster.bookies + 1):
             world.add_machine(f"b{n}")

@@ -37,9 +37,9 @@ class Written:
 class Rules:
     """An engine.metadata.MetadataObserver."""
 
-    def __init__(self, world: World, root: str, grace_s: float) -> None:
+    def __init__(self, world: World, grace_s: float) -> None:
         self.world, self.report, self._now = world, world.report, world.loop.time
-        self.paths, self._grace_s = TreePaths(root), grace_s
+        self.paths, self._grace_s = TreePaths(""), grace_s
         self.written: dict[LedgerId, Written] = {}
         self.lost: dict[BookieId, float] = {}
         """Bookies that are lost for good, since when."""
@@ -74,7 +74,7 @@ class Rules:
             if on:
                 self.report.situation("the brake was on")
             self.brake_at = self._now() if on else None
-        elif who[0] == REPLICATOR and old is not None and new is not None:
+        elif who.startswith(REPLICATOR) and old is not None and new is not None:
             ledger = self.world.stores.layout.ledger_of(key)
             if ledger is not None:
                 self._ledger_changed(who, ledger, parse(old.value), parse(new.value))
