@@ -65,6 +65,11 @@ class Replicator:
         self._retry_at: dict[LedgerId, float] = {}
         self._active: dict[LedgerId, None] = {}
         """Ledgers in work."""
+        self._attempts: dict[LedgerId, asyncio.Timeout] = {}
+        """What ends the attempts at ledgers when their locks are gone."""
+        self._sessions = 0
+        """How often the session ended, and all locks with it."""
+        self._store.on_session_lost(self._session_lost)
         self.copied_ledgers = self.copied_bytes = self.rounds = 0
         self._reported: Progress | None = None
         self._working: list[asyncio.Task[None]] = []
@@ -172,15 +177,21 @@ class Replicator:
     async def _take(self, ledger: LedgerId) -> None:
         """One attempt at a ledger, if nobody else has it."""
         try:
+            sessions = self._sessions
             mark = await self._tree.read_mark(ledger)  # its version before the lock, or a later mark would be lost
             if mark is None or ledger in self._active or not await self._tree.lock(ledger):
                 return
+            if sessions != self._sessions:
+                return  # the session ended meanwhile, perhaps with this lock; the next round takes it anew
         except MalformedRecord as error:
             await self._wait(ledger, Outcome([Reason(Why.UNREADABLE_RECORD, str(error))]))
             return
         self._active[ledger] = None
+        lock_lost = self._attempts[ledger] = asyncio.timeout(None)
         try:
-            outcome = await self._attempt(ledger, mark.replicas)
+            async with lock_lost:
+                outcome = await self._attempt(ledger, mark.replicas)
+                del self._attempts[ledger]
             self.copied_bytes += outcome.copied.bytes
             if outcome.whole and await self._tree.unmark(mark):
                 self.copied_ledgers += 1
@@ -188,11 +199,24 @@ class Replicator:
                 await self._board.clear_waiting(ledger)
             elif not outcome.whole:
                 await self._wait(ledger, outcome)
+        except TimeoutError:
+            if not lock_lost.expired():
+                raise
+            log.info("replicator %s leaves ledger %d: its session ended, others may work on it", self.name, ledger)
         finally:
+            self._attempts.pop(ledger, None)
             del self._active[ledger]
             self._sizes.pop(ledger, None)
             await self._tree.unlock(ledger)
         await self._report()
+
+    def _session_lost(self) -> None:
+        """All locks are gone, so others may work on these ledgers by now: every attempt ends at once."""
+        self._sessions += 1
+        now = asyncio.get_running_loop().time()
+        for lock_lost in self._attempts.values():
+            lock_lost.reschedule(now)
+        self._attempts.clear()
 
     async def _attempt(self, ledger: LedgerId, named: tuple[str, ...]) -> Outcome:
         try:
