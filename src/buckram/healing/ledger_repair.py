@@ -98,7 +98,8 @@ class LedgerRepair:
             return None
         why = await self._open_ledgers.why_not(ledger, metadata)
         if why:
-            outcome.reasons.append(Reason(Why.WRITER_LIVES, why))
+            there = len(gone) < len(metadata.last_fragment.ensemble)
+            outcome.reasons.append(Reason(Why.WRITER_LIVES if there else Why.COPY_AWAY, why))
             return None
         try:
             reader = await recover_ledger(

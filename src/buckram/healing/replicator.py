@@ -67,6 +67,8 @@ class Replicator:
         """Ledgers in work."""
         self._attempts: dict[LedgerId, asyncio.Timeout] = {}
         """What ends the attempts at ledgers when their locks are gone."""
+        self._kept: dict[LedgerId, None] = {}
+        """Locks that this session may have: a request for one, or to give one back, may have failed half-way."""
         self._sessions = 0
         """How often the session ended, and all locks with it."""
         self._store.on_session_lost(self._session_lost)
@@ -100,12 +102,14 @@ class Replicator:
 
     async def close(self) -> None:
         """Give the locks back that are still held."""
-        for ledger in list(self._active):
+        for ledger in list(self._kept):
             with suppress(MetadataError):
-                await self._tree.unlock(ledger)
+                await self._unlock(ledger)
 
     async def _round(self) -> float:
         """Work until nothing that is marked can be done now; gives the seconds to wait."""
+        for ledger in list(self._kept):  # nothing is in work between rounds
+            await self._unlock(ledger)
         await self._board.watch_marks(self._changed.set)
         if not await self._may_work():
             return _POLL_S
@@ -179,7 +183,11 @@ class Replicator:
         try:
             sessions = self._sessions
             mark = await self._tree.read_mark(ledger)  # its version before the lock, or a later mark would be lost
-            if mark is None or ledger in self._active or not await self._tree.lock(ledger):
+            if mark is None or ledger in self._active:
+                return
+            self._kept[ledger] = None
+            if not await self._tree.lock(ledger):
+                del self._kept[ledger]
                 return
             if sessions != self._sessions:
                 return  # the session ended meanwhile, perhaps with this lock; the next round takes it anew
@@ -207,8 +215,13 @@ class Replicator:
             self._attempts.pop(ledger, None)
             del self._active[ledger]
             self._sizes.pop(ledger, None)
-            await self._tree.unlock(ledger)
+            await self._unlock(ledger)
         await self._report()
+
+    async def _unlock(self, ledger: LedgerId) -> None:
+        """What fails is tried again in the next round: nobody else can work on the ledger until then."""
+        await self._tree.unlock(ledger)
+        self._kept.pop(ledger, None)
 
     def _session_lost(self) -> None:
         """All locks are gone, so others may work on these ledgers by now: every attempt ends at once."""

@@ -104,7 +104,11 @@ class Ending:
         self.report.check("reason", waiting is not None, "ledger {} stays marked and nobody says why", ledger)
         for reason in waiting.reasons if waiting is not None else ():
             self.report.check(
-                "reason", self._is_true(ledger, metadata, reason), "ledger {} waits and it is not true: {}", ledger, reason
+                "reason",
+                self._is_true(ledger, metadata, reason),
+                "ledger {} waits and it is not true: {}",
+                ledger,
+                reason,
             )
 
     def _is_true(self, ledger: LedgerId, metadata: LedgerMetadata, reason: Reason) -> bool:
@@ -149,7 +153,9 @@ class Ending:
             above = [entry for entry in acked if entry > end]
             self.report.check("content", not above, "ledger {} ends at {}, acknowledged: {}", ledger, end, above)
 
-            async def read(ledger: LedgerId = ledger, wanted: dict[EntryId, bytes] = acked, left: set[int] = left) -> str:
+            async def read(
+                ledger: LedgerId = ledger, wanted: dict[EntryId, bytes] = acked, left: set[int] = left
+            ) -> str:
                 reader = await client.open(ledger, password=b"")
                 for entry, payload in wanted.items():
                     if entry in left:

@@ -72,9 +72,7 @@ class Life:
             asyncio.create_task(self.faults.supervise(machine), name=f"supervise {machine.name}")
             for machine in self.world.machines.values()
         ]
-        writers = [
-            asyncio.create_task(Writer(stage, f"w{n + 1}").run(), name=f"w{n + 1}") for n in range(plan.ledgers)
-        ]
+        writers = [asyncio.create_task(Writer(stage, f"w{n + 1}").run(), name=f"w{n + 1}") for n in range(plan.ledgers)]
         chaos = asyncio.create_task(Operator(stage, self.faults, tree, board).run(), name="faults")
         await asyncio.wait(writers, timeout=120.0)
         await chaos

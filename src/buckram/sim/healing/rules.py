@@ -114,7 +114,13 @@ class Rules:
         self.report.situation("a mark was taken back")
         began, marked = self.began_at.get((who, ledger), -1.0), self.marked_at.get(ledger, 0.0)
         self.report.check(
-            "H6", marked <= began, "{} deletes the mark of {} of {:.3f}, it looked at {:.3f}", who, ledger, marked, began
+            "H6",
+            marked <= began,
+            "{} deletes the mark of {} of {:.3f}, it looked at {:.3f}",
+            who,
+            ledger,
+            marked,
+            began,
         )
 
     # -- ledgers
@@ -157,8 +163,7 @@ class Rules:
             [f.first_entry for f in old.fragments] == [f.first_entry for f in new.fragments]
             and (old.ensemble_size, old.write_quorum, old.ack_quorum, old.state, old.password, old.digest_type)
             == (new.ensemble_size, new.write_quorum, new.ack_quorum, new.state, new.password, new.digest_type)
-            and (old.last_entry, old.length, old.custom_metadata)
-            == (new.last_entry, new.length, new.custom_metadata)
+            and (old.last_entry, old.length, old.custom_metadata) == (new.last_entry, new.length, new.custom_metadata)
         )
         self.report.check("H3", same, "{} changes more than members of ledger {}: {} to {}", who, ledger, old, new)
         ends = [f.first_entry - 1 for f in new.fragments[1:]] + [-1 if new.last_entry is None else new.last_entry]
