@@ -199,7 +199,7 @@ class Replicator:
         try:
             async with lock_lost:
                 outcome = await self._attempt(ledger, mark.replicas)
-                del self._attempts[ledger]
+                self._attempts.pop(ledger, None)  # its session may have ended this moment
             self.copied_bytes += outcome.copied.bytes
             if outcome.whole and await self._tree.unmark(mark):
                 self.copied_ledgers += 1

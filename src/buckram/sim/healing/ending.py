@@ -1,4 +1,7 @@
-"""The end of a life of self-healing: faults are over, so each ledger becomes whole, or says truly why it cannot (L12)."""
+"""The end of a life of self-healing: each ledger becomes whole, or says truly why it cannot (L12).
+
+Faults are over by then. Not here: what is judged at each change (`rules.py`).
+"""
 
 from __future__ import annotations
 

@@ -36,6 +36,106 @@ MUTANTS: dict[str, Mutant] = {
             "metadata names the new member although nothing was copied",
             edited(("buckram.healing.fragment_copy:FragmentCopy.to", "    ranges.reverse()\n", "    ranges.clear()\n")),
         ),
+        Mutant(
+            "no-grace",
+            "H2",
+            "an open ledger is recovered while its writer is at work",
+            edited(
+                (
+                    "buckram.healing.open_ledger:OpenLedgers.why_not",
+                    "if still_s < self._grace_s:",
+                    "if still_s < 0.0:",
+                )
+            ),
+            120,
+        ),
+        Mutant(
+            "password-lost",
+            "H3",
+            "the new record has another password than the old one",
+            edited(
+                (
+                    f"{_REPAIR}._name",
+                    "return member_replaced(metadata, member.first, member.bookie, target)",
+                    "return __import__('dataclasses').replace("
+                    "member_replaced(metadata, member.first, member.bookie, target), password=b'x')",
+                )
+            ),
+        ),
+        Mutant(
+            "works-without-session",
+            "H5",
+            "a replicator goes on with its ledgers when its session and its locks are gone",
+            edited((f"{_WORKER}._session_lost", "in self._attempts.values():", "in ():")),
+            160,
+        ),
+        Mutant(
+            "any-mark-goes",
+            "H6",
+            "a mark is taken back although the ledger was marked again since",
+            edited(
+                (
+                    "buckram.metadata.underreplication:Underreplication.unmark",
+                    "await self._keys.delete(key, mark.version)",
+                    "await self._keys.delete(key, (await self._keys.get(key)).version)",
+                )
+            ),
+            200,
+        ),
+        Mutant(
+            "away-is-lost",
+            "H7",
+            "entries of which copies are on a bookie that does not answer are said to be lost",
+            edited(("buckram.healing.fragment_copy:FragmentCopy._read", "if errors or away:", "if False:")),
+            200,
+        ),
+        Mutant(
+            "disabled-ignored",
+            "H9",
+            "replicators work while autorecovery is disabled",
+            edited((f"{_WORKER}._may_work", "await self._tree.enabled(self._changed.set) and", "")),
+            160,
+        ),
+        Mutant(
+            "brake-ignored",
+            "brake",
+            "replicators work while the brake is on",
+            edited((f"{_WORKER}._may_work", "and await self._board.brake(self._changed.set) is None", "")),
+            160,
+        ),
+        Mutant(
+            "mark-goes-in-any-case",
+            "L12",
+            "a mark is taken back although the ledger is not whole",
+            edited((f"{_WORKER}._take", "if outcome.whole and await", "if await")),
+        ),
+        Mutant(
+            "lock-kept",
+            "L12, reason",
+            "a lock that could not be given back stays",
+            edited((f"{_WORKER}._round", "in list(self._kept):", "in ():")),
+            200,
+        ),
+        Mutant(
+            "no-bookie-unnamed",
+            "reason",
+            "that no bookie can take the copies is said as something else",
+            edited(("buckram.healing.ledger_repair:_no_bookie", "Reason(Why.NO_BOOKIE,", "Reason(Why.OTHER,")),
+        ),
+        Mutant(
+            "copy-away-unnamed",
+            "reason",
+            "that copies are where nobody answers is said as something else",
+            edited(("buckram.healing.ledger_repair:_reasons_of", "Reason(Why.COPY_AWAY,", "Reason(Why.OTHER,")),
+            120,
+        ),
+        Mutant(
+            "open-end-unnamed",
+            "reason",
+            "that a ledger waits for its end is said as something else",
+            edited((f"{_REPAIR}._check", "Reason(Why.WRITER_LIVES,", "Reason(Why.OTHER,")),
+            120,
+        ),
     )
 }
 

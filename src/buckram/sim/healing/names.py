@@ -5,8 +5,8 @@ only, H4 nobody twice, H5 only under the lock, H6 marks by version, H7 no error 
 no promise, H9 disabled is disabled, H10 no audit of half a listing. M7 and L12 are those of the protocol.
 """
 
-INVARIANTS = ("H1", "H2", "H3", "H4", "H5", "H6", "H9", "M7", "L12", "brake", "reason", "content")
-"""Those that are evaluated now. H7, H8 and H10 have no checker of their own yet: `content` notices their effects."""
+INVARIANTS = ("H1", "H2", "H3", "H4", "H5", "H6", "H7", "H9", "M7", "L12", "brake", "reason", "content")
+"""Those that are evaluated now. H8 and H10 have no checker of their own yet: `content` notices their effects."""
 
 SITUATIONS = (
     "a member was replaced",

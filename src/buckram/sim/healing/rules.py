@@ -1,4 +1,4 @@
-"""The checkers of self-healing: every change of a ledger's record, a mark, a lock or a switch is judged when it happens.
+"""The checkers of self-healing: changes of ledgers, marks, locks and switches are judged when they happen.
 
 They see the metadata store and the disks, never the state inside a worker. Not here: the end of a life (`ending.py`).
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from buckram.core.healing.records import TreePaths, ledger_of, parse_holder
+from buckram.core.healing.status import Waiting, parse_waiting
 from buckram.core.ledgers.metadata_codec import parse
 from buckram.seams import KeyValue
 from buckram.sim.engine.checkers.facts import fragment_of, members_of
@@ -74,6 +75,9 @@ class Rules:
             if on:
                 self.report.situation("the brake was on")
             self.brake_at = self._now() if on else None
+        elif "/healing/waiting/" in key:
+            if new is not None:
+                self._check_losses(parse_waiting(key, int(leaf), new.value))
         elif who.startswith(REPLICATOR) and old is not None and new is not None:
             ledger = self.world.stores.layout.ledger_of(key)
             if ledger is not None:
@@ -122,6 +126,17 @@ class Rules:
             marked,
             began,
         )
+
+    def _check_losses(self, waiting: Waiting) -> None:
+        """H7: an entry is called lost only if no member that may come back has it."""
+        metadata = self.world.judge.facts.ledger(waiting.ledger).metadata
+        if metadata is None or not metadata.closed:
+            return
+        for first, last in waiting.lost:
+            for entry in range(first, last + 1):
+                left = self.copies(waiting.ledger, entry, members_of(fragment_of(metadata, entry), metadata, entry))
+                text = "{} says that entry {} of ledger {} is lost; there are {} copies"
+                self.report.check("H7", not left, text, waiting.worker, entry, waiting.ledger, left)
 
     # -- ledgers
 

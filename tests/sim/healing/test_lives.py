@@ -1,0 +1,35 @@
+"""Lives of self-healing: no violation, the same life twice, and a planted bug that is caught."""
+
+from __future__ import annotations
+
+import pytest
+
+from buckram.sim.__main__ import main
+from buckram.sim.engine.edits import stale
+from buckram.sim.healing.life import run_healing_life
+from buckram.sim.healing.mutants import MUTANTS, kill
+
+
+def test_lives_without_violation() -> None:
+    for seed in range(8):
+        result = run_healing_life(seed)
+        assert not result.violations, (seed, result.plan)
+
+
+def test_a_seed_decides_everything() -> None:
+    assert run_healing_life(3).trace_hash == run_healing_life(3).trace_hash
+
+
+def test_seeds_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--healing", "--seeds", "0:2", "--jobs", "1"]) == 0
+    assert '"lives": 2' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_bugs_can_be_planted(name: str) -> None:
+    assert stale(MUTANTS[name].apply) == ""
+
+
+@pytest.mark.parametrize("name", ["named-before-copied", "no-bookie-unnamed"])
+def test_a_planted_bug_is_caught(name: str) -> None:
+    assert kill(name).by
