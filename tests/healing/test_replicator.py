@@ -28,7 +28,7 @@ async def test_a_replicator_whose_session_ends_drops_what_it_copies_and_begins_a
         scope.spawn(worker.run(), "replicator")
         await until(lambda: _is_true(lambda: bool(worker._active)), "at work")
         await tree.enable(False)  # so that it does not begin anew before it was seen to stop
-        worker._on_session_lost()
+        worker._session_lost()
         await until(lambda: _is_true(lambda: not worker._active), "stopped", seconds=1.0)
         assert gone in await members(client, ledger)
         await tree.enable(True)

@@ -74,9 +74,6 @@ class Replicator:
         self._store.on_session_lost(self._session_lost)
         self.copied_ledgers = self.copied_bytes = self.rounds = 0
         self._reported: Progress | None = None
-        self._working: list[asyncio.Task[None]] = []
-        self._session_lost = False
-        self._store.keys.on_session_lost(self._on_session_lost)
 
     async def run(self) -> None:
         """Copy what is marked, for ever. Ends with InvariantViolation, or when the client is closed."""
@@ -123,7 +120,7 @@ class Replicator:
         return _POLL_S
 
     async def _work(self, batch: list[LedgerId]) -> None:
-        """These ledgers, some at a time. Stops at once when the session is lost: others may hold the locks then."""
+        """Work on these ledgers, some at a time."""
         batch.reverse()
 
         async def next_one() -> None:
@@ -131,23 +128,11 @@ class Replicator:
                 await self._take(batch.pop())
 
         async with TaskScope(f"replicator {self.name}") as scope:
-            self._working = [scope.spawn(next_one(), "ledgers") for _ in range(self._config.ledgers_at_once)]
-            try:
-                await asyncio.wait(self._working, return_when=asyncio.FIRST_EXCEPTION)
-                if self._session_lost:
-                    raise MetadataUnavailable("the session ended, and with it the locks: what was copied is begun anew")
-                for task in self._working:
-                    if task.done():
-                        task.result()
-            finally:
-                self._working, self._session_lost = [], False
-
-    def _on_session_lost(self) -> None:
-        """Also called when nothing is at work."""
-        self._session_lost = bool(self._working)
-        for task in self._working:
-            task.cancel()
-        self._changed.set()
+            working = [scope.spawn(next_one(), "ledgers") for _ in range(self._config.ledgers_at_once)]
+            await asyncio.wait(working, return_when=asyncio.FIRST_EXCEPTION)
+            for task in working:
+                if task.done():
+                    task.result()
 
     async def _may_work(self) -> bool:
         return await self._tree.enabled(self._changed.set) and await self._board.brake(self._changed.set) is None
@@ -230,6 +215,7 @@ class Replicator:
         for lock_lost in self._attempts.values():
             lock_lost.reschedule(now)
         self._attempts.clear()
+        self._changed.set()
 
     async def _attempt(self, ledger: LedgerId, named: tuple[str, ...]) -> Outcome:
         try:
