@@ -24,7 +24,6 @@ from buckram.errors import (
     InvariantViolation,
     MalformedRecord,
     MetadataError,
-    MetadataUnavailable,
     NoSuchLedger,
     StoreReplaced,
 )

@@ -34,7 +34,9 @@ MUTANTS: dict[str, Mutant] = {
             "named-before-copied",
             "H1, M7",
             "metadata names the new member although nothing was copied",
-            edited(("buckram.healing.fragment_copy:FragmentCopy.to", "    ranges.reverse()\n", "    ranges.clear()\n")),
+            edited(
+                ("buckram.healing.fragment_copy:FragmentCopy.to", "for first, end in ranges:", "for first, end in ():")
+            ),
         ),
         Mutant(
             "no-grace",
