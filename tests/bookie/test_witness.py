@@ -16,7 +16,7 @@ from tests.support.bookie_kit import Kit, add, memory_metadata, running, seen
 from tests.support.clock import pass_time
 from tests.support.polling import until
 
-from buckram.bookie import brake, witness
+from buckram.bookie import brake, witness, witness_memory
 from buckram.core.cluster.history import encode_history, encode_word, parse_memory, parse_statement
 from buckram.core.wire.messages import Read
 from buckram.errors import Code, MetadataError, MetadataUnavailable
@@ -90,7 +90,7 @@ async def test_the_key_says_how_far_the_bookie_is_and_the_file_what_was_confirme
         async with asyncio.timeout(20):
             while True:  # the log's idle tail is closed after a second, which is one more change
                 found = await kit.metadata.keys.get(key_of(kit))
-                memory = parse_memory("file", (tmp_path / witness.FILE).read_bytes())
+                memory = parse_memory("file", (tmp_path / witness_memory.FILE).read_bytes())
                 if memory.confirmed is not None and memory.confirmed.version == found.version:
                     break
         said = parse_statement("key", found.value)
@@ -259,11 +259,11 @@ async def test_restarts_crashes_and_lost_files_of_one_change_are_no_alarm(tmp_pa
         await kit.ledger(1)
         await write(kit, 1, 0)
         await published(kit)
-        before = (home / witness.FILE).read_bytes()
+        before = (home / witness_memory.FILE).read_bytes()
         await write(kit, 1, 1)
         await published(kit)
-    (home / witness.FILE).write_bytes(before)
-    (home / witness.NEW_FILE).write_bytes(b"torn")
+    (home / witness_memory.FILE).write_bytes(before)
+    (home / witness_memory.NEW_FILE).write_bytes(b"torn")
     for _ in range(3):
         async with bookie(home, tree) as kit:
             await trusted(kit)
@@ -277,7 +277,7 @@ async def test_a_directory_of_the_release_before_begins_its_witness(tmp_path: Pa
         await kit.ledger(1)
         await write(kit, 1, 0)
         await trusted(kit)
-    (tmp_path / witness.FILE).unlink()
+    (tmp_path / witness_memory.FILE).unlink()
     metadata = await memory_metadata(tree)
     for key in (f"{metadata.own}/{WITNESSES}/b1", metadata.layout.history):
         await metadata.keys.delete(key, (await metadata.keys.get(key)).version)
@@ -379,7 +379,7 @@ async def test_a_full_disk_does_not_stop_the_bookie_and_a_word_waits_for_room(tm
         assert me is not None
 
         def full(old: str, new: str) -> None:
-            if new == witness.FILE:
+            if new == witness_memory.FILE:
                 raise OSError(errno.ENOSPC, "no space left on device")
             real(old, new)
 
@@ -411,12 +411,12 @@ async def test_on_a_full_disk_the_file_is_written_in_the_room_of_the_reserve(tmp
 
         kit.disk.rename = full  # type: ignore[method-assign]
         await me.remember_collection("word")
-        assert parse_memory("file", (tmp_path / witness.FILE).read_bytes()).collected == "word"
+        assert parse_memory("file", (tmp_path / witness_memory.FILE).read_bytes()).collected == "word"
         kit.disk.rename = real  # type: ignore[method-assign]
 
 
 def _confirmed(path: Path) -> int:
-    memory = parse_memory("file", (path / witness.FILE).read_bytes())
+    memory = parse_memory("file", (path / witness_memory.FILE).read_bytes())
     return -1 if memory.confirmed is None else memory.confirmed.version
 
 

@@ -102,6 +102,6 @@ class Brake:
         self.waiting = ledgers
         self._gauge.set(ledgers)
         if ledgers or self.above:
-            await self._note.leave(json.dumps({"waiting": ledgers, "unknown": self.above}).encode())
+            await self._note.write(json.dumps({"waiting": ledgers, "unknown": self.above}).encode())
         else:
-            await self._note.take_back()
+            await self._note.remove()

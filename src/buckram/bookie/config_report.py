@@ -9,7 +9,7 @@ from buckram.config import Sourced
 
 
 def rows(sourced: Iterable[Sourced]) -> list[dict[str, Any]]:
-    """One mapping per key, for JSON: section, key, value, source, meaning."""
+    """Return one mapping per key, for JSON: section, key, value, source, meaning."""
     return [
         {"section": s.section, "key": s.key, "value": s.value, "source": s.source, "meaning": s.meaning}
         for s in sourced
@@ -17,7 +17,7 @@ def rows(sourced: Iterable[Sourced]) -> list[dict[str, Any]]:
 
 
 def text(sourced: Iterable[Sourced]) -> str:
-    """As TOML that can be used as a file, each line with the value's origin and meaning."""
+    """Return TOML that can be used as a configuration file; comments give each value's origin and meaning."""
     lines: list[str] = []
     section = ""
     for s in sourced:

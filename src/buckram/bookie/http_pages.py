@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import NamedTuple, cast
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol, TypeAlias, cast
 
 from buckram.config import host_port
 from buckram.seams import Listener, Network
@@ -15,33 +15,42 @@ _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def parse_address(text: str, what: str) -> BookieAddress:
-    """HOST:PORT, or ConfigError naming `what`."""
+    """Return the address HOST:PORT. Raises ConfigError, which names the option `what`."""
     return BookieAddress(*host_port(text, f"{what} = {text!r}"))
 
 
 class Answer(NamedTuple):
-    """What a page says. `good` False: 503, for probes of health and readiness."""
+    """The answer to a request for a page. If `good` is false its status is 503, for probes of health and readiness."""
 
     content: bytes
     good: bool = True
     content_type: str = _CONTENT_TYPE
 
 
-Pages = Mapping[bytes, Callable[[], Answer]]
+class Page(Protocol):
+    """Makes the content of one page at the time of the request."""
+
+    def __call__(self) -> Answer: ...
+
+
+Pages: TypeAlias = Mapping[bytes, Page]
+"""The pages by path, for example b"/metrics"."""
 
 
 async def serve_pages(network: Network, address: BookieAddress, pages: Pages) -> Listener:
-    """Listen; OSError when the port is in use. `pages`: what is served under which path."""
-    return await network.listen(address.host, address.port, lambda: _Page(pages))
+    """Serve `pages` at `address` until the listener is closed. Raises OSError if the port is in use."""
+    return await network.listen(address.host, address.port, lambda: _Exchange(pages))
 
 
-class _Page(asyncio.Protocol):
+class _Exchange(asyncio.Protocol):
+    """One connection: a request, an answer, the end."""
+
     def __init__(self, pages: Pages) -> None:
         self._pages, self._request = pages, b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._deadline = asyncio.get_running_loop().call_later(WITHIN_S, transport.close)
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's does not inherit from it
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.cancel()

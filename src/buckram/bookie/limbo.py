@@ -7,7 +7,7 @@ import errno
 from collections.abc import Mapping
 from pathlib import Path
 
-from buckram.bookie.process import DISK_VARIABLE, open_disk
+from buckram.bookie.run import DISK_VARIABLE, open_disk
 from buckram.bookie.storage import superblock
 from buckram.bookie.storage.store import Store
 from buckram.config import StoreConfig

@@ -7,15 +7,15 @@ from buckram.seams import MetadataStore
 
 
 class Note:
-    """One ephemeral key. `leave` what is new, `take_back` when it is over; MetadataError: do it again later."""
+    """One ephemeral key. Every method may raise MetadataError and may then be called again later."""
 
     def __init__(self, metadata: MetadataStore, key: str) -> None:
         self._metadata, self._key = metadata, key
-        self._left = False
+        self._written = False
 
-    async def leave(self, text: bytes) -> None:
-        """One of the process before is waited for: nothing happens until its session has ended."""
-        self._left = True
+    async def write(self, text: bytes) -> None:
+        """Create or replace the note. No-op while the note of an earlier process exists, until its session ends."""
+        self._written = True
         try:
             found = await self._metadata.keys.get(self._key)
             if found.owned and found.value != text:
@@ -25,8 +25,9 @@ class Note:
         except (KeyExists, VersionConflict):
             return
 
-    async def take_back(self) -> None:
-        if not self._left:
+    async def remove(self) -> None:
+        """Remove the note, if this process wrote it."""
+        if not self._written:
             return
         try:
             found = await self._metadata.keys.get(self._key)
@@ -34,4 +35,4 @@ class Note:
                 await self._metadata.keys.delete(self._key, found.version)
         except (NoSuchKey, VersionConflict):
             pass
-        self._left = False
+        self._written = False

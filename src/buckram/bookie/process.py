@@ -1,7 +1,7 @@
 """Wires one bookie (listener, cookie, store, service, registration, collection), and starts and stops it in order.
 
-`Bookie` runs on any Runtime, including the simulator's. `run_bookie` builds the production parts for the command line,
-which keeps printing and signals to itself and passes hooks.
+It runs on any Runtime, including the simulator's.
+Not here: the production parts and the end of a bookie process (`bookie/run.py`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from buckram.bookie import cookie, registration
 from buckram.bookie.brake import Brake
 from buckram.bookie.gc import Collector
 from buckram.bookie.handover import Handover
-from buckram.bookie.http_pages import parse_address, serve_pages
+from buckram.bookie.http_pages import parse_address
 from buckram.bookie.registration import Registration
 from buckram.bookie.service.server import BookieServer, Service
-from buckram.bookie.status_pages import status_pages
 from buckram.bookie.storage import superblock
-from buckram.bookie.storage.position import Claim
+from buckram.bookie.storage.position import NO_CLAIM, Claim
 from buckram.bookie.storage.store import Store
-from buckram.bookie.witness import Witness
+from buckram.bookie.witness import NO_CONTACT, Contact, Witness
+from buckram.bookie.witness_memory import FileWrite
 from buckram.config import BookieConfig, NetConfig, StoreConfig
 from buckram.core.backoff import REGISTRATION
 from buckram.core.ledgers.service_info import ADMISSION_PROPERTY
@@ -37,21 +37,15 @@ from buckram.core.wire.introduction import (
     Identity,
     Introduction,
 )
-from buckram.disk.descriptors import Shares, shares_of_bookie
-from buckram.disk.local import LocalDisk
-from buckram.errors import ConfigError, CorruptStore, MetadataUnavailable, WrongCookie
-from buckram.metadata.uri import open_store
-from buckram.net.loop import loop_factory
+from buckram.disk.descriptors import Shares
+from buckram.errors import ConfigError, MetadataUnavailable
 from buckram.net.retry import retry
-from buckram.net.runtime import production_runtime
-from buckram.net.stats import NullStats, PrometheusStats
 from buckram.net.tasks import TaskScope
-from buckram.seams import Disk, Listener, MetadataStore, Runtime, Space
+from buckram.seams import Disk, MetadataStore, Runtime, Space
 from buckram.types import BookieAddress, BookieInfo
 
 log = logging.getLogger("buckram.bookie")
 T = TypeVar("T")
-DISK_VARIABLE = "BUCKRAM_DISK"
 _EVERYWHERE = ("", "0.0.0.0", "::")
 
 
@@ -86,6 +80,7 @@ class Bookie:
         self.info: BookieInfo | None = None
         self.witness: Witness | None = None
         self._cluster = ""
+        self._address: BookieAddress | None = None
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self._stopped = False
 
@@ -143,9 +138,9 @@ class Bookie:
         handover = Handover(self._disk, self._metadata)
         await handover.end_previous()
         self._registration = Registration(
-            self._metadata, self.info, self._runtime.rng, handover.remember, witness.confirm
+            self._metadata, self.info, self._runtime.rng, handover=handover, trust=witness
         )
-        self._trust_changed()
+        self.trust_changed()
         await self._registration.start(readonly=not store.is_writable)
         if store.failed is not None:
             raise store.failed  # it served for a moment; what it said was durable
@@ -166,22 +161,15 @@ class Bookie:
         return self.info
 
     async def _open(self, address: BookieAddress) -> tuple[cookie.Claim, Witness, Store]:
-        """What stands on the disk, once the cookie and the witness key say that it is this bookie's."""
+        """Open the store, once the cookie and the witness key say that the directory is this bookie's."""
+        self._address = address
         claimed = await self._retried(lambda: self._claim(address))
         witness = self.witness = Witness(
-            self._disk,
-            self._metadata,
-            claimed.bookie_id,
-            self._runtime.rng,
-            self._runtime.stats,
-            on_change=self._trust_changed,
+            self._disk, self._metadata, claimed.bookie_id, self, self._runtime.rng, self._runtime.stats
         )
         known = await self._retried(lambda: witness.prepare(first_start=claimed.first_start))
         store = self.store = Store.open(self._disk, self._store_config, self._runtime.stats, self._runtime.rng, known)
         cookie.finish(self._disk, claimed)
-        witness.in_reserve = store.in_reserve
-        witness.where = lambda: Claim(store.incarnation, store.starts, store.position)
-        witness.contact = lambda: (str(address), store.highest_ledger)
         return claimed, witness, store
 
     async def stop(self) -> None:
@@ -269,8 +257,24 @@ class Bookie:
             log.warning("the last commit did not finish within 10 s; stopping without it")
         await asyncio.sleep(0)
 
-    def _trust_changed(self) -> None:
-        """A store that went back is told nothing, and nothing is taken for which it would have to be believed."""
+    def log_claim(self) -> Claim:
+        """Return how far the log is durable; before the store is open, a claim about no incarnation."""
+        store = self.store
+        return NO_CLAIM if store is None else Claim(store.incarnation, store.starts, store.position)
+
+    def contact(self) -> Contact:
+        """Return where the bookie can be asked, and the highest ledger id that it knows."""
+        return NO_CONTACT if self.store is None else Contact(str(self._address), self.store.highest_ledger)
+
+    def write_in_reserve(self, write: FileWrite) -> None:
+        """Run `write`; on a full disk it uses the room that the store keeps for small files. Blocking, OSError."""
+        if self.store is None:
+            write()
+        else:
+            self.store.in_reserve(write)
+
+    def trust_changed(self) -> None:
+        """Stop or resume what needs the metadata store: registration, and adds, which may need admission."""
         if self.witness is None or self.store is None:
             return
         suspect = bool(self.witness.suspect)
@@ -301,103 +305,3 @@ class Bookie:
     def _task_failed(self, error: BaseException) -> None:
         if not self.failed.done():
             self._store_failed(error)
-
-
-async def serve_bookie(
-    directory: str,
-    metadata_uri: str,
-    bookie_config: BookieConfig,
-    store_config: StoreConfig,
-    net_config: NetConfig,
-    *,
-    environment: Mapping[str, str],
-    on_ready: Callable[[BookieInfo], None],
-    stop: asyncio.Event,
-) -> None:
-    """Run one bookie on the production runtime until `stop` is set. Raises what kept it from starting, or the error
-    of its store. `on_ready` is called once, when it is registered and serves."""
-    available = shares_of_bookie()
-    stats = PrometheusStats() if bookie_config.metrics else NullStats()
-    runtime = production_runtime(stats=stats)
-    disk = open_disk(directory, store_config.disk_mode, environment.get(DISK_VARIABLE, ""))
-    page: Listener | None = None
-    try:
-        metadata = await open_store(metadata_uri, runtime)
-        try:
-            bookie = Bookie(runtime, disk, metadata, bookie_config, store_config, net_config, shares=available)
-            if isinstance(stats, PrometheusStats):
-                where = parse_address(bookie_config.metrics, "metrics")
-                page = await serve_pages(runtime.network, where, status_pages(bookie, stats))
-            try:
-                on_ready(await _start_in(directory, bookie))
-                stopping = asyncio.ensure_future(stop.wait())
-                await asyncio.wait((stopping, bookie.failed), return_when=asyncio.FIRST_COMPLETED)
-                stopping.cancel()
-            finally:
-                await bookie.stop()
-            if bookie.failed.done():
-                raise bookie.failed.result()
-        finally:
-            await metadata.close()
-    finally:
-        if page is not None:
-            await page.close()
-        disk.close()
-
-
-async def _start_in(directory: str, bookie: Bookie) -> BookieInfo:
-    """What is wrong with a directory is said with its name, which the parts above the disk do not know."""
-    try:
-        return await bookie.start()
-    except (WrongCookie, CorruptStore) as error:
-        raise type(error)(f"{directory}: {error}") from error
-
-
-def open_disk(directory: str, mode: str, layer: str = "") -> Disk:
-    """The production disk, or for tests the layer that BUCKRAM_DISK names:
-
-    `withhold:SEED` loses or tears unsynced writes when the process is killed, `withhold-nosync:SEED` never syncs.
-    """
-    if not layer:
-        return LocalDisk(directory, mode)
-    kind, _, seed = layer.partition(":")
-    if kind not in ("withhold", "withhold-nosync") or not seed.isdigit():
-        raise ConfigError(f"{DISK_VARIABLE} = {layer!r}: needs withhold:SEED or withhold-nosync:SEED, or nothing")
-    from buckram.disk.withholding import WithholdingDisk  # no part of a bookie that anybody relies on
-
-    return WithholdingDisk(directory, int(seed), sync_does_nothing=kind == "withhold-nosync")
-
-
-def run_bookie(
-    directory: str,
-    metadata_uri: str,
-    bookie_config: BookieConfig,
-    store_config: StoreConfig,
-    net_config: NetConfig,
-    *,
-    environment: Mapping[str, str],
-    on_ready: Callable[[BookieInfo], None],
-    on_loop: Callable[[asyncio.AbstractEventLoop, Callable[[], None]], None],
-) -> None:
-    """Run one bookie in an event loop of its own until it is stopped; the process form of `serve_bookie`.
-
-    `on_loop(loop, stop)` is called first: install signal handlers there that call `stop` (on the loop). The loop is
-    uvloop where it is installed; BUCKRAM_LOOP=asyncio in `environment` chooses asyncio's own.
-    """
-
-    async def main() -> None:
-        stop = asyncio.Event()
-        on_loop(asyncio.get_running_loop(), stop.set)
-        await serve_bookie(
-            directory,
-            metadata_uri,
-            bookie_config,
-            store_config,
-            net_config,
-            environment=environment,
-            on_ready=on_ready,
-            stop=stop,
-        )
-
-    with asyncio.Runner(loop_factory=loop_factory(environment)) as runner:
-        runner.run(main())

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
 
+from buckram.bookie.handover import Handover
+from buckram.bookie.trust import UNSEEN, Trust
 from buckram.core.backoff import REGISTRATION, Delays
 from buckram.errors import AlreadyRegistered, MetadataError, MetadataUnavailable
 from buckram.net.tasks import TaskScope
@@ -23,27 +24,24 @@ WITHIN_S = 40.0
 UNREGISTER_S = 5.0
 
 
-async def always() -> bool:
-    """The store is believed: there is nothing that could say otherwise."""
-    return True
-
-
 class Registration:
     """Keeps one bookie registered. `start` registers and raises what went wrong; afterwards it tries for ever.
 
-    `before` is called ahead of each attempt, and `trusted` asked: in a store that is not, nothing is registered, and
-    what was is taken back, until `set_withdrawn(False)`."""
+    Ahead of each attempt the session is written down for the next process (`handover`) and `trust` is asked: a store
+    that is not trusted gets no registration, and an existing one is removed, until `set_withdrawn(False)`.
+    """
 
     def __init__(
         self,
         metadata: MetadataStore,
         info: BookieInfo,
         rng: random.Random,
-        before: Callable[[], None] = lambda: None,
-        trusted: Callable[[], Awaitable[bool]] = always,
+        *,
+        handover: Handover | None = None,
+        trust: Trust = UNSEEN,
     ) -> None:
-        self._metadata, self._info, self._rng, self._before = metadata, info, rng, before
-        self._trusted = trusted
+        self._metadata, self._info, self._rng = metadata, info, rng
+        self._handover, self._trust = handover, trust
         self._withdrawn = False
         self._scope = TaskScope("registration")
         self._changed = asyncio.Event()
@@ -52,7 +50,7 @@ class Registration:
         self.registered = False
 
     async def start(self, *, readonly: bool) -> None:
-        """Register; MetadataError when that did not work within WITHIN_S."""
+        """Register. Raises MetadataError if that did not succeed within WITHIN_S."""
         self._readonly = readonly
         self._metadata.on_session_lost(self._session_lost)
         loop = asyncio.get_running_loop()
@@ -80,13 +78,13 @@ class Registration:
             self._changed.set()
 
     def set_withdrawn(self, withdrawn: bool) -> None:
-        """Be in no list of bookies, or in one again; takes effect in the background."""
+        """Remove the registration, or register again; takes effect in the background."""
         if withdrawn != self._withdrawn:
             self._withdrawn = withdrawn
             self._changed.set()
 
     async def close(self, *, unregister: bool) -> None:
-        """Stop; with `unregister` the registration goes at once instead of with the session."""
+        """Stop; with `unregister` the registration is removed at once instead of with the session."""
         self._closing = True
         await self._scope.close()
         if unregister and self.registered:
@@ -106,13 +104,14 @@ class Registration:
     async def _register(self) -> None:
         readonly = self._readonly
         self._changed.clear()
-        if not self._withdrawn and not await self._trusted():
+        if not self._withdrawn and not await self._trust.confirm():
             self._withdrawn = True
         if self._withdrawn:
             await self._metadata.unregister(self._info.bookie_id)
             self.registered = False
             return
-        self._before()
+        if self._handover is not None:
+            self._handover.remember()
         await self._metadata.register(self._info, readonly=readonly)
         if readonly == self._readonly and not self._changed.is_set():
             self.registered = True

@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 import platform
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
 
 from buckram.bookie.http_pages import Answer, Pages
+from buckram.bookie.process import Bookie
 from buckram.core.entries.hot import COMPILED
 from buckram.net.stats import PrometheusStats
-
-if TYPE_CHECKING:
-    from buckram.bookie.process import Bookie
 
 STATES = ("starting", "writable", "readonly", "unregistered", "failed")
 _PLAIN, _JSON = "text/plain; charset=utf-8", "application/json"
 
 
 def status_pages(bookie: Bookie, stats: PrometheusStats) -> Pages:
-    """The pages by path. Health: the process serves and its store works. Ready: clients find it and it is trusted."""
+    """Return the pages by path.
+
+    /health fails only when the store has failed. /ready fails also while the bookie starts or is not registered.
+    """
     facts = _facts()
     stats.gauge("buckram_build_info", "Always 1; the labels say what runs.", **facts).set(1)
     gauges = {
@@ -40,7 +40,7 @@ def status_pages(bookie: Bookie, stats: PrometheusStats) -> Pages:
     def ready() -> Answer:
         return Answer(f"{bookie.state}\n".encode(), bookie.state in ("writable", "readonly"), _PLAIN)
 
-    def told_version() -> Answer:
+    def program_version() -> Answer:
         return Answer(json.dumps(facts).encode() + b"\n", content_type=_JSON)
 
     return {
@@ -48,7 +48,7 @@ def status_pages(bookie: Bookie, stats: PrometheusStats) -> Pages:
         b"/metrics": metrics,
         b"/health": health,
         b"/ready": ready,
-        b"/version": told_version,
+        b"/version": program_version,
     }
 
 

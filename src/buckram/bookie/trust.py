@@ -8,22 +8,27 @@ from buckram.types import LedgerId
 
 
 class Trust(Protocol):
+    """Whether the metadata store still holds what it once confirmed."""
+
     async def confirm(self) -> bool:
-        """Whether the store is believed, by a look that begins after this call. MetadataUnavailable."""
+        """Return whether the store is trusted, by a look that begins after this call. Raises MetadataUnavailable."""
         ...
 
     def admitted(self, ledger_id: LedgerId, birth: bytes) -> None:
-        """The store knew this ledger just now."""
+        """Record that the store knew this ledger just now."""
         ...
 
     def contradicted(self, ledger_id: LedgerId, birth: bytes) -> bool:
-        """The store says that another ledger has the id of one that is here, by that birth, and not deleted. True: the
-        store is not believed any more; False: who accepted its history knew of it, and the one here gives way."""
+        """Record that the store lists another ledger under the id of one of birth `birth` that is here, not deleted.
+
+        Returns whether the store is suspect now. If not, whoever accepted its history knew that the id was used again,
+        and the data that is here may be dropped.
+        """
         ...
 
 
 class _Unseen:
-    """A store whose past nobody watches."""
+    """Trusts any store; for bookies whose metadata store is not watched."""
 
     async def confirm(self) -> bool:
         return True

@@ -3,7 +3,7 @@
 A key in the metadata store records how far the bookie's log is durable; the file WITNESS in the directory records what
 the store confirmed last. If the store is behind that file, the bookie is *suspect* and serves nothing but reads until
 the right store is back or an operator has accepted the present one.
-Not here: what counts as behind (`core/cluster/history.py`).
+Not here: what counts as behind (`core/cluster/history.py`); the file (`bookie/witness_memory.py`).
 """
 
 from __future__ import annotations
@@ -12,32 +12,26 @@ import asyncio
 import json
 import logging
 import random
-from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple, Protocol
 
 from buckram.bookie.notes import Note
 from buckram.bookie.storage.position import Claim, Position
+from buckram.bookie.witness_memory import FILE, WitnessMemory, WriteReserve
 from buckram.core.cluster.history import (
-    HIGHEST_EPOCH,
-    LONGEST_RECORD,
     Confirmed,
     Contradiction,
     Memory,
     Statement,
-    encode_memory,
     encode_statement,
     judge,
     learn,
-    parse_memory,
     parse_statement,
 )
 from buckram.core.ledgers.metadata import birth_of
-from buckram.disk.trouble import passing
 from buckram.errors import (
     AccessRefused,
-    CorruptStore,
     KeyExists,
-    MalformedRecord,
     MetadataError,
     MetadataUnavailable,
     NoSuchKey,
@@ -46,24 +40,46 @@ from buckram.errors import (
     VersionConflict,
 )
 from buckram.metadata.layout import SUSPECTS, WITNESSES
-from buckram.seams import Disk, KeyValue, MetadataStore, Stats, Write
+from buckram.seams import Disk, KeyValue, MetadataStore, Stats
 from buckram.types import BookieId, History, LedgerId
 
 log = logging.getLogger("buckram.bookie")
-FILE = "WITNESS"
-NEW_FILE = "WITNESS.new"
 LOOK_S = 2.0
 """How long a store that went back may go unnoticed where nothing needs it, and how far behind a key may be."""
 FAREWELL_S = 5.0
 MOST_ADMITTED = 1000
 
 
-class Witness:
-    """Looks at the store, and says in it how far the bookie is. `prepare` before the store of entries is opened, then
-    `where` and `contact` are set, then `run`; `end` at a clean stop.
+class Contact(NamedTuple):
+    """Where a bookie can be asked while it is not registered (host:port), and the highest ledger id that it knows."""
 
-    `on_change` is called when `suspect` changed. `contact` gives the host:port under which the bookie can be asked
-    while it is not registered, and its highest ledger id.
+    address: str
+    highest_ledger: LedgerId
+
+
+NO_CONTACT = Contact("", -1)
+
+
+class WitnessedBookie(WriteReserve, Protocol):
+    """What the witness records of its bookie, and what it reports to it (`bookie/process.py`)."""
+
+    def log_claim(self) -> Claim:
+        """Return how far the log is durable; NO_CLAIM before the store is open."""
+        ...
+
+    def contact(self) -> Contact:
+        """Return where the bookie can be asked; NO_CONTACT before the store is open."""
+        ...
+
+    def trust_changed(self) -> None:
+        """Called after `Witness.suspect` changed."""
+        ...
+
+
+class Witness:
+    """Looks at the metadata store every few seconds, and records in it how far the bookie's log is durable.
+
+    `prepare` is called before the store of entries is opened, `run` when the bookie serves, `end` at a clean stop.
     """
 
     def __init__(
@@ -71,37 +87,34 @@ class Witness:
         disk: Disk,
         metadata: MetadataStore,
         bookie_id: BookieId,
+        bookie: WitnessedBookie,
         rng: random.Random,
         stats: Stats,
-        *,
-        on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        self._disk, self._metadata, self._rng, self._bookie_id = disk, metadata, rng, bookie_id
+        self._metadata, self._rng, self._bookie_id, self._bookie = metadata, rng, bookie_id, bookie
         self._key = f"{metadata.own}/{WITNESSES}/{bookie_id}"
         self._note = Note(metadata, f"{metadata.own}/{SUSPECTS}/{bookie_id}")
-        self._on_change = on_change
         self._lock, self._publish_lock = asyncio.Lock(), asyncio.Lock()
-        """For looking, which adds wait for, and for telling, which may wait for long work on the disk."""
+        """Held while looking, for which adds wait, and while publishing, which may wait for long work on the disk."""
         self._looks = self._judged = 0
-        """Looks that began, and the newest of those that came to a judgement."""
+        """The number of looks that began, and the newest look that came to a judgement."""
         self._wake = asyncio.Event()
         self._published: Claim | None = None
         self._admitted: dict[LedgerId, bytes] = {}
-        """Ledgers that the store has known since it confirmed the key last, by birth."""
-        self._unsaved = False
-        self.memory = Memory()
+        """Births of the ledgers that the store has known since it confirmed the key last."""
+        self._memory = WitnessMemory(disk, bookie_id, bookie, stats)
         self.history = History()
-        """What the store said at the last look."""
+        """The history that the store had at the last look."""
         self.suspect = ""
-        """Why the store is not believed; "" when it is."""
-        self.where: Callable[[], Claim] = lambda: Claim("", 0, Position(0, 0))
-        self.contact: Callable[[], tuple[str, int]] = lambda: ("", -1)
-        self.in_reserve: Callable[[Callable[[], None]], None] = lambda job: job()
-        """Does what writes the file, on a full disk in room that is kept for such things."""
+        """Why the store is not trusted; "" while it is."""
         self._suspect_gauge = stats.gauge(
             "buckram_bookie_suspect", "1 while the metadata store is behind what this bookie knows of it"
         )
-        self._epoch_gauge = stats.gauge("buckram_bookie_metadata_epoch", "the highest epoch of metadata heard of")
+
+    @property
+    def memory(self) -> Memory:
+        """What the bookie remembers of the store; some of it may not be in the file yet."""
+        return self._memory.value
 
     @property
     def epoch(self) -> int:
@@ -109,23 +122,26 @@ class Witness:
 
     @property
     def reviewed(self) -> bool:
-        """Whether nobody restored this history, or somebody has looked at it since."""
+        """Whether nobody restored this history, or an operator has confirmed a collection since."""
         return self.memory.reviewed == self.memory.history.restore
 
     # Beginning and end
 
     async def prepare(self, *, first_start: bool) -> Claim | None:
-        """Look for the first time: how far the directory was when the store heard of it last. MetadataUnavailable."""
-        self.memory = _read(self._disk)
+        """Look for the first time. Returns how far the log was when the store confirmed it last, None if unknown.
+
+        Raises MetadataUnavailable, and CorruptStore if the bookie's file is damaged.
+        """
+        self._memory.load()
         found = await self._look()
         self._metadata.on_session_lost(self._wake.set)
         if first_start or found is None or self.suspect:
-            return None  # an empty directory under a known id was let in by who removed the cookie
+            return None  # an empty directory under a known id was admitted by whoever removed the cookie
         value = found.value
         return Claim(value.incarnation, value.starts, Position(value.seq, value.offset))
 
     async def run(self) -> None:
-        """Look and tell every few seconds, until cancelled."""
+        """Look and publish every few seconds, until cancelled."""
         loop = asyncio.get_running_loop()
         due = loop.time() + LOOK_S
         while True:
@@ -142,41 +158,32 @@ class Witness:
             except MetadataError as error:
                 log.debug("the metadata store is not there to be looked at: %s", error)
             except OSError as error:
-                self._postpone_save(error)
+                self._memory.postpone(error)
 
     async def end(self) -> None:
-        """Say how far the directory is when nothing more is written to it."""
+        """Publish how far the log is durable, now that nothing more is written to it."""
         try:
             async with asyncio.timeout(FAREWELL_S), self._publish_lock:
                 await self._look_and_publish()
-                await self._note.take_back()
+                await self._note.remove()
         except (MetadataError, TimeoutError) as error:
             log.info("the metadata store was not told of the stop: %s", error)
         except OSError as error:
-            self._postpone_save(error)
-
-    def _postpone_save(self, error: OSError) -> None:
-        """What is short for now is no reason to stop: the next look says it again, as after a crash in between."""
-        if not passing(error):
-            raise error
-        self._unsaved = True
-        log.warning("what the metadata store knows of this bookie cannot be written down now: %s", error)
+            self._memory.postpone(error)
 
     def wake(self) -> None:
-        """Something is written that the store should hear of soon, or the log goes on in a new file."""
+        """Look and publish soon, not only when the next look is due."""
         self._wake.set()
 
     def observe_epoch(self, epoch: int) -> None:
         """Record an epoch that another member of this cluster has seen."""
-        if self.epoch < epoch <= HIGHEST_EPOCH:
-            self.memory, self._unsaved = replace(self.memory, heard=epoch), True
-            self._epoch_gauge.set(self.epoch)
+        if self._memory.observe_epoch(epoch):
             self._wake.set()
 
     async def confirm(self) -> bool:
-        """Whether the store is believed, by a look that begins after this call; those who wait share it.
+        """Return whether the store is trusted, by a look that begins after this call; concurrent calls share it.
 
-        MetadataUnavailable: it cannot be looked at now.
+        Raises MetadataUnavailable if the store cannot be read now.
         """
         mine = self._looks + 1
         async with self._lock:
@@ -184,16 +191,19 @@ class Witness:
                 await self._look()
         return not self.suspect
 
-    # What admission sees of the store
+    # What admission learns of the store
 
     def admitted(self, ledger_id: LedgerId, birth: bytes) -> None:
-        """The store knew this ledger just now."""
+        """Record that the store knew this ledger just now."""
         if len(self._admitted) < MOST_ADMITTED:
             self._admitted[ledger_id] = birth
 
     def contradicted(self, ledger_id: LedgerId, birth: bytes) -> bool:
-        """The store says that another ledger has the id of one that is here. Ids are never given twice, so it went back
-        by less than a key tells; unless it is known that it did, since somebody accepted it."""
+        """Record that the store lists another ledger under the id of one that is here; return whether it is suspect.
+
+        Ids are never given twice, so the store went back, by too little to show in the witness key. That is no reason
+        for suspicion if the ledger is older than an accepted restore: whoever accepted it knew that ids repeat.
+        """
         if ledger_id <= self.memory.settled:
             return False
         why = f"it says that ledger {ledger_id} is another one than the one that it knew by this id before"
@@ -201,14 +211,15 @@ class Witness:
         return True
 
     def _contradict(self, ledger_id: LedgerId, birth: bytes, why: str) -> None:
-        self.memory = replace(self.memory, contradiction=Contradiction(ledger_id, birth, why))
-        self._unsaved = True
-        self._believe(why)
+        self._memory.change(contradiction=Contradiction(ledger_id, birth, why))
+        self._set_suspect(why)
         self._wake.set()
 
     async def _check_admitted(self) -> None:
-        """Another file has the store's name: it must know what the one before knew after the key was confirmed. The
-        newest ledger is asked for first: a store that knows it knows the older ones, too."""
+        """Check a store that was replaced under its name: it must know the ledgers that the one before knew.
+
+        The newest ledger is read first: a store that knows it knows the older ones, too.
+        """
         for ledger_id, birth in reversed(list(self._admitted.items())):
             found = await self._birth_in_store(ledger_id)
             if found is None:
@@ -218,12 +229,12 @@ class Witness:
                 return
 
     async def _check_contradiction(self) -> None:
-        """The right store may be back: it knows the ledger as it was known before."""
+        """Drop the contradiction if the right store is back, that is, if it has the ledger under its earlier birth."""
         recorded = self.memory.contradiction
         if recorded is None or await self._birth_in_store(recorded.ledger_id) != recorded.birth:
             return
         if self.memory.contradiction is recorded:
-            self.memory, self._unsaved = replace(self.memory, contradiction=None), True
+            self._memory.change(contradiction=None)
 
     async def _birth_in_store(self, ledger_id: LedgerId) -> bytes | None:
         try:
@@ -234,10 +245,10 @@ class Witness:
     # Looking
 
     async def _look(self) -> Confirmed | None:
-        """Read and judge. What the store says of its own absence is judged, too; only silence is not."""
+        """Read the store and judge it. Errors that the store answers with are judged, too; a lack of answers is not."""
         self._looks += 1
         number = self._looks
-        known = self.memory  # what is told meanwhile is newer than what is read here
+        known = self.memory  # as of now: what changes meanwhile is newer than what is read here
         try:
             history, found = await self._read_store()
             if not history.epoch and not self.epoch:
@@ -247,19 +258,19 @@ class Witness:
         except (MetadataUnavailable, AccessRefused):
             raise
         except MetadataError as error:
-            self._believe(f"it cannot be read: {error}")
+            self._set_suspect(f"it cannot be read: {error}")
             self._judged = number
             return None
         self.history = history
         self._judged = number
-        self._believe(verdict.why)
+        self._set_suspect(verdict.why)
         return found
 
     async def _read_store(self) -> tuple[History, Confirmed | None]:
         try:
             history, _, found = await self._ask()
         except StoreReplaced as error:
-            self._believe(str(error))  # first, so that nobody uses what is opened next before it was looked at
+            self._set_suspect(str(error))  # first, so that nobody uses the next store before it is judged
             await self._metadata.reopen()
             history, _, found = await self._ask()
             await self._check_admitted()
@@ -268,12 +279,14 @@ class Witness:
         return history, Confirmed(found.version, parse_statement(self._key, found.value))
 
     async def _ask(self) -> tuple[History, str, KeyValue | None]:
-        """All at once: adds of new ledgers wait for it. The instance id says whether the cluster is Buckram's own,
-        and the one from before."""
+        """Read history, instance id and witness key at once, because adds of new ledgers wait for it.
+
+        The instance id shows whether the store still holds this cluster.
+        """
         answers = await asyncio.gather(
             self._metadata.history(), self._metadata.instance_id(), self._get_key(), return_exceptions=True
         )
-        for answer in answers:  # in the order of their meaning: of a store that is gone nothing else is so
+        for answer in answers:  # the history's error comes first: it explains the others
             if isinstance(answer, BaseException):
                 raise answer
         history, instance, found = answers
@@ -287,7 +300,7 @@ class Witness:
         except NoSuchKey:
             return None
 
-    def _believe(self, why: str) -> None:
+    def _set_suspect(self, why: str) -> None:
         if why == self.suspect:
             return
         was, self.suspect = self.suspect, why
@@ -301,27 +314,27 @@ class Witness:
             )
         else:
             log.warning("bookie %s: the metadata store is believed again; it was not: %s", self._bookie_id, was)
-        self._on_change()
+        self._bookie.trust_changed()
 
     # Publishing
 
     async def _look_and_publish(self) -> None:
-        if self._unsaved:
-            await self._remember(self.memory)
+        if self._memory.unsaved:
+            await self._memory.save(self.memory)
         admitted = list(self._admitted)
         async with self._lock:
             found = await self._look()
         if self.suspect:
-            await self._note.leave(self._note_text())
+            await self._note.write(self._note_text())
             return
-        await self._note.take_back()
-        where, known = self.where(), self.memory.confirmed
-        if where == self._published and found == known and self.history == self.memory.history:
+        await self._note.remove()
+        claim, known = self._bookie.log_claim(), self.memory.confirmed
+        if claim == self._published and found == known and self.history == self.memory.history:
             return
         value = Statement(
-            where.incarnation,
-            where.starts,
-            *where.position,
+            claim.incarnation,
+            claim.starts,
+            *claim.position,
             self.history.epoch,
             self.history.restore,
             f"{self._rng.getrandbits(64):016x}",
@@ -332,12 +345,14 @@ class Witness:
             log.warning("bookie %s: somebody else writes its witness key: %s", self._bookie_id, error)
             return  # the next look judges what is there
         if self.history.epoch > self.memory.history.epoch > 0:
-            highest = self.contact()[1]
+            highest = self._bookie.contact().highest_ledger
             if highest >= 0:
                 await self._metadata.raise_next_id(highest)
             log.warning("bookie %s: goes on with epoch %d of metadata", self._bookie_id, self.history.epoch)
-        await self._remember(learn(self.memory, self.history, Confirmed(version, value), self.contact()[1]))
-        self._published = where
+        await self._memory.save(
+            learn(self.memory, self.history, Confirmed(version, value), self._bookie.contact().highest_ledger)
+        )
+        self._published = claim
         for ledger_id in admitted:
             self._admitted.pop(ledger_id, None)
 
@@ -348,42 +363,17 @@ class Witness:
         return await self._metadata.keys.set(self._key, record, found.version)
 
     async def remember_collection(self, nonce: str) -> None:
-        """A word to collect counts once, whatever happens next; from now on this history is reviewed."""
+        """Record an operator's confirmation of a collection: it counts once, and this history is reviewed from now on.
+
+        Raises MetadataError if the file cannot be written now.
+        """
         async with self._publish_lock:
-            if not await self._remember(replace(self.memory, collected=nonce, reviewed=self.memory.history.restore)):
+            if not await self._memory.save(replace(self.memory, collected=nonce, reviewed=self.memory.history.restore)):
                 raise MetadataError(f"{FILE} cannot be written, the disk is full or files are short: it waits")
 
-    async def _remember(self, memory: Memory) -> bool:
-        """False: there was no room for the file. It then says less than is so, which is no alarm, and is written at
-        the next look."""
-        before = self.memory
-        memory = replace(memory, heard=max(memory.heard, before.heard))
-        record = encode_memory(memory)
-        try:
-            await self._disk.offload(lambda: self.in_reserve(lambda: write_file(self._disk, record)))
-            self._unsaved = False
-        except OSError as error:
-            if not passing(error):
-                raise
-            if not self._unsaved:
-                log.warning("bookie %s: the file %s waits: %s", self._bookie_id, FILE, error)
-            self._unsaved = True
-        now = self.memory
-        if now is not before:  # clients and admission go on meanwhile
-            newer = memory if now.contradiction is before.contradiction else now
-            memory = replace(
-                memory,
-                heard=max(memory.heard, now.heard),
-                settled=max(memory.settled, now.settled),
-                contradiction=newer.contradiction,
-            )
-        self.memory, self._unsaved = memory, self._unsaved or now is not before
-        self._epoch_gauge.set(self.epoch)
-        return not self._unsaved
-
     def _note_text(self) -> bytes:
-        """Where the bookie can be asked, for who sets the store right: it is in no list of bookies now."""
-        address, highest = self.contact()
+        """Return where the bookie can be asked by operators, because it is in no list of bookies while suspect."""
+        address, highest = self._bookie.contact()
         return json.dumps(
             {
                 "why": self.suspect,
@@ -391,36 +381,6 @@ class Witness:
                 "epoch": self.epoch,
                 "restore": self.memory.history.restore,
                 "highest_ledger": highest,
-                "incarnation": self.where().incarnation,
+                "incarnation": self._bookie.log_claim().incarnation,
             }
         ).encode()
-
-
-def _read(disk: Disk) -> Memory:
-    if FILE not in disk.names():
-        return Memory()
-    file = disk.open(FILE)
-    try:
-        record = file.read(0, min(file.size(), LONGEST_RECORD))
-    finally:
-        file.close()
-    try:
-        return parse_memory(FILE, record)
-    except MalformedRecord as error:
-        raise CorruptStore(
-            f"{error}; the file says what the metadata store knew of this bookie. Remove it only when the store was "
-            "not restored or replaced"
-        ) from None
-
-
-def write_file(disk: Disk, record: bytes) -> None:
-    """Replace the file: after a crash it is the old one or the new one. Blocking."""
-    if NEW_FILE in disk.names():
-        disk.remove(NEW_FILE)
-    file = disk.open(NEW_FILE, create=True)
-    try:
-        disk.write_now([Write(file, 0, [record])])
-    finally:
-        file.close()
-    disk.rename(NEW_FILE, FILE)
-    disk.sync_names()

@@ -1,6 +1,6 @@
 """`buckram bookie run`, `config` and `clear-limbo`: one bookie as a process, its configuration, its directory.
 
-Signals, the ready line and the end with the parent are here; everything else of a bookie is bookie/process.
+Signals, the ready line and the end with the parent are here; everything else of a bookie process is `bookie/run.py`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def run(
     Example:
       buckram bookie run --metadata sqlite:///srv/buckram/metadata.db --data /srv/bookie-1 --port 3181
     """
-    from buckram.bookie.process import run_bookie
+    from buckram.bookie.run import run_bookie
 
     where = cluster_uri(uri)
     given = {"host": host, "port": port, "bookie_id": bookie_id, "advertise": advertise, "metrics": metrics}

@@ -70,7 +70,7 @@ def accept(kit: Kit, ledger: int = 5) -> None:
     """The bookie knows that ids up to this one may have been given twice."""
     witness = kit.bookie.witness
     assert witness is not None
-    witness.memory = replace(witness.memory, settled=ledger)
+    witness._memory.value = replace(witness.memory, settled=ledger)
 
 
 class Named:

@@ -72,7 +72,7 @@ MUTANTS = (
     TestMutant(
         "history-suspect-takes-adds",
         "a suspect bookie goes on to accept adds",
-        edited(("buckram.bookie.process:Bookie._trust_changed", "self.store.suspended = suspect", "pass")),
+        edited(("buckram.bookie.process:Bookie.trust_changed", "self.store.suspended = suspect", "pass")),
         (_WITNESS + "test_a_store_that_went_back_is_told_nothing_and_believed_nothing",),
         slow=True,
     ),
@@ -80,10 +80,10 @@ MUTANTS = (
         "history-suspect-registered",
         "a suspect bookie stays registered",
         edited(
-            ("buckram.bookie.process:Bookie._trust_changed", "self._registration.set_withdrawn(suspect)", "pass"),
+            ("buckram.bookie.process:Bookie.trust_changed", "self._registration.set_withdrawn(suspect)", "pass"),
             (
                 "buckram.bookie.registration:Registration._register",
-                "if not self._withdrawn and not await self._trusted():",
+                "if not self._withdrawn and not await self._trust.confirm():",
                 "if False:",
             ),
         ),

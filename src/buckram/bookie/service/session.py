@@ -96,7 +96,7 @@ class Session(asyncio.Protocol):
     # -- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        wire = self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
+        wire = self._transport = cast("asyncio.Transport", transport)  # uvloop's does not inherit from it
         self._loop = asyncio.get_running_loop()
         self.open = True
         if not self._events.session_opened(self):

@@ -16,17 +16,21 @@ class Position(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """What a witness knows of a directory: it was opened so often and its log was durable up to there."""
+    """What a witness knows of a directory: how often it was opened, and up to where its log was durable."""
 
     incarnation: str
     starts: int
     position: Position
 
 
-def behind(segments: Iterable[Segment], next_number: int, position: Position) -> str | None:
-    """What is missing of the log if it was durable up to there once; None if nothing is.
+NO_CLAIM = Claim("", 0, Position(0, 0))
+"""The claim about a store that is not open: no incarnation has this name."""
 
-    A number that was given out and is no log file's any more belonged to one that compaction replaced.
+
+def behind(segments: Iterable[Segment], next_number: int, position: Position) -> str | None:
+    """Return what is missing of a log that was durable up to `position` once; None if nothing is.
+
+    A number below `next_number` that no log file has any more belonged to a file that compaction replaced.
     """
     if position.seq >= next_number:
         return f"log file number {position.seq} was written, the directory knows numbers below {next_number} only"

@@ -48,7 +48,7 @@ async def _create_with_used_id(
             assert machine.bookie is not None
             assert machine.bookie.witness is not None
             witness = machine.bookie.witness
-            witness.memory = replace(witness.memory, settled=old.ledger)
+            witness._memory.value = replace(witness.memory, settled=old.ledger)
     w = await s.writer(host)
     s.expect(w.ledger == old.ledger, f"ledger {w.ledger} instead of {old.ledger}")
     return w
