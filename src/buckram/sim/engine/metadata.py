@@ -202,7 +202,8 @@ class SimKeys:
     async def get(self, key: str, watch: Notify | None = None) -> KeyValue:
         watch = self._watch_to_set(watch)
         found: KeyValue = await self._request([], lambda: self._server.tree.get(key, self.session, watch))
-        self._known[key] = found.version
+        # Another task of the process may have changed it while this reply was on its way.
+        self._known[key] = max(found.version, self._known.get(key, -1))
         return found
 
     async def children(

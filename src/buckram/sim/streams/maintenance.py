@@ -144,7 +144,7 @@ class Compactor(MaintenanceActor):
             work = await plan_compaction(streams, name, target_bytes=self.rng.choice((4096, 20_000, 1 << 20)))
             for run in work.runs:
                 copied = await copy_run(self.client, streams, work, run)
-                if self.rng.random() < 0.3:
+                if self.rng.random() < 0.5:
                     await self.nap(1.0)
                 done = await self._replace_with_retries(streams, work, copied)
                 self.note(f"{stream} compacted from {run.base} to {run.end}: {done}")

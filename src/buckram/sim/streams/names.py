@@ -25,7 +25,7 @@ INVARIANTS: dict[str, str] = {
     "compacted": "a compacted segment has the records and times of the whole segments that it replaces; offsets stay",
     "kept": "a ledger of a stream is deleted only when it is dead, garbage, discarded, or its stream deleted",
     "orphans": "after the janitor no ledger and no key is left that no stream needs",
-    "visible": "a tailing reader gets a record within 20 ms of its acknowledgement, also of an idle writer",
+    "visible": "a tailing reader gets each record within 20 ms, also of an idle writer; within 30 ms after a roll",
     "follow": "a following reader gets everything, and ends where the stream ends",
     "cursor": "a cursor only increases, up to what was delivered",
     "bulk": "a transaction is published once, its ledgers whole and in order, at the offsets that were returned",
