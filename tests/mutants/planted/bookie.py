@@ -100,7 +100,7 @@ MUTANTS = (
         edited(
             (
                 "buckram.bookie.storage.compaction_output:Output._place",
-                "same = stride if stride == run[4] else 0",
+                "same = stride if stride == run.stride else 0",
                 "same = stride",
             )
         ),
@@ -233,8 +233,8 @@ MUTANTS = (
         edited(
             (
                 "buckram.bookie.storage.compaction_output:Output.write",
-                "for segment, live in group:",
-                "for segment, live in reversed(group):",
+                "for segment, live in sources:",
+                "for segment, live in reversed(sources):",
             )
         ),
         ("tests/bookie/storage/test_compaction_copies.py::test_of_two_copies_of_an_entry_the_newer_one_stays",),

@@ -31,7 +31,7 @@ _UNDECIDED = tuple(_CODES)
 
 
 def _goes_on(record: LedgerRecord | None) -> bool:
-    """Return whether the record alone decides, without metadata: the ledger was admitted before, or it is fenced."""
+    """Whether the record alone decides, without metadata: the ledger was admitted before, or it is fenced."""
     return record is not None and (record.fenced or record.tombstone or (record.admitted and not record.limbo))
 
 
@@ -77,8 +77,11 @@ class AddPath:
             self._insert(session, run)
 
     def _released(self, session: Session, run: AddRun, name: bytes | None, verdict: Verdict, last: EntryId) -> None:
-        """The look at metadata is over. `name`: which ledger the run is of; the connection may have named another one
-        of that id since. `last`: of a ledger that is closed."""
+        """Continue a run after the look at metadata.
+
+        `name`: the birth that the connection had named when the run arrived; it may have named another one since.
+        `last`: the last entry of a ledger that is CLOSED.
+        """
         session.requests_held -= run.end - run.start
         session.births.check(run.ledger_id)
         record = self._ledger(run.ledger_id)
@@ -113,8 +116,10 @@ class AddPath:
     def _copy_released(
         self, session: Session, run: AddRun, verdict: Verdict, record: LedgerRecord | None, name: bytes | None
     ) -> None:
-        """A copy waits for a proof of its key, and goes in unproven where nobody answered. Of a ledger that metadata
-        does not know no key is right: the one that is here stays."""
+        """Continue a recovery add after the look at metadata: it is stored even if metadata did not answer.
+
+        Of a ledger that metadata does not know, no key is right, so the ledger that is stored under its id stays.
+        """
         ours = record is None or (record.master_key == run.master_key and not record.tombstone)
         if verdict is Verdict.ABSENT and not ours:
             self.refuse(session, run, Code.NO_LEDGER)
@@ -122,6 +127,7 @@ class AddPath:
             self._add_unusual(session, run, record, name, looked=True)
 
     def refuse(self, session: Session, run: AddRun, code: Code) -> None:
+        """Answer every entry of the run with an error."""
         self._refused.inc(run.count)
         session.send(encode_add_replies(run, code))
 
@@ -135,7 +141,7 @@ class AddPath:
         *,
         looked: bool = False,
     ) -> None:
-        """`name`: which ledger it is of. `looked`: metadata was asked for this run."""
+        """Decide on a run for which the record alone does not suffice. `looked`: metadata was asked for this run."""
         try:
             code = self._decide(session, run, record, name, closed_at, looked)
         except StoreError as error:
@@ -154,7 +160,10 @@ class AddPath:
         closed_at: EntryId | None,
         looked: bool,
     ) -> Code | None:
-        """OK to insert, an error, or None: the run waits and is answered later. `closed_at`: what metadata says."""
+        """Return OK to insert, an error, or None: the run waits and is answered later.
+
+        `closed_at`: the last entry of the ledger if metadata says that it is closed.
+        """
         store = self._store
         recovery = bool(run.flags & RECOVERY_ADD)
         if store.failed is not None:
@@ -175,7 +184,7 @@ class AddPath:
             return Code.FENCED
         if closed_at is not None:
             if run.last <= closed_at:
-                return Code.OK  # a copy that the quorum did not wait for
+                return Code.OK  # the writer closed the ledger before this replica had answered
             store.fence(run.ledger_id)
             self._refuse_fenced(session, run)
             return None
@@ -185,8 +194,10 @@ class AddPath:
         return None
 
     def _in_doubt(self, session: Session, run: AddRun, record: LedgerRecord | None, name: bytes | None) -> bool:
-        """Whether only metadata can tell that the run is of the ledger that is here. Recovery adds wait only where they
-        are certainly of another one."""
+        """Whether only metadata shows if the run is of the ledger that is stored here.
+
+        Recovery adds are in doubt only if they are certainly of another ledger.
+        """
         ledger_id = run.ledger_id
         if record is None or name == record.birth:
             return False
@@ -211,8 +222,10 @@ class AddPath:
         self._admission.hold(run.ledger_id, run.master_key, name, done, grows=not run.recovery)
 
     def _recovering(self, run: AddRun, record: LedgerRecord | None, name: bytes) -> None:
-        """A copy by recovery or repair makes the ledger known, and is remembered as of the ledger that was named. One
-        that comes back after its deletion stays fenced (F3, M10); the store sees to that."""
+        """Make the ledger of a recovery add known, under the birth that was named.
+
+        If the ledger was deleted here, it stays fenced (F3, M10); the store takes care of that.
+        """
         if record is None or record.tombstone:
             self._store.put_ledger(run.ledger_id, run.master_key, admitted=False, birth=name)
         elif record.birth != name and name != NO_BIRTH:

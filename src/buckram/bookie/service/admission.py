@@ -1,25 +1,25 @@
 """Admission: the look at metadata before the first acknowledgement of a normal add for a ledger new to this store.
 
 A store that never saw a ledger cannot know whether it was fenced or deleted while its predecessor was here (F3, M8,
-M10), so metadata decides. Runs wait here in order; what happens to them afterwards is the add path's matter.
+M10), so metadata decides. Runs wait here in order.
 
-A ledger that is closed already is not always a stale writer's: where this bookie looks later than the others of a
-quorum, they may have answered, and the writer sealed, before it has looked. What the ledger was closed with is then
-the copy that nobody waited for, and refusing it would leave it missing here until somebody repairs it.
+A closed ledger does not always mean a stale writer. If this bookie looks later than the other bookies of the quorum,
+they may have acknowledged the entry, and the writer may have closed the ledger, before. Entries up to the last one are
+therefore stored; refusing them would leave the ledger under-replicated until it is repaired.
 
-A ledger that metadata does not know is not one: it was deleted, or it is another cluster's. Its adds are refused as
-fenced, and the fence is durable, because this store denies its entries from then on (F5, I6). Absence is believed only
-where two reads say so, each of them after a sync: a metadata server that lags has not heard of a ledger just made.
+A ledger that metadata does not know was deleted or belongs to another cluster. Its adds are refused as fenced, and the
+fence is durable, because this store denies its entries from then on (F5, I6). Absence counts only after two reads, each
+after a sync, because a metadata server that lags does not know a ledger that was just created.
 
-An id that was used again is another ledger by its birth (I7). What is here of the one before gives way when metadata
-says that it is gone; until then nothing of the new one is taken. Ids that a store of ours gives are never given twice:
-where two births that were drawn meet and neither ledger was deleted, it is the store that went back, and nothing gives
-way (I27).
+A ledger with an id that was used before has another birth (I7). Stored data of the earlier ledger is dropped once
+metadata says that it is gone; until then nothing of the new ledger is stored. Our metadata stores never give an id
+twice: if two random births meet and neither ledger was deleted, the store went back, and nothing is dropped (I27).
 
-Keys are compared with metadata at first sight, too, whatever comes first: a fence, a copy, a LAC or an add. Only adds
-wait long. The rest waits for PROOF_S, and where nobody answered the key is kept *unproven*: what comes with another key
-asks again, and the key that metadata names takes the place of the other, with nothing left of what that one brought
-(F14).
+Keys are compared with metadata, too, when a ledger is first seen, be it by a fence, a recovery add, a LAC or an add.
+Only normal adds wait long. The others wait for PROOF_S; without an answer by then the key is stored as *unproven*. A
+request with another key then asks metadata again, and the key that metadata names replaces the unproven one, together
+with all data that came with it (F14).
+Not here: what is done with a verdict (`bookie/service/adds.py`, `fencing.py`, `dispatch.py`).
 """
 
 from __future__ import annotations
@@ -48,26 +48,26 @@ log = logging.getLogger("buckram.bookie")
 CHECKS_AT_ONCE = 32
 VOUCHED_LIMIT = 100_000
 PROOF_S = 2.0
-"""How long a fence, a copy or a LAC waits to hear whether its key is the ledger's. Whom they come from waits, too, and
-metadata that is away must not stand in the way of a recovery."""
+"""Seconds that a fence, a recovery add or a LAC waits for metadata to confirm its key. Its sender waits as long, and an
+unreachable metadata store must not prevent a recovery."""
 LOOKS, BETWEEN_LOOKS_S = 2, 0.1
-"""How often a ledger has to be absent, and the pause before the next look."""
+"""How many reads must find a ledger absent, and the seconds between two reads."""
 
 
 class Verdict(enum.Enum):
     ADMITTED = 1
     FENCED = 2
     UNKNOWN = 3
-    """Its record is unreadable, or the metadata store is not as it should be."""
+    """Its record is unreadable, or the metadata store answered with an error."""
     WRONG_KEY = 4
     CLOSED = 5
-    """It may not grow any more; entries up to its last one are for good, wherever they come from."""
+    """It may not grow any more, but entries up to its last one are stored."""
     LATER = 6
-    """The metadata store did not answer in time. Nothing is known, nothing changed."""
+    """The metadata store did not answer in time; nothing has changed."""
     OTHER = 7
-    """The ledger that was named is gone: another has its id now, or had it before."""
+    """The ledger that was named does not exist: metadata has another one under its id."""
     ABSENT = 8
-    """Metadata does not know it: adds are refused as FENCED, and nobody can say which key is right."""
+    """Metadata does not know it: adds are refused as FENCED, and no key is right."""
 
 
 class VerdictCallback(Protocol):
@@ -77,8 +77,9 @@ class VerdictCallback(Protocol):
 
 
 class Finding(NamedTuple):
-    """What metadata says of an id: the verdict on its ledger, the master key where the password is known, the last
-    entry of a ledger that is CLOSED, and its birth (b"": not known, or there is no ledger)."""
+    """What metadata says of an id: the verdict on its ledger, the master key if metadata has the password, the last
+    entry of a ledger that is CLOSED, and the birth (b"" if unknown or if there is no ledger).
+    """
 
     verdict: Verdict
     key: bytes | None = None
@@ -98,8 +99,10 @@ class Finding(NamedTuple):
 
 
 class Waiting:
-    """Who waits for the verdict: the birth that it named (None: it named none) and its key. `done` gets the verdict
-    and the last entry of a ledger that is CLOSED. `grows`: it is a normal add."""
+    """A request that waits for the verdict: the birth that it named (None for none), its key, and its callback.
+
+    `grows`: it is a normal add.
+    """
 
     __slots__ = ("done", "grows", "key", "name", "timer")
 
@@ -109,15 +112,15 @@ class Waiting:
 
 
 def needs_proof(record: LedgerRecord | None, key: bytes) -> bool:
-    """Whether only metadata can tell if the key is the ledger's."""
+    """Whether only metadata shows if the key is the ledger's."""
     return record is None or (not record.proven and record.master_key != key)
 
 
 class Admission:
-    """Holds what waits for a look at metadata. `done` of each is called once, in order, per ledger.
+    """Holds the requests that wait for a look at metadata. The callbacks of one ledger are called in order, once each.
 
-    Bytes are bounded by the connections: a waiting run counts as a request in memory of its connection. `died` hears
-    of each ledger whose data gave way to another of its id.
+    The memory of waiting runs is bounded by the limits of their connections. `polls` of a ledger are woken when its
+    data is dropped in favour of another ledger with its id.
     """
 
     def __init__(
@@ -134,7 +137,7 @@ class Admission:
         self._polls, self._trust = polls, trust
         self._scope = TaskScope("admission")
         self.waiting: dict[LedgerId, list[Waiting]] = {}
-        """By ledger. As long as a ledger is here, every add of it that is not beyond doubt queues behind."""
+        """The waiting requests by ledger. While a ledger is in it, its adds that are in doubt join the queue."""
         self._vouched: dict[LedgerId, None] = {}
         self._queued: list[tuple[LedgerId, float]] = []
         self._running = 0
@@ -142,8 +145,10 @@ class Admission:
     def hold(
         self, ledger_id: LedgerId, key: bytes, name: bytes | None, done: VerdictCallback, *, grows: bool = False
     ) -> None:
-        """Wait until the ledger is decided; the first one starts the look. What does not make the ledger grow waits for
-        PROOF_S at most, and is told LATER then."""
+        """Wait until the ledger is decided; the first request of a ledger starts the look at metadata.
+
+        Requests other than normal adds (`grows`) wait for PROOF_S at most, and get LATER then.
+        """
         one = Waiting(name, key, done, grows)
         loop = asyncio.get_running_loop()
         if not grows:
@@ -165,11 +170,11 @@ class Admission:
             one.done(Verdict.LATER, NO_ENTRY)
 
     def vouched(self, ledger_id: LedgerId) -> bool:
-        """Whether this process has seen it open in metadata: a store that lost data may have lost a fence, too."""
+        """Whether this process has seen the ledger open in metadata; a store in limbo may have lost a fence."""
         return ledger_id in self._vouched
 
     async def close(self) -> None:
-        """Who still waits is dropped unanswered: the bookie is stopping."""
+        """Drop all waiting requests unanswered, because the bookie is stopping."""
         await self._scope.close()
         for waiting in self.waiting.values():
             _stop_timers(waiting)
@@ -184,10 +189,10 @@ class Admission:
             self._running -= 1
 
     def _conclude(self, ledger_id: LedgerId, found: Finding) -> None:
-        """Write the verdict down and let all go on; no await, so a fence that came meanwhile is seen (F4)."""
+        """Record the verdict and continue the requests; without an await, so that a new fence is seen (F4)."""
         waiting = self.waiting.pop(ledger_id)
         _stop_timers(waiting)
-        # One with a wrong password changes nothing, and holds up nobody (F14).
+        # A request with a wrong key changes nothing and delays no other (F14).
         meant = [one for one in waiting if found.means(one.name) and found.key in (None, one.key)]
         try:
             verdict = self._write_down(ledger_id, found, meant)
@@ -221,7 +226,7 @@ class Admission:
             store.reborn(ledger_id, key, found.birth, admitted=admitted)
             self._polls.state_changed(ledger_id)
         elif record is None:
-            # One that is CLOSED is as after a copy by repair: the next add is checked again.
+            # A CLOSED ledger is not admitted, so its next add is checked again.
             birth = found.birth or asked.name or NO_BIRTH
             store.put_ledger(ledger_id, key, admitted, birth=birth, proven=found.exists)
         elif found.birth and record.birth == NO_BIRTH and not record.tombstone:
@@ -242,8 +247,10 @@ class Admission:
             self._vouched[ledger_id] = None
 
     def _settle_key(self, ledger_id: LedgerId, found: Finding) -> None:
-        """What is here under a key that nobody could check is proven now, or gives way (F14). A name that came with
-        that key counts for as little."""
+        """Prove the stored key, if it was unproven, or drop what came with it (F14).
+
+        A birth that came with an unproven key does not count either.
+        """
         record = self._store.ledger(ledger_id)
         if record is None or record.proven or not found.exists:
             return
@@ -256,9 +263,9 @@ class Admission:
             self._store.prove(ledger_id)
 
     def _contradicts(self, record: LedgerRecord, birth: bytes) -> bool:
-        """Whether one of the two ledgers cannot be in a store that only went on."""
+        """Whether the stored ledger and the one of this birth show that the metadata store went back."""
         if record.tombstone or not record.proven or not (is_certain(record.birth) and is_certain(birth)):
-            return False  # a name that nobody could check is no evidence against the store
+            return False  # a birth that was never checked is no evidence against the store
         return self._trust.contradicted(record.ledger_id, record.birth)
 
     async def _decide(self, ledger_id: LedgerId, deadline: float) -> Finding:
@@ -285,7 +292,7 @@ class Admission:
         return Finding(Verdict.FENCED, key, NO_ENTRY, birth)  # in recovery, or this store may have lost a fence
 
     async def _look(self, ledger_id: LedgerId) -> LedgerMetadata | None:
-        """The ledger's metadata as of now; None where it is absent for good. Asks for as long as nobody answers."""
+        """Return the ledger's metadata as of now; None if it is absent for good. Retries until the store answers."""
         delays, absent = Delays(ADMISSION, self._rng), 0
         while True:
             try:
@@ -293,7 +300,7 @@ class Admission:
                 found = await self._read(ledger_id)
                 absent += found is None
                 if absent >= LOOKS:
-                    # Of a cluster that is gone, too, one hears that there is no such ledger.
+                    # A store that lost the whole cluster would report the ledger absent, too; this raises then.
                     await self._metadata.instance_id()
                 if found is not None or absent >= LOOKS:
                     await self._require_trust()
@@ -309,8 +316,7 @@ class Admission:
             return None
 
     async def _require_trust(self) -> None:
-        """What was just read counts only if the store still is what it was: one that went back says nothing of a
-        ledger that was made since, and a fence for that would be for good."""
+        """Raise MetadataUnavailable if the store went back: it may lack an existing ledger, and fences are final."""
         if not await self._trust.confirm():
             raise MetadataUnavailable("the metadata store went back")
 

@@ -22,7 +22,7 @@ from buckram.types import Buffer, EntryId
 SERVED = ("buckram_bookie_read_entries_total", "entries sent to readers")
 UNLIMITED = 2**31 - 1
 MAX_LOCATED = 8192
-"""Entries that one answer says the place of: looking for more would hold up other connections."""
+"""The most entries whose places one answer lists: finding more would delay other connections."""
 Batch: TypeAlias = FrameParts | Located | list[bytes] | StoreError
 
 
@@ -33,7 +33,7 @@ class BatchCallback(Protocol):
 
 
 class BatchSource:
-    """Reads for batch reads of one store."""
+    """Reads the entries of batch reads from one store."""
 
     def __init__(self, store: Store, stats: Stats) -> None:
         self._store = store
@@ -41,7 +41,7 @@ class BatchSource:
         self._located = stats.counter("buckram_bookie_located_entries_total", "entries that readers found in its files")
 
     def read(self, request: BatchRead, first: EntryId, size: int, done: BatchCallback) -> None:
-        """Entries from `first` on, of at most `size` bytes on the wire (one always)."""
+        """Read entries from `first` on, of at most `size` bytes on the wire, but always one."""
         count = request.max_count if request.max_count > 0 else UNLIMITED
         if request.framed and not request.fence and self._knows_key(request):
             if request.located:
@@ -58,7 +58,7 @@ class BatchSource:
         return record is not None and not record.tombstone and record.master_key == request.master_key
 
     def _read_frames(self, request: BatchRead, first: EntryId, count: int, size: int, done: BatchCallback) -> None:
-        """Without a step for each entry; in the usual form where that does not go."""
+        """Read frames, which needs no step for each entry, or plain entries where frames are unavailable."""
         files = request.from_files
 
         def on_frames(frames: FrameParts | None) -> None:
@@ -70,7 +70,7 @@ class BatchSource:
         self._store.read_frames(request.ledger_id, first, count, size, on_frames, from_files=files)
 
     def parts(self, context: ReplyContext, found: FrameParts | Located) -> Sequence[Buffer]:
-        """The answer, in pieces."""
+        """Return the encoded answer, in pieces."""
         if isinstance(found, Located):
             self._located.inc(sum(extent.entries for extent in found.extents))
             return [located_reply(context, found)]

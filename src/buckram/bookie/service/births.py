@@ -11,11 +11,11 @@ from buckram.bookie.storage.ledger_table import LedgerRecord
 from buckram.types import NO_BIRTH, LedgerId
 
 MAX_NAMED = 8192
-"""Ledgers whose birth one connection has named; more than clients take for granted (core/wire/client)."""
+"""The most births that are kept for one connection; clients rely on fewer (core/wire/client)."""
 
 
 class Births:
-    """What one connection has named, and which ledgers it was checked for without a name."""
+    """The births that one connection has named, and the ledgers that were checked for it without a name."""
 
     __slots__ = ("checked", "named")
 
@@ -25,6 +25,7 @@ class Births:
         """Ledgers without a name whose adds were compared with metadata."""
 
     def name(self, ledger_id: LedgerId, birth: bytes) -> None:
+        """Record that the connection's requests about this id mean the ledger of this birth."""
         named = self.named
         named.pop(ledger_id, None)
         named[ledger_id] = birth
@@ -32,11 +33,12 @@ class Births:
             del named[next(iter(named))]
 
     def check(self, ledger_id: LedgerId) -> None:
+        """Record that metadata was asked about adds without a name."""
         self.checked[ledger_id] = None
         if len(self.checked) > MAX_NAMED:
             del self.checked[next(iter(self.checked))]
 
 
 def is_other(record: LedgerRecord | None, birth: bytes | None) -> bool:
-    """Whether what is here is certainly another ledger's than the one named."""
+    """Whether the stored data certainly belongs to another ledger than the one of this birth (None: none named)."""
     return bool(birth) and record is not None and record.birth != birth and record.birth != NO_BIRTH

@@ -119,7 +119,7 @@ class Dispatcher:
                     self._admission.hold(ledger_id, request.master_key, name, done)
                     return
                 if self._store.ledger(ledger_id) is not None:
-                    code = Code.TOO_MANY_REQUESTS  # whose key is right nobody could say
+                    code = Code.TOO_MANY_REQUESTS  # metadata did not say whose key is right
             if code is None:
                 code = self._keep_lac(request, name)
         except StoreError as error:
@@ -151,7 +151,7 @@ class Dispatcher:
         session.recount()
 
     def _refused_lac(self, request: WriteLac, name: bytes | None) -> Code | None:
-        """Why the packet cannot be taken, whosever key is right. The digest cannot be checked here."""
+        """Return why the packet cannot be stored, whatever its key. A bookie cannot check the digest."""
         store = self._store
         body = request.body
         if not _LAC_PACKET.size <= len(body) <= LARGEST_LAC_PACKET or len(request.master_key) != MASTER_KEY_SIZE:
@@ -169,11 +169,11 @@ class Dispatcher:
         return None
 
     def _keep_lac(self, request: WriteLac, name: bytes | None) -> Code:
-        """Store the packet and say OK, or why not (then nothing changed)."""
+        """Store the packet and return OK, or return why not; then nothing has changed."""
         store, ledger_id = self._store, request.ledger_id
         record = store.ledger(ledger_id)
         if record is None:
-            # A ledger that only ever saw this still has to pass admission before its first normal add.
+            # A ledger that got nothing but explicit LACs still has to pass admission before its first normal add.
             store.put_ledger(ledger_id, request.master_key, admitted=False, birth=name or NO_BIRTH)
         elif record.master_key != request.master_key:
             return Code.UNAUTHORIZED
@@ -209,7 +209,8 @@ class Dispatcher:
     def _answer_lac(
         self, session: Session, context: ReplyContext, request: ReadLac, outcomes: list[bytes | StoreError | None]
     ) -> None:
-        """A missing ledger is NO_ENTRY here, as Apache has it; an explicit LAC without an entry is OK."""
+        """Answer with the last entry and the explicit LAC; one of them suffices. A missing ledger is NO_ENTRY, as in
+        Apache's bookies."""
         record = self._store.ledger(request.ledger_id)
         if self._is_other(session, request.ledger_id):
             record, outcomes = None, [None]
@@ -233,7 +234,7 @@ class Dispatcher:
         return name is not None and is_other(self._store.ledger(ledger_id), name)
 
     def _force(self, session: Session, context: ReplyContext, request: Force) -> None:
-        if self._is_other(session, request.ledger_id):  # what was acknowledged of that one is dead
+        if self._is_other(session, request.ledger_id):  # the data of the named ledger is gone from here
             session.reply(context, ForceReply(Code.NO_LEDGER, request.ledger_id))
             return
         session.requests_held += REQUEST_COST
@@ -244,7 +245,7 @@ class Dispatcher:
         session.reply(context, ForceReply(Code.OK if error is None else Code.IO_ERROR, request.ledger_id))
 
     def _introduce(self, session: Session, context: ReplyContext, said: Introduction) -> None:
-        """Say who this is. To a client that expects somebody else nothing more is said, nor heard."""
+        """Answer with this bookie's identity, and close the connection of a client that expects another bookie."""
         mine = self._bookie.identity()
         session.reply(context, BookieInfoReply(Code.OK, identity=mine))
         if identity_mismatch(said, mine):

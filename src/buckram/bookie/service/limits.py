@@ -25,7 +25,7 @@ FAIR_BYTES = 64 * 1024
 
 
 class Member(Protocol):
-    """One connection as the budget sees it."""
+    """One connection as the budget sees it. `charged`, `waiting_since` and `waiting_mark` belong to the budget."""
 
     charged: int
     reads_paused: bool
@@ -37,15 +37,15 @@ class Member(Protocol):
         ...
 
     def unfinished(self) -> int:
-        """The part of `held` that is a frame not yet complete: only reading on can make it go."""
+        """The part of `held` that is an incomplete frame: it is released only by reading on."""
         ...
 
     def in_work(self) -> int:
-        """The part of `held` that waits for this bookie, not for the peer."""
+        """The part of `held` that waits for this bookie, and not for the peer to take answers."""
         ...
 
     def progress(self) -> int:
-        """Grows when the peer took bytes or sent some."""
+        """A number that grows when the peer took bytes or sent some."""
         ...
 
     def poke(self) -> None:
@@ -72,7 +72,7 @@ class Budget:
 
     @property
     def limit(self) -> int:
-        """No more than this is ever held, but for one frame of each connection."""
+        """The most bytes that are ever held, not counting one frame of each connection."""
         return self._adds_limit
 
     def join(self, member: Member) -> None:

@@ -3,7 +3,7 @@
 A waiter is woken exactly once: by a LAC above its mark, by a fence or deletion, or by its time-out. A LAC at or below
 its mark leaves it waiting.
 
-A LAC that arrives with an add is proven by the stored entry itself, which was sent after that LAC was acknowledged. The
+A LAC that arrives with an add is proven by the added entry itself, which was sent after that LAC was acknowledged. The
 answer need not wait until this bookie has synced the entry, because it says nothing about the entry.
 Not here: what a woken request is answered (`bookie/service/reads.py`).
 """
@@ -95,12 +95,13 @@ class LongPolls:
             self._wake(list(waiters))
 
     def close(self) -> None:
+        """Remove all waiters without calling them."""
         for waiters in list(self.waiting.values()):
             for waiter in list(waiters):
                 self.cancel(waiter)
 
     def _wake(self, waiters: list[Waiter]) -> None:
-        # Not called from here: a fence may be in the middle of its work. One callback serves all woken in a turn.
+        # The callbacks run later, because a fence may be in the middle of its work. One call serves a whole turn.
         if not self._woken:
             asyncio.get_running_loop().call_soon(self._fire)
         for waiter in waiters:

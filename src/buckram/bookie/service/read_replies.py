@@ -60,7 +60,7 @@ class ReadReplies:
         return ReadReply(self._code(job, outcome), request.ledger_id, request.entry_id)
 
     def poll(self, job: Job, request: Read, outcome: Found) -> ReadReply:
-        """The LAC counts; the entry comes along where this bookie has it (striping: often it has not)."""
+        """Reply with the LAC, and with the entry if this bookie has it; with striping it often has not."""
         record = self._store.ledger(request.ledger_id)
         if record is None or record.tombstone or is_other(record, job.name):
             return ReadReply(self._absent(job), request.ledger_id, request.entry_id)
@@ -88,12 +88,12 @@ class ReadReplies:
         ledger_id = job.request.ledger_id
         record = self._store.ledger(ledger_id)
         code = absence(self._store, None if is_other(record, job.name) else record)
-        # The first adds of a ledger may wait for a look at metadata: it is no ledger that nobody knows.
+        # While the first adds of a ledger wait for a look at metadata, it is not an unknown ledger.
         return Code.NO_ENTRY if code is Code.NO_LEDGER and record is None and ledger_id in self._undecided else code
 
 
 def absence(store: Store, record: LedgerRecord | None) -> Code:
-    """How to say that a ledger or an entry of it is not here: a negative only where that is certain (F6)."""
+    """Return the code for a ledger or an entry that is not here: a negative only where that is certain (F6)."""
     if store.failed is not None:
         return Code.IO_ERROR
     if record is None:

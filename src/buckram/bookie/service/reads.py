@@ -31,7 +31,7 @@ MAX_AT_ONCE = 256
 FIRST_GUESS, SMALLEST_GUESS = 512 * 1024, 4096
 BATCH_OVERHEAD = 24 + 8 + 4
 FRAME_ROOM = 128
-"""What a v3 answer needs beside the entry, generously."""
+"""An upper limit of the bytes that a v3 answer needs besides the entry."""
 
 
 class ReadPath:
@@ -60,6 +60,7 @@ class ReadPath:
     # -- arriving requests
 
     def read(self, session: Session, context: ReplyContext, request: Read) -> None:
+        """Take a read of one entry, which may fence or wait for the LAC."""
         if request.fence:
             self._fencing.arrive(session, context, request)
         elif request.previous_lac is not None:
@@ -70,6 +71,7 @@ class ReadPath:
             self._queue(session, Job(context, request, False, session.named.get(request.ledger_id)))
 
     def batch(self, session: Session, context: ReplyContext, request: BatchRead) -> None:
+        """Take a read of several entries, which may fence."""
         if request.fence:
             self._fencing.arrive(session, context, request)
         elif self._budget.refuse_reads:
@@ -109,10 +111,10 @@ class ReadPath:
             self._queue(session, job)
 
     def _answer_poll(self, session: Session, job: Job, waiter: Waiter, proof: LacProof) -> bool:
-        """With the entry that brought the LAC, without a look into the store. False where that is not the answer."""
+        """Answer with the entry that brought the LAC, without a read of the store. False if that cannot be done."""
         request = job.request
         assert isinstance(request, Read)
-        # On a connection that is behind the answer takes its turn and is charged like any other.
+        # On a connection with queued jobs or unsent answers, the answer is queued and charged like any other.
         if request.piggyback or request.entry_id != LAST_ENTRY or session.jobs or session.unsent() or self._budget.full:
             return False
         body, record = proof(waiter.above), self._store.ledger(request.ledger_id)
@@ -158,7 +160,7 @@ class ReadPath:
         guess = self._guess
         unsent = session.unsent()
         room = 0 if self._budget.full else self._budget.connection_limit - unsent - session.reading_bytes
-        # One job may always run, however large, when the peer takes its answers: nothing stands still.
+        # If the peer takes its answers, one job may always run, however large, so that the queue never blocks.
         idle = session.reading_bytes == 0 and unsent <= HIGH_WATER
         while jobs and len(singles) < MAX_AT_ONCE:
             job = jobs[0]
@@ -194,7 +196,7 @@ class ReadPath:
         session.recount()
 
     def _wanted(self, job: Job, request: Read) -> EntryId:
-        """The entry to look up now, NO_ENTRY for none. The fence bit of a fencing read is set already (F4)."""
+        """Return the entry to look up, NO_ENTRY for none. The fence bit of a fencing read is set already (F4)."""
         if job.poll_above is not None and request.piggyback:
             record = self._store.ledger(request.ledger_id)
             return job.poll_above + 1 if record is not None and record.lac > job.poll_above else NO_ENTRY
@@ -224,7 +226,7 @@ class ReadPath:
         for outcome in outcomes:
             if type(outcome) is bytes and len(outcome) > largest:
                 largest = len(outcome)
-        # Grows at once and shrinks slowly: what the next reads are charged before their size is known.
+        # What the next reads are charged before their size is known; it grows at once and shrinks slowly.
         self._guess = largest if largest > self._guess else max(largest, self._guess // 2)
         for job, outcome in zip(jobs, outcomes, strict=True):
             self._finish(session, job, outcome)

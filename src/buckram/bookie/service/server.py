@@ -30,7 +30,7 @@ log = logging.getLogger("buckram.bookie")
 
 
 class BadFrames:
-    """One log line a second at most for connections that were closed for what they sent or did, with a count."""
+    """Logs connections that were closed for misbehaviour: at most one line a second, with a count of the others."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -38,6 +38,7 @@ class BadFrames:
         self._next_line = float("-inf")
 
     def report(self, peer: str, why: str, now: float) -> None:
+        """Count one connection, and log it unless a line was logged within the last second."""
         self.total += 1
         self._unreported += 1
         if now >= self._next_line:
@@ -47,7 +48,7 @@ class BadFrames:
 
 
 class Service:
-    """Everything that exists only while the store is open."""
+    """The parts of the service that exist only while the store is open."""
 
     def __init__(
         self,
@@ -85,6 +86,7 @@ class Service:
         )
 
     def ledger_deleted(self, ledger_id: LedgerId) -> None:
+        """Wake the long polls of a ledger that was deleted."""
         self.polls.state_changed(ledger_id)
 
     async def close(self) -> None:
@@ -93,7 +95,7 @@ class Service:
 
 
 class BookieServer:
-    """Listens from `listen` on, serves from `serve` on; connections that come between are closed at once."""
+    """Listens from `listen` on and serves from `serve` on; connections that arrive in between are closed at once."""
 
     def __init__(self, runtime: Runtime, config: BookieConfig, net: NetConfig, shares: Shares | None = None) -> None:
         self._runtime, self._config, self._net = runtime, config, net
@@ -120,32 +122,34 @@ class BookieServer:
         self._polls = stats.gauge("buckram_bookie_long_polls", "long polls that wait")
 
     async def listen(self) -> int:
-        """Bind; returns the port. OSError when it is in use."""
+        """Bind the configured address and return the port. Raises OSError if it is in use."""
         self._listener = await self._runtime.network.listen(self._config.host, self._config.port, self._new_session)
         return self._listener.port
 
     def serve(self, service: Service) -> None:
+        """Answer requests with `service` from now on."""
         self._service = service
 
     async def stop_accepting(self) -> None:
+        """Close the listener; connections stay open."""
         listener, self._listener = self._listener, None
         if listener is not None:
             await listener.close()
 
     def refresh_gauges(self) -> None:
-        """Values that are only worth computing when somebody looks."""
+        """Compute the gauges that are needed only when metrics are read."""
         self._connections.set(len(self.sessions))
         self._held.set(self.budget.total)
         self._polls.set(self._service.polls.count if self._service is not None else 0)
 
     def quiesce(self) -> None:
-        """Read no further request; what was taken in is still answered."""
+        """Read no further request; those that were read are still answered."""
         for session in list(self.sessions):
             if session.open and not session.reads_paused:
                 session.pause_reads()
 
     async def close(self) -> None:
-        """Close every connection and wait until they are gone."""
+        """Close every connection and wait until they are gone, for two seconds at most."""
         await self.stop_accepting()
         self._service = None
         for session in list(self.sessions):
@@ -173,7 +177,7 @@ class BookieServer:
     def session_opened(self, session: Session) -> bool:
         if self._service is None:
             return False
-        # The clients of this machine have some more, so that an operator can look at a bookie that is full.
+        # Clients of this machine may open a few more, so that operators reach a bookie that is full.
         if len(self.sessions) >= self._most + (OPERATORS if session.local else 0):
             self._too_many.inc()
             self.bad_frames.report(session.peer, self._why_no_more, asyncio.get_running_loop().time())

@@ -28,7 +28,7 @@ HIGH_WATER = 256 * 1024
 _JOINED = 16 * 1024
 """Pieces that are smaller on average are joined before they are written."""
 REQUEST_COST = 256
-"""Bytes charged for a small request in memory."""
+"""Bytes charged for the memory of a small request."""
 
 
 class SessionEvents(Protocol):
@@ -62,7 +62,7 @@ class WritableHandler(Protocol):
 
 
 class Session(asyncio.Protocol):
-    """One connection: made, then open, then closed. Whatever is sent after that is dropped."""
+    """One connection. What is sent after it is closed is dropped."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Session(asyncio.Protocol):
         self.named = self.births.named
         """Births by ledger, for the hot path."""
         self.introduction: Introduction | None = None
-        """What the client said of itself; None for Apache's and older ones, which say nothing."""
+        """The client's introduction; None for Apache's and older clients, which send none."""
         self._out: list[Buffer] = []
         self._out_bytes = 0
         self._received = 0
@@ -120,9 +120,9 @@ class Session(asyncio.Protocol):
                 else:
                     handle(self, item)
                     if self.ended:
-                        return  # it came to the wrong bookie: what it sent behind that was meant for another one
+                        return  # the client meant another bookie: the rest of what it sent is not for this one
         except StoreError as error:
-            self.refuse(f"what is known of a ledger cannot be looked up: {error}")  # so nothing may be answered
+            self.refuse(f"what is known of a ledger cannot be looked up: {error}")  # no answer would be right
             return
         self._budget.update(self)
 
@@ -154,11 +154,12 @@ class Session(asyncio.Protocol):
     # -- answers
 
     def reply(self, context: ReplyContext, reply: Reply) -> None:
-        """Encode and queue one answer; all of a loop turn leave in one write."""
+        """Encode and queue one answer; all answers of a loop turn leave in one write."""
         if self.open:
             self.send(encode_reply(context, reply))
 
     def send(self, data: bytes) -> None:
+        """Queue encoded answers for the write at the end of this loop turn."""
         if not self.open:
             return
         if not self._out:
@@ -167,7 +168,7 @@ class Session(asyncio.Protocol):
         self._out_bytes += len(data)
 
     def send_parts(self, parts: Sequence[Buffer]) -> None:
-        """One answer in pieces, none of which is copied here."""
+        """Queue one answer in pieces, without copying them."""
         if not self.open:
             return
         if not self._out:
@@ -176,13 +177,16 @@ class Session(asyncio.Protocol):
         self._out_bytes += sum(map(len, parts))
 
     def send_now(self, data: bytes) -> None:
-        """For answers that are joined already: the acknowledgements of a commit."""
+        """Write at once; for answers that are joined already, the acknowledgements of a commit."""
         if self.open:
             self._written += len(data)
             self._transport.write(data)
 
     def reply_at_once(self, context: ReplyContext, reply: Reply) -> None:
-        """Before anything else of this loop turn, which may be a commit. Transports may write at the turn's end."""
+        """Write before anything else of this loop turn, which may be a commit.
+
+        A transport may delay a write to the end of the turn; without a write buffer it does not.
+        """
         if self.open:
             data = encode_reply(context, reply)
             self._written += len(data)
@@ -191,10 +195,11 @@ class Session(asyncio.Protocol):
             self._transport.set_write_buffer_limits(high=self._high_water)
 
     def release(self, request_bytes: int) -> None:
-        """A request that was counted in `requests_held` is done; the caller follows with `recount` once."""
+        """End the charge of a request that was counted in `requests_held`; the caller calls `recount` afterwards."""
         self.requests_held -= request_bytes
 
     def recount(self) -> None:
+        """Have the budget count this connection anew, which may pause or resume its reading."""
         if self.open:
             self._budget.update(self)
 
@@ -214,7 +219,7 @@ class Session(asyncio.Protocol):
     # -- limits.Member
 
     def held(self) -> int:
-        # Twice a commit for each connection, so without the calls that would name the parts.
+        # Called twice in each commit for each connection, so the sum is computed without further calls.
         held = self.requests_held + self.reading_bytes + self._out_bytes + self.protocol.pending_bytes
         return held + (self._transport.get_write_buffer_size() if self.open else 0)
 
@@ -245,32 +250,33 @@ class Session(asyncio.Protocol):
             self._transport.resume_reading()
 
     def close(self) -> None:
-        """Close after what is queued has left."""
+        """Close after the queued answers have left."""
         if self.open:
             self._flush()
             self.open = False
             self._transport.close()
 
     def refuse(self, why: str) -> None:
-        """Close after what is queued has left; what came behind the present request is not looked at."""
+        """Report misbehaviour and close after the queued answers have left; later requests are not read."""
         if self.open:
             self._events.peer_misbehaved(self, why)
             self.close()
 
     def abort(self, why: str) -> None:
+        """Report misbehaviour and drop the connection at once."""
         if self.open:
             self._events.peer_misbehaved(self, why)
             self.open = False
             self._transport.abort()
 
     def kill(self) -> None:
-        """Drop the connection and what is queued on it."""
+        """Drop the connection and its queued answers."""
         self.open = False
         self._transport.abort()
 
     @property
     def local(self) -> bool:
-        """Whether it came through the socket for clients of this machine."""
+        """Whether the client is connected through the Unix socket for clients of this machine."""
         return not isinstance(self._transport.get_extra_info("peername"), tuple)
 
     @property

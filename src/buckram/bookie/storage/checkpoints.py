@@ -25,7 +25,8 @@ from buckram.types import LedgerId
 
 log = logging.getLogger("buckram.store")
 CHECKPOINT_AFTER, CHECKPOINT_LATEST = 8, 64
-"""The table is rewritten after so many sealed segments if their states are a quarter of it, at the latest after ..."""
+"""The table is rewritten after CHECKPOINT_AFTER sealed segments if their states are a quarter of it, and after
+CHECKPOINT_LATEST in any case."""
 _SLICE, _MERGED_AT_ONCE = 50, 200
 
 
@@ -38,6 +39,7 @@ class Checkpoints:
         self.written = 0
 
     def due(self) -> bool:
+        """Whether `checkpoint` should run now."""
         if self._running.locked():
             return False
         waiting = [one for one in self._state.uncovered() if one.footer is not None]
@@ -48,7 +50,10 @@ class Checkpoints:
         return len(waiting) >= CHECKPOINT_LATEST or table is None or states * 4 >= table.trailer.states
 
     async def checkpoint(self) -> None:
-        """Merge the states of all sealed segments, up to the first unsealed one, into a new table file."""
+        """Merge the states of all sealed segments, up to the first unsealed one, into a new table file.
+
+        On a full disk it uses the space of the reserve. Raises OSError.
+        """
         state = self._state
         async with self._running:
             try:
@@ -115,7 +120,7 @@ class Checkpoints:
         state.table.file = Footer(trailer, lambda: state.files.get(name), state.cache)
 
     async def _load_states(self, sources: list[Segment]) -> None:
-        """Into the operating system's memory, away from the loop, which then reads them page by page."""
+        """Read the states into the page cache in another thread, because the loop then reads them page by page."""
         files = self._state.files
         for segment in sources:
             if (footer := segment.footer) is not None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
-from buckram.bookie.storage.compaction_output import Group, Output
+from buckram.bookie.storage.compaction_output import Output, Sources
 from buckram.bookie.storage.errors import StoreError, unless_harmless
 from buckram.bookie.storage.maintenance import Maintenance
 from buckram.bookie.storage.segments import DirEntry, Segment
@@ -22,9 +22,18 @@ from buckram.disk.trouble import no_space
 from buckram.seams import File
 
 log = logging.getLogger("buckram.store")
-Progress = Callable[[int, int], None]
-"""(bytes done, bytes in all); the second number is an estimate until the end."""
 _SLICE = 100
+"""Directory entries that are examined between two pauses of the loop."""
+
+
+class Progress(Protocol):
+    """Receives the bytes that are done and the bytes in all; the latter is an estimate until the end."""
+
+    def __call__(self, done: int, total: int, /) -> None: ...
+
+
+def _no_progress(done: int, total: int) -> None:
+    """Report to nobody."""
 
 
 class Compaction:
@@ -32,12 +41,12 @@ class Compaction:
 
     def __init__(self, state: StoreState, maintenance: Maintenance, progress: Progress | None) -> None:
         self._state, self._maintenance = state, maintenance
-        self._progress = progress if progress is not None else lambda done, total: None
+        self._progress = progress if progress is not None else _no_progress
         self._done = self._total = self._moved = 0
         self._began = 0.0
 
     async def run(self) -> int:
-        """Bytes of log files given back."""
+        """Compact what is worth it; return the bytes of log files that became free."""
         self._began = asyncio.get_running_loop().time()
         candidates = [one for one in self._sealed() if self._worth(one)]
         if not candidates:
@@ -55,11 +64,11 @@ class Compaction:
         except OSError as error:
             if not no_space(error):
                 raise
-            # On a full disk those that are covered already may be what gives room.
+            # On a full disk, compacting the segments that the table covers already may free room for it.
             log.warning("compaction goes on without a new ledger table: %s", error)
         self._total = sum(2 * one.log_end for one in candidates)
         given_back = 0
-        group: Group = []
+        group: Sources = []
         size = 0
         for segment in candidates:
             if segment.footer is None or segment.seq > self._covered(segment):
@@ -84,8 +93,8 @@ class Compaction:
         self._progress(self._total, self._total)
         return given_back
 
-    def _adjacent(self, group: Group, segment: Segment) -> bool:
-        """Nothing lies between the group and `segment`: of two copies of an entry the newer one must stay the newer."""
+    def _adjacent(self, group: Sources, segment: Segment) -> bool:
+        """Whether no other segment lies between the group and `segment`, so that copies of an entry stay in order."""
         names = [one.name for one, _ in group]
         segments = self._state.segments
         first = min(segments.index(one) for one, _ in group)
@@ -107,14 +116,14 @@ class Compaction:
         self._progress(min(self._done, self._total), self._total)
 
     async def _pace(self, amount: int) -> None:
-        """Keep below the configured speed; at least one pause per call, so that the loop goes on."""
+        """Keep below the configured speed, with at least one pause per call, so that requests are served."""
         self._advance(amount)
         self._moved += amount
         rate = self._state.config.compaction_bytes_per_s
         due = self._began + self._moved / rate if rate else 0.0
         await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))
 
-    # -- what lives
+    # -- which data is live
 
     def _lives(self, entry: DirEntry) -> bool:
         record = self._state.table.find(entry.ledger)
@@ -122,7 +131,7 @@ class Compaction:
         return record is None or record.epoch == entry.epoch
 
     async def _live_entries(self, segment: Segment) -> list[DirEntry] | None:
-        """The directory entries of live ledgers; counts the dead bytes exactly. None: the footer is damaged."""
+        """Return the directory entries of live ledgers, and count the dead bytes. None if the footer is damaged."""
         footer = segment.footer
         assert footer is not None
         live: list[DirEntry] = []
@@ -167,8 +176,8 @@ class Compaction:
 
     # -- rewriting
 
-    async def _rewrite(self, group: Group) -> int:
-        """Replace the segments of `group` by one with their live data, or by none. Returns the bytes won."""
+    async def _rewrite(self, group: Sources) -> int:
+        """Replace the segments of `group` by one with their live data, or by none. Returns the bytes freed."""
         state = self._state
         group = [(one, live) for one, live in group if one in state.segments and one.footer is not None]
         if not group:
@@ -193,7 +202,7 @@ class Compaction:
                 writer.discard()
                 raise
         inputs = [one for one, _ in group]
-        # Once begun it goes through: a cancelled compaction must not leave files that nobody owns.
+        # A cancelled compaction must not leave files that neither list has, so this step is not cancelled with it.
         await asyncio.shield(self._maintenance.spawn(self._replace(inputs, output), "compaction result"))
         return sum(one.log_end for one in inputs) - (0 if output is None else output.log_end)
 
@@ -207,12 +216,12 @@ class Compaction:
                 swapped = True
             return {}
 
-        # Without room for a superblock both hold the data, and nothing is given back, for as long as it takes.
+        # While there is no room for a superblock, both the inputs and the output exist, and nothing is freed.
         await self._maintenance.publish_until_written(change)
         self._maintenance.retire(inputs)
 
     def _swap(self, inputs: list[Segment], output: Segment | None) -> None:
-        """In memory right before the superblock with the same change is written: until then both hold the data."""
+        """Replace the inputs in memory, right before the superblock with the same change is written."""
         state = self._state
         at = state.segments.index(inputs[-1])
         if output is not None:
@@ -225,7 +234,7 @@ class Compaction:
 
 
 def _check_blocks(file: File, segment: int, salt: int, offset: int, end: int) -> int | None:
-    """The offset after the good blocks within the next megabytes; None if the one at `offset` is damaged."""
+    """Return the offset after the valid blocks of the next megabytes; None if the block at `offset` is damaged."""
     size = 4 << 20
     while True:
         data = file.read(offset, min(size, end - offset))

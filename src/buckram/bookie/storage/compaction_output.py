@@ -6,8 +6,8 @@ The segment becomes part of the store only when the superblock names it (`bookie
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import NamedTuple, Protocol, TypeAlias
 
 from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.index import FooterBuilder, LedgerIndex, Place
@@ -30,14 +30,30 @@ BATCH_BYTES, BATCH_RUNS = 1 << 20, 128
 _PIECE_PAGES = 256
 _SLICE = 100
 
-Group = list[tuple[Segment, list[DirEntry]]]
-"""Segments, oldest first, with the directory entries of their live ledgers."""
+Sources: TypeAlias = list[tuple[Segment, list[DirEntry]]]
+"""The segments that one output replaces, oldest first, with the directory entries of their live ledgers."""
+
+
+class Pace(Protocol):
+    """Awaited after `copied` bytes were copied, for the speed limit and the progress."""
+
+    async def __call__(self, copied: int, /) -> None: ...
+
+
+class _GrowingRun(NamedTuple):
+    """The run that still grows. `stride` is the size of each frame in bytes, 0 if the frames differ."""
+
+    first: int
+    entries: int
+    offset: int
+    length: int
+    stride: int
 
 
 class Output:
-    """One output file. `pace(bytes)` is awaited as data is copied, for the speed limit and the progress."""
+    """One output file, written once."""
 
-    def __init__(self, state: StoreState, pace: Callable[[int], Awaitable[None]]) -> None:
+    def __init__(self, state: StoreState, pace: Pace) -> None:
         self._state, self._pace = state, pace
         self._number = state.take_number()
         self._name = f"{LOG_PREFIX}{state.take_file():08d}"
@@ -45,25 +61,27 @@ class Output:
         self._file: File | None = None
         self._parts: list[bytes] = []
         self._size = self._block_at = 0
-        # The run that still grows, which must not leave its block: first entry, count, file offset, length, size of
-        # each frame or 0 where they differ.
-        self._run: tuple[int, int, int, int, int] | None = None
+        # It must not extend beyond its block.
+        self._run: _GrowingRun | None = None
 
     def discard(self) -> None:
-        """Remove the file; what a crash leaves of it is a stray that the next start removes."""
+        """Remove the file. A file that a crash leaves is removed by the next start: the superblock does not name it."""
         self._state.files.forget(self._name)
         if self._file is not None:
             self._file.close()
             self._file = None
             self._state.disk.remove(self._name)
 
-    async def write(self, group: Group) -> Segment:
-        """CorruptBytes or StoreError if the data is not what the index says; OSError."""
+    async def write(self, sources: Sources) -> Segment:
+        """Copy the live entries of all sources and return the sealed segment.
+
+        Raises CorruptBytes or StoreError if the data is not what the index says, and OSError.
+        """
         state, disk = self._state, self._state.disk
         self._file = await disk.offload(partial(disk.open, self._name, create=True, direct=True))
         # Oldest first, so that the newest copy of an entry that was written twice wins.
         by_ledger: dict[int, list[tuple[Segment, DirEntry]]] = {}
-        for segment, live in group:
+        for segment, live in sources:
             for entry in live:
                 by_ledger.setdefault(entry.ledger, []).append((segment, entry))
         for number, ledger in enumerate(sorted(by_ledger), 1):
@@ -98,7 +116,7 @@ class Output:
         record = self._state.table.find(ledger)
         state = LedgerState(ledger, bytes(20)) if record is None else record.snapshot()
         state.epoch = epoch
-        # For a rebuilding of the footer from the blocks; as a ledger state it does not count.
+        # A frame for rebuilding the footer from the blocks; reads of ledger states ignore it.
         await self._put(state.frame())
         ledger_index = LedgerIndex(self._number, state)
         for segment, entry in sources:
@@ -151,12 +169,12 @@ class Output:
         self._parts.append(frames)
         self._size += len(frames)
         run = self._run
-        if run is not None and run[0] + run[1] == first and run[3] + len(frames) <= MAX_RUN_BYTES:
-            same = stride if stride == run[4] else 0
-            self._run = (run[0], run[1] + count, run[2], run[3] + len(frames), same)
+        if run is not None and run.first + run.entries == first and run.length + len(frames) <= MAX_RUN_BYTES:
+            same = stride if stride == run.stride else 0
+            self._run = _GrowingRun(run.first, run.entries + count, run.offset, run.length + len(frames), same)
             return
         self._end_run(ledger_index)
-        self._run = (first, count, offset, len(frames), stride)
+        self._run = _GrowingRun(first, count, offset, len(frames), stride)
 
     def _end_run(self, ledger_index: LedgerIndex) -> None:
         if self._run is None:
@@ -167,7 +185,7 @@ class Output:
         ledger_index.bytes += length
 
     async def _put(self, frame: bytes) -> None:
-        """A frame that is not an entry, between runs."""
+        """Append a frame that is not an entry, between runs."""
         if self._size and self._size + len(frame) > BLOCK_BYTES:
             await self._flush()
         self._parts.append(frame)

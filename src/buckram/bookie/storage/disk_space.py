@@ -1,5 +1,6 @@
-"""Decides when a bookie becomes read-only for lack of space, or of anything else that its files need, and when it is
-writable again. Pure decisions on free bytes.
+"""Decides from free bytes when a bookie becomes read-only and when it is writable again. Pure.
+
+Not here: measuring (`bookie/storage/maintenance.py`).
 """
 
 from __future__ import annotations
@@ -8,9 +9,9 @@ from buckram.config import StoreConfig
 
 
 class SpaceWatch:
-    """`writable`: normal adds. `reserve_usable`: recovery adds and fences. Recyclable files count as free.
-
-    `reason`: why it is not writable."""
+    """`writable`: whether normal adds have room; `reason` says why not. `reserve_usable`: whether recovery adds and
+    fences have room. Files that can be reused count as free.
+    """
 
     def __init__(self, config: StoreConfig) -> None:
         self._reserved = config.reserved_bytes
@@ -22,8 +23,11 @@ class SpaceWatch:
         self.reason = ""
 
     def update(self, free_bytes: int, recyclable_bytes: int, short: str, waiting: str = "") -> bool:
-        """Take a new measurement; True when `writable` changed. `short`: what a block just found missing.
-        `waiting`: why the next log file cannot be made, once the log needs it."""
+        """Take a new measurement, in bytes. Returns True if `writable` changed.
+
+        `short`: the resource that a block has just found missing. `waiting`: why the next log file cannot be created,
+        once the log needs it.
+        """
         usable = free_bytes + recyclable_bytes
         self.free_bytes = free_bytes
         self.reserve_usable = not short and usable >= self._reserved // 2
@@ -42,6 +46,6 @@ class SpaceWatch:
         return self.writable != before
 
     def may_reserve(self, size: int) -> bool:
-        """Whether a file of `size` bytes may be created; half of the reserve may go, for recovery."""
+        """Whether `size` bytes may be allocated for a file; half of the reserved bytes stay free, for recovery."""
         floor = self._reserved // 2
         return self.free_bytes - size >= floor

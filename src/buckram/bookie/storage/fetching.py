@@ -26,18 +26,19 @@ READ_BYTES, GAP_BYTES = 1 << 20, 16 << 10
 ALIGNMENT, ALIGNED_FROM = 4096, 64 << 10
 """Reads of at least ALIGNED_FROM begin at multiples of ALIGNMENT: only then may a disk go past the page cache."""
 DENSE_BYTES = CHUNK_BYTES // 4
-"""A reader that goes on where its last fetch ended, at most so far behind it, gets whole chunks of the log."""
+"""A reader whose next entry lies at most this far after the end of its last fetch gets whole chunks of the log."""
 FRESH_S = 0.5
-"""A reader that wants what files have takes chunks that were read within this, so that it can be read ahead for."""
+"""A read with `from_files` may use chunks that were read within this time, so that it gains from reading ahead."""
 _PINNED = 4
-"""A piece of a buffer is sent without copying it when it is more than one part in so many."""
+"""A part of a buffer is sent without copying it if it is more than one in _PINNED of the buffer."""
 _FOLLOWED = 1024
-"""Ledgers whose readers' positions are remembered."""
+"""The most ledgers whose readers' positions are remembered."""
 
 
 class Fetch:
-    """`count` entries from `entry` on in runs that lie side by side; their outcomes belong at `result_at` of the
-    caller's list. `place` is what the runs are together.
+    """`count` entries from `entry` on, in runs that are neighbours in the log; `place` is their union.
+
+    The outcomes belong at `result_at` of the caller's list.
     """
 
     __slots__ = ("count", "entry", "ledger", "place", "result_at", "runs", "segment")
@@ -54,11 +55,11 @@ class Fetch:
         self.place: Place = (first, held, skip, offset, length)
 
     def deliver(self, results: list[Outcome], data: bytes, at: int) -> None:
-        """Put the outcomes where they belong; the runs' bytes are data[at:]."""
+        """Put the outcomes into `results`; the runs' bytes are data[at:]."""
         results[self.result_at : self.result_at + self.count] = self.take(data, at)
 
     def take(self, data: bytes, at: int) -> Sequence[Outcome]:
-        """The outcomes, out of the runs' bytes at data[at:]."""
+        """Return the outcomes from the runs' bytes at data[at:]."""
         first, _, skip, offset, length = self.place
         try:
             return walk_run(
@@ -67,7 +68,7 @@ class Fetch:
         except CorruptBytes as error:
             if self.count == 1 and len(self.runs) == 1:
                 return [StoreError("corrupt", str(error))]
-        # Only some of them may be broken: one run at a time, in a run one entry at a time.
+        # Only some entries may be damaged: try one run at a time, and in a single run one entry at a time.
         outcomes: list[Outcome] = []
         end = self.entry + self.count
         for run in self.runs:
@@ -80,7 +81,7 @@ class Fetch:
 
 
 class FrameFetch(Fetch):
-    """As Fetch, but the frames themselves, as a piece of what was read; None where something is wrong."""
+    """Like Fetch, but returns the frames themselves, as a part of what was read; None if they are damaged."""
 
     __slots__ = ("frames",)
 
@@ -103,7 +104,7 @@ class FrameFetch(Fetch):
 
 
 class Fetcher:
-    """Fills lists of outcomes."""
+    """Fills lists of outcomes for all reads of a store."""
 
     def __init__(self, disk: Disk, files: OpenFiles, log: GroupCommit) -> None:
         self._disk, self._files, self._log = disk, files, log
@@ -113,7 +114,7 @@ class Fetcher:
 
     @property
     def cached_bytes(self) -> int:
-        """Of log files, for readers that go through them in order."""
+        """Bytes of log files that are in memory for sequential readers."""
         return self._chunks.held_bytes
 
     def fetch(
@@ -124,13 +125,13 @@ class Fetcher:
         *,
         from_files: bool = False,
     ) -> None:
-        """Fill `results`: from memory, by chunks for readers that go on in order, the rest by one batch of reads.
+        """Fill `results` from memory, by chunks for sequential readers, and for the rest with one batch of reads.
 
-        `from_files`: only what is not written yet from memory, and chunks only if they were read a moment ago.
+        `from_files`: take from memory only what is not written yet, and chunks only if they were read within FRESH_S.
         """
         exact: list[Fetch] = []
         chunked: list[Fetch] = []
-        strangers: set[LedgerId] = set()
+        jumping: set[LedgerId] = set()
         for fetch in fetches:
             _, _, _, offset, length = fetch.place
             data: bytes | None = None
@@ -142,21 +143,21 @@ class Fetcher:
             if data is None:
                 cut = self._chunks.cut(fetch.segment, offset, length)
                 if cut is None:
-                    # What follows a first fetch out of order in one request does not make a reader in order.
-                    in_order = fetch.ledger not in strangers and self._in_order(fetch)
+                    # Consecutive fetches of one request do not make a sequential reader if the first was a jump.
+                    in_order = fetch.ledger not in jumping and self._in_order(fetch)
                     if not in_order:
-                        strangers.add(fetch.ledger)
+                        jumping.add(fetch.ledger)
                     (chunked if in_order else exact).append(fetch)
                     self._follow(fetch, ahead=in_order)
                     continue
                 data, at = cut
-                self._follow(fetch, ahead=fetch.ledger not in strangers)
+                self._follow(fetch, ahead=fetch.ledger not in jumping)
             fetch.deliver(results, data, at)
         if chunked:
             self._fetch_chunks(chunked, exact, results, finished)
         elif exact:
             if from_files:
-                # The file that has this name now, as a restart would find it: not one that was removed or replaced.
+                # Open the names anew, as a restart would: files may have been removed or replaced.
                 for name in dict.fromkeys(fetch.segment.name for fetch in exact):
                     self._files.forget(name)
             _DiskFetch(self, exact, results, finished).start()
@@ -176,7 +177,7 @@ class Fetcher:
             for fetch in chunked:
                 cut = self._chunks.cut(fetch.segment, fetch.place[3], fetch.place[4])
                 if cut is None:
-                    # Failed, or already displaced by others: read it by itself, and report errors by itself.
+                    # The chunk failed or was evicted already: read the runs by themselves and report their error.
                     exact.append(fetch)
                 else:
                     fetch.deliver(results, *cut)
@@ -192,19 +193,19 @@ class Fetcher:
         loaded(None)
 
     def _settled(self, segment: Segment) -> int:
-        """Up to where chunks of the segment may be read: nothing will be added to them."""
+        """Return up to which offset chunks of the segment are complete."""
         durable = self.durable(segment)
         return durable if segment.index is None else durable // CHUNK_BYTES * CHUNK_BYTES
 
     def durable(self, segment: Segment) -> int:
-        """Up to where the file has what was added, at least."""
+        """Return an offset up to which the file certainly has what was added."""
         if segment.index is None or segment.base is None:
             return segment.log_end
-        # Nothing that waits for the disk is as old as half of the ring.
+        # Bytes that wait for the disk are never older than half of the ring.
         return max(0, self._log.ring.head - self._log.ring.size // 2 - segment.base)
 
     def _in_order(self, fetch: Fetch) -> bool:
-        """The fetch goes on where the ledger's last one ended, close by in the log, and a chunk may be read there."""
+        """Whether the fetch continues the ledger's last one, close by in the log, where chunks are complete."""
         last = self._followed.get(fetch.ledger)
         _, _, _, offset, length = fetch.place
         if last is None or last[1] != fetch.entry or length > CHUNK_BYTES:
@@ -215,7 +216,7 @@ class Fetcher:
         return min(padded(offset + length, CHUNK_BYTES), fetch.segment.log_end) <= settled
 
     def _follow(self, fetch: Fetch, *, ahead: bool) -> None:
-        """Remember where the reader is and, for one that goes on in order, have the next chunk ready in time."""
+        """Remember where the reader is and, for a sequential one, load the next chunk in time."""
         end = fetch.place[3] + fetch.place[4]
         self._followed[fetch.ledger] = (fetch.segment.seq, fetch.entry + fetch.count, end)
         self._followed.move_to_end(fetch.ledger)
@@ -228,7 +229,7 @@ class Fetcher:
 
 
 class _DiskFetch:
-    """The reads of one batch."""
+    """One batch of reads from files."""
 
     def __init__(self, fetcher: Fetcher, missing: list[Fetch], results: list[Outcome], finished: FetchCallback) -> None:
         self._fetcher, self._results, self._finished = fetcher, results, finished

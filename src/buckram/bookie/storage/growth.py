@@ -69,7 +69,7 @@ class Growth:
             self._running = False
 
     def _size(self, segment: Segment, end: int, *, scarce: bool) -> int:
-        """The next size of the file: twice what it is, up to a whole one; with little room, what is needed."""
+        """Return the next size of the file: twice the present one, up to a whole file; with little room, less."""
         state = self._state
         least = -(-end // PAGE) * PAGE
         size = max(least, min(2 * segment.made, state.file_bytes))

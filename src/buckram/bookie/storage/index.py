@@ -26,11 +26,13 @@ from buckram.core.storage.segment_format import (
 from buckram.types import NO_ENTRY, EntryId, LedgerId
 
 Place = tuple[int, int, int, int, int]
-"""A run: first entry, count, frames to skip, file offset, length. Frames skipped belong to earlier entries. In an
-index there may be EVEN instead of them; what is found for readers went through `narrowed`."""
+"""A run: first entry, count, frames to skip, file offset, length in bytes. Skipped frames belong to earlier entries. In
+an index the third field may be EVEN (all frames have one size); `narrowed` resolves that for readers.
+
+It is a plain tuple, and not a NamedTuple, because each read unpacks some."""
 
 LEDGER_COST, OVERLAY_COST = 600, 250
-"""Rough bytes of memory for a ledger in a segment's index, and for an entry in an overlay."""
+"""Estimated bytes of memory for a ledger in a segment's index, and for an entry in an overlay."""
 _PACK, _UNPACK, _SIZE = RUN_RECORD.pack, RUN_RECORD.unpack_from, RUN_RECORD.size
 _ID = KEY_RECORD.unpack_from
 _RUNS_AT_ONCE = 32
@@ -50,7 +52,7 @@ class LedgerIndex:
         self.runs = bytearray()
         self.overlay: dict[EntryId, tuple[int, int, int]] | None = None
         self.bytes = 0
-        # The record as it was when a later segment took it over; until then the live record is the truth.
+        # The record as it was when a later segment took it over; None while the live record is valid.
         self.frozen: LedgerState | None = None
 
     @property
@@ -80,11 +82,11 @@ class LedgerIndex:
         return len(overlay) - before
 
     def clear(self, epoch: int) -> None:
-        """The ledger was deleted: what this segment held of it is dead."""
+        """Forget the runs, because the ledger was deleted; `epoch` is the one after the deletion."""
         self.runs, self.overlay, self.last, self.epoch = bytearray(), None, NO_ENTRY, epoch
 
     def first_in(self, low: EntryId, high: EntryId) -> EntryId:
-        """The lowest id held from `low` on, `high` if none is below it."""
+        """Return the lowest id held from `low` on, `high` if none is below it."""
         if low > self.last:
             return high
         number = last_at_or_below(self.runs, 0, len(self.runs) // _SIZE, low)
@@ -97,7 +99,7 @@ class LedgerIndex:
         return self.overlaid(low, high)
 
     def overlaid(self, low: EntryId, high: EntryId) -> EntryId:
-        """The lowest id in the overlay from `low` on, `high` if none is below it."""
+        """Return the lowest id in the overlay from `low` on, `high` if none is below it."""
         if self.overlay:
             if high - low > len(self.overlay):
                 return min((entry for entry in self.overlay if low <= entry < high), default=high)
@@ -107,7 +109,7 @@ class LedgerIndex:
         return high
 
     def find(self, entry: EntryId) -> Place | None:
-        """The run as it is in the index. A newer copy of a later entry of it may be in the overlay: see `overlaid`."""
+        """Return the run that holds `entry`. The overlay may have newer copies of its later entries, see `overlaid`."""
         if entry > self.last:
             return None
         if self.overlay is not None:
@@ -117,12 +119,12 @@ class LedgerIndex:
         return find_run(self.runs, len(self.runs) // _SIZE, entry)
 
     def runs_from(self, entry: EntryId) -> Iterator[Place]:
-        """Some of the runs that begin at or above `entry`, ascending, the overlay not looked at."""
+        """Return some of the runs that begin at or above `entry`, ascending, without regard to the overlay."""
         at = (last_at_or_below(self.runs, 0, len(self.runs) // _SIZE, entry - 1) + 1) * _SIZE
         yield from RUN_RECORD.iter_unpack(self.runs[at : at + _RUNS_AT_ONCE * _SIZE])
 
     def places(self) -> Iterator[Place]:
-        """All runs ascending and disjoint, the overlay merged in."""
+        """Return all runs, ascending and disjoint, with the overlay merged in."""
         if not self.overlay:
             yield from RUN_RECORD.iter_unpack(self.runs)
             return
@@ -143,14 +145,14 @@ class LedgerIndex:
             yield (entry, 1, *self.overlay[entry])
 
     def merged(self) -> bytes | bytearray:
-        """The run records for the footer."""
+        """Return the run records for the footer."""
         if not self.overlay:
             return self.runs
         return b"".join([_PACK(*place) for place in self.places()])
 
 
 def _piece(run: Place, first: EntryId, end: EntryId) -> Place:
-    """A run without what the overlay has. Its bytes may go on behind `end` where frames differ in size."""
+    """Return the part of a run from `first` to before `end`. Its bytes may extend beyond if frames differ in size."""
     if first == run[0] and end == first + run[1]:
         return run
     if run[2] == EVEN:
@@ -159,8 +161,10 @@ def _piece(run: Place, first: EntryId, end: EntryId) -> Place:
 
 
 def narrowed(run: Place, entry: EntryId, last: EntryId) -> Place:
-    """The place of the entries from `entry` to `last`, as far as they are in this run, which holds `entry`: no more
-    than them where all frames have one size, else the whole run."""
+    """Return the place of the entries from `entry`, which the run holds, to `last`, as far as they are in the run.
+
+    If all frames have one size, it has only these entries, otherwise it is the whole run.
+    """
     first, count, skip, offset, length = run
     if skip != EVEN:
         return run
@@ -169,8 +173,10 @@ def narrowed(run: Place, entry: EntryId, last: EntryId) -> Place:
 
 
 def last_at_or_below(records: bytes | bytearray, low: int, high: int, entry: EntryId) -> int:
-    """The number of the last one among the ascending records from `low` to before `high` that begins at or below
-    `entry`, low - 1 for none."""
+    """Return the number of the last record that begins at or below `entry`; low - 1 if none does.
+
+    The records from number `low` to before `high` are searched; they are ascending.
+    """
     while low < high:
         middle = (low + high) // 2
         if _ID(records, middle * _SIZE)[0] <= entry:
@@ -181,7 +187,7 @@ def last_at_or_below(records: bytes | bytearray, low: int, high: int, entry: Ent
 
 
 def find_run(records: bytes | bytearray, count: int, entry: EntryId) -> Place | None:
-    """The record among `count` ascending ones that covers `entry`."""
+    """Return the record among `count` ascending ones that covers `entry`; None if there is none."""
     number = last_at_or_below(records, 0, count, entry)
     if number < 0:
         return None
@@ -209,7 +215,7 @@ class FooterBuilder:
         self._segment, self._salt = segment, salt
         self._directory, self._runs, self._states = bytearray(), bytearray(), bytearray()
         self.ids: array[int] = array("q")
-        """The ledgers with a state."""
+        """The ledgers with a state, ascending."""
         self._data_bytes = 0
         self._lowest, self._highest = 2**63 - 1, -1
 
@@ -218,7 +224,7 @@ class FooterBuilder:
         return len(self._runs)
 
     def add(self, ledger: LedgerId, runs: bytes | bytearray, data_bytes: int, epoch: int) -> None:
-        """Run records of one ledger, ascending and disjoint; none at all is fine."""
+        """Add the run records of one ledger, ascending and disjoint. No-op without records."""
         if not runs:
             return
         first = _UNPACK(runs, 0)[0]
@@ -288,13 +294,13 @@ class FooterBuilder:
 
 
 def _page_keys(records: bytearray, width: int) -> bytes:
-    """The ledger ids (first 8 bytes) of the first record of each page."""
+    """Return the ledger ids (8 bytes each) of the first record of each page."""
     step = PAGE_DATA // width * width
     return b"".join([records[start : start + 8] for start in range(0, len(records), step)])
 
 
 def build_footer(builder: FooterBuilder, index: SegmentIndex) -> Iterator[None]:
-    """Feed a whole index to `builder`, with pauses. Its segment is full: the index does not change meanwhile."""
+    """Feed a whole index to `builder`, with pauses. The index must not change meanwhile: its segment is full."""
     indexes = index.ledgers
     ledgers, pieces = list(indexes), []
     for start in range(0, len(ledgers), _SORTED_AT_ONCE):

@@ -82,12 +82,12 @@ async def _live_ids(table: LedgerTable) -> array[int]:
 
 
 async def _recent(table: LedgerTable, slices: Slices) -> array[int]:
-    """Ledgers whose newest state may be in memory only; ascending, without repetition."""
+    """Return the ledgers whose newest state may be in memory only; ascending, without repetition."""
     pieces = []
     for number, ledgers in enumerate(table.in_memory()):
         for start in range(0, len(ledgers), _SORTED_AT_ONCE):
             piece = ledgers[start : start + _SORTED_AT_ONCE]
-            # Most of those of a log file that is being written are pinned, and so are here already.
+            # Most ledgers of a log file that is being written are pinned, so the first list has them already.
             pieces.append(sorted(piece if number == 0 else [one for one in piece if one not in table.pinned]))
             await slices.step()
     found: array[int] = array("q")

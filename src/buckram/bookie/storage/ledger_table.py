@@ -23,7 +23,7 @@ from buckram.types import LedgerId
 _STATES_A_PAGE = PAGE_DATA // STATE_SIZE
 _CHUNK = 1 << 20
 RECORD_COST = 500
-"""Rough bytes of memory for a record and its place in a table."""
+"""Estimated bytes of memory for a record and its place in a dictionary."""
 
 
 @dataclass(slots=True, eq=False)
@@ -72,12 +72,13 @@ def record_of(state: LedgerState) -> LedgerRecord:
 
 @dataclass(slots=True)
 class Losses:
-    """How often the store may have lost data (`count`), and whether that still matters (`limbo`)."""
+    """How often the store may have lost data (`count`), and whether limbo is in force (`limbo`)."""
 
     count: int = 0
     limbo: bool = False
 
     def marks(self, state: LedgerState) -> bool:
+        """Whether the ledger is in limbo: it is not known to be younger than the newest loss."""
         return self.limbo and state.born < self.count
 
 
@@ -95,6 +96,7 @@ class LedgerTable:
         self.file: Footer | None = None
 
     def find(self, ledger: LedgerId) -> LedgerRecord | None:
+        """Return the record of a ledger; None if nothing is known of it. StoreError as in `load`."""
         record = self.pinned.get(ledger)
         if record is not None:
             return record
@@ -112,7 +114,7 @@ class LedgerTable:
 
     @property
     def cached(self) -> int:
-        """Records kept beside those that are pinned."""
+        """How many records are in memory besides the pinned ones."""
         return len(self._cached)
 
     def _remember(self, record: LedgerRecord) -> None:
@@ -121,8 +123,10 @@ class LedgerTable:
             self._cached.popitem(last=False)
 
     def load(self, ledger: LedgerId) -> LedgerState | None:
-        """Its newest state in segments and table; what the active segment changed is only in `pinned`. StoreError when
-        they cannot be read just now."""
+        """Return the ledger's newest state in segments and table; changes in the active segment are only in `pinned`.
+
+        Raises StoreError if they cannot be read just now.
+        """
         for segment in self._uncovered():
             try:
                 state = segment.state(ledger)
@@ -145,12 +149,12 @@ class LedgerTable:
             return None
 
     def pin(self, record: LedgerRecord) -> None:
-        """The active segment touched it: it stays in memory until that segment is sealed."""
+        """Keep in memory a record that the active segment touched, until that segment is sealed."""
         self._cached.pop(record.ledger_id, None)
         self.pinned[record.ledger_id] = record
 
     def unpin(self, ledger_index: LedgerIndex) -> None:
-        """`ledger_index`'s segment is sealed; a record that a later segment took over stays pinned."""
+        """Unpin the record of a segment that is sealed now, unless a later segment has touched it, too."""
         record = self.pinned.get(ledger_index.record.ledger_id)
         if record is not None and record.active_index is ledger_index:
             record.active_index = None
@@ -158,12 +162,13 @@ class LedgerTable:
             self._remember(record)
 
     def refresh_limbo(self) -> None:
+        """Mark all records in memory anew, after `Losses` changed."""
         for records in (self.pinned, self._cached):
             for record in records.values():
                 record.limbo = self._losses.marks(record)
 
     def in_memory(self) -> list[list[LedgerId]]:
-        """The pinned ledgers, then per unsealed segment those that it touched. Copies, in no order."""
+        """Return the pinned ledgers, then the ledgers of each unsealed segment, as copies in no order."""
         indexes = [segment.index for segment in self._uncovered() if segment.index is not None]
         return [list(self.pinned), *(list(index.ledgers) for index in indexes)]
 
@@ -179,8 +184,11 @@ class LedgerTable:
         return highest if self.file is None else max(highest, self.file.trailer.highest)
 
     def marks(self, after: LedgerId, limit: int) -> tuple[dict[LedgerId, bool], LedgerId | None]:
-        """Whether it is deleted, for each ledger above `after` that sealed segments and the table know: complete up to
-        the id returned (None: to the end). About `limit` are read of each file. CorruptBytes, OSError."""
+        """Return whether it is deleted for each ledger above `after` that sealed segments and the table know.
+
+        The mapping is complete up to the id that is returned with it (None: to the end). About `limit` ledgers are read
+        of each file. Raises CorruptBytes and OSError.
+        """
         footers = [one.footer for one in self._uncovered() if one.footer is not None]
         if self.file is not None:
             footers.append(self.file)
@@ -201,8 +209,10 @@ class LedgerTable:
         return newest, up_to
 
     def records(self, newest_first: Sequence[Segment]) -> Iterator[tuple[LedgerId, bytes]]:
-        """The newest packed state of each ledger of these sealed segments and the table, ascending, as its id and the
-        other bytes. CorruptBytes or OSError when a page is damaged."""
+        """Return the newest packed state of each ledger of these sealed segments and the table, in ascending order.
+
+        A state is returned as the ledger's id and the remaining bytes. Raises CorruptBytes or OSError for a bad page.
+        """
         footers = [segment.footer for segment in newest_first if segment.footer is not None]
         if self.file is not None:
             footers.append(self.file)
@@ -213,7 +223,7 @@ class LedgerTable:
                 yield ledger, rest
 
     def states(self, after: LedgerId) -> Iterator[LedgerState]:
-        """The newest state of each ledger above `after`, ascending. CorruptBytes or OSError when a page is damaged."""
+        """Return the newest state of each ledger above `after`, ascending. Raises CorruptBytes or OSError."""
         mine = sorted(ledger for ledger in self.pinned if ledger > after)
         sources: list[Iterator[tuple[LedgerId, int, LedgerState]]] = []
         sources.append((ledger, 0, self.pinned[ledger]) for ledger in mine)
@@ -251,7 +261,7 @@ class TableWriter:
         self._highest = -1
 
     def add(self, ledger: LedgerId, rest: bytes) -> bytes | None:
-        """A packed state; returns a chunk to write next when enough has gathered."""
+        """Add a packed state. Returns the bytes to write next, or None while there is less than a megabyte."""
         key = KEY_RECORD.pack(ledger)
         if not self._page:
             self._keys += key
@@ -274,7 +284,7 @@ class TableWriter:
         return data
 
     def finish(self) -> bytes:
-        """The last chunk: what is left, the keys and the trailer."""
+        """Return the last bytes: the remaining states, the keys and the trailer."""
         if self._page:
             self._flush_page()
         step = PAGE_DATA // KEY_RECORD.size * KEY_RECORD.size

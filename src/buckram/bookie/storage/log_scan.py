@@ -1,7 +1,7 @@
 """Scans a segment without a good footer: walks its blocks and rebuilds its index and ledger states.
 
-A damaged block at the end of the log is a write that never finished; before a good block it is lost acknowledged data.
-Blocking; used at start and when a footer turns out to be damaged.
+A damaged block at the end of the log is a write that never finished; before a valid block it is lost acknowledged data.
+Scanning blocks; it is used at a start and when a footer turns out to be damaged.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _PIECE = 64 << 10
 
 @dataclass(slots=True)
 class Scanned:
-    """What a segment's blocks hold. `damaged`: a block is bad although later ones are good, or is unreadable.
+    """What a segment's blocks hold. `damaged`: a block is unreadable, or invalid although later ones are valid.
 
-    `torn`: after the last good block stands the header of one more. `checksum`: of the block that ends at the offset
-    that was asked for. `digest`: of all good blocks that hold something, so that damage is told from more damage.
+    `torn`: the header of one more block follows the last valid one. `checksum`: that of the block that ends at the
+    offset that was asked for. `digest`: a checksum over all valid blocks that hold something, to recognise new damage.
     """
 
     index: SegmentIndex
@@ -56,7 +56,7 @@ class _Window:
         self.unreadable = False
 
     def at(self, offset: int, length: int) -> tuple[bytes, int]:
-        """Data and the index in it where `offset` is; at least `length` bytes follow unless the file ends."""
+        """Return data and the index of `offset` in it; at least `length` bytes follow unless the file ends."""
         if not (self._start <= offset and offset + length <= self._start + len(self._data)):
             self._start = offset
             self._data = self._read(offset, min(max(length, _CHUNK), max(0, self.size - offset)))
@@ -67,7 +67,7 @@ class _Window:
             return self._file.read(offset, length)
         except OSError as error:
             if harmless(error):
-                raise  # it may be whole: nothing may be concluded from it
+                raise  # the data may be intact, so this is no damage
             self.unreadable = True
         pieces = []
         for start in range(offset, offset + length, _PIECE):
@@ -81,6 +81,7 @@ class _Window:
         return b"".join(pieces)
 
     def block(self, offset: int, segment: int, salt: int) -> Block | None:
+        """Return the block at `offset`; None if there is no valid one."""
         data, at = self.at(offset, BLOCK_HEADER)
         sizes = block_span(data, at, segment, salt, offset)
         if sizes is None:
@@ -89,11 +90,11 @@ class _Window:
         return open_block(data, at, segment, salt, offset)
 
     def next_block(self, offset: int, segment: int, salt: int) -> Block | None:
-        """The first good block that begins after `offset`."""
+        """Return the first valid block that begins after `offset`; None if there is none."""
         offset += SECTOR
         while offset < self.size:
             data, at = self.at(offset, min(_CHUNK, self.size - offset))
-            # First bytes of all sectors: a search through everything would take seconds.
+            # Only the first bytes of all sectors: a search through all bytes would take seconds.
             heads = data[at::SECTOR]
             number = heads.find(MAGIC[:1])
             while number >= 0:
@@ -110,8 +111,10 @@ class _Window:
 
 
 def scan_segment(file: File, segment: int, salt: int, ask: int = 0) -> Scanned:
-    """Walk all blocks. Never fails on bad bytes or sectors: what is good is kept. `ask`: the checksum of the block
-    that ends there is wanted. OSError if it cannot be read just now."""
+    """Walk all blocks and keep what is valid; bad bytes or sectors are no error.
+
+    `ask`: the offset where the block ends whose checksum is wanted. Raises OSError if the file cannot be read just now.
+    """
     window = _Window(file)
     result = Scanned(SegmentIndex())
     offset = 0
@@ -158,7 +161,7 @@ def _apply_run(result: Scanned, segment: int, run: Run) -> None:
     ledger, first, count, offset, length, even, lac, key = run
     ledger_index = result.index.ledgers.get(ledger)
     if ledger_index is None:
-        # Its state was in a damaged block; the frame itself still tells the key.
+        # The ledger's state was in a damaged block, but the frame itself has the key.
         ledger_index = result.index.ledgers[ledger] = LedgerIndex(segment, record_of(LedgerState(ledger, key)))
     result.index.overlays += ledger_index.insert(first, count, offset, length, even=even)
     ledger_index.bytes += length

@@ -1,6 +1,8 @@
-"""Reading entries back: from memory when they are recent, else with few and large reads.
+"""Finds where entries are stored, newest segment first, and plans how they are fetched.
 
 An entry is absent only if every index that could know it says so; bytes that do not match their index are an error.
+Not here: reading the bytes (`bookie/storage/fetching.py`); the index of one segment (`bookie/storage/index.py`,
+`bookie/storage/segments.py`).
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import TypeVar, cast
+from typing import TypeAlias, TypeVar, cast
 
 from buckram.bookie.storage.commit import GroupCommit
 from buckram.bookie.storage.errors import StoreError, unless_harmless
@@ -28,10 +30,15 @@ from buckram.types import EntryId, LedgerId
 
 AnyFetch = TypeVar("AnyFetch", bound=Fetch)
 MAX_EXTENTS = 1000
+"""The most places of frames that one answer lists."""
+RunsFound: TypeAlias = tuple[Segment, list[Place], EntryId]
+"""The segment, neighbouring runs in it, and the first entry id for which they may not be the newest copy.
+
+It is a plain tuple, and not a NamedTuple, because each read of a single entry makes one."""
 _NOT_SENT = FRAME_OVERHEAD - 4
-"""Bytes that an entry has in the log beyond what it costs in an answer."""
+"""Bytes that a frame has in the log beyond what its entry costs in an answer."""
 _SPANS_LIMIT = 512
-"""Ledgers whose segments are remembered."""
+"""The most ledgers whose segments are cached."""
 
 
 class Lookup:
@@ -54,21 +61,19 @@ class Lookup:
 
     @property
     def cached_bytes(self) -> int:
-        """What is kept of log files for readers."""
+        """Bytes of log files that are in memory for sequential readers."""
         return self._fetcher.cached_bytes
 
     def segments_changed(self) -> None:
+        """Forget which segments hold which ledgers, because the list of segments changed or one was sealed."""
         self._spans.clear()
 
     # -- where things are
 
-    def locate(
-        self, record: LedgerRecord, entry: EntryId, last: EntryId, most: int = MAX_RUNS
-    ) -> tuple[Segment, list[Place], EntryId] | None:
-        """The newest run that holds the entry, those behind it that go on without a gap up to `last`, and the id up to
-        which no newer copies exist (exclusive, and of what is above `last` nothing is said). At most so many runs.
+    def locate(self, record: LedgerRecord, entry: EntryId, last: EntryId, most: int = MAX_RUNS) -> RunsFound | None:
+        """Return the newest run that holds `entry` and the runs after it without a gap up to `last`, at most `most`.
 
-        StoreError when an index cannot be read.
+        The id in the result says nothing about entries above `last`. Raises StoreError if an index cannot be read.
         """
         ledger, epoch = record.ledger_id, record.epoch
         newer: list[tuple[Segment, DirEntry | None]] = []
@@ -105,7 +110,7 @@ class Lookup:
         return segment
 
     def _holders(self, record: LedgerRecord) -> Iterable[tuple[Segment, DirEntry | None]]:
-        """Segments that may hold data of the ledger, newest first; for sealed ones with what their directory says."""
+        """Return segments that may hold data of the ledger, newest first; sealed ones with their directory entry."""
         for segment in self._newest_first():
             if segment.index is None:
                 break
@@ -120,7 +125,7 @@ class Lookup:
         yield from sealed
 
     def _sealed_holders(self, ledger: LedgerId, epoch: int) -> list[tuple[Segment, DirEntry | None]]:
-        """From the first sealed segment on; those among them that have an index again are being repaired."""
+        """Return the holders from the first sealed segment on, with those that have an index again for a repair."""
         found: list[tuple[Segment, DirEntry | None]] = []
         sealed = False
         for segment in list(self._newest_first()):
@@ -138,7 +143,7 @@ class Lookup:
         return found
 
     def entries(self, record: LedgerRecord) -> list[tuple[EntryId, int]]:
-        """(first, count) of all entries here, ascending and disjoint. StoreError when an index cannot be read."""
+        """Return (first, count) of all entries here, ascending and disjoint. Raises StoreError for a bad index."""
         spans: list[tuple[EntryId, EntryId]] = []
         for segment, _ in self._holders(record):
             try:
@@ -162,7 +167,7 @@ class Lookup:
         results: list[Outcome] = [None] * len(wanted)
         fetches: list[Fetch] = []
         at, total = 0, len(wanted)
-        row = 0  # up to where the entries wanted follow one another
+        row = 0  # up to where the wanted entries are consecutive
         while at < total:
             ledger, entry = wanted[at]
             row = max(row, at + 1)
@@ -183,10 +188,8 @@ class Lookup:
             at += count
         self._fetcher.fetch(fetches, results, lambda: done(results))
 
-    def _find(
-        self, ledger: LedgerId, entry: EntryId, last: EntryId, most: int = MAX_RUNS
-    ) -> tuple[Segment, list[Place], EntryId] | None:
-        """None = certainly absent; StoreError otherwise."""
+    def _find(self, ledger: LedgerId, entry: EntryId, last: EntryId, most: int = MAX_RUNS) -> RunsFound | None:
+        """Return None only if the entry is certainly absent. Raises StoreError if that cannot be said."""
         record = self._table.find(ledger)
         if record is None:
             if self._losses.limbo:
@@ -209,8 +212,10 @@ class Lookup:
         *,
         from_files: bool = False,
     ) -> None:
-        """As many consecutive entries from `first` on as fit; each costs its size and 4 bytes of `max_bytes`, the first
-        comes in any case."""
+        """Read as many consecutive entries from `first` on as fit: each costs its size and 4 bytes of `max_bytes`.
+
+        The first one is returned in any case.
+        """
         self._read_on([], ledger, first, max_count, max_bytes, done, from_files)
 
     def _read_on(
@@ -223,7 +228,7 @@ class Lookup:
         done: RangeCallback,
         from_files: bool,
     ) -> None:
-        """Behind what is `taken` already; `room` is what is left."""
+        """Continue a range after the entries that are `taken` already; `room` is what is left of its bytes."""
         try:
             fetches = self._plan(ledger, first + len(taken), max_count - len(taken), room, Fetch)
         except StoreError as error:
@@ -255,7 +260,7 @@ class Lookup:
         *,
         from_files: bool = False,
     ) -> None:
-        """As read_range, with frames that cost their size. None where something is wrong or missing."""
+        """Read frames like `read_range`; each costs its size. None if an entry is missing or unreadable."""
         try:
             fetches = self._plan(ledger, first, max_count, max_bytes, FrameFetch)
         except StoreError:
@@ -272,13 +277,13 @@ class Lookup:
                     break
                 parts.append(frames)
                 count, size = count + fetch.count, size + len(frames)
-            # One run that does not fit is cut by read_range.
+            # A single run that does not fit is cut by read_range, to which the caller falls back.
             done(FrameParts(parts, count) if parts and (size <= max_bytes or count == 1) else None)
 
         self._fetcher.fetch(fetches, [], finish, from_files=from_files)
 
     def extents(self, ledger: LedgerId, first: EntryId, count: int) -> list[Extent]:
-        """Where so many entries from `first` on are, as far as the files have them for sure; at most MAX_EXTENTS."""
+        """Return where files hold `count` entries from `first` on, as far as they are durable; at most MAX_EXTENTS."""
         found: list[Extent] = []
         whole = False  # all frames of the last extent are wanted, so that others may follow in it
         entry, end = first, first + count
@@ -309,7 +314,7 @@ class Lookup:
     def _plan(
         self, ledger: LedgerId, first: EntryId, max_count: int, max_bytes: int, make: type[AnyFetch]
     ) -> list[AnyFetch]:
-        """What to fetch for so many consecutive entries of about so many bytes. StoreError for the first one only."""
+        """Return the fetches for consecutive entries of about `max_bytes`. Raises StoreError for the first one only."""
         fetches: list[AnyFetch] = []
         entry, left, budget = first, max_count, max_bytes
         while left > 0 and (budget > 0 or not fetches):
@@ -321,7 +326,7 @@ class Lookup:
             for runs in side_by_side(places, max_bytes):
                 fetch = make(ledger, entry, 0, segment, runs, entry - first)
                 start, held, skip, _, length = fetch.place
-                # What a frame costs is an estimate, they need not be equal; the caller may ask again.
+                # The cost of a frame is an estimate, because sizes may differ; the caller plans again for the rest.
                 each = max(1, length // (held + skip) - (_NOT_SENT if make is Fetch else 0))
                 room = max(0, budget) // each
                 room = room + 1 if make is Fetch else max(room, not fetches)
@@ -335,8 +340,8 @@ class Lookup:
                     break
         return fetches
 
-    def _next(self, ledger: LedgerId, entry: EntryId, last: EntryId) -> tuple[Segment, list[Place], EntryId] | None:
-        """Like _find, for entries behind the first: whatever is wrong with them just ends the range."""
+    def _next(self, ledger: LedgerId, entry: EntryId, last: EntryId) -> RunsFound | None:
+        """Like `_find`, for entries after the first: any error just ends the range."""
         try:
             return self._find(ledger, entry, last)
         except StoreError:
@@ -344,9 +349,12 @@ class Lookup:
 
 
 def take(taken: list[bytes], results: Sequence[Outcome], room: int) -> tuple[int | StoreError, bool]:
-    """Move what fits from `results` to `taken`: the room that is left, and whether something did not fit or was not
-    there. StoreError where it is the very first entry that cannot be read."""
-    # Usually all is here, has one size and fits, which is seen without looking at each.
+    """Move what fits from `results` to `taken`.
+
+    Returns the room that is left, and whether an entry did not fit or was missing. Instead of the room it returns a
+    StoreError if the very first entry cannot be read.
+    """
+    # Usually all entries are there, have one size and fit, which needs no step for each of them.
     with suppress(TypeError):
         entries = cast("list[bytes]", results)
         sizes = set(map(len, entries))
@@ -364,7 +372,7 @@ def take(taken: list[bytes], results: Sequence[Outcome], room: int) -> tuple[int
 
 
 def side_by_side(places: Iterable[Place], limit: int) -> list[list[Place]]:
-    """Neighbours in the log together: at most `limit` bytes and all in one chunk, where it is more than one."""
+    """Join runs that are neighbours in the log: at most `limit` bytes, and within one chunk of the read cache."""
     joined: list[list[Place]] = []
     after = size = -1
     for place in places:

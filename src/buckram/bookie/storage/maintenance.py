@@ -30,16 +30,17 @@ from buckram.seams import Stats
 
 log = logging.getLogger("buckram.store")
 POLL_S = 2.0
-"""How often free space is measured, and work that failed for want of it is tried again."""
+"""Seconds between measurements of free space, and between attempts of work that found no space."""
 UNSEALED_LIMIT = 3
-"""With more segments that wait for their footers the log goes on in its old file for a while."""
+"""While this many segments wait for their footers, the log goes on in its old file."""
 UNSEALED_COST = INDEX_LIMIT
-"""The same with more memory than this for the indexes of segments that wait."""
+"""The same while the indexes of segments that wait for their footers take more bytes of memory than this."""
 
 
 class Maintenance:
-    """Owns the store's background tasks and timer, answers group commit (`CommitEvents`) and repairs footers
-    (`FooterRepair`).
+    """Owns the store's background tasks and timer.
+
+    It implements CommitEvents for group commit, and FooterRepair.
     """
 
     def __init__(self, state: StoreState, listeners: StoreListeners, stats: Stats) -> None:
@@ -55,7 +56,7 @@ class Maintenance:
         self._lost: set[str] = set()
         self._said = ""
         self._missing = ""
-        """Why the next log file cannot be made; tried again at each poll."""
+        """Why the next log file cannot be created; that is tried again at each poll."""
         self._free = stats.gauge("buckram_store_free_bytes", "free bytes of the device")
         self._data = stats.gauge("buckram_store_log_file_bytes", "bytes of blocks in log files, dead ones included")
 
@@ -76,7 +77,7 @@ class Maintenance:
         self.wake()
 
     def measure(self) -> None:
-        """Look at free space now."""
+        """Measure free space now, and report when the store becomes read-only or writable."""
         state = self._state
         self._data.set(sum(one.log_end for one in state.segments))
         unused = state.unused_bytes() + self._files.retired_bytes
@@ -98,7 +99,7 @@ class Maintenance:
         self._free.set(state.space.free_bytes)
 
     def wake(self) -> None:
-        """There may be work."""
+        """Look for work now, unless that is under way."""
         self._again = True
         if not self._running and not self._closed and self._state.log.failed is None:
             self._running = True
@@ -117,7 +118,7 @@ class Maintenance:
         await self._scope.close()
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """A task that ends with the store at the latest."""
+        """Start a task that ends with the store at the latest."""
         return self._scope.spawn(work, name)
 
     async def _work(self) -> None:
@@ -130,7 +131,7 @@ class Maintenance:
             self._end_backpressure_if_possible()
 
     async def _guarded(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """What finds something short is tried again at the next poll."""
+        """Run `work`; if it lacks space or descriptors, the next poll tries again. Other errors end the log."""
         try:
             await work()
         except StoreError as error:
@@ -139,7 +140,7 @@ class Maintenance:
             if passing(error):
                 self._postponed(error)
                 return
-            # What a failed sync has lost is unknown, so nothing is tried twice.
+            # After a failed sync nobody knows what the disk holds, so nothing is tried again.
             log.error("store maintenance failed: %s", error)
             self._state.log.fail(error)
 
@@ -151,7 +152,7 @@ class Maintenance:
             log.warning("store maintenance waits: %s", error)
 
     async def publish_until_written(self, change: SuperblockChange = no_change) -> None:
-        """Publish until it is done, or the store is closed: what was begun in memory must become true on disk."""
+        """Write a superblock, and try again while the disk is full: the change is in memory already."""
         while True:
             try:
                 return await self.superblocks.publish(change)
@@ -161,7 +162,7 @@ class Maintenance:
                 self._postponed(error)
             await asyncio.sleep(POLL_S)
 
-    # -- writers that are faster than this
+    # -- group commit
 
     def may_roll(self) -> bool:
         """Whether the log may go on in the next file: it is ready, and not too much waits for its footer."""
@@ -218,7 +219,7 @@ class Maintenance:
                     await self._next_file()
         self._end_backpressure_if_possible()
         if self._table.due():
-            # By itself, because it takes long: the log must not wait for it.
+            # In a task of its own, because it takes long and the log must not wait for it.
             self._scope.spawn(self._guarded(self.checkpoint), "checkpoint")
         if await self._files.reuse_retired():
             self.measure()
@@ -242,9 +243,7 @@ class Maintenance:
     # -- damage
 
     def repair_footer(self, segment: Segment | None) -> None:
-        """A page of a segment's footer (None: of the ledger table) is damaged. Blocking: rare, and it must not lie.
-
-        StoreError: something is short, and nothing has changed."""
+        """See FooterRepair. It blocks, because no answer may leave before the index is right or the loss is marked."""
         state = self._state
         if segment is None:
             block = state.superblock
@@ -267,10 +266,10 @@ class Maintenance:
         self.wake()
 
     def _mark_loss(self, what: str) -> None:
-        """Limbo from now on. In memory first: no negative answer leaves meanwhile; the superblock follows at once."""
+        """Count a loss and set limbo, first in memory, so that no negative answer leaves; the superblock follows."""
         state = self._state
         if what in self._lost:
-            return  # found again: one piece of damage is one loss
+            return  # the same damage was found again, which is no new loss
         self._lost.add(what)
         state.losses.count += 1
         log.error(

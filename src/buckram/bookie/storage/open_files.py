@@ -12,17 +12,21 @@ from buckram.seams import Disk, File
 
 
 class OpenFiles:
-    """Files of sealed segments and tables, opened when needed; at most `limit` stay open, fewer when descriptors are
-    short: one that nobody reads is closed for one that somebody wants to."""
+    """Files of sealed segments and tables, opened when needed.
+
+    At most `limit` stay open, by default as many as the disk allows. If descriptors run out, files that nobody reads
+    are closed for those that are needed.
+    """
 
     def __init__(self, disk: Disk, limit: int = 0) -> None:
         self._disk, self._limit = disk, limit or disk.open_files
         self._files: OrderedDict[str, File] = OrderedDict()
         self._busy: dict[str, int] = {}
         self._leaving: dict[str, list[File]] = {}
-        """Forgotten while they were held: closed when nobody holds the name any more."""
+        """Files that were forgotten while they were held: closed when nobody holds the name any more."""
 
     def get(self, name: str) -> File:
+        """Return the open file; it may be closed at the next `get`, see `hold`. Raises OSError."""
         file = self._files.get(name)
         if file is not None:
             self._files.move_to_end(name)
@@ -41,12 +45,12 @@ class OpenFiles:
                     raise
 
     def close_idle(self) -> None:
-        """Give descriptors back to who needs them more."""
+        """Close all files that nobody holds, because descriptors are needed elsewhere."""
         while self._close_one(""):
             pass
 
     def _close_one(self, wanted: str) -> bool:
-        """The one that was used longest ago, of those that nobody holds. False: there is none."""
+        """Close the least recently used file that nobody holds. False if there is none."""
         for old in self._files:
             if old != wanted and not self._busy.get(old):
                 self._files.pop(old).close()
@@ -54,12 +58,13 @@ class OpenFiles:
         return False
 
     def hold(self, name: str) -> File:
-        """Keep it open until `release`: a read in another thread uses it."""
+        """Return the open file and keep it open until `release`, because a read in another thread uses it."""
         file = self.get(name)
         self._busy[name] = self._busy.get(name, 0) + 1
         return file
 
     def release(self, name: str) -> None:
+        """End one `hold`."""
         left = self._busy[name] - 1
         if left:
             self._busy[name] = left
@@ -69,7 +74,7 @@ class OpenFiles:
                 file.close()
 
     def forget(self, name: str) -> None:
-        """Close it, after those who hold it."""
+        """Close the file, once nobody holds it: its name may mean another file from now on."""
         file = self._files.pop(name, None)
         if file is None:
             return

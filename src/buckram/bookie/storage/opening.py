@@ -1,6 +1,8 @@
-"""Opening a directory as a store: superblock, footers, and a scan of the segments that have none (the active one).
+"""Opens a directory as a store: superblock, footers, and a scan of the segments that have none (the active one).
 
-Blocking, before anything is served. It finds out whether acknowledged data may be missing (limbo) and persists that.
+This happens before anything is served, and blocks. It detects whether acknowledged data may be missing (limbo) and
+persists that.
+Not here: the scan itself (`bookie/storage/log_scan.py`).
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ log = logging.getLogger("buckram.store")
 
 
 def open_state(disk: Disk, config: StoreConfig, rng: random.Random) -> StoreState:
-    """Superblock and files; `attach` comes next. ConfigError, CorruptStore, OSError."""
+    """Read or create the superblock; `Opening` fills in the rest. Raises ConfigError, CorruptStore or OSError."""
     if not MIN_SEGMENT <= config.segment_bytes <= MAX_SEGMENT:
         raise ConfigError(f"segment_bytes = {config.segment_bytes}: must be from {MIN_SEGMENT} to {MAX_SEGMENT}")
     found = read_superblock(disk)
@@ -78,18 +80,18 @@ def open_state(disk: Disk, config: StoreConfig, rng: random.Random) -> StoreStat
 
 
 class Opening:
-    """One start of a store. `claim`: what a witness outside knows of the directory."""
+    """One start of a store. `claim`: what the witness key in the metadata store says about the directory."""
 
     def __init__(self, state: StoreState, claim: Claim | None = None) -> None:
         self._state, self._claim = state, claim
         self._lost: list[str] = []
         self._torn: list[Segment] = []
-        # The log went at least so far once, and is shorter: its end proves nothing, and it goes on behind that.
+        # A position that the log had reached once although it ends earlier now; new blocks go to a later segment.
         self._missing = Position(0, 0)
         self._mark: Mark | None = None
 
     def run(self) -> None:
-        """Fill in segments, table and the active segment, and make what was found durable."""
+        """Fill in the segments, the table and the active segment, and make what was found durable."""
         state = self._state
         self._remove_strays()
         self._read_mark()
@@ -111,7 +113,7 @@ class Opening:
         self._settle()
 
     def _remove_strays(self) -> None:
-        """Files that never became part of the store, or no longer are."""
+        """Remove files that the superblock does not name."""
         state = self._state
         listed = {entry.name for entry in state.superblock.segments} | set(state.free) | {state.superblock.table}
         for name in state.disk.names():
@@ -144,7 +146,7 @@ class Opening:
         state.table.file = Footer(trailer, lambda: state.files.get(block.table), state.cache)
 
     def _load(self, entry: SegmentEntry) -> tuple[Segment, Scanned] | None:
-        """Add the segment to the list; with its scan if it has no good footer."""
+        """Add the segment to the list. Returns it with its scan if it has no valid footer, else None."""
         state = self._state
         segment = Segment(entry.seq, entry.name, has_states=entry.states)
         segment.dead_bytes, segment.made = entry.dead_bytes, entry.made
@@ -184,7 +186,7 @@ class Opening:
         return segment, scanned
 
     def _judge_ends(self, unsealed: list[tuple[Segment, Scanned]]) -> None:
-        """Whether each log is as long as it is known to have been."""
+        """Compare the ends of the logs with what the tail page and the witness key say about them."""
         state, block, mark, claim = self._state, self._state.superblock, self._mark, self._claim
         known = [] if mark is None else [*mark.earlier, mark.end]
         if mark is None and block.starts and not block.clean:
@@ -203,7 +205,7 @@ class Opening:
         state.next_number = max(state.next_number, self._missing.seq + 1)
         for (segment, scanned), later in itertools.pairwise(self._written(unsealed)):
             if scanned.torn and not scanned.damaged and later[0].log_end:
-                # The log went on elsewhere only after this block was durable, so it is not a write that was cut short.
+                # A later segment has blocks, so this block was durable: it is damaged, and not an interrupted write.
                 self._lost.append(f"the last block of log file {segment.name} is damaged")
 
     @staticmethod
@@ -211,7 +213,7 @@ class Opening:
         return [one for one in unsealed if one[0].has_states and (one[1].log_end or one[1].damaged)]
 
     def _choose_active(self, unsealed: list[tuple[Segment, Scanned]]) -> None:
-        """Go on in the last segment that was written to, or in a new one if it is damaged, too short or full."""
+        """Make the last segment with blocks the active one, or a new one if that is damaged, too short or full."""
         state = self._state
         written = self._written(unsealed)
         empty = [one[0] for one in unsealed if one[0].has_states and one not in written]
@@ -230,7 +232,7 @@ class Opening:
             elif state.spare is None and segment.seq > newest:
                 state.spare = segment
             else:
-                # Its use is over before it began; a later use gets a number of its own.
+                # Its number is below the newest one, so the file needs another number to be used.
                 self._drop(segment)
         if active is None:
             active = self._create()
@@ -245,8 +247,10 @@ class Opening:
         self._state.sizes[segment.name] = segment.made
 
     def _create(self) -> Segment:
-        """In a file whose data is dead, or in a new one. Where the disk has no room for one, an empty file has to do,
-        so that what is here can be read."""
+        """Create a segment in a file whose data is dead, or in a new file.
+
+        If the disk has no room, the file is empty, so that the store can at least be read.
+        """
         state = self._state
         reused = state.free.pop(0) if state.free else ""
         segment = fresh_segment(state.take_number(), reused or f"{LOG_PREFIX}{state.take_file():08d}")
@@ -268,7 +272,7 @@ class Opening:
         return self._state.reserve.run(lambda: disk.open(name, create=True, direct=True))
 
     def _pin(self, active: Segment) -> None:
-        """The records of the active segment live in memory and go on changing."""
+        """Pin the records of the active segment, because they change in memory."""
         state = self._state
         assert active.index is not None
         for ledger_index in active.index.ledgers.values():
@@ -278,7 +282,7 @@ class Opening:
             state.table.pin(record)
 
     def _count_dead(self) -> None:
-        """Deletions in the scanned segments may not be counted yet. Too much is harmless: compaction counts exactly."""
+        """Count deletions of scanned segments as dead bytes; maybe some twice, but compaction counts exactly."""
         segments = self._state.segments
         deleted = [
             ledger_index.state
@@ -299,10 +303,11 @@ class Opening:
                     segment.dead_bytes += found.bytes
 
     def _settle(self) -> None:
-        """Nothing that the scan showed may be taken for durable before it is, nor a torn block for a good one later.
+        """Make durable what the scan found: nothing of it may be served before.
 
-        So every scanned file is synced, and an empty block is written where the log goes on. The superblock comes
-        before that: what was lost is remembered and the start is counted before what says so may change.
+        Every scanned file is synced, and an empty block is written at the end of each torn log and of the active one,
+        so that a torn block is never taken for a valid one later. The superblock is written before the active log
+        changes: it records losses and counts the start, which could not be seen afterwards.
         """
         state, active = self._state, self._state.log.segment
         assert active is not None
@@ -316,7 +321,7 @@ class Opening:
         if TAIL not in state.disk.names():
             state.reserve.run(lambda: self._write_page(Position(0, 0), 0))
         state.disk.sync_names()
-        # Names every file before it holds anything, so that no acknowledged block is ever in a stray file.
+        # The superblock names every file before blocks go there, so that no acknowledged block is in a stray file.
         state.superblock = state.next_superblock(clean=False, starts=state.superblock.starts + 1)
         self._write_superblock()
         checksum = state.reserve.run(lambda: self._write_empty_block(active)) if active.log_end else 0
@@ -328,7 +333,7 @@ class Opening:
         state.reserve.make()
 
     def _write_superblock(self) -> None:
-        """On a full disk in the room of the reserve, else in that of files whose data is dead."""
+        """Write the superblock; on a full disk with space of the reserve, else of files whose data is dead."""
         state = self._state
         while True:
             try:
@@ -340,7 +345,7 @@ class Opening:
             state.superblock = replace(state.superblock, free=tuple(state.free))
 
     def _write_empty_block(self, segment: Segment) -> int:
-        """Its checksum."""
+        """Write an empty block, synced, at the end of a segment's log. Returns the block's checksum."""
         assert segment.file is not None
         state = self._state
         header, span = pack_block_header(segment.seq, state.salt, segment.log_end, b"", state.disk.alignment)
@@ -348,7 +353,7 @@ class Opening:
         segment.log_end += span
         return int.from_bytes(header[-4:], "big")
 
-    # -- the witness in the directory
+    # -- the tail page
 
     def _read_mark(self) -> None:
         state = self._state
@@ -357,7 +362,7 @@ class Opening:
                 self._mark = read_mark(file.read(0, PAGE_BYTES), state.salt)
 
     def _write_page(self, end: Position, checksum: int) -> None:
-        """Synced: from here on it only gets newer."""
+        """Write a tail page with this end, synced."""
         state = self._state
         with opened(state.disk, TAIL, create=TAIL not in state.disk.names()) as file:
             count = 0 if self._mark is None else self._mark.count
@@ -372,8 +377,10 @@ class Opening:
 
 
 def rescan(state: StoreState, segment: Segment) -> bool:
-    """A sealed segment's footer is damaged: rebuild its index from its blocks. False if blocks are damaged, too.
-    OSError: it cannot be read at all, and nothing has changed."""
+    """Rebuild the index of a sealed segment, whose footer is damaged, from its blocks. False if these are damaged, too.
+
+    Raises OSError if the file cannot be read at all; then nothing has changed.
+    """
     expected = segment.log_end
     file = state.disk.open(segment.name, direct=True)
     try:

@@ -6,9 +6,15 @@ Not here: the meaning of a page (`bookie/storage/segments.py`).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from typing import Protocol
 
 from buckram.core.storage.segment_format import PAGE
+
+
+class PageLoader(Protocol):
+    """Reads page `number` of a footer and checks it. Raises CorruptBytes or OSError."""
+
+    def __call__(self, number: int, /) -> bytes: ...
 
 
 class PageCache:
@@ -18,7 +24,8 @@ class PageCache:
         self._limit = limit
         self._pages: OrderedDict[tuple[int, int], bytes] = OrderedDict()
 
-    def get(self, owner: int, number: int, load: Callable[[int], bytes]) -> bytes:
+    def get(self, owner: int, number: int, load: PageLoader) -> bytes:
+        """Return page `number` of segment or table number `owner`."""
         key = (owner, number)
         page = self._pages.get(key)
         if page is None:

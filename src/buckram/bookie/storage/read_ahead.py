@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from typing import Protocol
 
 from buckram.bookie.storage.open_files import OpenFiles
 from buckram.bookie.storage.segments import Segment
@@ -16,13 +16,18 @@ from buckram.seams import Disk, Read
 
 CHUNK_BYTES = 1 << 20
 CHUNKS_KEPT = 16
-Loaded = Callable[[OSError | None], None]
+
+
+class LoadedCallback(Protocol):
+    """Called once when the chunks are in memory, or with the first error."""
+
+    def __call__(self, error: OSError | None, /) -> None: ...
 
 
 class _Batch:
-    """Calls `done` once, with the first error, when everything waited for has arrived (and `load` is through)."""
+    """Calls `done` once, with the first error, when `load` has returned and all its chunks have arrived."""
 
-    def __init__(self, done: Loaded) -> None:
+    def __init__(self, done: LoadedCallback) -> None:
         self.waiting = 1
         self._done = done
         self._error: OSError | None = None
@@ -35,20 +40,20 @@ class _Batch:
 
 
 class Chunks:
-    """The most recently used chunks. A chunk is asked for only when all of it is durable and will not change."""
+    """The most recently used chunks. A chunk is loaded only when all of it is durable and will not change."""
 
     def __init__(self, disk: Disk, files: OpenFiles) -> None:
         self._disk, self._files = disk, files
-        # With the time at which each was read.
+        # Each chunk with the loop time at which it was read.
         self._ready: OrderedDict[tuple[int, int], tuple[bytes, float]] = OrderedDict()
-        self._coming: dict[tuple[int, int], list[Loaded]] = {}
+        self._coming: dict[tuple[int, int], list[LoadedCallback]] = {}
 
     @property
     def held_bytes(self) -> int:
         return sum(len(data) for data, _ in self._ready.values())
 
     def forget_older(self, segment: Segment, offset: int, length: int, age_s: float) -> None:
-        """Drop what is here of file[offset:offset+length] and was read longer ago than this."""
+        """Drop the chunks of file[offset:offset+length] that were read longer ago than `age_s` seconds."""
         since = asyncio.get_running_loop().time() - age_s
         for number in range(offset // CHUNK_BYTES, -(-(offset + length) // CHUNK_BYTES)):
             found = self._ready.get((segment.seq, number))
@@ -56,7 +61,7 @@ class Chunks:
                 del self._ready[segment.seq, number]
 
     def cut(self, segment: Segment, offset: int, length: int) -> tuple[bytes, int] | None:
-        """Bytes that hold file[offset:offset+length], and where they begin in them; None if not all is here."""
+        """Return data that holds file[offset:offset+length], and where that begins in it; None if not all is here."""
         number, at = divmod(offset, CHUNK_BYTES)
         key = (segment.seq, number)
         found = self._ready.get(key)
@@ -79,7 +84,7 @@ class Chunks:
                 return None
         return b"".join(parts), 0
 
-    def load(self, segment: Segment, begin: int, end: int, limit: int, done: Loaded | None) -> None:
+    def load(self, segment: Segment, begin: int, end: int, limit: int, done: LoadedCallback | None) -> None:
         """Fetch the chunks that cover file[begin:end], none of which reaches beyond `limit`, in one batch."""
         batch = None if done is None else _Batch(done)
         missing: list[int] = []
@@ -115,7 +120,7 @@ class Chunks:
         self._disk.read(reads, finished)
 
     def _arrive(self, segment: Segment, numbers: list[int], outcome: list[bytes] | OSError) -> None:
-        waiters: list[Loaded] = []
+        waiters: list[LoadedCallback] = []
         for index, number in enumerate(numbers):
             key = (segment.seq, number)
             waiters.extend(self._coming.pop(key))

@@ -23,11 +23,11 @@ _UNIT = 4096
 
 
 class Reserve:
-    """Blocking, for any thread; one at a time uses it. `bytes`: how large it should be; a smaller one is better than
-    none, and grows when there is room.
+    """The file, of `bytes` bytes or less. Every method blocks and may be called from any thread, one at a time.
 
-    It is cut shorter piece by piece, and made longer again at once: whatever else fills the device, and whenever the
-    process is killed, little of it is lost each time."""
+    The file is cut shorter piece by piece and made longer again at once, so that little of it is lost if something
+    else fills the device or the process is killed. It grows whenever there is room.
+    """
 
     def __init__(self, disk: Disk, segment_bytes: int) -> None:
         self._disk = disk
@@ -41,12 +41,14 @@ class Reserve:
 
     @property
     def present(self) -> bool:
-        """Whether there is one, of whatever size."""
+        """Whether the file exists, of whatever size."""
         return self._size > 0
 
     def run(self, job: Callable[[], T], *, log_bytes: int = 0) -> T:
-        """Do it; where there is no room, do it in the room of the reserve. It may be done several times. `log_bytes`:
-        it is for so much of the log, which may have no more than half of the reserve."""
+        """Return what `job` returns; if it finds no space, run it again with space of the reserve, maybe several times.
+
+        `log_bytes`: the job is for so many bytes of the log, which gets at most half of the reserve. Raises OSError.
+        """
         try:
             return job()
         except OSError as error:
@@ -71,7 +73,7 @@ class Reserve:
             self._make(0)
 
     def give_up(self) -> bool:
-        """Its space is free now; False if there was none."""
+        """Free all of its space. False if it had none."""
         with self._busy:
             if self._size:
                 self._cut(0)
@@ -79,7 +81,7 @@ class Reserve:
         return False
 
     def make(self) -> None:
-        """Once there is room again; where there is little, of what is there, leaving some for whoever writes next."""
+        """Allocate the file again as far as there is room, and leave some room for whoever writes next."""
         with self._busy:
             self._make(self._piece)
 
@@ -91,7 +93,7 @@ class Reserve:
             with opened(self._disk, NAME) as file:
                 self._disk.shrink(file, size)
         except FileNotFoundError:
-            size = 0  # somebody made room with it
+            size = 0  # an operator removed the file to make room
         self._size = size
 
     def _make(self, beside: int) -> None:

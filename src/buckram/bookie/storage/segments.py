@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Protocol
 
@@ -37,7 +37,7 @@ _DIRS_A_PAGE = PAGE_DATA // DIR_RECORD.size
 _SCAN_PAGES = 64
 NO_LIMIT = 1 << 62
 MAX_RUNS = 256
-"""What is found of neighbouring runs at once."""
+"""The most neighbouring runs that one look-up returns."""
 
 
 class DirEntry:
@@ -49,11 +49,17 @@ class DirEntry:
         (self.ledger, self.first, self.last, self.run_index, self.run_count, self.bytes, self.epoch) = (
             DIR_RECORD.unpack_from(page, at * DIR_RECORD.size)
         )
-        # The run that was found last, by number: a reader in order goes on there.
+        # The number of the run that was found last: a sequential reader wants the one after it.
         self.hint: int = self.run_index
         self.hinted: Place | None = None
-        # First entry on each page of its runs, -1 where nobody has looked yet: other readers go from page to page.
+        # First entry of each page of its runs, -1 where that is not read yet: for the binary search by page.
         self.firsts: array[int] | None = None
+
+
+class FooterFile(Protocol):
+    """Returns the open file of a footer; it may be opened anew each time. Raises OSError."""
+
+    def __call__(self) -> File: ...
 
 
 class Footer:
@@ -62,12 +68,12 @@ class Footer:
     Every method may raise CorruptBytes (a page fails its check) or OSError.
     """
 
-    def __init__(self, trailer: Trailer, file: Callable[[], File], cache: PageCache) -> None:
+    def __init__(self, trailer: Trailer, file: FooterFile, cache: PageCache) -> None:
         self.trailer, self._file, self._cache = trailer, file, cache
         self._first_run, self._first_state = trailer.first_run_page, trailer.first_state_page
         self._width = trailer.state_size
         self._keys: tuple[array[int], array[int]] | None = None
-        # All ledgers with a state here while the table does not cover them: each search passes here, mostly in vain.
+        # The ledgers with a state here, while the table does not cover them: most searches for a state end with them.
         self.ids: array[int] | None = None
 
     def _load(self, number: int) -> bytes:
@@ -90,6 +96,7 @@ class Footer:
         return self._keys
 
     def find(self, ledger: LedgerId) -> DirEntry | None:
+        """Return what the segment holds of a ledger."""
         trailer = self.trailer
         if not trailer.lowest <= ledger <= trailer.highest:
             return None
@@ -101,6 +108,7 @@ class Footer:
         return None if at is None else DirEntry(page, at)
 
     def find_state(self, ledger: LedgerId) -> LedgerState | None:
+        """Return the ledger's state as of the sealing."""
         trailer = self.trailer
         if not trailer.lowest <= ledger <= trailer.highest:
             return None
@@ -118,7 +126,7 @@ class Footer:
         return None if found is None else unpack_state(page, found * self._width, self._width)
 
     def find_run(self, found: DirEntry, entry: EntryId) -> Place | None:
-        """The run of `found` that covers `entry`."""
+        """Return the run of `found` that covers `entry`."""
         if not found.first <= entry <= found.last:
             return None
         place = found.hinted
@@ -141,7 +149,7 @@ class Footer:
         return place
 
     def first_in(self, found: DirEntry, low: EntryId, high: EntryId) -> EntryId:
-        """The lowest id of `found` from `low` on, `high` if none is below it."""
+        """Return the lowest id of `found` from `low` on, `high` if none is below it."""
         if found.last < low or found.first >= high:
             return high
         number = self._last_at_or_below(found, low)
@@ -177,7 +185,7 @@ class Footer:
         return place
 
     def runs_behind(self, found: DirEntry) -> Iterator[Place]:
-        """Those behind the one that `find_run` gave last."""
+        """Return the runs after the one that `find_run` returned last."""
         for number in range(found.hint + 1, found.run_index + found.run_count):
             place = self._run(number)
             found.hint, found.hinted = number, place
@@ -193,7 +201,7 @@ class Footer:
                 yield DirEntry(page, at)
 
     def states(self, after: LedgerId = -1) -> Iterator[LedgerState]:
-        """States of ledgers above `after`, ascending; reads past the cache."""
+        """Return the states of ledgers above `after`, ascending; does not use the cache."""
         begin = max(0, bisect_right(self._first_keys()[1], after) - 1)
         first = self.trailer.first_state_page
         for page in self._scan(first + begin, self.trailer.first_key_page):
@@ -203,7 +211,7 @@ class Footer:
                     yield state
 
     def marks(self, after: LedgerId, limit: int) -> list[tuple[LedgerId, bool]]:
-        """(ledger, tombstone) of at least `limit` ledgers above `after`, ascending; fewer are all there are."""
+        """Return (ledger, tombstone) of at least `limit` ledgers above `after`, ascending; fewer only at the end."""
         found: list[tuple[LedgerId, bool]] = []
         page = self._first_state + max(0, bisect_right(self._first_keys()[1], after) - 1)
         while len(found) < limit and page < self.trailer.first_key_page:
@@ -213,13 +221,13 @@ class Footer:
         return found
 
     def load_states(self, file: File) -> None:
-        """Read all pages of states once, in large pieces; nothing is kept. For another thread."""
+        """Read all pages of states once, in large pieces, into the system's page cache. May run in another thread."""
         end = self.trailer.first_key_page
         for first in range(self._first_state, end, _SCAN_PAGES):
             file.read(self.trailer.footer_at + first * PAGE, min(_SCAN_PAGES, end - first) * PAGE)
 
     def ranked(self, rank: int) -> Iterator[tuple[LedgerId, int, bytes]]:
-        """(ledger, `rank`, rest of the packed state), ascending; reads past the cache."""
+        """Return (ledger, `rank`, rest of the packed state), ascending; does not use the cache."""
         for number in range(self._first_state, self.trailer.first_key_page):
             for ledger, rest in packed_states(self._load(number), self._width):
                 yield ledger, rank, rest
@@ -234,7 +242,7 @@ class Footer:
 
 
 def _search(page: bytes, width: int, ledger: LedgerId) -> int | None:
-    """Index of the record whose first 8 bytes are `ledger`."""
+    """Return the index of the record whose first 8 bytes are `ledger`; None if there is none."""
     unpack = KEY_RECORD.unpack_from
     count = len(page) // width
     index = bisect_left(range(count), ledger, key=lambda number: unpack(page, number * width)[0])
@@ -244,11 +252,11 @@ def _search(page: bytes, width: int, ledger: LedgerId) -> int | None:
 class Segment:
     """One log file in one use of it. `index` is set while it is not sealed, `footer` afterwards.
 
-    `base` + file offset = position in the tail ring, for what this process wrote; None otherwise. `log_end` is where
-    its blocks end. The file has been written up to `zeroed_to` and is at least `made` bytes long. No block ends beyond
-    `limit`; once blocks pass `grows_at`, the file should be made longer.
-    `damage` is 0 or says which loss of its blocks was counted. `dead_bytes` is an estimate that compaction checks.
-    `readers` counts reads under way: a segment that is gone from the list is handed on only when there are none.
+    `base` plus a file offset is the position in the tail ring; None for segments that this process did not write.
+    `log_end` is where its blocks end. The file has been written up to `zeroed_to` and is at least `made` bytes long. No
+    block ends beyond `limit`; once blocks pass `grows_at`, the file should be made longer. `damage` identifies the
+    loss of its blocks that was counted; 0 for none. `dead_bytes` is an estimate that compaction checks. `readers`
+    counts reads under way: the file of a segment that left the list is reused only when there are none.
     """
 
     __slots__ = (
@@ -288,10 +296,11 @@ class Segment:
         found: DirEntry | None = None,
         most: int = MAX_RUNS,
     ) -> tuple[list[Place], EntryId] | None:
-        """The run that holds an entry of the ledger's live data, those behind it without a gap up to `last`, at most
-        so many, and the id up to which they are the newest; runs of frames of one size without what is not wanted.
+        """Return the run that holds `entry` and the runs after it without a gap up to `last`, at most `most` in all.
 
-        `found` spares looking the ledger up in a sealed segment's directory.
+        The id that is returned with them is the first one for which the runs may not be the newest copy. Runs whose
+        frames have one size are narrowed to the wanted entries. `epoch` selects the live data of the ledger. `found`,
+        the ledger's directory entry of a sealed segment, saves a look-up.
         """
         following: Iterable[Place] = ()
         if self.index is not None:
@@ -326,7 +335,7 @@ class Segment:
         return places, end
 
     def first_in(self, ledger: LedgerId, epoch: int, low: EntryId, high: EntryId) -> EntryId:
-        """The lowest id held from `low` on, `high` if none is below it."""
+        """Return the lowest id held from `low` on, `high` if none is below it."""
         if self.index is not None:
             ledger_index = self.index.ledgers.get(ledger)
             return high if ledger_index is None or ledger_index.epoch != epoch else ledger_index.first_in(low, high)
@@ -384,7 +393,7 @@ class FooterRepair(Protocol):
 
 
 def load_footer(segment: Segment, salt: int, files: OpenFiles, cache: PageCache) -> bool:
-    """Set segment.footer from its file's last page; False when there is no good trailer. OSError passes through."""
+    """Set `segment.footer` from its file's last page. False if that is no valid trailer. Raises OSError."""
     file = files.get(segment.name)
     trailer = open_trailer(file.read(max(0, file.size() - TRAILER_SIZE), TRAILER_SIZE), segment.seq, salt)
     if trailer is None:
@@ -395,7 +404,7 @@ def load_footer(segment: Segment, salt: int, files: OpenFiles, cache: PageCache)
 
 
 def check_footer(footer: Footer) -> None:
-    """Read every page once; CorruptBytes if one fails its check."""
+    """Read every page once. Raises CorruptBytes if one fails its check, and OSError."""
     for number in range(footer.trailer.pages):
         footer._load(number)
 

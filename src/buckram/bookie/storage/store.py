@@ -1,7 +1,7 @@
-"""Store: the log is the database. What the rest of the bookie sees of storage; synchronous unless it says otherwise.
+"""Store: what the rest of the bookie sees of storage. Its log is its only database.
 
-Everything is readable as soon as it is inserted and durable when `after_durable` says so. Checks (keys, fences) belong
-to the caller: between its check and the insertion there is no await. A LedgerRecord is valid until the next await.
+What is inserted is readable at once and durable when `after_durable` reports so. The caller checks keys and fences:
+there is no await between its check and the insertion. A LedgerRecord is valid until the next await.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _RING_ROOM = 16 << 20
 
 
 class Store(LedgerStates):
-    """One bookie's data in one directory. Made by `open`; every method runs on the loop's thread."""
+    """One bookie's data in one directory, made by `open`. Every method runs on the loop's thread."""
 
     def __init__(self, state: StoreState, stats: Stats) -> None:
         self._state, self._disk = state, state.disk
@@ -58,7 +58,7 @@ class Store(LedgerStates):
             CommitStats(stats),
         )
         self.suspended = False
-        """No adds are taken, whatever room there is."""
+        """While true, no adds are taken, although there may be room."""
         self._table = state.table = LedgerTable(config.ledger_cache_entries, state.losses, state, self._maintenance)
         self._pinned = self._table.pinned
         self._lookup = state.lookup = Lookup(
@@ -77,11 +77,11 @@ class Store(LedgerStates):
     ) -> Store:
         """Lock the directory and read what is there; an empty one becomes a new store with a new incarnation.
 
-        `witness`: what somebody outside knows of the directory. One that is behind it was restored from a copy: that is
-        a loss. A claim about another incarnation says nothing.
+        `witness`: what the witness key in the metadata store says. A directory that is behind it was restored from a
+        copy, which is a loss. A claim about another incarnation is ignored.
 
-        OSError (in use, unreadable), CorruptStore (damaged superblock, newer format), ConfigError. Blocking. Background
-        work starts at once when a loop runs, else with the first insertion.
+        Raises OSError (in use, unreadable), CorruptStore (damaged superblock, newer format) or ConfigError. Blocking.
+        Background work starts at once if a loop runs, else with the first insertion.
         """
         disk.lock()
         store = cls(open_state(disk, config, rng), stats)
@@ -99,12 +99,12 @@ class Store(LedgerStates):
 
     @property
     def unclean(self) -> bool:
-        """The store was not closed properly before. That alone loses nothing."""
+        """Whether the store was not closed properly before. That alone loses nothing."""
         return not self._was_clean
 
     @property
     def limbo(self) -> bool:
-        """Acknowledged data may be missing: absence proves nothing for ledgers that are not known to be younger."""
+        """Whether acknowledged data may be missing. Absence then proves nothing, except of younger ledgers."""
         return self._state.losses.limbo
 
     @property
@@ -130,7 +130,7 @@ class Store(LedgerStates):
 
     @property
     def failed(self) -> OSError | None:
-        """The error that ended the log, usually a failed sync. Nothing is retried; the bookie stops."""
+        """The error that ended the log, usually a failed sync; None while it works. The bookie stops then."""
         return self._log.failed
 
     @property
@@ -139,7 +139,7 @@ class Store(LedgerStates):
 
     @property
     def reserve_usable(self) -> bool:
-        """Recovery adds and fences still have room."""
+        """Whether recovery adds and fences still have room."""
         return self._state.space.reserve_usable and self._log.failed is None and not self.suspended
 
     def on_space_change(self, listener: StateListener) -> None:
@@ -161,11 +161,11 @@ class Store(LedgerStates):
 
     @property
     def highest_ledger(self) -> LedgerId:
-        """The highest ledger id that anything is known of here; -1: of none."""
+        """The highest ledger id that this store has a state of; -1 if it has none."""
         return self._table.highest
 
     def stats(self) -> dict[str, int]:
-        """Counts and bytes of now, for people and metrics."""
+        """Return present counts and bytes, for people and metrics."""
         return {
             **self._state.counts(),
             "ledgers_in_memory": len(self._pinned),
@@ -173,7 +173,7 @@ class Store(LedgerStates):
         }
 
     def memory(self) -> list[MemoryUse]:
-        """Who holds how much of the process's memory."""
+        """Return how much of the process's memory each part of the store uses."""
         return self._state.memory()
 
     # -- inserting
@@ -193,8 +193,8 @@ class Store(LedgerStates):
         """Insert the frames chunk[start:end]: `count` ADD packets with consecutive ids from `first` on.
 
         The ledger's record exists. `chunk` must not change afterwards. `lac` is the highest LAC among the frames.
-        `even`: all frames have one size, so that who reads one of them need not read them all.
-        StoreError (kinds busy, full, io) if it cannot be taken in; then nothing has changed.
+        `even`: all frames have one size, so that a single one can be read without the others.
+        Raises StoreError (kinds busy, full, io) if the run cannot be stored; then nothing has changed.
         """
         commit = self._log
         commit.make_room(end - start + STATE_FRAME_SIZE)
@@ -216,7 +216,7 @@ class Store(LedgerStates):
             record.lac = lac
 
     def fence(self, ledger_id: LedgerId) -> None:
-        """For ever; durable with the next commit."""
+        """Fence the ledger for good; durable with the next commit. Raises StoreError; then nothing has changed."""
         record = self._known(ledger_id)
         if not record.fenced:
             self._change(record)
@@ -224,20 +224,23 @@ class Store(LedgerStates):
             self._append_state(record)
 
     def after_durable(self, done: DurableCallback) -> None:
-        """done(None | OSError) once everything inserted so far is durable; at once if it is."""
+        """Call `done` once everything inserted so far is durable, at once if it is; with an error if the log failed."""
         self._log.after_durable(done)
 
     def after_written(self, done: DurableCallback) -> None:
-        """For DEFERRED_SYNC adds, which may be acknowledged earlier. A block without its sync could not be told from a
-        lost one after a crash, so this store gives them the stronger promise."""
+        """Call `done` when DEFERRED_SYNC adds may be acknowledged: here only once they are durable, as `after_durable`.
+
+        After a crash, a block that was acknowledged without its sync could not be distinguished from a lost one.
+        """
         self._log.after_durable(done)
 
     # -- upkeep
 
     async def compact(self, progress: Progress | None = None) -> int:
-        """Give back the space of dead data; returns the bytes won. May be cancelled and started again at any time.
+        """Free the space of dead data. Returns the bytes freed; may be cancelled and started again at any time.
 
-        One at a time: a second call returns 0 at once. StoreError or OSError leave everything as it was.
+        Only one compaction runs at a time: a second call returns 0 at once. After a StoreError or OSError the data is
+        as it was before.
         """
         if self._compacting or self._closed or self._log.failed is not None:
             return 0

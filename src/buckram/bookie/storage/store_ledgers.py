@@ -28,17 +28,20 @@ def _check_birth(birth: bytes) -> None:
 
 
 class LedgerStates(ReadableStore):
-    """What Store writes of ledgers; it sets these parts. StoreError from each of them: nothing changed."""
+    """The methods of Store that write ledger states; Store sets these attributes.
+
+    Each of them may raise StoreError; then nothing has changed.
+    """
 
     _state: StoreState
     _maintenance: Maintenance
 
     def ledger(self, ledger_id: LedgerId) -> LedgerRecord | None:
-        """None: never seen by this incarnation (in limbo: not known to have been seen)."""
+        """Return the ledger's record; None if this incarnation never saw it, or, in limbo, may have lost it."""
         return self._table.find(ledger_id)
 
     def _first_touch(self, ledger_id: LedgerId) -> tuple[LedgerRecord, LedgerIndex]:
-        """The active segment gets the ledger's state before its first add there, so that it can be read by itself."""
+        """Write the ledger's state before its first add in the active segment, which can then be read by itself."""
         record = self._known(ledger_id)
         ledger_index = self._index_of(record)
         record.tombstone = False
@@ -46,7 +49,7 @@ class LedgerStates(ReadableStore):
         return record, ledger_index
 
     def _index_of(self, record: LedgerRecord) -> LedgerIndex:
-        """The record's index in the active segment, for a change; that of an older segment keeps the state of now."""
+        """Return the record's index in the active segment; the index in an older segment keeps the present state."""
         segment = self._log.segment
         assert segment is not None
         assert segment.index is not None
@@ -64,7 +67,7 @@ class LedgerStates(ReadableStore):
         self._log.append(frame, 0, len(frame))
 
     def _change(self, record: LedgerRecord) -> LedgerIndex:
-        """Get ready to change the record; `_append_state` follows, with no await between."""
+        """Make room for a change of the record; `_append_state` follows, with no await in between."""
         self._log.make_room(STATE_FRAME_SIZE)
         return self._index_of(record)
 
@@ -133,9 +136,11 @@ class LedgerStates(ReadableStore):
     def reborn(
         self, ledger_id: LedgerId, master_key: bytes, birth: bytes, *, born: bool = False, admitted: bool = True
     ) -> None:
-        """Another ledger has the id now: what is here of the one before dies, and its fence with it. The new one is
-        proven, unfenced, empty, and admitted unless `admitted` says otherwise. InvalidArgument for the birth that is
-        here."""
+        """Replace the ledger by another one that has its id now; data and fence of the one before are dropped.
+
+        The new ledger is proven, unfenced, empty, and admitted unless `admitted` is false. Raises InvalidArgument if
+        the stored ledger has this birth.
+        """
         _check_key(master_key)
         _check_birth(birth)
         record = self._known(ledger_id)

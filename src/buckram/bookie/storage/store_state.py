@@ -1,4 +1,4 @@
-"""The state that the parts of one open store share: files, segments, log, table, superblock. It decides nothing."""
+"""The state that the parts of one open store share: files, segments, log, table, superblock. No decisions here."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ from buckram.seams import Disk
 
 MIN_SEGMENT, MAX_SEGMENT = 4 << 10, 1 << 30
 FIRST_BYTES = 16 << 20
-"""Three quarters of it are left when a file is made longer: several of the largest commits, so the log hardly waits."""
+"""Bytes of a new log file, at most. Three quarters of that are left when the file is made longer, which is room for
+several of the largest commits, so that the log hardly waits."""
 MOST_INDEX = 9 * INDEX_LIMIT
-"""When the log goes on in the next file, those that wait hold up to one limit and the last one up to four; then the new
-one up to four. Usually it is two."""
+"""The most memory for indexes: up to one INDEX_LIMIT for segments that wait for their footers, four for the last of
+them and four for the active one. Usually it is two."""
 
 
 @dataclass(slots=True)
 class StoreState:
     """`segments` are those with data, oldest first, the active one last among the unsealed logs; `spare` is the
-    prepared next one. The superblock names all of them."""
+    prepared next one. The superblock names all of them. `free` names files whose data is dead, to be used again.
+    """
 
     disk: Disk
     config: StoreConfig
@@ -48,7 +50,7 @@ class StoreState:
     spare: Segment | None = None
     free: list[str] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)
-    """Of those in `free`."""
+    """The bytes of the files in `free`."""
     # (ledger, epoch) of each deletion while a compaction runs, None otherwise.
     deleted_while_compacting: list[tuple[int, int]] | None = None
     next_number: int = 1
@@ -63,30 +65,32 @@ class StoreState:
 
     @property
     def file_bytes(self) -> int:
-        """Size of a new log file: its log and room for a usual footer."""
+        """The size of a whole log file: its log and room for a usual footer."""
         log = self.config.segment_bytes
         return (log + max(min(64 << 10, log), log // 128)) // PAGE * PAGE
 
     @property
     def first_bytes(self) -> int:
-        """Size that a log file begins with: a quarter of a whole one, at most `FIRST_BYTES`."""
+        """The size that a log file begins with: a quarter of a whole one, at most `FIRST_BYTES`."""
         return min(FIRST_BYTES, max(self.file_bytes // 4 // PAGE * PAGE, PAGE))
 
     def set_limits(self, segment: Segment) -> None:
-        """The superblock says how long the file is: blocks may go there, and more of it is wanted before its end.
-        Beyond a whole file the log goes only when no other one is ready, as far as there is room."""
+        """Set up to where blocks may go, and when the file should grow, after the superblock recorded its length.
+
+        A whole file has no limits: the log goes beyond it only while no other file is ready, as far as there is room.
+        """
         if segment.made >= self.file_bytes:
             segment.limit = segment.grows_at = NO_LIMIT
         else:
             segment.limit, segment.grows_at = segment.made, max(0, segment.made - self.first_bytes * 3 // 4)
 
     def unused_bytes(self) -> int:
-        """Of files that are there for the log and hold nothing alive."""
+        """Return the bytes of files that are kept for the log and hold no live data."""
         spare = 0 if self.spare is None else self.spare.made
         return spare + sum(self.sizes.get(name, 0) for name in self.free)
 
     def counts(self) -> dict[str, int]:
-        """Counts and bytes of now, for people and metrics."""
+        """Return present counts and bytes, for people and metrics."""
         return {
             "commits": self.log.groups,
             "log_bytes": self.log.bytes,
@@ -101,7 +105,7 @@ class StoreState:
         }
 
     def memory(self) -> list[MemoryUse]:
-        """Bytes in memory by who holds them; those of the index and of records are estimates."""
+        """Return the bytes in memory of each part; those of the index and of records are estimates."""
         log, table = self.log, self.table
         index = sum(one.index.cost(one.runs) for one in self.segments if one.index is not None)
         return [
@@ -125,7 +129,7 @@ class StoreState:
         return reversed(self.segments)
 
     def uncovered(self) -> Iterator[Segment]:
-        """Segments whose ledger states are not in the table file, newest first."""
+        """Return the segments whose ledger states are not in the table file, newest first."""
         covered = self.superblock.covered
         return (one for one in reversed(self.segments) if one.has_states and one.seq > covered)
 
@@ -133,7 +137,7 @@ class StoreState:
         return load_footer(segment, self.salt, self.files, self.cache)
 
     def next_superblock(self, **changes: Any) -> Superblock:
-        """The superblock for what is in memory now, with `changes`."""
+        """Return the superblock for what is in memory now, with `changes`."""
         listed = self.segments if self.spare is None else [*self.segments, self.spare]
         entries = tuple(map(entry_of, listed))
         return replace(

@@ -26,11 +26,12 @@ LOG_PREFIX, TABLE_PREFIX = "log-", "ledgers-"
 
 @dataclass(frozen=True, slots=True)
 class SegmentEntry:
-    """A segment in order of age. `states`: its footer carries ledger states (false for compaction's output).
+    """One segment; the superblock lists them in order of age.
 
-    `log_end`: where its blocks are known to end, so that a shorter scan means damage; 0 while it is written. `made`:
-    bytes the file had when it was made, so that a shorter file means damage; 0 where that is not known. `damage`: what
-    the good blocks of a damaged file added up to when its loss was counted, 0 for none: the same is no new loss.
+    `states`: whether its footer carries ledger states (not so for compaction's output). `log_end`: where its blocks are
+    known to end, so that a shorter scan means damage; 0 while it is written. `made`: the allocated bytes of the file,
+    so that a shorter file means damage; 0 if unknown. `damage`: the digest of the valid blocks when a loss in the file
+    was counted, so that the same damage is not counted again; 0 for none.
     """
 
     seq: int
@@ -43,14 +44,14 @@ class SegmentEntry:
 
 
 FORMAT = 3
-"""1 has no run records with EVEN, 1 and 2 no births, starts and made sizes. They are read as they are; what is written
-here is for 3."""
+"""Format 1 has no run records with EVEN; 1 and 2 have no births, starts and made sizes. All three are read, only 3 is
+written."""
 KNOWN = (1, 2, FORMAT)
 
 
 @dataclass(frozen=True, slots=True)
 class Superblock:
-    """Everything in it is durable before anything depends on it.
+    """The content of the file. It is durable before anything depends on it.
 
     `salt` is in every block, so that blocks of another store never pass. `losses` and `limbo`: see ledger_table.Losses.
     `covered`: the table holds all states of segments up to that number. `next_number` counts segments and tables,
@@ -81,7 +82,7 @@ class Superblock:
 
 
 def decode(data: bytes, where: str) -> Superblock:
-    """CorruptStore when the text is damaged or of a newer format."""
+    """Parse the file's content. Raises CorruptStore, with `where`, if it is damaged or of a newer format."""
     body, _, check = data.partition(b"\n")
     if check != f"crc32c {crc(body):08x}\n".encode():
         raise CorruptStore(
@@ -99,7 +100,7 @@ def decode(data: bytes, where: str) -> Superblock:
 
 
 def read_superblock(disk: Disk) -> Superblock | None:
-    """None in a directory without one. CorruptStore if there are log files without one."""
+    """Return None in a directory without one. Raises CorruptStore if it is damaged, or missing beside log files."""
     names = disk.names()
     if NAME not in names:
         stray = [name for name in names if name.startswith((LOG_PREFIX, TABLE_PREFIX))]
@@ -114,8 +115,10 @@ def read_superblock(disk: Disk) -> Superblock | None:
 
 
 def write_superblock(disk: Disk, superblock: Superblock) -> None:
-    """Blocking; durable when it returns. An error that says that something is short (disk/trouble.passing) means
-    that the one before is still the one that counts."""
+    """Replace the superblock; it is durable when this returns. Blocking.
+
+    Raises OSError. After an error that may pass (`disk/trouble.py:passing`) the superblock before is still valid.
+    """
     if TEMPORARY in disk.names():
         disk.remove(TEMPORARY)
     file = disk.open(TEMPORARY, create=True)
@@ -129,6 +132,7 @@ def write_superblock(disk: Disk, superblock: Superblock) -> None:
 
 @contextmanager
 def opened(disk: Disk, name: str, *, create: bool = False) -> Iterator[File]:
+    """Open a file and close it at the end of the block. Raises OSError."""
     file = disk.open(name, create=create)
     try:
         yield file

@@ -1,10 +1,10 @@
-"""The witness inside the directory: a mapped page that says up to where the log was durable before it was acknowledged.
+"""The tail page: a mapped page of the directory that records up to where the log is durable.
 
-A torn block at the end of a log may be a write that never finished, or an acknowledged one that was damaged. Writing
-down where a block ends, after its sync and before its acknowledgements leave, tells them apart. It costs no system
-call: memory of a mapped file outlives a process that is killed. Two sectors take turns, each with a check
-of its own, so that a sector that was being written says nothing and the other one, about the block before, holds.
-After a loss of power the page is as old as it happens to be: it promises less then, never more than the log has.
+A torn block at the end of a log may be a write that never finished, or an acknowledged one that was damaged. The end of
+each block is recorded after its sync and before its acknowledgements leave, which distinguishes the two. It costs no
+system call: the memory of a mapped file outlives a process that is killed. Two sectors are written in turn, each with
+its own checksum: if one was being written when the process ended, the other one, about the block before, is valid.
+After a loss of power the page may be older than the log: it then promises less than the log has, never more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAGIC = b"BkTl"
 _HEAD = struct.Struct(">4sIQQQI")
 _PAIR = struct.Struct(">QQ")
 _EARLIER = 3
-"""Log files before the newest whose ends are kept: so many at most wait for their footers."""
+"""How many log files before the newest have their ends recorded: at most so many wait for their footers."""
 _SUM = struct.Struct(">I")
 _SIZE = _HEAD.size + _EARLIER * _PAIR.size
 _SLOT = struct.Struct(f"{_HEAD.format}{_EARLIER * _PAIR.size}s")
@@ -30,8 +30,8 @@ _PLACES = (slice(0, _SIZE + 4), slice(SECTOR, SECTOR + _SIZE + 4))
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """`end`: the newest durable block ends there, and its header has that checksum. `earlier`: ends of the log files
-    that were written before."""
+    """The content of one sector: where the newest durable block ends, the checksum in that block's header, and where
+    the log files ended that were written before. `count` grows with every write."""
 
     count: int
     end: Position
@@ -40,7 +40,7 @@ class Mark:
 
 
 def read_mark(page: bytes | memoryview, salt: int) -> Mark | None:
-    """The newest good sector of a page of this store."""
+    """Return the newest valid sector of a page of the store with this salt; None if there is none."""
     found = [mark for at in (0, SECTOR) if (mark := _open_slot(bytes(page[at : at + _SIZE + 4]), salt)) is not None]
     return max(found, key=lambda mark: mark.count, default=None)
 
@@ -56,7 +56,7 @@ def _open_slot(data: bytes, salt: int) -> Mark | None:
 
 
 def new_page(salt: int, count: int, end: Position, checksum: int) -> bytes:
-    """A page with both sectors good, to be written and synced before it is mapped."""
+    """Return a page with two valid sectors, to be written and synced before it is mapped."""
     page = memoryview(bytearray(PAGE_BYTES))
     writer = TailPage(page, salt, Mark(count, end, checksum, ()))
     writer.write(*end, checksum)
@@ -73,7 +73,7 @@ class TailPage:
         self._earlier = bytes(_EARLIER * _PAIR.size)
 
     def write(self, seq: int, offset: int, checksum: int) -> None:
-        """Record that the block that ends there is durable; call it before any acknowledgement."""
+        """Record that the block that ends at `offset` is durable; call it before any acknowledgement of it leaves."""
         if seq != self._seq:
             self._earlier = (_PAIR.pack(self._seq, self._offset) + self._earlier)[: _EARLIER * _PAIR.size]
             self._seq = seq

@@ -12,7 +12,7 @@ from buckram.types import Buffer
 
 
 class TailRing:
-    """The last `size` bytes of the log by position; positions only grow, whatever files the bytes are in."""
+    """The last `size` bytes of the log by position. Positions only grow, across log files; `head` is the next one."""
 
     def __init__(self, size: int) -> None:
         self.size = padded(max(size, 4096), 4096)
@@ -21,6 +21,7 @@ class TailRing:
         self._view = memoryview(self._memory)
 
     def parts(self, position: int, length: int) -> list[memoryview]:
+        """Return views of these bytes: one, or two where the ring wraps around."""
         start = position % self.size
         end = start + length
         if end <= self.size:
@@ -28,6 +29,7 @@ class TailRing:
         return [self._view[start:], self._view[: end - self.size]]
 
     def put(self, position: int, data: Buffer) -> None:
+        """Copy `data` into the ring; `head` does not move."""
         start, length = position % self.size, len(data)
         end = start + length
         if end <= self.size:
@@ -39,6 +41,7 @@ class TailRing:
             self._view[: end - self.size] = whole[cut:]
 
     def get(self, position: int, length: int) -> bytes | None:
+        """Return a copy of these bytes; None if they are not in the ring, or not all of them."""
         if position < max(0, self.head - self.size) or position + length > self.head:
             return None
         parts = self.parts(position, length)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from buckram.bookie.service.admission import Admission, Verdict
-from buckram.bookie.storage.compaction_output import Group, Output
+from buckram.bookie.storage.compaction_output import Output, Sources
 from buckram.bookie.storage.growth import Growth
 from buckram.bookie.storage.log_scan import Scanned
 from buckram.bookie.storage.maintenance import Maintenance
@@ -47,8 +47,8 @@ def watch_files(world: World) -> Iterator[None]:
         if isinstance(state.disk, SimDisk):
             world.report.situation(name)
 
-    async def watched_write(self: Output, group: Group) -> Segment:
-        written = await write(self, group)
+    async def watched_write(self: Output, sources: Sources) -> Segment:
+        written = await write(self, sources)
         report(self._state, "compaction output written")
         return written
 
