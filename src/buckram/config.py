@@ -247,6 +247,8 @@ def _convert(section: str, f: dataclasses.Field[Any], raw: Any, source: str) -> 
 def host_port(text: str, what: str) -> tuple[str, int]:
     """HOST:PORT taken apart, or ConfigError that begins with `what`."""
     host, colon, port = text.rpartition(":")
-    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port[:6]) > 65535:
+    if not colon or not host or not (port.isascii() and port.isdigit()):
         raise ConfigError(f"{what}: needs HOST:PORT, for example 127.0.0.1:9181")
+    if int(port[:6]) > 65535:
+        raise ConfigError(f"{what}: port {port} is over the limit of 65535; needs HOST:PORT such as 127.0.0.1:9181")
     return host, int(port)

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -84,6 +85,7 @@ def run(
     given["location"] = location
     values, _ = _load(config_file, given)
     _log_to_stderr()
+    _remark_new_cluster(where)
     run_async(_prepare(where))
 
     def ready(info: BookieInfo) -> None:
@@ -116,6 +118,15 @@ def _parent_gone(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> N
     if not os.read(sys.stdin.fileno(), 4096):
         loop.remove_reader(sys.stdin.fileno())
         stop()
+
+
+def _remark_new_cluster(uri: str) -> None:
+    """Say that there was no cluster, so that a mistyped path is seen."""
+    from buckram.metadata.uri import MetadataUri, parse
+
+    place = parse(uri)
+    if isinstance(place, MetadataUri) and place.scheme == "sqlite" and not Path(place.path).exists():
+        logging.getLogger(__name__).warning("there is no cluster at %s yet: this bookie makes a new one", uri)
 
 
 async def _prepare(uri: str) -> None:

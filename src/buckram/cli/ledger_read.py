@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,7 +18,18 @@ from buckram.types import Entry
 if TYPE_CHECKING:
     from buckram.client.client import Client
 
-LEDGER = click.IntRange(min=0)
+
+class _Number(click.IntRange):
+    """The id of a ledger or of an entry."""
+
+    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> Any:
+        try:
+            return super().convert(value, param, context)
+        except click.BadParameter:
+            self.fail(f"{value!r}: needs a number from 0 on, such as 7", param, context)
+
+
+LEDGER = _Number(min=0)
 WINDOW_ENTRIES = 10_000
 
 

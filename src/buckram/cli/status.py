@@ -124,7 +124,10 @@ def _problems(bookies: list[BookieState], found: Overview) -> list[Problem]:
         problems.append(Problem("autorecovery", "cluster", "it is disabled", "buckram autorecovery enable"))
     for one in bookies:
         if one.state == "down":
-            do = f"start it again; if it is gone for good and no ledger names it: `buckram bookie forget {one.id}`"
+            do = (
+                "start it again; if it is gone for good its copies are made anew, and once no ledger names it: "
+                f"`buckram bookie forget {one.id}`"
+            )
             problems.append(Problem("bookie", one.id, "it is down: it has a cookie and is not registered", do))
         elif one.state == "silent":
             problems.append(Problem("bookie", one.id, "it is registered and does not answer", "see its log"))
@@ -149,7 +152,13 @@ def _show(found: Status, as_json: bool) -> None:
     rate = sum(worker.bytes_per_s for worker in healing.workers)
     workers = f"{counted(len(healing.workers), 'replicator')}, {rate / 1e6:.1f} MB/s"
     print(f"auditor {healing.auditor or 'none'}, {workers}, delay {healing.delay_s:g} s")
-    if not healing.queue:
+    down = [one.id for one in found.bookies if one.state in ("down", "silent")]
+    if down and len(down) == len(found.bookies):
+        print("no bookie serves: nothing can be read or written")
+    if not healing.queue and down:
+        are = "is" if len(down) == 1 else "are"
+        print(f"no ledger is marked; {', '.join(down)} {are} away, whose ledgers are looked for after the delay")
+    elif not healing.queue:
         print("every ledger has all its copies, as far as it is known")
     else:
         print(f"{counted(len(healing.queue), 'ledger')} lack copies, {found.unavailable} of them cannot be read whole")

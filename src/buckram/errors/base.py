@@ -174,11 +174,10 @@ class NotEnoughBookies(BuckramError):
 
     def __init__(self, needed: int, available: int, message: str = "") -> None:
         are = "is" if available == 1 else "are"
-        super().__init__(
-            message
-            or f"{needed} bookies are needed, {available} {are} usable: start more bookies, or ask for a smaller "
-            "ensemble"
-        )
+        do = "start more bookies, or ask for a smaller ensemble"
+        if not available:
+            do = "start them (`buckram up`, or `buckram bookie run` for each)"
+        super().__init__(message or f"{needed} bookies are needed, {available} {are} usable: {do}")
         self.needed, self.available = needed, available
 
 

@@ -25,7 +25,8 @@ def check_ledger_id(ledger_id: LedgerId) -> LedgerId:
 def check_password(ledger_id: LedgerId, metadata: LedgerMetadata, password: bytes) -> None:
     """Unauthorized before anything is asked or changed, where the metadata knows the password (F14)."""
     if metadata.password is not None and metadata.password != password:
-        raise Unauthorized(f"ledger {ledger_id}: wrong password; nothing was fenced or written")
+        what = "wrong password" if password else "it has a password, and none was given"
+        raise Unauthorized(f"ledger {ledger_id}: {what}; nothing was fenced or written")
 
 
 def digest_of(ledger_id: LedgerId, metadata: LedgerMetadata, password: bytes, kind: DigestType | None) -> Digest:
