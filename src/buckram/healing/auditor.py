@@ -40,6 +40,7 @@ class Index:
     """How many ledgers name a bookie."""
     marked: int = 0
     unreadable: int = 0
+    """Records and marks that nobody can read."""
 
 
 class Auditor:
@@ -179,5 +180,9 @@ class Auditor:
         needs = needs_of(ledger, metadata, due)
         if not needs.healthy:
             names = list(dict.fromkeys(member.bookie for member in needs.missing))
-            await self._tree.mark(ledger, names, self._client.services.runtime.clock.wall_us() // 1000)
             index.marked += 1
+            try:
+                await self._tree.mark(ledger, names, self._client.services.runtime.clock.wall_us() // 1000)
+            except MalformedRecord as error:  # a mark it is, and workers say why it waits; the others go on
+                index.unreadable += 1
+                log.warning("auditor %s: %s", self.name, error)

@@ -13,11 +13,13 @@ from buckram.client.client import Client
 from buckram.client.maintain.entry_lists import lists_all
 from buckram.client.maintain.recover import recover_ledger
 from buckram.client.maintain.repair import repair_ledger
+from buckram.client.maintain.repair_report import EntriesWithoutCopy, NoFreeBookie
 from buckram.client.read.open import digest_of
 from buckram.client.read.replicas import ask
 from buckram.client.shared.metadata_cell import MetadataCell
 from buckram.core.entries.entry import Digest, master_key
 from buckram.core.healing.needs import Missing, members_of, needs_of
+from buckram.core.healing.records import EVERY_MEMBER
 from buckram.core.healing.status import Reason, Why, named_rows
 from buckram.core.ledgers.metadata import fragment_index, member_replaced
 from buckram.core.ledgers.quorum import Quorum
@@ -34,10 +36,11 @@ from buckram.errors import (
     RecoveryFailed,
 )
 from buckram.healing.fragment_copy import Copied, FragmentCopy
+from buckram.healing.lost_entries import reasons_for
 from buckram.healing.open_ledger import OpenLedgers
 from buckram.net.pace import Pace
 from buckram.net.tasks import TaskScope
-from buckram.types import BookieId, Fragment, LedgerId, LedgerMetadata, Versioned
+from buckram.types import BookieId, EntryId, Fragment, LedgerId, LedgerMetadata, Versioned
 
 _WITHIN_S = 10.0
 
@@ -65,7 +68,7 @@ class LedgerRepair:
 
     async def run(self, ledger: LedgerId, named: Collection[BookieId]) -> Outcome:
         """`named`: the bookies of its mark. Those that are registered are checked entry by entry; where the mark names
-        none, all members are. Raises MetadataUnavailable, and InvariantViolation for a bug."""
+        none, or EVERY_MEMBER, all members are. Raises MetadataUnavailable, and InvariantViolation for a bug."""
         outcome = Outcome()
         try:
             versioned = await self._services.store.read_ledger(ledger)
@@ -83,7 +86,7 @@ class LedgerRepair:
         if needs.closed_part:
             await self._replace_lost(ledger, versioned, needs.closed_part, lost, outcome)
         there = [b for b in members_of(versioned.metadata) if b in named and b not in lost]
-        if (there or not named) and not outcome.reasons:
+        if (there or not named or EVERY_MEMBER in named) and not outcome.reasons:
             await self._check(ledger, versioned.metadata, outcome)
         if outcome.whole:
             self._open_ledgers.forget(ledger)
@@ -232,10 +235,21 @@ class LedgerRepair:
             return
         outcome.copied.entries += report.entries_copied
         outcome.copied.bytes += report.bytes_copied
-        problems = list(report.problems)
-        if problems and not metadata.closed:  # the last one says that the end of an open ledger was not looked at
-            outcome.reasons.append(Reason(Why.WRITER_LIVES, problems.pop()))
-        outcome.reasons += [Reason(Why.OTHER, problem) for problem in problems]
+        problems, without = list(report.problems), list[EntryId]()
+        if problems and not metadata.closed:
+            # The last one says that an open ledger's end was not looked at. All its members are there: every entry
+            # that was acknowledged has its copies, and the writer or whoever recovers the ledger sees to the rest.
+            # A mark for that would stay for ever where nobody writes or recovers any more.
+            problems.pop()
+        for problem in problems:
+            if isinstance(problem, EntriesWithoutCopy):
+                without += problem.entries
+            else:
+                why = Why.NO_BOOKIE if isinstance(problem, NoFreeBookie) else Why.OTHER
+                outcome.reasons.append(Reason(why, problem))
+        if without:
+            digest = digest_of(ledger, metadata, metadata.password or b"", None)
+            outcome.reasons += await reasons_for(self._services, ledger, metadata, digest, without)
 
 
 def _no_bookie(lost: Collection[BookieId]) -> Reason:

@@ -219,6 +219,8 @@ class Replicator:
     async def _attempt(self, ledger: LedgerId, named: tuple[str, ...]) -> Outcome:
         try:
             return await self._repair.run(ledger, named)
+        except NoSuchLedger:
+            return Outcome()  # deleted meanwhile: nothing is lacking
         except MalformedRecord as error:
             return Outcome([Reason(Why.UNREADABLE_RECORD, str(error))])
         except (MetadataError, InvariantViolation, HandleClosed):

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from buckram.core.healing.records import (
+    EVERY_MEMBER,
     LAYOUT,
     Mark,
     TreePaths,
@@ -65,7 +66,8 @@ class Underreplication:
     async def mark(self, ledger: LedgerId, replicas: Collection[BookieId], now_ms: int) -> None:
         """Say that a ledger lacks copies. What is marked already gets the new names, and always a new version.
 
-        The version tells whoever checked the ledger before that its mark may not be deleted.
+        The version tells whoever checked the ledger before that its mark may not be deleted. Without `replicas` every
+        copy is to be looked at; that is not forgotten when names come later (EVERY_MEMBER).
         """
         key = self.paths.mark(ledger)
         for _ in range(_TRIES):
@@ -77,6 +79,8 @@ class Underreplication:
             try:
                 found = await self._keys.get(key)
                 names = parse_mark(key, ledger, found.value, found.version).replicas
+                if not names or not replicas:  # one of the two asks for a look at every member
+                    names = (EVERY_MEMBER, *(name for name in names if name != EVERY_MEMBER))
                 names += tuple(name for name in replicas if name not in names)
                 await self._keys.set(key, encode_mark(names, now_ms), found.version)
                 return

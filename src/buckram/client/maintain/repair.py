@@ -16,7 +16,13 @@ from typing import Any, TypeVar
 
 from buckram.client.maintain.accusing import Accuser
 from buckram.client.maintain.entry_lists import lists_all
-from buckram.client.maintain.repair_report import Progress, RepairReport, Replacement, lost_entries_problem
+from buckram.client.maintain.repair_report import (
+    NoFreeBookie,
+    Progress,
+    RepairReport,
+    Replacement,
+    lost_entries_problem,
+)
 from buckram.client.read.open import check_ledger_id, check_password, digest_of
 from buckram.client.read.replicas import LedgerReads, ask, play, reply_is
 from buckram.client.shared.metadata_cell import MetadataCell
@@ -176,10 +182,8 @@ class _Repair:
         for position, old in gone.items():
             new = spare.get(position)
             if new is None:
-                self._problems.append(
-                    f"bookie {old} (entries {fragment.first_entry} to {last}) is gone and no other bookie is free: "
-                    "start one more"
-                )
+                where = f"bookie {old} (entries {fragment.first_entry} to {last})"
+                self._problems.append(NoFreeBookie(f"{where} is gone and no other bookie is free: start one more"))
             elif await self._member(fragment, last, position, old, new) and await self._replace(fragment, old, new):
                 await self._look_again(fragment, last, position, old, new)
 

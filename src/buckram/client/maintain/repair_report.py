@@ -50,8 +50,23 @@ class RepairReport:
         return not self.problems
 
 
-def lost_entries_problem(bookie: BookieId, lost: Mapping[EntryId, str]) -> str:
+class EntriesWithoutCopy(str):
+    """A problem: these entries are missing or bad at a member, and no other member gave a good copy."""
+
+    __slots__ = ("entries",)
+    entries: tuple[EntryId, ...]
+
+
+class NoFreeBookie(str):
+    """A problem: a member is gone, and no bookie can take its place."""
+
+    __slots__ = ()
+
+
+def lost_entries_problem(bookie: BookieId, lost: Mapping[EntryId, str]) -> EntriesWithoutCopy:
     """Return the report's sentence on entries of `bookie` without a good copy elsewhere; `lost` has the reasons."""
     some = ", ".join(map(str, list(lost)[:_NAMED])) + (", ..." if len(lost) > _NAMED else "")
     why = next(iter(lost.values()))
-    return f"{len(lost)} entries of bookie {bookie} have no good copy elsewhere ({some}): {why}"
+    problem = EntriesWithoutCopy(f"{len(lost)} entries of bookie {bookie} have no good copy elsewhere ({some}): {why}")
+    problem.entries = tuple(lost)
+    return problem

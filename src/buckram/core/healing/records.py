@@ -16,6 +16,8 @@ FOLDER = "underreplication"
 LAYOUT = b'type: "BASIC"\nversion: 1\n'
 VOTE_PREFIX = "V_"
 _LEAF = "urL"
+EVERY_MEMBER = ""
+"""In a mark beside names of bookies: every copy is to be looked at, too. No bookie has this name."""
 
 
 @dataclass(frozen=True, slots=True)
