@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 
-from buckram.core.healing.status import Reason, Waiting, Why
+from buckram.core.healing.status import Waiting
 from buckram.errors import BuckramError
 from buckram.healing.board import Board
 from buckram.metadata.underreplication import Underreplication
-from buckram.sim.engine.checkers.facts import members_of
 from buckram.sim.engine.faults import FaultRunner
 from buckram.sim.engine.world import Died
+from buckram.sim.healing.reasons import entries_of
 from buckram.sim.healing.workers import Stage
 from buckram.types import EntryId, LedgerId, LedgerMetadata
 
@@ -45,16 +45,17 @@ class Ending:
                     await asyncio.sleep(0.5)
                 self.report.check("L12", machine.running, "{} does not start: {}", machine.name, machine.refused)
         await self.tree.enable(True)
+        await self.tree.set_delay(round(self.stage.healing.config.lost_bookie_delay_s))
         began = world.loop.time()
-        await asyncio.sleep(SETTLE_S)
         marked: list[LedgerId] = []
-        while world.loop.time() - began < SETTLE_S + DEADLINE_S:
+        while (passed_s := world.loop.time() - began) < SETTLE_S + DEADLINE_S:
             if await self.board.brake() is not None:
                 await self.board.proceed()
-            marked = [ledger async for ledger in self.tree.marked()]
-            if not marked:
-                break
-            await asyncio.sleep(2.0)
+            elif passed_s > SETTLE_S:
+                marked = [ledger async for ledger in self.tree.marked()]
+                if not marked:
+                    break
+            await asyncio.sleep(4.0)
         await self._judge(marked)
         self.stage.finished = True
         if not self.report.violations:
@@ -65,6 +66,8 @@ class Ending:
         for ledger in self.stage.ledgers:
             metadata = self.world.judge.facts.ledger(ledger).metadata
             if metadata is None:
+                left = ledger in marked and ledger not in self.stage.rules.unreadable
+                self.report.check("L12", not left, "ledger {} is deleted and stays marked", ledger)
                 continue
             lost = self._lost_members(metadata)
             if ledger in marked:
@@ -72,24 +75,15 @@ class Ending:
                 self._check_reasons(ledger, metadata, said.get(ledger))
                 continue
             self.report.check("L12", not lost, "ledger {} has no mark and still names {}", ledger, lost)
-            if metadata.closed:
+            if metadata.closed and not (ledger in self.stage.rules.gone and ledger in self.stage.rules.unreadable):
                 self._check_copies(ledger, metadata)
 
     def _lost_members(self, metadata: LedgerMetadata) -> list[str]:
         return [b for f in metadata.fragments for b in f.ensemble if b in self.stage.rules.lost]
 
-    def _entries(self, metadata: LedgerMetadata, ledger: LedgerId) -> list[tuple[EntryId, tuple[str, ...]]]:
-        last = metadata.last_entry if metadata.last_entry is not None else -1
-        ends = [f.first_entry - 1 for f in metadata.fragments[1:]] + [last]
-        return [
-            (entry, members_of(fragment, metadata, entry))
-            for fragment, end in zip(metadata.fragments, ends, strict=True)
-            for entry in range(fragment.first_entry, end + 1)
-        ]
-
     def _check_copies(self, ledger: LedgerId, metadata: LedgerMetadata) -> None:
         """A member that was never lost may lack an entry above its Qa copies: no auditor marks that."""
-        for entry, members in self._entries(metadata, ledger):
+        for entry, members in entries_of(metadata):
             copies = self.stage.rules.copies(ledger, entry, members)
             self.report.check(
                 "L12",
@@ -108,34 +102,11 @@ class Ending:
         for reason in waiting.reasons if waiting is not None else ():
             self.report.check(
                 "reason",
-                self._is_true(ledger, metadata, reason),
+                self.stage.rules.reasons.is_true_at_the_end(ledger, metadata, reason),
                 "ledger {} waits and it is not true: {}",
                 ledger,
                 reason,
             )
-
-    def _is_true(self, ledger: LedgerId, metadata: LedgerMetadata, reason: Reason) -> bool:
-        if reason.why is Why.NO_BOOKIE:
-            there = [machine.name for machine in self.world.machines.values() if machine.running]
-            return any(
-                any(b in self.stage.rules.lost for b in fragment.ensemble)
-                and len([b for b in there if b not in fragment.ensemble])
-                < len([b for b in fragment.ensemble if b in self.stage.rules.lost])
-                for fragment in metadata.fragments
-            )
-        if reason.why in (Why.NO_GOOD_COPY, Why.COPY_AWAY) and metadata.closed:
-            copies = [
-                self.stage.rules.copies(ledger, entry, members)
-                for entry, members in self._entries(metadata, ledger)
-                if any(first <= entry <= last for first, last in reason.entries)
-            ]
-            return bool(copies) and not any(copies)
-        if reason.why is Why.COPY_AWAY:
-            return bool(self._lost_members(metadata))
-        if reason.why is Why.WRITER_LIVES:
-            # A ledger of a dead writer that lacks no member is left open: nothing but its end is missing.
-            return not metadata.closed and not self._lost_members(metadata)
-        return False
 
     # -- content
 
@@ -152,7 +123,7 @@ class Ending:
                 continue
             acked = self.stage.rules.written[ledger].acked
             end = metadata.last_entry if metadata.last_entry is not None else -1
-            left = {e for e, members in self._entries(metadata, ledger) if self.stage.rules.copies(ledger, e, members)}
+            left = {e for e, members in entries_of(metadata) if self.stage.rules.copies(ledger, e, members)}
             above = [entry for entry in acked if entry > end]
             self.report.check("content", not above, "ledger {} ends at {}, acknowledged: {}", ledger, end, above)
 

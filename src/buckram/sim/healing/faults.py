@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
 
 from buckram.errors import BuckramError
-from buckram.healing.board import Board
 from buckram.metadata.underreplication import Underreplication
-from buckram.sim.engine.faults import FaultRunner
+from buckram.seams import KeyStore
 from buckram.sim.engine.metadata import HOST
 from buckram.sim.engine.world import Machine
 from buckram.sim.healing.rules import REPLICATOR
 from buckram.sim.healing.workers import Stage
 
 
+class Operation(Protocol):
+    """Carries one fault out."""
+
+    def __call__(self, operator: Operator, /) -> Awaitable[None]: ...
+
+
 class Operator:
     """Carries out the faults of one life, and the words of its operator."""
 
-    def __init__(self, stage: Stage, runner: FaultRunner, tree: Underreplication, board: Board) -> None:
-        self.stage, self.world, self.runner, self.tree, self.board = stage, stage.world, runner, tree, board
+    def __init__(
+        self, stage: Stage, keys: KeyStore, tree: Underreplication, operations: Mapping[str, Operation]
+    ) -> None:
+        self.stage, self.world, self.keys, self.tree, self._operations = stage, stage.world, keys, tree, operations
         self.rng = random.Random(f"faults {stage.healing.seed}")
 
     async def run(self) -> None:
@@ -34,12 +42,23 @@ class Operator:
             "crash bookie": self._crash_bookie,
         }
         chosen = [known[name]() for name in self.stage.plan.faults if name in known]
+        chosen += [self._operations[name](self) for name in self.stage.plan.faults if name in self._operations]
         await asyncio.gather(self._lose(), *chosen)
 
     def _running(self) -> list[Machine]:
         return [machine for machine in self.world.machines.values() if machine.running and not machine.away]
 
-    def _members(self) -> list[Machine]:
+    def closed_ledgers(self) -> list[int]:
+        facts = self.world.judge.facts.ledgers
+        return [one for one in self.stage.ledgers if (m := facts[one].metadata) is not None and m.closed]
+
+    def machines_of(self, ledger: int) -> list[Machine]:
+        """Running members of a ledger."""
+        metadata = self.world.judge.facts.ledger(ledger).metadata
+        names = {b for f in metadata.fragments for b in f.ensemble} if metadata is not None else set()
+        return [machine for machine in self._running() if machine.name in names]
+
+    def members(self) -> list[Machine]:
         """Running bookies, of which some ledger names each if there is any such."""
         named = [
             machine
@@ -53,36 +72,47 @@ class Operator:
         ]
         return named or self._running()
 
-    async def _nap(self, most_s: float) -> None:
+    async def nap(self, most_s: float) -> None:
         await asyncio.sleep(self.rng.random() * most_s)
+
+    def lose(self, machine: Machine, text: str, *, power: bool) -> None:
+        """The bookie does not come back in this life."""
+        machine.away = True
+        self.world.faults += 1
+        self.world.trace.note("fault", f"{machine.name} {text}")
+        steady = machine.running and self.world.steady(machine.name, self.world.loop.time() - 10.0)
+        self.stage.rules.bookie_lost(machine.name, steady)
+        self.world.crash(machine, power=power)
 
     async def _lose(self) -> None:
         for _ in range(self.stage.healing.lost):
-            await self._nap(self.stage.plan.busy_s * 1.3)
-            machine = self.rng.choice(self._members())
-            machine.away = True
-            self.world.faults += 1
-            self.world.trace.note("fault", f"{machine.name} is lost for good")
-            self.stage.rules.lost[machine.name] = self.world.loop.time()
-            self.world.crash(machine, power=True)
-            await self._nap(30.0)
+            await self.nap(self.stage.plan.busy_s * 1.3)
+            machine = self.rng.choice(self.members())
+            self.lose(machine, "is lost for good", power=True)
+            if self.rng.random() < 0.3:
+                machine.device.wipe()
+                self.world.judge.facts.bookie(machine.name).wiped = True
+                started = await self.world.boot(machine)
+                self.world.report.check("L12", not started, "{} serves from an empty disk", machine.name)
+                self.world.report.situation("an empty disk was refused")
+            await self.nap(30.0)
 
     async def _late_bookie(self) -> None:
         """A bookie is away for longer than the delay, and comes back with all that it had."""
-        await self._nap(self.stage.plan.busy_s)
-        machine = self.rng.choice(self._members())
+        await self.nap(self.stage.plan.busy_s)
+        machine = self.rng.choice(self.members())
         machine.away = True
         self.world.faults += 1
         self.world.trace.note("fault", f"{machine.name} is away")
         self.world.crash(machine, power=False)
-        await self._nap(25.0)
+        await self.nap(25.0)
         if machine.name not in self.stage.rules.lost:
             machine.away = False
             self.world.report.situation("a lost bookie came back")
 
     async def _crash_bookie(self) -> None:
         for _ in range(3):
-            await self._nap(12.0)
+            await self.nap(12.0)
             if self._running():
                 self.world.crash(self.rng.choice(self._running()), power=self.rng.random() < 0.3)
 
@@ -103,7 +133,7 @@ class Operator:
             if any(self.stage.rules.holds(host, one) for host in self._hosts() for one in self._ledgers()):
                 break
             await asyncio.sleep(0.02)
-        await self._nap(self.rng.choice((0.01, 0.1, 1.0)))
+        await self.nap(self.rng.choice((0.01, 0.1, 1.0)))
 
     async def _crash_worker(self) -> None:
         for _ in range(3):
@@ -115,7 +145,7 @@ class Operator:
             self.world.faults += 1
             if not process.dead:
                 process.crash()
-            await self._nap(5.0)
+            await self.nap(5.0)
 
     async def _expire_worker(self) -> None:
         for _ in range(3):
@@ -127,7 +157,7 @@ class Operator:
             if not self.world.processes[host].dead:
                 self.stage.rules.session_ends(host)
                 self.world.sessions[host].expire()
-            await self._nap(5.0)
+            await self.nap(5.0)
 
     async def _cut_worker(self) -> None:
         await self._at_a_lock()
@@ -137,7 +167,7 @@ class Operator:
         for other in others:
             self.world.fabric.block(host, other)
             self.world.fabric.block(other, host)
-        await self._nap(15.0)
+        await self.nap(15.0)
         for other in others:
             self.world.fabric.unblock(host, other)
             self.world.fabric.unblock(other, host)
@@ -149,6 +179,6 @@ class Operator:
             await self.tree.enable(False)
             if with_marks:
                 self.world.report.situation("disabled with marks")
-            await self._nap(20.0)
+            await self.nap(20.0)
         except BuckramError:
             pass

@@ -7,6 +7,7 @@ import gc
 from contextlib import AbstractContextManager, ExitStack
 
 from buckram.core.healing.records import TreePaths
+from buckram.healing import auditor
 from buckram.healing.board import Board
 from buckram.metadata.store import TreeStore
 from buckram.metadata.underreplication import Underreplication
@@ -14,11 +15,14 @@ from buckram.sim.engine.checkers.safety import Records
 from buckram.sim.engine.faults import FaultRunner
 from buckram.sim.engine.lives import LifeResult, report_broken_invariants
 from buckram.sim.engine.loop import Stuck
+from buckram.sim.engine.planting import plant
 from buckram.sim.engine.trace import Echo
 from buckram.sim.engine.world import World
+from buckram.sim.healing.actors import Deleter, Reader, Recoverer
 from buckram.sim.healing.ending import Ending
 from buckram.sim.healing.faults import Operator
 from buckram.sim.healing.names import INVARIANTS, SITUATIONS
+from buckram.sim.healing.operations import OPERATIONS
 from buckram.sim.healing.plan import HealingPlan, make_healing_plan
 from buckram.sim.healing.rules import AUDITOR, REPLICATOR, Rules
 from buckram.sim.healing.workers import Stage, Worker, Writer
@@ -36,7 +40,7 @@ class Life:
         world.judge.checkers = [checker for checker in world.judge.checkers if isinstance(checker, Records)]
         world.report.evaluated |= dict.fromkeys(INVARIANTS, 0)
         world.report.reached |= dict.fromkeys(SITUATIONS, 0)
-        rules = Rules(world, plan.config.open_ledger_grace_s)
+        rules = Rules(world, plan.config.open_ledger_grace_s, plan.config.lost_bookie_delay_s)
         world.metadata.observers.append(rules)
         self.stage = Stage(world, plan, rules)
         self.faults = FaultRunner(self.stage)
@@ -73,7 +77,16 @@ class Life:
             for machine in self.world.machines.values()
         ]
         writers = [asyncio.create_task(Writer(stage, f"w{n + 1}").run(), name=f"w{n + 1}") for n in range(plan.ledgers)]
-        chaos = asyncio.create_task(Operator(stage, self.faults, tree, board).run(), name="faults")
+        tasks += [
+            asyncio.create_task(kind(stage, f"{letter}{n + 1}").run(), name=f"{letter}{n + 1}")
+            for kind, letter, count in (
+                (Reader, "r", plan.readers),
+                (Recoverer, "c", plan.recoverers),
+                (Deleter, "d", plan.deleters),
+            )
+            for n in range(count)
+        ]
+        chaos = asyncio.create_task(Operator(stage, self.store.keys, tree, OPERATIONS).run(), name="faults")
         await asyncio.wait(writers, timeout=120.0)
         await chaos
         await Ending(stage, self.faults, tree, board).run()
@@ -109,6 +122,8 @@ def run_healing_life(
     enabled = gc.isenabled()
     gc.disable()
     with ExitStack() as stack:
+        # Lives have few ledgers: their listings shall have several pages all the same.
+        stack.enter_context(plant((auditor, "_PAGE", 2), (auditor, "_AT_ONCE", 1))())
         if mutant is not None:
             stack.enter_context(mutant)
         life = Life(plan or make_healing_plan(seed), echo)

@@ -135,8 +135,159 @@ MUTANTS: dict[str, Mutant] = {
             "open-end-unnamed",
             "reason",
             "that a ledger waits for its end is said as something else",
-            edited((f"{_REPAIR}._check", "Reason(Why.WRITER_LIVES,", "Reason(Why.OTHER,")),
+            edited(
+                (
+                    f"{_REPAIR}._end",
+                    "Reason(Why.WRITER_LIVES if there else Why.COPY_AWAY, why)",
+                    "Reason(Why.OTHER, why)",
+                )
+            ),
             120,
+        ),
+        Mutant(
+            "one-bookie-twice",
+            "H4",
+            "a member that is there takes the place of a lost one, too",
+            edited(
+                (
+                    f"{_REPAIR}._spare",
+                    "return self._services.bookies.replace(\n        fragment.ensemble, failed, "
+                    "write_quorum=metadata.write_quorum, policy=policy\n    )",
+                    "return {p: [b for b in fragment.ensemble if b not in lost][0] for p in failed}",
+                ),
+                (f"{_REPAIR}._name", "if target in present.ensemble:", "if False:"),
+            ),
+            80,
+        ),
+        Mutant(
+            "closed-before-written",
+            "H8",
+            "recovery closes a ledger before what it wrote back is acknowledged",
+            edited(
+                (
+                    "buckram.core.ledgers.recovery:WriteBack.add",
+                    "sends += self._send(position, entries)",
+                    "sends += self._send(position, entries)\n"
+                    "    if entries:\n"
+                    "        self.head = entries[-1].entry_id\n"
+                    "        self._pending.clear()",
+                )
+            ),
+            300,
+        ),
+        Mutant(
+            "half-a-listing",
+            "H10",
+            "an audit takes a listing that failed for its end",
+            edited(
+                (
+                    "buckram.healing.auditor:Auditor._walk",
+                    "await self._store.list_ledgers(after=after, limit=_PAGE)",
+                    "next((p for p in await asyncio.gather(self._store.list_ledgers(after=after, limit=_PAGE), "
+                    "return_exceptions=True) if isinstance(p, list | tuple)), [])",
+                )
+            ),
+            300,
+        ),
+        Mutant(
+            "no-delay",
+            "delay",
+            "a lost bookie's ledgers are marked at once",
+            edited(
+                (
+                    "buckram.core.healing.losses:Losses._due_at",
+                    "(0.0 if bookie in self._leaving else self._delay_s)",
+                    "0.0",
+                )
+            ),
+            80,
+        ),
+        Mutant(
+            "decommissioned-too-soon",
+            "decommission",
+            "the command ends before the ledgers of its bookie are copied",
+            edited(("buckram.healing.decommission:_wait", "while left:", "while False:")),
+            160,
+        ),
+        Mutant(
+            "one-bad-mark-stops-all",
+            "L12",
+            "a mark that nobody can read ends every audit",
+            edited(
+                (
+                    "buckram.healing.auditor:Auditor._look",
+                    "except MalformedRecord as error:  # a mark",
+                    "except KeyError as error:  # a mark",
+                )
+            ),
+            300,
+        ),
+        Mutant(
+            "check-forgotten",
+            "H7, L12",
+            "a mark that asks for all copies forgets that when names come",
+            edited(
+                (
+                    "buckram.metadata.underreplication:Underreplication.mark",
+                    "if not names or not replicas:",
+                    "if False:",
+                )
+            ),
+            300,
+        ),
+        Mutant(
+            "open-ledger-stays-marked",
+            "reason",
+            "an open ledger whose members all live waits for an end that nobody writes",
+            edited(
+                (
+                    f"{_REPAIR}._check",
+                    "        problems.pop()",
+                    "        outcome.reasons.append(Reason(Why.WRITER_LIVES, problems.pop()))",
+                )
+            ),
+            200,
+        ),
+        Mutant(
+            "no-good-copy-unnamed",
+            "reason",
+            "that entries are lost is said as something else",
+            edited(("buckram.healing.lost_entries:reasons_for", "Reason(Why.NO_GOOD_COPY,", "Reason(Why.OTHER,")),
+            160,
+        ),
+        Mutant(
+            "target-failure-unsaid",
+            "L12",
+            "a bookie that was to take copies and did not keeps no mark",
+            edited((f"{_REPAIR}._replace", "outcome.reasons.append(Reason(Why.TARGET_FAILED, str(error)))", "pass")),
+            300,
+        ),
+        Mutant(
+            "target-failure-unnamed",
+            "reason",
+            "that the target of copies failed is said as something else",
+            edited((f"{_REPAIR}._replace", "Reason(Why.TARGET_FAILED, str(error))", "Reason(Why.OTHER, str(error))")),
+            300,
+        ),
+        Mutant(
+            "unreadable-unnamed",
+            "reason",
+            "that a mark cannot be read is said as something else",
+            edited((f"{_WORKER}._take", "Reason(Why.UNREADABLE_RECORD,", "Reason(Why.OTHER,")),
+            160,
+        ),
+        Mutant(
+            "trouble-unsaid",
+            "H7",
+            "copies that could not be looked at count as good",
+            edited(
+                (
+                    f"{_REPAIR}._check",
+                    "outcome.reasons.append(Reason(why, problem))",
+                    "outcome.reasons += [Reason(why, problem)] if why is Why.NO_BOOKIE else []",
+                )
+            ),
+            300,
         ),
     )
 }

@@ -5,8 +5,17 @@ only, H4 nobody twice, H5 only under the lock, H6 marks by version, H7 no error 
 no promise, H9 disabled is disabled, H10 no audit of half a listing. M7 and L12 are those of the protocol.
 """
 
-INVARIANTS = ("H1", "H2", "H3", "H4", "H5", "H6", "H7", "H9", "M7", "L12", "brake", "reason", "content")
-"""Those that are evaluated now. H8 and H10 have no checker of their own yet: `content` notices their effects."""
+INVARIANTS = (
+    *(f"H{n}" for n in range(1, 11)),
+    "M7",
+    "L12",
+    "brake",
+    "delay",
+    "decommission",
+    "reason",
+    "content",
+)
+"""Those that are evaluated."""
 
 SITUATIONS = (
     "a member was replaced",
@@ -20,4 +29,21 @@ SITUATIONS = (
     "disabled with marks",
     "a ledger waits at the end",
     "a lost bookie came back",
+    "an empty disk was refused",
+    "an empty bookie joined",
+    "bookies were full",
+    "a bookie was decommissioned",
+    "the delay was changed",
+    "a check of copies was asked for",
+    "a mark became unreadable",
+    "a reader read beside healing",
+    "a marked ledger was recovered by another",
+    "a marked ledger was deleted",
+    "waits: no-bookie",
+    "waits: no-good-copy",
+    "waits: copy-away",
+    "waits: writer-lives",
+    "waits: target-failed",
+    "waits: unreadable-record",
+    "waits: other",
 )

@@ -11,7 +11,23 @@ from buckram.sim.engine.world import Configs
 from buckram.types import DigestType
 
 SHAPES = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (2, 2, 2), (2, 2, 1), (4, 3, 2), (4, 2, 2))
-FAULTS = ("late bookie", "crash worker", "expire worker", "cut worker", "disable", "second loss", "crash bookie")
+FAULTS = (
+    "late bookie",
+    "crash worker",
+    "expire worker",
+    "cut worker",
+    "disable",
+    "second loss",
+    "crash bookie",
+    "decommission",
+    "delay",
+    "check",
+    "bad mark",
+    "copies gone",
+    "full",
+    "new bookie",
+    "cut auditor",
+)
 
 
 @dataclass(slots=True)
@@ -25,6 +41,9 @@ class HealingPlan:
     ledgers: int
     lost: int
     """Bookies that are lost for good."""
+    readers: int = 0
+    recoverers: int = 0
+    deleters: int = 0
 
     @property
     def seed(self) -> int:
@@ -33,7 +52,7 @@ class HealingPlan:
     def __str__(self) -> str:
         return (
             f"{self.cluster}, {self.auditors} auditors, {self.replicators} replicators, {self.ledgers} ledgers, "
-            f"{self.lost} lost"
+            f"{self.lost} lost, {self.readers}+{self.recoverers}+{self.deleters} readers, recoverers and deleters"
         )
 
 
@@ -46,7 +65,7 @@ def make_healing_plan(seed: int) -> HealingPlan:
         net=NetConfig(connect_timeout_s=1.0, request_timeout_s=1.0, sweep_interval_s=0.25),
         client=ClientConfig(idle_lac_ms=10.0, speculative_read_ms=20.0, quarantine_s=0.5),
     )
-    faults = rng.sample(FAULTS, rng.choice((0, 1, 1, 2, 3)))
+    faults = rng.sample(FAULTS, rng.choice((0, 1, 2, 3, 4)))
     cluster = Plan(seed, max(3, bookies), shape, rng.choice((DigestType.CRC32C, DigestType.MAC)), configs, faults)
     cluster.entries, cluster.busy_s = rng.choice((1, 5, 12, 30)), rng.choice((2.0, 6.0, 12.0))
     cluster.metadata = rng.choice(("memory", "memory", "zk+longhierarchical"))
@@ -59,4 +78,12 @@ def make_healing_plan(seed: int) -> HealingPlan:
         retry_s=1.0,
     )
     lost = 2 if "second loss" in faults else 1
-    return HealingPlan(cluster, config, rng.choice((1, 2, 2)), rng.choice((1, 2, 3)), rng.choice((2, 4, 6)), lost)
+    plan = HealingPlan(cluster, config, rng.choice((1, 2, 2)), rng.choice((1, 2, 3)), rng.choice((2, 4, 6)), lost)
+    plan.readers, plan.recoverers = rng.choice((0, 1)), rng.choice((0, 0, 1))
+    plan.deleters = rng.choice((0, 0, 1))
+    return plan
+
+
+def most_bookies(cluster: Plan) -> int:
+    """So many bookies a life has at most, those that join included."""
+    return cluster.bookies + 2

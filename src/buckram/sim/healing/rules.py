@@ -5,14 +5,17 @@ They see the metadata store and the disks, never the state inside a worker. Not 
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 
-from buckram.core.healing.records import TreePaths, ledger_of, parse_holder
+from buckram.core.healing.records import EVERY_MEMBER, TreePaths, ledger_of, parse_delay, parse_holder, parse_mark
 from buckram.core.healing.status import Waiting, parse_waiting
 from buckram.core.ledgers.metadata_codec import parse
+from buckram.errors import MalformedRecord
 from buckram.seams import KeyValue
 from buckram.sim.engine.checkers.facts import fragment_of, members_of
 from buckram.sim.engine.world import World
+from buckram.sim.healing.reasons import Reasons, entries_of
 from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState
 
 REPLICATOR = "h"
@@ -38,7 +41,7 @@ class Written:
 class Rules:
     """An engine.metadata.MetadataObserver."""
 
-    def __init__(self, world: World, grace_s: float) -> None:
+    def __init__(self, world: World, grace_s: float, delay_s: float) -> None:
         self.world, self.report, self._now = world, world.report, world.loop.time
         self.paths, self._grace_s = TreePaths(""), grace_s
         self.written: dict[LedgerId, Written] = {}
@@ -49,6 +52,18 @@ class Rules:
         self.began_at: dict[tuple[str, LedgerId], float] = {}
         self.disabled_at: float | None = None
         self.brake_at: float | None = None
+        self.gone: dict[LedgerId, float] = {}
+        """Ledgers of which every bookie denies all entries, since when."""
+        self.born_at: dict[LedgerId, float] = {}
+        self.steady: set[BookieId] = set()
+        """Lost bookies that had been there without a break for long."""
+        self.delays: list[tuple[float, float]] = [(-1e9, delay_s)]
+        """Since when which delay holds."""
+        self.leaving: set[BookieId] = set()
+        """Bookies that an operator takes out, or ever took."""
+        self.unreadable: dict[LedgerId, tuple[float, float]] = {}
+        """Since when, and until when, nobody could read a mark."""
+        self.reasons = Reasons(self)
 
     def began(self, who: str, ledger: LedgerId) -> None:
         """A replicator begins to look at a ledger."""
@@ -59,6 +74,41 @@ class Rules:
         for ledger in self.world.judge.facts.ledgers:
             if self.holds(who, ledger):
                 self.lock_gone_at[ledger, who] = self._now()
+
+    # -- what a life tells
+
+    def bookie_lost(self, bookie: BookieId, steady: bool) -> None:
+        self.lost[bookie] = self._now()
+        if steady:
+            self.steady.add(bookie)
+
+    def decommissioned(self, bookie: BookieId) -> None:
+        """The operator's command says that nothing depends on the bookie any more."""
+        self.report.situation("a bookie was decommissioned")
+        for ledger, facts in self.world.judge.facts.ledgers.items():
+            named = facts.metadata is not None and any(bookie in f.ensemble for f in facts.metadata.fragments)
+            self.report.check("decommission", not named, "ledger {} names {}, which is out", ledger, bookie)
+
+    def there(self) -> list[LedgerId]:
+        """Ledgers that have been there for a while."""
+        facts = self.world.judge.facts.ledgers
+        return [
+            one
+            for one, at in self.born_at.items()
+            if self._now() - at > UNDER_WAY_S and one in facts and facts[one].metadata is not None
+        ]
+
+    def audited(self, who: str, before: list[LedgerId], seen: int) -> None:
+        """An audit came to its end: it must have seen every ledger that was there all the time."""
+        stayed = [one for one in before if self.world.judge.facts.ledger(one).metadata is not None]
+        self.report.check("H10", seen >= len(stayed), "{} audited {} of {} ledgers", who, seen, len(stayed))
+
+    def is_marked(self, ledger: LedgerId) -> bool:
+        return self.world.metadata.peek(self.paths.mark(ledger)) is not None
+
+    def has_entries(self, ledger: LedgerId) -> bool:
+        metadata = self.world.judge.facts.ledger(ledger).metadata
+        return metadata is not None and metadata.last_entry is not None and metadata.last_entry >= 0
 
     # -- metadata.MetadataObserver
 
@@ -77,7 +127,15 @@ class Rules:
             self.brake_at = self._now() if on else None
         elif "/healing/waiting/" in key:
             if new is not None:
-                self._check_losses(parse_waiting(key, int(leaf), new.value))
+                waiting = parse_waiting(key, int(leaf), new.value)
+                self._check_losses(waiting)
+                self.reasons.said(waiting)
+        elif key == self.paths.delay and new is not None:
+            self.delays.append((self._now(), parse_delay(key, new.value)))
+        elif key.endswith("/healing/leaving") and new is not None:
+            self.leaving |= set(json.loads(new.value)["bookies"])
+        elif old is None and new is not None and (born := self.world.stores.layout.ledger_of(key)) is not None:
+            self.born_at[born] = self._now()
         elif who.startswith(REPLICATOR) and old is not None and new is not None:
             ledger = self.world.stores.layout.ledger_of(key)
             if ledger is not None:
@@ -114,8 +172,17 @@ class Rules:
             if old is not None:
                 self.report.situation("a mark was made anew")
             self.marked_at[ledger] = self._now()
+            self._note_unreadable(ledger, new)
+            if who.startswith(AUDITOR):
+                self._check_delay(who, ledger, old, new)
             return
+        if ledger in self.unreadable:
+            self.unreadable[ledger] = self.unreadable[ledger][0], min(self._now(), self.unreadable[ledger][1])
+        if not who.startswith(REPLICATOR):
+            return  # an operator deletes one that nobody can read
         self.report.situation("a mark was taken back")
+        if old is not None:
+            self._check_unmarked(who, ledger, old)
         began, marked = self.began_at.get((who, ledger), -1.0), self.marked_at.get(ledger, 0.0)
         self.report.check(
             "H6",
@@ -126,6 +193,65 @@ class Rules:
             marked,
             began,
         )
+
+    def _note_unreadable(self, ledger: LedgerId, mark: KeyValue) -> None:
+        try:
+            parse_mark(self.paths.mark(ledger), ledger, mark.value, 0)
+        except MalformedRecord:
+            self.unreadable[ledger] = self._now(), 1e9
+
+    def _check_delay(self, who: str, ledger: LedgerId, old: KeyValue | None, new: KeyValue) -> None:
+        """A bookie that had been there is waited for as long as the delay says, unless an operator takes it out."""
+        key, now = self.paths.mark(ledger), self._now()
+        before = parse_mark(key, ledger, old.value, 0).replicas if old is not None else ()
+        since = [at for at, _ in self.delays if at < now - UNDER_WAY_S][-1]
+        least_s = min(delay for at, delay in self.delays if at >= since)
+        for bookie in parse_mark(key, ledger, new.value, 0).replicas:
+            if bookie in before or bookie not in self.steady or bookie in self.leaving:
+                continue
+            away_s = now - self.lost[bookie]
+            text = "{} marks ledger {} for {} after {:.1f} s, the delay is {}"
+            self.report.check("delay", away_s >= least_s, text, who, ledger, bookie, away_s, least_s)
+
+    def _check_unmarked(self, who: str, ledger: LedgerId, old: KeyValue) -> None:
+        """L12: whoever takes a mark back leaves nothing undone that it asked for."""
+        key, metadata = self.paths.mark(ledger), self.world.judge.facts.ledger(ledger).metadata
+        try:
+            mark = parse_mark(key, ledger, old.value, 0)
+        except MalformedRecord:
+            self.report.check("H6", False, "{} deletes the mark of {} that it cannot read", who, ledger)
+            return
+        if metadata is None:
+            return
+        named = {bookie for fragment in metadata.fragments for bookie in fragment.ensemble}
+        left = sorted(bookie for bookie in mark.replicas if bookie in named and bookie in self.lost)
+        self.report.check("L12", not left, "{} deletes the mark of {}, which still names {}", who, ledger, left)
+        began = self.began_at.get((who, ledger), -1.0)
+        if (mark.replicas and EVERY_MEMBER not in mark.replicas) or not metadata.closed:
+            return
+        silent = [b for b in sorted(named) if not self._answered_since(b, began) and b not in self.lost]
+        text = "{} says that the copies of ledger {} are good, and {} did not answer"
+        self.report.check("H7", not silent or not self.has_entries(ledger), text, who, ledger, silent)
+        gone = self.gone.get(ledger, began) < began and ledger not in self.unreadable
+        self.report.check("H7", not gone, text, who, ledger, "any member")
+
+    def _answered_since(self, bookie: BookieId, began: float) -> bool:
+        machine = self.world.machines[bookie]
+        return machine.running or not self.world.steady(bookie, began)
+
+    def _check_end(self, who: str, ledger: LedgerId, new: LedgerMetadata) -> None:
+        """H8: an end is not below what the last fragment says, and what lies below it has Qa copies on disks."""
+        last = new.last_entry if new.last_entry is not None else -1
+        first = new.last_fragment.first_entry
+        self.report.check("H8", last >= first - 1, "{} ends ledger {} at {}, below {}", who, ledger, last, first)
+        written = self.written.get(ledger)
+        acked = max(written.acked, default=-1) if written is not None else -1
+        self.report.check("H8", last >= acked, "{} ends ledger {} at {}, acknowledged: {}", who, ledger, last, acked)
+        for entry, members in entries_of(new):
+            copies = sum(bool(self._on_disk(bookie, ledger, [entry])) for bookie in members)
+            text = "{} ends ledger {} while entry {} has {} copies on {}"
+            holds = copies >= new.ack_quorum or any(bookie in self.lost for bookie in members)
+            self.report.check("H8", holds, text, who, ledger, entry, copies, members)
 
     def _check_losses(self, waiting: Waiting) -> None:
         """H7: an entry is called lost only if no member that may come back has it."""
@@ -152,6 +278,8 @@ class Rules:
         return gone is not None and self._now() - gone < STOPPED_S
 
     def _ledger_changed(self, who: str, ledger: LedgerId, old: LedgerMetadata, new: LedgerMetadata) -> None:
+        if old.state is not LedgerState.CLOSED and new.state is LedgerState.CLOSED:
+            self._check_end(who, ledger, new)
         self.report.check("H5", self._holds_lock(who, ledger), "{} changes ledger {} without its lock", who, ledger)
         for fragment in new.fragments:
             twice = len(set(fragment.ensemble)) < len(fragment.ensemble)
@@ -203,8 +331,11 @@ class Rules:
 
     def held(self, bookie: BookieId, ledger: LedgerId, entries: list[EntryId]) -> set[EntryId]:
         """Which of these the bookie would have after a loss of power; none if it is lost for good."""
-        if bookie in self.lost or not entries:
+        if bookie in self.lost or ledger in self.gone or not entries:
             return set()
+        return self._on_disk(bookie, ledger, entries)
+
+    def _on_disk(self, bookie: BookieId, ledger: LedgerId, entries: list[EntryId]) -> set[EntryId]:
         found = self.world.judge._inspector.entries_on_disk(bookie, ledger, entries) or {}
         return {entry for entry, there in found.items() if there}
 

@@ -12,7 +12,7 @@ from buckram.errors import BuckramError
 from buckram.healing.auditor import Auditor
 from buckram.healing.replicator import Replicator
 from buckram.sim.engine.plan import Plan
-from buckram.sim.engine.world import Died, World
+from buckram.sim.engine.world import Died, Machine, World
 from buckram.sim.healing.plan import HealingPlan
 from buckram.sim.healing.rules import REPLICATOR, Rules, Written
 from buckram.types import LedgerId
@@ -26,6 +26,8 @@ class Stage:
     healing: HealingPlan
     rules: Rules
     ledgers: list[LedgerId] = field(default_factory=list)
+    newcomers: list[Machine] = field(default_factory=list)
+    """Bookies that joined since the life began."""
     over: bool = False
     """Faults and writers end."""
     finished: bool = False
@@ -56,7 +58,7 @@ class Worker:
     async def _work(self, client: Client) -> None:
         config = self.stage.healing.config
         if not self.host.startswith(REPLICATOR):
-            await Auditor(client, self.host, config).run()
+            await self._audit(Auditor(client, self.host, config))
             return
         replicator = Replicator(client, self.host, config)
         rules, run = self.stage.rules, replicator._repair.run
@@ -70,6 +72,18 @@ class Worker:
 
         replicator._repair.run = watched  # type: ignore[method-assign]  # of this one only
         await replicator.run()
+
+    async def _audit(self, auditor: Auditor) -> None:
+        walk, rules = auditor._walk, self.stage.rules
+
+        async def watched(due: Any) -> Any:
+            before = rules.there()
+            index = await walk(due)
+            rules.audited(self.host, before, index.ledgers)
+            return index
+
+        auditor._walk = watched  # type: ignore[method-assign]  # of this one only
+        await auditor.run()
 
 
 class Writer:

@@ -1,0 +1,98 @@
+"""Clients beside self-healing: one reads ledgers as they are written, one recovers them, one deletes them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from buckram.client.client import Client
+from buckram.errors import BuckramError
+from buckram.sim.engine.world import Died
+from buckram.sim.healing.workers import Stage
+from buckram.types import LedgerId
+
+
+class Actor:
+    """A host whose client does one thing now and then, until the life ends."""
+
+    what = ""
+    left = 1000
+    """So many acts are left."""
+
+    def __init__(self, stage: Stage, host: str) -> None:
+        self.stage, self.world, self.host = stage, stage.world, host
+        self.rng = random.Random(f"{stage.healing.seed} {host}")
+
+    async def run(self) -> None:
+        try:
+            client = await self.world.client(self.host)
+            await self.world.join(self.world.processes[self.host], self._work(client), self.what)
+        except (BuckramError, Died) as error:
+            self.world.trace.note(self.host, f"ends: {error!r}")
+
+    async def _work(self, client: Client) -> None:
+        while not self.stage.over and self.left:
+            await asyncio.sleep(self.rng.random() * self.stage.plan.busy_s)
+            if not self.stage.ledgers or self.stage.over:
+                continue
+            ledger = self.rng.choice(self.stage.ledgers)
+            self.left -= 1
+            try:
+                await self.act(client, ledger)
+            except BuckramError as error:
+                self.world.trace.note(self.host, f"ledger {ledger}: {error!r}")
+
+    async def act(self, client: Client, ledger: LedgerId) -> None:
+        raise NotImplementedError
+
+
+class Reader(Actor):
+    """Reads what is confirmed, and compares it with what was written."""
+
+    what = "reader"
+
+    async def act(self, client: Client, ledger: LedgerId) -> None:
+        reader = await client.open(ledger, password=b"")
+        try:
+            if reader.last_confirmed >= 0:
+                first = self.rng.randrange(reader.last_confirmed + 1)
+                for entry in await reader.read(first, reader.last_confirmed):
+                    wanted = self.stage.rules.written[ledger].acked.get(entry.entry_id)
+                    same = wanted is None or bytes(entry.payload) == wanted
+                    text = "{} read another entry {} of ledger {}"
+                    self.world.report.check("content", same, text, self.host, entry.entry_id, ledger)
+                self.world.report.situation("a reader read beside healing")
+        finally:
+            await reader.close()
+
+
+class Recoverer(Actor):
+    """Recovers a ledger, whoever writes it."""
+
+    what = "recoverer"
+
+    async def act(self, client: Client, ledger: LedgerId) -> None:
+        metadata = self.world.judge.facts.ledger(ledger).metadata
+        if metadata is None or metadata.closed:
+            return
+        if self.stage.rules.is_marked(ledger):
+            self.world.report.situation("a marked ledger was recovered by another")
+        await (await client.recover(ledger, password=b"")).close()
+        await asyncio.sleep(self.stage.plan.busy_s)
+
+
+class Deleter(Actor):
+    """Deletes ledgers, rather those that healing works on."""
+
+    what = "deleter"
+    left = 3
+
+    async def act(self, client: Client, ledger: LedgerId) -> None:
+        marked = [one for one in self.stage.ledgers if self.stage.rules.is_marked(one)]
+        ledger = self.rng.choice(marked) if marked and self.rng.random() < 0.5 else ledger
+        if self.world.judge.facts.ledger(ledger).metadata is None:
+            return
+        if self.stage.rules.is_marked(ledger):
+            self.world.report.situation("a marked ledger was deleted")
+        await client.delete(ledger, password=b"")
+        await asyncio.sleep(self.stage.plan.busy_s * 2)

@@ -1,0 +1,198 @@
+"""What operators do in a life of self-healing, and what happens to disks and records meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from contextlib import suppress
+
+from buckram.client.client import Client
+from buckram.core.wire import bookkeeper_pb2 as pb
+from buckram.errors import BuckramError, Code
+from buckram.healing.decommission import decommission
+from buckram.sim.engine.metadata import HOST
+from buckram.sim.engine.transport import Connection
+from buckram.sim.engine.world import Died
+from buckram.sim.healing.faults import Operation, Operator
+from buckram.sim.healing.plan import most_bookies
+from buckram.types import LedgerId
+
+_ANSWER = struct.Struct(">IBBHiqq")
+_READ, _BATCH = 2, 7
+"""Operations of the v2 wire that read one entry, or several."""
+
+
+async def decommission_one(op: Operator) -> None:
+    """Stop a bookie for good and take it out with the operator's command, tried again while it does not end well."""
+    await op.nap(op.stage.plan.busy_s * 1.5)
+    machine = op.rng.choice(op.members())
+    op.lose(machine, "is stopped for good", power=False)
+    for _ in range(20):
+        await asyncio.sleep(4.0)  # its session ends
+        if op.stage.over:
+            return
+        try:
+            client = await op.world.client("o1")
+            done = await op.world.join(op.world.processes["o1"], _decommission(client, machine.name), "decommission")
+        except (BuckramError, Died) as error:
+            op.world.trace.note("o1", f"decommission {machine.name}: {error!r}")
+            continue
+        if done:
+            op.stage.rules.decommissioned(machine.name)
+            return
+
+
+async def _decommission(client: Client, bookie: str) -> bool:
+    async with asyncio.timeout(60.0):
+        return (await decommission(client, bookie, lambda left, all_: None)).done
+
+
+async def change_delay(op: Operator) -> None:
+    """The delay becomes longer or shorter while bookies are lost, or an audit is asked for by the same one."""
+    for _ in range(op.rng.choice((1, 2, 3))):
+        await op.nap(op.stage.plan.busy_s)
+        try:
+            await op.tree.set_delay(op.rng.choice((0, 2, 6, 12)))
+            op.world.report.situation("the delay was changed")
+        except BuckramError:
+            pass
+
+
+async def ask_check(op: Operator) -> None:
+    """Mark ledgers without a name: all their copies are to be looked at. A member does not answer meanwhile."""
+    for _ in range(3):
+        await op.nap(10.0)
+        closed = op.closed_ledgers()
+        if not closed or op.stage.over:
+            continue
+        ledger = op.rng.choice(closed)
+        machine = op.rng.choice(op.machines_of(ledger) or op.members())
+        if op.rng.random() < 0.6 and machine.running:
+            op.world.crash(machine, power=False)
+        try:
+            await op.tree.mark(ledger, (), 0)
+            op.world.report.situation("a check of copies was asked for")
+        except BuckramError:
+            pass
+
+
+async def spoil_mark(op: Operator) -> None:
+    """A mark becomes something that nobody can read. Sometimes an operator deletes it, as the error says."""
+    for _ in range(60):
+        await asyncio.sleep(0.5)
+        marked = [ledger for ledger in op.stage.ledgers if op.stage.rules.is_marked(ledger)]
+        if marked:
+            break
+    else:
+        return
+    ledger = op.rng.choice(marked)
+    key = op.tree.paths.mark(ledger)
+    try:
+        await op.keys.set(key, b"\xff nonsense", (await op.keys.get(key)).version)
+        op.world.report.situation("a mark became unreadable")
+        if op.rng.random() < 0.5:
+            await asyncio.sleep(15.0)
+            await op.keys.delete(key, (await op.keys.get(key)).version)
+    except BuckramError:
+        pass
+
+
+class Denying:
+    """A network.Tamperer: the bookie denies every entry of one ledger, as if its files had never had them."""
+
+    def __init__(self, ledger: LedgerId) -> None:
+        self._ledger = ledger
+
+    def request(self, conn: Connection, frame: bytes) -> bytes | None:
+        return frame
+
+    def answer(self, conn: Connection, frame: bytes) -> bytes | None:
+        if frame[4] <= 2:
+            if frame[5] not in (_READ, _BATCH) or len(frame) < 28:
+                return frame
+            ledger, entry = struct.unpack_from(">qq", frame, 12)
+            if ledger != self._ledger:
+                return frame
+            if frame[5] == _BATCH:
+                packet = frame[4:8] + Code.NO_ENTRY.v2.to_bytes(4, "big") + frame[12:36]
+                return len(packet).to_bytes(4, "big") + packet
+            return _ANSWER.pack(24, 2, 2, 0, Code.NO_ENTRY.v2, ledger, entry)
+        message = pb.Response()
+        message.ParseFromString(frame[4:])
+        if not message.HasField("readResponse") or message.readResponse.ledgerId != self._ledger:
+            return frame
+        message.status = message.readResponse.status = pb.ENOENTRY
+        message.readResponse.ClearField("body")
+        body: bytes = message.SerializeToString()
+        return struct.pack(">I", len(body)) + body
+
+
+async def deny_ledger(op: Operator) -> None:
+    """All that any bookie had of a closed ledger is gone, and a check of its copies is asked for."""
+    for _ in range(60):
+        await asyncio.sleep(0.5)
+        if closed := [ledger for ledger in op.closed_ledgers() if op.stage.rules.has_entries(ledger)]:
+            break
+    else:
+        return
+    ledger = op.rng.choice(closed)
+    op.stage.rules.gone[ledger] = op.world.loop.time()
+    for machine in op.world.machines.values():
+        op.world.fabric.tamperers[machine.host] = Denying(ledger)
+    op.world.trace.note("fault", f"every copy of ledger {ledger} is gone")
+    for _ in range(20):
+        with suppress(BuckramError):
+            await op.tree.mark(ledger, (), 0)
+            return
+        await asyncio.sleep(1.0)
+
+
+async def fill_bookies(op: Operator) -> None:
+    """Disks have hardly any space for a while, rather those of bookies that could take copies."""
+    await op.nap(op.stage.plan.busy_s)
+    machines = list(op.world.machines.values())
+    op.rng.shuffle(machines)
+    filled = machines[: op.rng.choice((1, 2, len(machines)))]
+    before = [machine.device.model.total_bytes for machine in filled]
+    for machine in filled:
+        machine.device.model.total_bytes = machine.device.model.used_bytes() + op.rng.choice((0, 1024, 20_000))
+    op.world.faults += 1
+    op.world.report.situation("bookies were full")
+    await asyncio.sleep(10.0 + op.rng.random() * 10.0)
+    for machine, total in zip(filled, before, strict=True):
+        machine.device.model.total_bytes = total
+
+
+async def add_bookie(op: Operator) -> None:
+    """An empty bookie joins."""
+    await op.nap(op.stage.plan.busy_s * 2)
+    world = op.world
+    if len(world.machines) >= most_bookies(op.stage.plan):
+        return
+    machine = world.add_machine(f"b{len(world.machines) + 1}")
+    if await world.boot(machine):
+        world.report.situation("an empty bookie joined")
+    op.stage.newcomers.append(machine)
+
+
+async def cut_auditor(op: Operator) -> None:
+    """Requests of an auditor fail now and then, also in the middle of an audit."""
+    for _ in range(6):
+        await op.nap(4.0)
+        for host in [host for host in op.world.processes if host[0] == "a"]:
+            op.world.fabric.block(host, HOST)
+            await asyncio.sleep(op.rng.choice((0.5, 6.0)))
+            op.world.fabric.unblock(host, HOST)
+
+
+OPERATIONS: dict[str, Operation] = {
+    "decommission": decommission_one,
+    "delay": change_delay,
+    "check": ask_check,
+    "bad mark": spoil_mark,
+    "copies gone": deny_ledger,
+    "full": fill_bookies,
+    "new bookie": add_bookie,
+    "cut auditor": cut_auditor,
+}
+"""Faults of this module by name."""
