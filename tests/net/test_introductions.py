@@ -30,15 +30,21 @@ class Known:
     """What a client knows of b1."""
 
     address: BookieAddress | None
-    expected: Expected = EXPECTED
+    expect: Expected = EXPECTED
     met: list[Identity] = field(default_factory=list)
     strangers: list[BookieId] = field(default_factory=list)
     refuse: BuckramError | None = None
 
-    def meet(self, bookie_id: BookieId, identity: Identity) -> None:
+    def expected(self, bookie_id: BookieId) -> Expected:
+        return self.expect
+
+    def on_identity(self, bookie_id: BookieId, identity: Identity) -> None:
         self.met.append(identity)
         if self.refuse is not None:
             raise self.refuse
+
+    def on_stranger(self, bookie_id: BookieId) -> None:
+        self.strangers.append(bookie_id)
 
 
 Pool = tuple[BookiePool, Known]
@@ -51,7 +57,7 @@ async def make(peer: Peer) -> AsyncIterator[Callable[..., Pool]]:
     def build(identity: Identity | None = MINE, wire: int = 2) -> Pool:
         peer.identity = identity
         known = Known(peer.address)
-        introductions = Introductions(lambda _: known.expected, known.meet, known.strangers.append)
+        introductions = Introductions(known)
         pool = BookiePool(
             production_runtime(1), QUICK, lambda _: known.address, wire_protocol=wire, introductions=introductions
         )
@@ -82,7 +88,7 @@ async def test_the_introduction_comes_first_on_every_connection(
     connections = 2 if wire == 2 else 1
     assert introductions_in(peer) == connections
     assert isinstance(peer.seen[0][1], GetBookieInfo)
-    assert peer.seen[0][1].introduction == known.expected.introduction
+    assert peer.seen[0][1].introduction == known.expect.introduction
     assert known.met == [MINE] * connections
 
 
@@ -143,14 +149,14 @@ async def test_a_stranger_is_not_there(
 
 async def test_who_need_not_answer_is_served_without(peer: Peer, make: Callable[..., Pool]) -> None:
     pool, known = make(None)
-    known.expected = replace(known.expected, must_answer=False)
+    known.expect = replace(known.expect, must_answer=False)
     store(peer, 7, 1)
     assert (await pool.call("b1", Read(7, 0))).code is Code.OK
     peer.identity = Identity("d", "b1", "i")
     with pytest.raises(WrongBookie, match="cluster d"):
         await pool.call("b1", Force(7))
     # The cluster requires it from now on: an open connection to who never said it ends.
-    known.expected = replace(known.expected, must_answer=True)
+    known.expect = replace(known.expect, must_answer=True)
     pool.review()
     await until(lambda: peer.lost == 2)
     peer.identity = None
@@ -193,7 +199,7 @@ async def test_an_open_connection_ends_when_the_registration_has_another_incarna
     pool, known = make()
     sink = Sink()
     await sent_and_held(peer, pool, sink)
-    known.expected = Expected(Introduction("c", "b1", "reborn"), must_answer=True)
+    known.expect = Expected(Introduction("c", "b1", "reborn"), must_answer=True)
     known.address = BookieAddress(peer.address.host, peer.address.port)  # as in a list that was read anew
     pool.lane("b1").send(*framed(7, 4, 1), [(sink, 0, 4, 4)])
     peer.release()
@@ -212,7 +218,7 @@ async def test_what_waits_for_a_bookie_does_not_go_to_one_that_was_born_again(
     call = asyncio.create_task(pool.call("b1", Force(7)))
     await asyncio.sleep(0)
     # Registered anew while they wait for the connection: right is who answers, but they were for another one.
-    known.expected = Expected(Introduction("c", "b1", "reborn"), must_answer=True)
+    known.expect = Expected(Introduction("c", "b1", "reborn"), must_answer=True)
     peer.identity = Identity("c", "b1", "reborn")
     with pytest.raises(WrongBookie, match="incarnation reborn by now, and this was for i"):
         await call
@@ -229,7 +235,7 @@ async def test_what_waits_is_for_who_answered_last_where_no_registration_names_o
     peer: Peer, make: Callable[..., Pool]
 ) -> None:
     pool, known = make()
-    known.expected = Expected(Introduction("c", "b1"), must_answer=True)
+    known.expect = Expected(Introduction("c", "b1"), must_answer=True)
     sink = Sink()
     pool.lane("b1").send(*framed(7, 1, 1), [(sink, 0, 1, 1)])
     await sink.count(1)
@@ -244,7 +250,7 @@ async def test_what_waits_is_for_who_answered_last_where_no_registration_names_o
 
 async def test_one_that_proved_nothing_is_not_waited_for_where_it_was(peer: Peer, make: Callable[..., Pool]) -> None:
     pool, known = make(None)
-    known.expected = replace(known.expected, must_answer=False)
+    known.expect = replace(known.expect, must_answer=False)
     sink = Sink()
     await sent_and_held(peer, pool, sink)
     known.address = BookieAddress("127.0.0.1", 1)

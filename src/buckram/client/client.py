@@ -123,10 +123,12 @@ class Client(NotBlocking):
         bookies = BookieWatcher(runtime, store, config)
         past = Past(store)
         identities = Identities(store, bookies, past)
-        clocks = Clocks(runtime, bookies, identities.expected)
-        identities.on_met = clocks.met
-        meet = Introductions(identities.expected, identities.met, identities.stranger)
-        pool = BookiePool(runtime, net, bookies.resolve, wire_protocol=config.wire_protocol, introductions=meet)
+        clocks = Clocks(runtime, bookies, identities)
+        identities.clocks = clocks
+        introductions = Introductions(identities)
+        pool = BookiePool(
+            runtime, net, bookies.resolve, wire_protocol=config.wire_protocol, introductions=introductions
+        )
         clocks.pool = pool
         bookies.on_change(lambda change: pool.review())
         self.services = Services(

@@ -60,6 +60,10 @@ class PendingRequest:
             connection.forget(self)
 
 
+OnLost: TypeAlias = "Callable[[Connection], None]"
+"""Called once with a connection that can no longer be used; its `error` says why."""
+
+
 class Connection(asyncio.Protocol):
     """Made by the pool as the protocol of a transport. `on_lost` is called once, when it can no longer be used."""
 
@@ -69,7 +73,7 @@ class Connection(asyncio.Protocol):
         address: BookieAddress,
         version: int,
         config: NetConfig,
-        on_lost: Callable[[Connection], None],
+        on_lost: OnLost,
     ) -> None:
         self.bookie_id = bookie_id
         self.address = address

@@ -6,7 +6,8 @@ module), and the bookie's answer (`bookie/service/dispatch.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Protocol
 
 from buckram.core.wire.introduction import Expected, Identity, objection
 from buckram.errors import BuckramError, WrongBookie
@@ -14,49 +15,68 @@ from buckram.net.connection import Connection
 from buckram.types import BookieId
 
 
-def unheard(*_: object) -> None:
-    """Nobody wants to hear of it."""
+class ExpectedIdentities(Protocol):
+    """What a process knows about the bookies it connects to, and what it does with their answers."""
+
+    def expected(self, bookie_id: BookieId) -> Expected | None:
+        """The identity that the bookie must have; None where any bookie at that address will do."""
+        ...
+
+    def on_identity(self, bookie_id: BookieId, identity: Identity) -> None:
+        """The expected bookie answered. May raise a BuckramError, which keeps the connection from being used."""
+        ...
+
+    def on_stranger(self, bookie_id: BookieId) -> None:
+        """Another bookie than the expected one answered in its place."""
+        ...
+
+
+class FixedIdentities:
+    """Identities that are known from the start; bookies that are not named may be any. Answers change nothing."""
+
+    def __init__(self, expected: Mapping[BookieId, Expected | None]) -> None:
+        self._expected = expected
+
+    def expected(self, bookie_id: BookieId) -> Expected | None:
+        return self._expected.get(bookie_id)
+
+    def on_identity(self, bookie_id: BookieId, identity: Identity) -> None:
+        """Nothing depends on it."""
+
+    def on_stranger(self, bookie_id: BookieId) -> None:
+        """The connection is refused, which is all that there is to do."""
 
 
 class Introductions:
-    """`expect` says whom to expect, and None where whoever is there will do.
+    """Compares what each new connection's peer says of itself with the identity that `identities` expects."""
 
-    `on_identity` hears of each bookie that proved to be the right one and may raise what keeps it from being used;
-    `on_stranger` of each whose place another one has taken.
-    """
-
-    def __init__(
-        self,
-        expect: Callable[[BookieId], Expected | None],
-        on_identity: Callable[[BookieId, Identity], None] = unheard,
-        on_stranger: Callable[[BookieId], None] = unheard,
-    ) -> None:
-        self._expect, self._on_identity, self._on_stranger = expect, on_identity, on_stranger
+    def __init__(self, identities: ExpectedIdentities) -> None:
+        self._identities = identities
 
     def incarnation(self, bookie_id: BookieId) -> str:
-        """The one that is expected now; "": any."""
-        expected = self._expect(bookie_id)
+        """The incarnation that is expected now; "" where any will do."""
+        expected = self._identities.expected(bookie_id)
         return "" if expected is None else expected.introduction.incarnation
 
     async def exchange(self, connection: Connection) -> None:
-        """The first exchange of a connection. WrongBookie, and what `on_identity` raises."""
+        """Make the first exchange of a connection. Raises WrongBookie, and what `on_identity` raises."""
         bookie_id = connection.bookie_id
-        expected = self._expect(bookie_id)
+        expected = self._identities.expected(bookie_id)
         if expected is None:
             return
         await connection.introduce(expected.introduction)
         # Compared with what is known now: that may have changed meanwhile.
         wrong = self.mismatch(connection)
         if wrong is not None:
-            self._on_stranger(bookie_id)
+            self._identities.on_stranger(bookie_id)
             raise wrong
         if connection.identity is not None:
-            self._on_identity(bookie_id, connection.identity)
+            self._identities.on_identity(bookie_id, connection.identity)
 
     def mismatch(self, connection: Connection) -> BuckramError | None:
         """Return the error that says why this connection must not be used, by what is known now; None if it may be."""
         said, bookie_id = connection.introduction, connection.bookie_id
-        expected = self._expect(bookie_id)
+        expected = self._identities.expected(bookie_id)
         if expected is None or said is None:
             return None
         why = objection(expected, connection.identity)

@@ -187,6 +187,10 @@ class AddLane:
         return total if self._v3 is self._main else total + self._v3.pending_bytes
 
 
+ResolveAddress = Callable[[BookieId], BookieAddress | None]
+"""Gives a bookie's present address, or None while it is not registered. Called at every request: must be cheap."""
+
+
 class BookiePool:
     """`resolve` gives a bookie's address, or None while it is not registered; it is asked at every request.
 
@@ -197,7 +201,7 @@ class BookiePool:
         self,
         runtime: Runtime,
         config: NetConfig,
-        resolve: Callable[[BookieId], BookieAddress | None],
+        resolve: ResolveAddress,
         *,
         wire_protocol: int = 2,
         introductions: Introductions | None = None,

@@ -20,13 +20,17 @@ class Cancellable(Protocol):
     def cancel(self) -> object: ...
 
 
+OnError = Callable[[BaseException], None]
+"""Called once with what a task raised, other than cancellation."""
+
+
 class TaskScope:
     """A set of tasks that ends together.
 
     A task that fails with anything but cancellation is logged and reported once to `on_error`; the others go on.
     """
 
-    def __init__(self, name: str, on_error: Callable[[BaseException], None] | None = None) -> None:
+    def __init__(self, name: str, on_error: OnError | None = None) -> None:
         self._name = name
         self._on_error = on_error
         # A dict, not a set: cancellation order must be the same in every run of the simulator.

@@ -30,7 +30,7 @@ from buckram.errors import (
     RequestTimeout,
     UnknownLedgerState,
 )
-from buckram.net.introductions import Introductions
+from buckram.net.introductions import FixedIdentities, Introductions
 from buckram.net.pace import Pace
 from buckram.net.pool import BookiePool
 from buckram.net.tasks import TaskScope
@@ -63,7 +63,8 @@ class ReplicaAuditor:
         expected = {bookie: peer.expected for bookie, peer in known.items()}
         net = net or NetConfig()
         self._batch_bytes = min(BATCH_BYTES, net.max_frame_bytes - 64 * 1024)
-        self._pool = BookiePool(runtime, net, self._addresses.get, introductions=Introductions(expected.get))
+        introductions = Introductions(FixedIdentities(expected))
+        self._pool = BookiePool(runtime, net, self._addresses.get, introductions=introductions)
         self._scope = TaskScope("audit")
         self._hung_up: dict[BookieId, int] = {}
         self._within_s = within_s

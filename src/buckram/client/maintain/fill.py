@@ -19,10 +19,10 @@ def lagging_members(
 ) -> LaggingMembers:
     """Of an open ledger: what is confirmed when a member is written to again comes from the others."""
 
-    async def fill(bookie: BookieId) -> bool:
+    async def copy_confirmed(bookie: BookieId) -> bool:
         return await fill_in(services, window.ledger_id, cell.current, digest, key, [bookie], confirmed=window.lac)
 
-    return LaggingMembers(window.absent.values(), fill, scope)
+    return LaggingMembers(window.absent.values(), copy_confirmed, scope)
 
 
 def copy_missing_of(services: Services, ledger_id: LedgerId, digest: Digest, key: bytes) -> CopyMissing:

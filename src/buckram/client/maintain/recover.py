@@ -17,10 +17,10 @@ from buckram.client.maintain.accusing import Accuser
 from buckram.client.maintain.fill import copy_missing_of
 from buckram.client.read.lac import bookie_lac
 from buckram.client.read.open import check_ledger_id, check_password, digest_of
-from buckram.client.read.reader import Reader
+from buckram.client.read.reader import OnReaderClosed, Reader
 from buckram.client.read.replicas import LedgerReads, play
 from buckram.client.shared.copies import Copies
-from buckram.client.shared.metadata_cell import MetadataCell
+from buckram.client.shared.metadata_cell import Change, MetadataCell
 from buckram.client.shared.services import Services
 from buckram.core.entries.entry import Digest, master_key
 from buckram.core.ledgers.answers import Answer, Positive, Unknown
@@ -67,7 +67,7 @@ async def recover_ledger(
     *,
     password: bytes = b"",
     digest: DigestType | None = None,
-    on_closed: Callable[[Reader], None] | None = None,
+    on_closed: OnReaderClosed | None = None,
 ) -> Reader:
     """Fence the writer, close the ledger after its last recoverable entry, and give a reader of it.
 
@@ -140,7 +140,7 @@ class _Attempt:
         self._key = key
         self._scope = TaskScope(f"recovery {ledger_id}")
         self._accuser = Accuser(services, ledger_id, digest, sealed=names_mac(metadata))
-        self._reads = LedgerReads(services, ledger_id, digest, self._scope, refused=self._accuser.looked_at)
+        self._reads = LedgerReads(services, ledger_id, digest, self._scope, on_digest_mismatch=self._accuser.looked_at)
         self._progress = asyncio.Event()
         self._error: BaseException | None = None
         self._promises = Promises(ledger_id)
@@ -148,10 +148,10 @@ class _Attempt:
         self._forward: ForwardRead | None = None
         self._shown: list[Entry] = []
         """What fencing answers brought along: copies like others."""
-        self._unheard = 0
+        self._members_asked = 0
         """Questions to members about the ledger as a whole that are not answered yet."""
 
-    async def run(self) -> Callable[[LedgerMetadata], LedgerMetadata | None]:
+    async def run(self) -> Change:
         try:
             start = await self._fence()
             back = await self._copy_forward(start)
@@ -190,15 +190,15 @@ class _Attempt:
         return fencing.start
 
     async def _member(self, question: Callable[[], Awaitable[T]]) -> T:
-        self._unheard += 1
+        self._members_asked += 1
         try:
             return await question()
         finally:
-            self._unheard -= 1
+            self._members_asked -= 1
             self._progress.set()
 
-    def _heard_all(self) -> bool:
-        return not self._unheard or not self._members_time.left_s
+    def _all_answered(self) -> bool:
+        return not self._members_asked or not self._members_time.left_s
 
     async def _fencing_read(self, bookie: BookieId, entry: EntryId | None) -> Answer[Entry]:
         try:
@@ -238,7 +238,7 @@ class _Attempt:
             (self._ledger_id, self._digest.birth) if self._digest.birth else None,
         )
         largest = _AHEAD_BYTES // _AHEAD_MIN
-        while not (reads.finished and not back.pending and self._heard_all()):
+        while not (reads.finished and not back.pending and self._all_answered()):
             self._progress.clear()
             if self._error is not None:
                 raise self._error
@@ -258,7 +258,7 @@ class _Attempt:
             for wanted in reads.next_reads(max(ahead, 0)):
                 self._scope.spawn(self._decide(reads, wanted, order), f"recovery read {wanted}")
             ended = reads.finished and not back.pending
-            if reads.denied or (ended and not self._heard_all()):
+            if reads.denied or (ended and not self._all_answered()):
                 if not await self._members_time.wait(self._progress):
                     reads.give_up()
             elif not ended and not back.to_replace:

@@ -118,7 +118,7 @@ class _Repair:
         self._services, self._ledger_id, self._cell, self._digest, self._key = services, ledger_id, cell, digest, key
         self._scope, self._progress = scope, progress
         self.accuser = Accuser(services, ledger_id, digest, sealed=names_mac(cell.metadata))
-        self._reads = LedgerReads(services, ledger_id, digest, scope, refused=self.accuser.looked_at)
+        self._reads = LedgerReads(services, ledger_id, digest, scope, on_digest_mismatch=self.accuser.looked_at)
         self._quorum = quorum_of(cell.metadata)
         self._policy = policy_of(cell.metadata.custom_metadata, services.bookies.policy)
         self._checked = self._total = self._copied = self._copied_bytes = 0

@@ -13,7 +13,7 @@ from buckram.types import BookieId, EntryId, LedgerId
 _NAMED = 5
 
 Progress = Callable[[int, int], None]
-"""(replicas of entries checked so far, all of them)"""
+"""Called with the number of replicas of entries checked so far, and the number of all of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
-from buckram.client.read.replicas import ask
+from buckram.client.read.replicas import RangeOpener, ask
 from buckram.client.shared.services import Services
 from buckram.core.entries.entry import Digest
 from buckram.core.ledgers.reading import Span
@@ -24,7 +24,6 @@ from buckram.seams import FileData, FileRange, LocalDirectory
 from buckram.types import BookieId, EntryId, LedgerId
 
 T = TypeVar("T")
-Opener = Callable[[LedgerId, EntryId, Sequence[bytes]], list[T]]
 _AHEAD = 3
 _GROUP_BYTES = 1024 * 1024
 """Read together, and checked in one turn of the loop."""
@@ -45,7 +44,9 @@ class LocalReads:
         """Whether this client reads files at all; without a digest nobody would notice that one was written anew."""
         return self._services.runtime.files is not None and self._digest.size > 0
 
-    async def chunks(self, span: Span, bookies: Sequence[BookieId], opener: Opener[T]) -> AsyncGenerator[list[T], None]:
+    async def chunks(
+        self, span: Span, bookies: Sequence[BookieId], opener: RangeOpener[T]
+    ) -> AsyncGenerator[list[T], None]:
         """Verified entries from the span's first on, in order, as far as that goes; `opener` checks them."""
         remote, first, last = self._services.remote_bookies, span.first, span.last
         # Who hung up on a batch read would do so again, and other requests would go with the connection.
@@ -108,7 +109,12 @@ class LocalReads:
         return directory
 
     async def _read(
-        self, directory: LocalDirectory, extents: Sequence[Extent], first: EntryId, last: EntryId, opener: Opener[T]
+        self,
+        directory: LocalDirectory,
+        extents: Sequence[Extent],
+        first: EntryId,
+        last: EntryId,
+        opener: RangeOpener[T],
     ) -> AsyncGenerator[list[T], None]:
         groups = iter(_groups(extents))
         ahead: deque[tuple[Sequence[Extent], asyncio.Future[list[FileData]]]] = deque()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 from buckram.client.read.lac import read_last_confirmed
-from buckram.client.read.reader import Reader
+from buckram.client.read.reader import OnReaderClosed, Reader
 from buckram.client.shared.services import Services
 from buckram.core.entries.entry import Digest
 from buckram.core.ledgers.metadata import birth_of
@@ -43,7 +43,7 @@ async def open_ledger(
     *,
     password: bytes = b"",
     digest: DigestType | None = None,
-    on_closed: Callable[[Reader], None] | None = None,
+    on_closed: OnReaderClosed | None = None,
 ) -> Reader:
     """A reader of the ledger as it is. Errors: NoSuchLedger, Unauthorized, ReadFailed (too few bookies answer how
     far an open ledger is confirmed), MetadataUnavailable."""

@@ -66,11 +66,15 @@ class _Poll:
             self.task.cancel()
 
 
-class LacPolls:
-    """`keep` gets verified entries that come along with answers. Not for two consumers."""
+OnEntry = Callable[[Entry], None]
+"""Called with a verified entry that came with the answer to a poll, confirmed or not."""
 
-    def __init__(self, services: Services, reads: LedgerReads, scope: TaskScope, keep: Callable[[Entry], None]) -> None:
-        self._services, self._reads, self._scope, self._keep = services, reads, scope, keep
+
+class LacPolls:
+    """Long polls of one tail for a larger LAC; `on_entry` gets the entries that come with the answers."""
+
+    def __init__(self, services: Services, reads: LedgerReads, scope: TaskScope, on_entry: OnEntry) -> None:
+        self._services, self._reads, self._scope, self._on_entry = services, reads, scope, on_entry
         self._loop = asyncio.get_running_loop()
         self._wait_ms = max(1, int(services.config.long_poll_s * 1000))
         self._polls: list[_Poll] = []
@@ -304,7 +308,7 @@ class LacPolls:
         proven = NO_ENTRY
         if isinstance(opened, Positive):
             proven = opened.value.last_add_confirmed
-            self._keep(opened.value)
+            self._on_entry(opened.value)
             if proven > poll.above:
                 return Positive(proven)
         empty = isinstance(reply, ReadReply) and reply.code is Code.NO_ENTRY

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from buckram.client.read.lac import read_last_confirmed
 from buckram.client.read.local import LocalReads
-from buckram.client.read.replicas import LedgerReads, play
+from buckram.client.read.replicas import LedgerReads, RangeOpener, play
 from buckram.client.read.single_reads import SingleReads
 from buckram.client.read.tail import Tail
 from buckram.client.shared.follow import LedgerFollower
@@ -32,11 +32,14 @@ from buckram.net.tasks import TaskScope
 from buckram.types import NO_ENTRY, BookieId, Entry, EntryId, LedgerId, LedgerMetadata, Versioned
 
 T = TypeVar("T")
-Opener = Callable[[LedgerId, EntryId, Sequence[bytes]], list[T]]
 _Part = tuple[list[T], Failure | BuckramError | None]
 _CHUNKS_AHEAD = 3
 _FIRST_CHUNK = 16
 _SINGLE_READS = 64
+
+
+OnReaderClosed = Callable[["Reader"], None]
+"""Called once with a reader that was closed."""
 
 
 class Reader(NotBlocking):
@@ -55,7 +58,7 @@ class Reader(NotBlocking):
         digest: Digest,
         last_confirmed: EntryId,
         *,
-        on_closed: Callable[[Reader], None] | None = None,
+        on_closed: OnReaderClosed | None = None,
     ) -> None:
         self._services = services
         self._on_closed = on_closed
@@ -161,7 +164,9 @@ class Reader(NotBlocking):
         """As `chunks`, but the payloads alone: the fastest way through much, in the memory of a few chunks."""
         return self._chunks(first, last, self._digest.open_payloads)
 
-    async def _chunks(self, first: EntryId, last: EntryId | None, opener: Opener[T]) -> AsyncGenerator[list[T], None]:
+    async def _chunks(
+        self, first: EntryId, last: EntryId | None, opener: RangeOpener[T]
+    ) -> AsyncGenerator[list[T], None]:
         if last is None:
             last = await self.read_last_confirmed()
             if first > last:
@@ -247,14 +252,14 @@ class Reader(NotBlocking):
         fresh = span_of(metadata, span.first, span.last)
         return fresh if fresh.ensemble != span.ensemble else failure
 
-    async def _gather(self, first: EntryId, last: EntryId, opener: Opener[T]) -> list[T]:
+    async def _gather(self, first: EntryId, last: EntryId, opener: RangeOpener[T]) -> list[T]:
         found: list[T] = []
         async with aclosing(self._stream(first, last, opener)) as stream:
             async for chunk in stream:
                 found += chunk
         return found
 
-    async def _stream(self, first: EntryId, last: EntryId, opener: Opener[T]) -> AsyncGenerator[list[T], None]:
+    async def _stream(self, first: EntryId, last: EntryId, opener: RangeOpener[T]) -> AsyncGenerator[list[T], None]:
         """Chunks of first..last in order: from files of this machine, and where that does not go from bookies."""
         cursor = first
         try:
@@ -279,7 +284,7 @@ class Reader(NotBlocking):
             return False
         return (last - first + 1) * config.read_batch_bytes > self._chunk * config.local_read_bytes
 
-    async def _from_files(self, first: EntryId, last: EntryId, opener: Opener[T]) -> AsyncGenerator[list[T], None]:
+    async def _from_files(self, first: EntryId, last: EntryId, opener: RangeOpener[T]) -> AsyncGenerator[list[T], None]:
         """A part from `first` on, maybe none of it."""
         while first <= last:
             self._check_open()
@@ -292,7 +297,9 @@ class Reader(NotBlocking):
             if first <= span.last:
                 return
 
-    async def _from_bookies(self, first: EntryId, last: EntryId, opener: Opener[T]) -> AsyncGenerator[list[T], None]:
+    async def _from_bookies(
+        self, first: EntryId, last: EntryId, opener: RangeOpener[T]
+    ) -> AsyncGenerator[list[T], None]:
         """A few chunks are read at the same time. What a chunk came short of is read next."""
         ahead: deque[tuple[Span, asyncio.Task[_Part[T]]]] = deque()
         cursor = first
@@ -322,7 +329,7 @@ class Reader(NotBlocking):
             for _, task in ahead:
                 task.cancel()
 
-    async def _read_chunk(self, span: Span, opener: Opener[T]) -> _Part[T]:
+    async def _read_chunk(self, span: Span, opener: RangeOpener[T]) -> _Part[T]:
         """A non-empty verified prefix of the span, or why its first entry failed. Does not raise."""
         try:
             outcome = await self._read_some(span, opener)
@@ -333,7 +340,7 @@ class Reader(NotBlocking):
             return [], error
         return (outcome.value, None) if isinstance(outcome, Positive) else ([], outcome)
 
-    async def _read_some(self, span: Span, opener: Opener[T]) -> Answer[list[T]]:
+    async def _read_some(self, span: Span, opener: RangeOpener[T]) -> Answer[list[T]]:
         """A non-empty verified prefix of the span."""
         first, count = span.first, span.last - span.first + 1
         if not self._batches:
@@ -346,7 +353,7 @@ class Reader(NotBlocking):
             self._scope,
         )
 
-    async def _read_singles(self, span: Span, opener: Opener[T]) -> Answer[list[T]]:
+    async def _read_singles(self, span: Span, opener: RangeOpener[T]) -> Answer[list[T]]:
         last = min(span.last, span.first + _SINGLE_READS - 1)
         tasks = [
             self._scope.spawn(self._stored(span.ensemble, entry, opener), f"read {entry}")
@@ -364,7 +371,7 @@ class Reader(NotBlocking):
                 task.cancel()
         return Positive(found)
 
-    async def _stored(self, ensemble: tuple[BookieId, ...], entry: EntryId, opener: Opener[T]) -> Answer[list[T]]:
+    async def _stored(self, ensemble: tuple[BookieId, ...], entry: EntryId, opener: RangeOpener[T]) -> Answer[list[T]]:
         race: Race[list[T]] = Race(self._write_set(ensemble, entry))
         one = partial(opener, self.ledger_id, entry)
         return await play(race, lambda b: self._reads.single(b, entry, one, self._adapt), self._services, self._scope)

@@ -28,11 +28,14 @@ from buckram.errors import (
 from buckram.net.connection import OnReply, PendingRequest
 from buckram.net.pool import BookiePool
 from buckram.net.tasks import TaskScope
+from buckram.seams import Notify
 from buckram.types import BookieId, Entry, EntryId, LedgerId
 
 T = TypeVar("T")
 Opener = Callable[[Sequence[bytes]], list[T]]
 """Verifies consecutive stored entries; returns those before the first bad one."""
+RangeOpener = Callable[[LedgerId, EntryId, Sequence[bytes]], list[T]]
+"""As an `Opener`, for any ledger and any first entry: (ledger id, id of the first entry, stored entries)."""
 OnBytes = Callable[[int, int], None]
 """Called with the number of stored entries that came and their bytes."""
 _BATCH_GIVE_UP = 2
@@ -50,6 +53,7 @@ async def ask(
 
 
 Question = Callable[[BookieId], Awaitable[Answer[T]]]
+"""Asks one bookie and classifies what it answers. May raise BookieError and HandleClosed."""
 
 
 class Soon(Protocol[T]):
@@ -70,7 +74,7 @@ async def play(
     soon: Soon[T] | None = None,
     *,
     begun: PendingRequest | Answer[T] | None = None,
-    on_answers: Callable[[], None] | None = None,
+    on_answers: Notify | None = None,
 ) -> Answer[T]:
     """Ask as the race says until it is decided; returns its outcome. Requests still open then are cancelled.
 
@@ -230,8 +234,8 @@ def as_single(request: BatchRead, reply: BatchReadReply) -> ReadReply:
     return ReadReply(reply.code, request.ledger_id, request.entry_id, body)
 
 
-Refused = Callable[[BookieId, "EntryId | None", bytes], None]
-"""Hears what a bookie gave for an entry and the digest did not let pass."""
+OnDigestMismatch = Callable[[BookieId, "EntryId | None", bytes], None]
+"""Called with a bookie, the entry that was asked for (None: the last one), and stored bytes that failed the digest."""
 
 
 class LedgerReads:
@@ -244,10 +248,10 @@ class LedgerReads:
         digest: Digest,
         scope: TaskScope,
         *,
-        refused: Refused | None = None,
+        on_digest_mismatch: OnDigestMismatch | None = None,
     ) -> None:
         self._services = services
-        self._refused = refused
+        self._on_digest_mismatch = on_digest_mismatch
         self._scope = scope
         self._pool = services.pool
         self.ledger_id = ledger_id
@@ -290,8 +294,8 @@ class LedgerReads:
             try:
                 return self.digest.open(self.ledger_id, entry, reply.body)
             except DigestMismatch:
-                if self._refused is not None:
-                    self._refused(bookie, entry, reply.body)
+                if self._on_digest_mismatch is not None:
+                    self._on_digest_mismatch(bookie, entry, reply.body)
                 raise
 
         return classify(bookie, reply, verify)

@@ -34,7 +34,10 @@ _PEEKED, _LARGE = 16, 64 * 1024
 _FEW, _BEYOND = 8, 3
 _GIVE_UP_S = 60.0
 
-Stream = Callable[[EntryId, EntryId], AsyncGenerator[list[Entry], None]]
+StreamEntries = Callable[[EntryId, EntryId], AsyncGenerator[list[Entry], None]]
+"""Reads entries from the first id to the last one, in chunks and in order."""
+OnLac = Callable[[EntryId], None]
+"""Called with a last confirmed entry that a bookie has proved."""
 
 
 class Tail:
@@ -51,8 +54,8 @@ class Tail:
         reads: LedgerReads,
         follower: LedgerFollower,
         scope: TaskScope,
-        stream: Stream,
-        learned: Callable[[EntryId], None],
+        stream_entries: StreamEntries,
+        on_lac: OnLac,
         start: EntryId,
         last_confirmed: EntryId,
     ) -> None:
@@ -60,8 +63,8 @@ class Tail:
         self._reads = reads
         self._follower = follower
         self._scope = scope
-        self._stream = stream
-        self._learned = learned
+        self._stream_entries = stream_entries
+        self._on_lac = on_lac
         self._cursor = start
         self._lac = last_confirmed
         self._chunks: AsyncGenerator[list[Entry], None] | None = None
@@ -184,7 +187,7 @@ class Tail:
         """The next chunk up to `end`; empty if it should be looked at again."""
         loop = asyncio.get_running_loop()
         if self._chunks is None:
-            self._chunks = self._stream(self._cursor, end)
+            self._chunks = self._stream_entries(self._cursor, end)
         chunk: list[Entry] = []
         try:
             chunk = await anext(self._chunks, chunk)
@@ -213,7 +216,7 @@ class Tail:
         lac = await self._polls.wait(changed)
         if lac is not None:
             self._lac = max(self._lac, lac)
-            self._learned(self._lac)
+            self._on_lac(self._lac)
         elif not changed.is_set():
             vain, unseen = self._polls.vain()
             if vain:

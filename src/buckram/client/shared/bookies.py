@@ -55,6 +55,9 @@ class BookieChange:
 
 
 OnChange = Callable[[BookieChange], None]
+"""Called on the loop after each change of the list; must not block or raise."""
+Unsubscribe = Callable[[], None]
+"""Ends a subscription; calling it again has no effect."""
 
 
 class BookieWatcher:
@@ -153,7 +156,7 @@ class BookieWatcher:
                     return None
         return known.address
 
-    def on_change(self, listener: OnChange) -> Callable[[], None]:
+    def on_change(self, listener: OnChange) -> Unsubscribe:
         """Call `listener` after each change of the list; returns the function that unsubscribes."""
         number = self._next_listener
         self._next_listener += 1

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 
 from buckram.client.shared.bookies import BookieWatcher
+from buckram.client.shared.identities import Identities
 from buckram.core.cluster.wall_time import Reading, Steadiness, WallClocks, between
-from buckram.core.wire.introduction import Expected, Identity, identity_mismatch, says_who_it_is
+from buckram.core.wire.introduction import Identity, identity_mismatch, says_who_it_is
 from buckram.core.wire.messages import BookieInfoReply, GetBookieInfo
 from buckram.errors import BuckramError, InvariantViolation
 from buckram.net.pool import BookiePool
@@ -33,8 +33,8 @@ EVERY_S = 30.0
 class Clocks:
     """One per client; owned by it. Nothing is asked before somebody wants to know."""
 
-    def __init__(self, runtime: Runtime, bookies: BookieWatcher, expected: Callable[[BookieId], Expected]) -> None:
-        self._runtime, self._bookies, self._expected = runtime, bookies, expected
+    def __init__(self, runtime: Runtime, bookies: BookieWatcher, identities: Identities) -> None:
+        self._runtime, self._bookies, self._identities = runtime, bookies, identities
         self.pool: BookiePool | None = None
         """Who carries the questions; set before the first of them."""
         self.known = WallClocks()
@@ -43,8 +43,8 @@ class Clocks:
         self._jumped = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def met(self, bookie: BookieId, identity: Identity) -> None:
-        """It said who it is, and what time it is there."""
+    def on_identity(self, bookie: BookieId, identity: Identity) -> None:
+        """A bookie said who it is, and what time it is there."""
         self.known.heard(bookie, identity.wall_us, self._mono(), self._runtime.clock.wall_us())
 
     # -- what time it is
@@ -128,7 +128,7 @@ class Clocks:
 
     async def _ask(self, bookie: BookieId) -> None:
         assert self.pool is not None
-        introduction = self._expected(bookie).introduction
+        introduction = self._identities.expected(bookie).introduction
         try:
             reply = await self.pool.call(bookie, GetBookieInfo(0, introduction), timeout_s=_ANSWERS_S)
         except InvariantViolation:
@@ -140,7 +140,7 @@ class Clocks:
             and reply.identity
             and not identity_mismatch(introduction, reply.identity)
         ):
-            self.met(bookie, reply.identity)
+            self.on_identity(bookie, reply.identity)
 
     def _tell(self) -> None:
         """Say once that the clocks are apart, and once that they are not any more."""

@@ -7,6 +7,13 @@ from collections.abc import Awaitable, Callable
 
 from buckram.errors import BuckramError, HandleClosed
 
+Close = Callable[[bool], Awaitable[None]]
+"""Closes a writer; the flag says whether to wait for what is not yet acknowledged."""
+CloseBlocking = Callable[[bool], None]
+"""As `Close`, for the client without async."""
+Dispose = Callable[[], Awaitable[None]]
+"""Ends a writer's tasks and timers, closed or not."""
+
 
 async def wait_closed(closing: asyncio.Task[BuckramError | None], what: str) -> None:
     """Wait for a close that goes on when this wait is cancelled; raises the error that it gives every caller."""
@@ -21,8 +28,8 @@ async def wait_closed(closing: asyncio.Task[BuckramError | None], what: str) -> 
 
 
 async def close_on_exit(
-    close: Callable[[bool], Awaitable[None]],
-    dispose: Callable[[], Awaitable[None]],
+    close: Close,
+    dispose: Dispose,
     error: BaseException | None,
     what: str,
 ) -> None:
@@ -35,7 +42,7 @@ async def close_on_exit(
         await dispose()
 
 
-def close_on_exit_blocking(close: Callable[[bool], None], error: BaseException | None, what: str) -> None:
+def close_on_exit_blocking(close: CloseBlocking, error: BaseException | None, what: str) -> None:
     """As `close_on_exit`, for `with`: close, and wait unless Ctrl-C (KeyboardInterrupt) ended the body."""
     try:
         close(not isinstance(error, KeyboardInterrupt))

@@ -1,24 +1,31 @@
-"""Whom a client expects at the address of a bookie: the cluster, the bookie's id, its incarnation.
+"""Which bookie a client expects at an address: the cluster's instance id, the bookie's id, its incarnation.
 
-A registration says with IDENTITY_PROPERTY that its bookie answers so; from one without it (Apache's, older ones) an
-answer is not waited for in vain, unless the cluster requires it. Asking is net/introductions, the list
-client/shared/bookies.
+A registration says with IDENTITY_PROPERTY that its bookie answers introductions. A bookie without it (Apache's, older
+ones) is used without an answer, unless the cluster requires one. Not here: the exchange itself
+(`net/introductions.py`) and the list of bookies (`client/shared/bookies.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from typing import Protocol
 
 from buckram.client.shared.bookies import BookieWatcher
 from buckram.client.shared.past import Past
 from buckram.core.backoff import STORE_WATCH, Delays
 from buckram.core.wire.introduction import Expected, Identity, expected_of
 from buckram.errors import MetadataError
-from buckram.net.introductions import unheard
 from buckram.net.tasks import TaskScope
 from buckram.seams import MetadataStore
 from buckram.types import BookieId, BookieInfo
+
+
+class IdentityListener(Protocol):
+    """Learns what bookies say of themselves."""
+
+    def on_identity(self, bookie_id: BookieId, identity: Identity) -> None:
+        """The bookie proved to be the expected one and said this of itself."""
+        ...
 
 
 class Identities:
@@ -27,13 +34,13 @@ class Identities:
     def __init__(self, store: MetadataStore, bookies: BookieWatcher, past: Past) -> None:
         self._store, self._bookies, self.past = store, bookies, past
         self.cluster = ""
-        self.on_met: Callable[[BookieId, Identity], None] = unheard
-        """Who else wants to hear what bookies say of themselves."""
+        self.clocks: IdentityListener | None = None
+        """Learns what time it is at each bookie that answers; the client sets it before the first connection."""
         self._stale = asyncio.Event()
         self._scope = TaskScope("identities")
 
     async def start(self) -> None:
-        """ClusterNotInitialised, MetadataUnavailable. What is required is followed from then on."""
+        """Read the instance id and follow what the cluster requires. ClusterNotInitialised, MetadataUnavailable."""
         self.cluster = await self._store.instance_id()
         await self.past.start()
         await self.refresh()
@@ -42,27 +49,28 @@ class Identities:
     async def close(self) -> None:
         await self._scope.close()
 
-    # -- net/introductions asks
+    # -- ExpectedIdentities (net/introductions.py)
 
     def expected(self, bookie_id: BookieId) -> Expected:
-        """Whom to expect. Where it is not registered now, it is expected as it was: a bookie that has lost its data
-        meanwhile is another one."""
+        """The identity that the bookie must have. One that is not registered now is expected as it was registered last:
+        a bookie that has lost its data meanwhile is another one."""
         known = self._bookies.last_info(bookie_id) or BookieInfo(bookie_id, None)
         return expected_of(self.cluster, known, required=self._bookies.identity_required, epoch=self.past.epoch)
 
-    def met(self, bookie_id: BookieId, identity: Identity) -> None:
-        """It is who it should be."""
+    def on_identity(self, bookie_id: BookieId, identity: Identity) -> None:
+        """The expected bookie answered: look at its epoch (StoreReplaced) and at its clock."""
         self.past.heard(identity.epoch)
-        self.on_met(bookie_id, identity)
+        if self.clocks is not None:
+            self.clocks.on_identity(bookie_id, identity)
 
-    def stranger(self, bookie_id: BookieId) -> None:
-        """Somebody else is in its place: avoid it where there is a choice, and look whether it is registered anew."""
+    def on_stranger(self, bookie_id: BookieId) -> None:
+        """Another bookie answered in its place: avoid it where there is a choice, and read its registration anew."""
         self._bookies.report_stranger(bookie_id)
 
     # -- what the cluster requires
 
     async def refresh(self) -> None:
-        """Look now at what is required. MetadataError."""
+        """Read now whether the cluster requires that bookies say who they are. MetadataError."""
         self._stale.clear()
         try:
             required = await self._store.identity_required(self._stale.set)

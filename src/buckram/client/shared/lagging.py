@@ -17,7 +17,9 @@ from buckram.net.tasks import TaskScope
 from buckram.types import BookieId, LedgerId
 
 CopyMissing = Callable[[Collection[BookieId]], Awaitable[bool]]
-"""Copies what these lack; whether nothing is left."""
+"""Copies the entries that these bookies lack; returns whether all of them have everything then."""
+CopyToMember = Callable[[BookieId], Awaitable[bool]]
+"""Copies to one member what is confirmed when it is called; returns whether it has all of that then."""
 _MOST = 10_000
 
 
@@ -92,16 +94,11 @@ class LaggingLedgers:
 
 
 class LaggingMembers:
-    """Of one writer: members that were away from the start, until they have what was confirmed meanwhile.
+    """Of one writer: members that were away from the start, until they have what was confirmed meanwhile."""
 
-    `fill(bookie)` copies up to what is confirmed when it is called, and says whether nothing of that is left.
-    """
-
-    def __init__(
-        self, away: Collection[BookieId], fill: Callable[[BookieId], Awaitable[bool]], scope: TaskScope
-    ) -> None:
+    def __init__(self, away: Collection[BookieId], copy: CopyToMember, scope: TaskScope) -> None:
         self.left = dict.fromkeys(away)
-        self._fill, self._scope = fill, scope
+        self._copy, self._scope = copy, scope
         self._under_way: dict[BookieId, None] = {}
 
     def returned(self, bookie: BookieId) -> None:
@@ -115,7 +112,7 @@ class LaggingMembers:
         try:
             while True:
                 try:
-                    if await self._fill(bookie):
+                    if await self._copy(bookie):
                         self.left.pop(bookie, None)
                         return
                 except HandleClosed:

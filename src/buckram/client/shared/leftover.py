@@ -24,8 +24,16 @@ _EXIT_WAIT_S = 5.0
 """For all writers together."""
 
 
+SealWithoutWriter = Callable[[], Awaitable[None]]
+"""Seals what a writer has left open, on another loop and with a client of its own."""
+
+
 class Closable(Protocol):
-    def close(self) -> Coroutine[Any, Any, None]: ...
+    """A writer of the client without threads: of a ledger or of a stream."""
+
+    def close(self) -> Coroutine[Any, Any, None]:
+        """Flush and seal."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +43,13 @@ class _Open:
     later: str
     loop: asyncio.AbstractEventLoop
     writer: weakref.ref[Closable]
-    seal: Callable[[], Awaitable[None]]
+    seal: SealWithoutWriter
 
 
 _open: dict[Hashable, _Open] = {}
 
 
-def opened(key: Hashable, writer: Closable, seal: Callable[[], Awaitable[None]], *, what: str, later: str) -> None:
+def opened(key: Hashable, writer: Closable, seal: SealWithoutWriter, *, what: str, later: str) -> None:
     """To be closed at the end unless `gone` comes first. `seal` does it without the writer, on another loop. `what` it
     writes, and who will end it `later` where that does not work, is what the warning says."""
     _open[key] = _Open(os.getpid(), what, later, asyncio.get_running_loop(), weakref.ref(writer), seal)

@@ -17,10 +17,15 @@ from buckram.net.pool import BookiePool
 from buckram.seams import MetadataStore, Runtime
 from buckram.types import BookieId
 
+Guard = Callable[[], None]
+"""Raises HandleClosed or ForkedClient when the client may not be used (any more)."""
+StopHandle = Callable[[], Awaitable[None]]
+"""Stops a handle whose client is closed first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """`guard` raises HandleClosed or ForkedClient when the client may not be used (any more)."""
+    """The parts of one client. `guard` is called before each use of them."""
 
     runtime: Runtime
     config: ClientConfig
@@ -29,13 +34,13 @@ class Services:
     bookies: BookieWatcher
     identities: Identities
     pool: BookiePool
-    guard: Callable[[], None]
+    guard: Guard
     clocks: Clocks
     lagging: LaggingLedgers
     weights: Weights = field(default_factory=Weights)
     batcher: SendBatcher = field(default_factory=SendBatcher)
-    handles: dict[int, Callable[[], Awaitable[None]]] = field(default_factory=dict)
-    """How to stop what is open: done when the client is closed."""
+    handles: dict[int, StopHandle] = field(default_factory=dict)
+    """What stops each open handle (by its `id()`) when the client is closed."""
     pending_copies: dict[Copies, None] = field(default_factory=dict)
     """Complete ledgers with copies that are still on their way."""
     batch_unsupported: dict[BookieId, int] = field(default_factory=dict)
@@ -43,7 +48,7 @@ class Services:
     remote_bookies: dict[BookieId, None] = field(default_factory=dict)
     """Bookies whose files this process cannot read, so that they are asked for places once."""
 
-    def adopt(self, handle: object, stop: Callable[[], Awaitable[None]]) -> None:
+    def adopt(self, handle: object, stop: StopHandle) -> None:
         """`stop` is called when the client is closed, unless `forget` comes first. `guard` raises if it is already."""
         self.guard()
         self.handles[id(handle)] = stop

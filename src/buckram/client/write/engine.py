@@ -24,7 +24,7 @@ from buckram.client.write.force import force
 from buckram.client.write.outbox import Outbox
 from buckram.client.write.sealing import seal
 from buckram.core.entries.entry import Digest, master_key
-from buckram.core.ledgers.append import AppendWindow
+from buckram.core.ledgers.append import AppendWindow, Send
 from buckram.core.ledgers.metadata import birth_of
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.placement.judge import breaches
@@ -47,6 +47,10 @@ FRAME_RESERVE_BYTES = 256
 """A payload may have max_frame_bytes less this: room for header, digest and the v3 envelope."""
 
 
+OnAppenderClosed = Callable[["LedgerAppender"], None]
+"""Called once with an appender that has let go of everything: closed, failed or abandoned."""
+
+
 class LedgerAppender:
     """What a Writer (`client/write/writer.py`, which describes the methods for users) stands on; lanes answer to it.
 
@@ -63,7 +67,7 @@ class LedgerAppender:
         explicit_ids: bool = False,
         deferred_sync: bool = False,
         absent: Collection[int] = (),
-        on_closed: Callable[[LedgerAppender], None] | None = None,
+        on_closed: OnAppenderClosed | None = None,
     ) -> None:
         metadata, config, pool = current.metadata, services.config, services.pool
         quorum = Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
@@ -86,17 +90,15 @@ class LedgerAppender:
             spread=services.bookies.ack_rules(policy, quorum.write_quorum),
             absent=absent,
         )
-        self._scope = TaskScope(f"writer {ledger_id}", self._broken)
+        self._scope = TaskScope(f"writer {ledger_id}", self.on_unusable)
         self._lac = ExplicitLac(window, pool, self._scope, digest, key, config.idle_lac_ms / 1000)
         self._outbox = Outbox(
             window,
             services,
             digest,
             key,
-            sink=self,
-            on_lac_sent=self._lac.on_lac_sent,
-            fail=self._broken,
-            on_writable=self._room_freed,
+            owner=self,
+            explicit_lac=self._lac,
         )
         self._completions = Completions()
         self._room = AppendRoom(
@@ -110,9 +112,7 @@ class LedgerAppender:
             services.bookies,
             pool,
             self._scope,
-            send=self._outbox.resend,
-            head_moved=self._head_moved,
-            fail=self._fail,
+            writer=self,
             lagging_members=self._lagging_members,
             policy=policy,
         )
@@ -258,7 +258,7 @@ class LedgerAppender:
         try:
             last = await force(self._window, self._services.pool, self._acked_under, self._digest.birth)
         except WriteFailed as error:
-            self._fail(error)
+            self.fail(error)
             raise
         self._lac.head_moved()
         return last
@@ -311,7 +311,7 @@ class LedgerAppender:
 
     async def abandon(self) -> None:
         """Stop without sealing: pending appends fail with HandleClosed, the ledger stays open and can be recovered."""
-        self._fail(HandleClosed(f"ledger {self.ledger_id}: the client was closed before the writer"))
+        self.fail(HandleClosed(f"ledger {self.ledger_id}: the client was closed before the writer"))
         await self._dispose()
 
     async def __aenter__(self) -> LedgerAppender:
@@ -365,9 +365,13 @@ class LedgerAppender:
             except BuckramError:
                 return  # kept as the writer's failure
 
+    def resend(self, sends: Sequence[Send]) -> None:
+        """From an ensemble change: send these again, and everything from now on to the window's present ensemble."""
+        self._outbox.resend(sends)
+
     async def _dispose(self) -> None:
         # After this nobody works for what is pending: it must not wait for ever, and late answers must find an end.
-        self._fail(HandleClosed(f"ledger {self.ledger_id}: the writer was given up before this was acknowledged"))
+        self.fail(HandleClosed(f"ledger {self.ledger_id}: the writer was given up before this was acknowledged"))
         self._unsubscribe()
         self._lac.close()
         self._change.close()
@@ -376,7 +380,7 @@ class LedgerAppender:
             self._on_closed(self)
             self._on_closed = None
 
-    def _fail(self, error: BuckramError) -> None:
+    def fail(self, error: BuckramError) -> None:
         """The writer ends: everything pending fails with `error` (S8) and nothing is acknowledged any more (F11)."""
         if not self._window.closed:
             self._end(error)
@@ -397,12 +401,12 @@ class LedgerAppender:
         if self._refusal is None:
             self._refusal, self._plain_limit = error, -1
 
-    def _broken(self, error: BaseException) -> None:
+    def on_unusable(self, error: BaseException) -> None:
         """A bug, or the client may not be used any more. Nothing may be acknowledged or sealed on unsound state."""
         if not isinstance(error, BuckramError) or isinstance(error, InvariantViolation):
             error = WriteFailed(self.ledger_id, f"internal error, please report it: {error!r}")
             self._unsound = error
-        self._fail(error)
+        self.fail(error)
 
     # -- answers (AckSink) --------------------------------------------------------------------------------
 
@@ -414,10 +418,10 @@ class LedgerAppender:
         try:
             moved = self._window.acked(slot, first, last)
         except InvariantViolation as error:
-            self._broken(error)
+            self.on_unusable(error)
             raise
         if moved:
-            self._head_moved()
+            self.on_head_moved()
 
     def add_failed(self, slot: Slot, bookie_id: BookieId, first: EntryId, last: EntryId, error: BuckramError) -> None:
         """From a lane. Stale answers are ignored, whatever they say (2.3)."""
@@ -425,15 +429,17 @@ class LedgerAppender:
         window = self._window
         if not window.closed and window.slots[slot % window.quorum.ensemble_size] == slot:
             if isinstance(error, LedgerFenced | Unauthorized | HandleClosed):
-                self._fail(error)
+                self.fail(error)
             else:
                 self._change.slot_failed(slot, error)
 
-    def _head_moved(self) -> None:
+    def on_head_moved(self) -> None:
+        """Entries were acknowledged: resolve their futures, and enqueue appends that waited for room."""
         self._completions.reached(self._window.pending_head)
         self._lac.head_moved()
         if self._room.waiting:
             self._room.enqueue_waiting()
 
-    def _room_freed(self) -> None:
+    def on_writable(self) -> None:
+        """From the outbox: backpressure is over."""
         self._room.enqueue_waiting()

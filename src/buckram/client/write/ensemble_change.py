@@ -12,8 +12,9 @@ again as the same incarnation. It counts for nothing that it did not acknowledge
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from typing import Protocol
 
 from buckram.client.shared.bookies import BookieChange, BookieWatcher
 from buckram.client.shared.lagging import LaggingMembers
@@ -49,11 +50,26 @@ _GIVE_UP_MIN_S, _GIVE_UP_MAX_S = 0.05, 1.0
 """Pause before bookies that have just failed are tried again because there are no others."""
 
 
+class EnsembleEvents(Protocol):
+    """The writer whose ensemble changes, and what an ensemble change asks of it."""
+
+    def resend(self, sends: Sequence[Send]) -> None:
+        """Look up anew to whom adds go, and send these again (maybe none)."""
+        ...
+
+    def on_head_moved(self) -> None:
+        """More entries are acknowledged than before: resolve their futures."""
+        ...
+
+    def fail(self, error: BuckramError) -> None:
+        """End the writer with `error`; no effect where it has ended."""
+        ...
+
+
 class EnsembleChange:
     """Owns the failures of one writer.
 
-    `send` hands out resends (maybe none) and looks up anew to whom adds go, `head_moved` is told after a drain, `fail`
-    ends the writer. `slot_failed` and `bookies_changed` are plain calls; tasks run in `scope`.
+    `slot_failed` and `bookies_changed` are plain calls; tasks run in `scope`.
     """
 
     def __init__(
@@ -64,15 +80,13 @@ class EnsembleChange:
         pool: BookiePool,
         scope: TaskScope,
         *,
-        send: Callable[[Sequence[Send]], None],
-        head_moved: Callable[[], None],
-        fail: Callable[[BuckramError], None],
+        writer: EnsembleEvents,
         lagging_members: LaggingMembers,
         policy: PlacementPolicy | None = None,
     ) -> None:
         self._policy = policy
         self._window, self._cell, self._watcher, self._pool, self._scope = window, cell, watcher, pool, scope
-        self._send, self._head_moved, self._fail = send, head_moved, fail
+        self._writer = writer
         self._lagging_members = lagging_members
         self._loop = asyncio.get_running_loop()
         self._incarnations: dict[BookieId, str | None] = {}
@@ -106,10 +120,12 @@ class EnsembleChange:
         self._failed_at[bookie] = self._loop.time()
         self._last_error = str(error)
         log.info("ledger %d: bookie %s failed: %s", window.ledger_id, bookie, error)
-        self._send(())  # no more to this one
+        self._writer.resend(())  # no more to this one
         if window.deferred_sync:
             # M3: entries acknowledged but not forced live on the bookie that would be dropped.
-            self._fail(WriteFailed(window.ledger_id, f"{error}; a deferred-sync ledger cannot change its bookies"))
+            self._writer.fail(
+                WriteFailed(window.ledger_id, f"{error}; a deferred-sync ledger cannot change its bookies")
+            )
         elif not window.changing:
             self._start()
         return True
@@ -125,7 +141,7 @@ class EnsembleChange:
                 self.slot_failed(slot, WriteFailed(window.ledger_id, f"bookie {bookie} came back without its data"))
         self._remember_incarnations()
         if window.relocated():
-            self._head_moved()
+            self._writer.on_head_moved()
         self._leave_misplaced()
         self.leave_convicted()
         if window.absent and not window.closed:
@@ -192,7 +208,7 @@ class EnsembleChange:
             except InvariantViolation:
                 raise  # a bug: the scope reports it and the writer ends
             except BuckramError as error:
-                self._fail(self._ended(error))
+                self._writer.fail(self._ended(error))
                 return
             if window.closed:
                 return
@@ -201,11 +217,11 @@ class EnsembleChange:
         ensemble = cell.metadata.last_fragment.ensemble
         left = {p: b for p, b in window.absent.items() if ensemble[p] == b}
         if not window.quorum.writable(left):
-            self._fail(self._too_few(left, trouble))
+            self._writer.fail(self._too_few(left, trouble))
             return
         unmet = window.unmet(ensemble, left)
         if unmet:
-            self._fail(self._unspread(unmet[0], [b for p, b in enumerate(ensemble) if p not in left], trouble))
+            self._writer.fail(self._unspread(unmet[0], [b for p, b in enumerate(ensemble) if p not in left], trouble))
             return
         if ensemble != window.ensemble:
             self.changes += 1
@@ -213,9 +229,9 @@ class EnsembleChange:
             log.info("ledger %d: ensemble changed at entry %d to %s", window.ledger_id, first_entry, members)
         sends, moved = window.resume(ensemble)
         self._after_resume(trouble)
-        self._send(sends)
+        self._writer.resend(sends)
         if moved:
-            self._head_moved()
+            self._writer.on_head_moved()
         if self._watcher.convicted:  # one of them may have come to be known meanwhile
             self._loop.call_soon(self.leave_convicted)
 
@@ -335,7 +351,7 @@ class EnsembleChange:
         except InvariantViolation:
             raise
         except BuckramError as error:
-            self._fail(self._ended(error))
+            self._writer.fail(self._ended(error))
             return
         finally:
             self._retrying = False
@@ -353,7 +369,7 @@ class EnsembleChange:
             members = [window.absent[position] for position in positions]
             sends = window.readmit(positions)
             self._after_resume("")
-            self._send(sends)
+            self._writer.resend(sends)
             for bookie in members:
                 self._lagging_members.returned(bookie)
         else:

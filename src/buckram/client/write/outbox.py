@@ -6,11 +6,13 @@ tells when a bookie is so slow to take bytes that the writer must wait for it. R
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 from buckram.client.shared.copies import Copies
 from buckram.client.shared.send_batcher import LaneBatch
 from buckram.client.shared.services import Services
+from buckram.client.write.explicit_lac import ExplicitLac
 from buckram.core.entries.entry import Digest
 from buckram.core.ledgers.append import AppendWindow, Run, Send
 from buckram.core.wire.acks import AckSink
@@ -26,8 +28,20 @@ _Row = tuple[EntryId, int, int]
 """First id, and where its payloads start and stop."""
 
 
+class OutboxOwner(AckSink, Protocol):
+    """The writer whose entries an outbox sends: lanes deliver acknowledgements to it."""
+
+    def on_unusable(self, error: BaseException) -> None:
+        """Nothing can be sent any more: the client was closed or forked, or there is a bug."""
+        ...
+
+    def on_writable(self) -> None:
+        """Backpressure is over: appends that wait can be sent."""
+        ...
+
+
 class Outbox:
-    """`sink` gets the answers, `on_lac_sent(lac)` is told of what left, `fail` of a client that is not to be used."""
+    """The unsent appends of `owner`; `explicit_lac` is informed of the LAC that left with each run."""
 
     def __init__(
         self,
@@ -36,13 +50,11 @@ class Outbox:
         digest: Digest,
         master_key: bytes,
         *,
-        sink: AckSink,
-        on_lac_sent: Callable[[EntryId], None],
-        fail: Callable[[BaseException], None],
-        on_writable: Callable[[], None],
+        owner: OutboxOwner,
+        explicit_lac: ExplicitLac,
     ) -> None:
         self._window, self._services, self._digest, self._key = window, services, digest, master_key
-        self._sink, self._on_lac_sent, self._fail, self._on_writable = sink, on_lac_sent, fail, on_writable
+        self._owner, self._explicit_lac = owner, explicit_lac
         self._bodies: list[bytes] = []
         self._ids: list[EntryId] = []
         self._first: EntryId = 0
@@ -56,7 +68,7 @@ class Outbox:
             turn.lane_limit = _LANE_LIMIT_FACTOR * services.config.max_pending_bytes
             turn.bytes_total = stats.counter("buckram_client_appended_bytes_total", "payload bytes sent by writers")
         self.backpressure = False
-        """Some lane holds more than its share: appends wait. `on_writable` is called when that is over."""
+        """Some lane holds more than its share: appends wait. The owner's `on_writable` is called when that is over."""
         self._retarget()
 
     def add(self, bodies: Sequence[bytes], size: int) -> EntryId:
@@ -99,13 +111,13 @@ class Outbox:
         self._services.guard()
 
     def send_failed(self, error: BaseException) -> None:
-        self._fail(error)
+        self._owner.on_unusable(error)
 
     def check_stall(self) -> bool:
         limit, before = self._batcher.lane_limit, self.backpressure
         self.backpressure = any(load.lane.pending_bytes > limit for load, _ in self._targets)
         if before and not self.backpressure:
-            self._on_writable()
+            self._owner.on_writable()
         return self.backpressure
 
     def send_now(self) -> None:
@@ -120,7 +132,7 @@ class Outbox:
             length = window.length - size
             for first, start, stop in _rows(ids) if ids else _pieces(self._first, bodies):
                 length = self._send_run(first, bodies[start:stop], length)
-        self._on_lac_sent(window.lac)
+        self._explicit_lac.on_lac_sent(window.lac)
         self._batcher.entries += len(bodies)
         self._batcher.bytes += size
 
@@ -130,7 +142,7 @@ class Outbox:
         count = len(bodies)
         last = first + count - 1
         if window.quorum.mirrored:
-            sink = self._sink
+            sink = self._owner
             window.start(Run(first, last, data, acks, after - length))
             self.copies.unanswered += count * len(self._targets)
             for load, slot in self._targets:
@@ -146,9 +158,9 @@ class Outbox:
         for send in sends:
             load = loads[send.slot]
             self.copies.unanswered += sum(last - first + 1 for first, last in send.rows)
-            load.put(send.data, send.acks, (self._sink, send.slot, *send.rows[0]))
+            load.put(send.data, send.acks, (self._owner, send.slot, *send.rows[0]))
             if len(send.rows) > 1:
-                load.runs += [(self._sink, send.slot, first, last) for first, last in send.rows[1:]]
+                load.runs += [(self._owner, send.slot, first, last) for first, last in send.rows[1:]]
 
     def _retarget(self) -> None:
         pool, window, turn = self._services.pool, self._window, self._batcher

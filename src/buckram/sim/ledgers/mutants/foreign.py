@@ -15,7 +15,7 @@ _pending: set[asyncio.Task[None]] = set()
 
 
 async def _does_not_wait(self: Introductions, connection: Connection) -> None:
-    expected = self._expect(connection.bookie_id)
+    expected = self._identities.expected(connection.bookie_id)
     assert expected is not None
     task = asyncio.create_task(_introduce(connection, expected.introduction))
     _pending.add(task)

@@ -144,7 +144,7 @@ def _change_when_fenced(self: LedgerAppender, slot: Slot, bookie: str, first: in
 def _go_on_when_fenced(self: LedgerAppender, slot: Slot, bookie: str, first: int, last: int, error: Any) -> None:
     if isinstance(error, LedgerFenced):
         self._window.acked(slot, first, last)
-        self._head_moved()
+        self.on_head_moved()
     else:
         _add_failed(self, slot, bookie, first, last, error)
 
