@@ -7,7 +7,6 @@ or that Apache's clients share.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,7 +28,7 @@ async def forget_used(c: Cluster, client: Client) -> None:
     store: Any = client.services.store
     keys = store.keys
     for bookie in running(c):
-        bookie.witness.memory = replace(bookie.witness.memory, settled=5)
+        bookie.witness._memory.change(settled=5)
     for key in (used_key(store.layout.own, 5), f"{store.layout.own}/next-ledger-id"):
         found = await keys.get(key)
         await keys.delete(key, found.version)

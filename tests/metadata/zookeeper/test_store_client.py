@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -123,7 +122,7 @@ async def test_a_deletion_whose_reply_is_lost_spares_the_ledger_that_is_made_und
         for kit in running.kits:
             witness = kit.bookie.witness
             assert witness is not None
-            witness.memory = replace(witness.memory, settled=7)
+            witness._memory.change(settled=7)
         async with connect(other) as second:
             again = await second.create(ledger_id=7)
             await deleting
