@@ -29,6 +29,8 @@ CHECKS: dict[str, list[str]] = {
     "stream_lives": [PYTHON, "-m", "buckram.sim", "--streams", "--seeds", "0:2000"],
     "stream_mutants": [PYTHON, "-m", "buckram.sim", "--streams", "--mutants"],
     "stream_crash_points": [PYTHON, "-m", "buckram.sim", "--streams", "--crash-points"],
+    "healing_lives": [PYTHON, "-m", "buckram.sim", "--healing", "--seeds", "0:2000"],
+    "healing_mutants": [PYTHON, "-m", "buckram.sim", "--healing", "--mutants"],
     "kills_direct": [PYTHON, "-m", "tests.chaos.kills", "--kills", "1000", "--disk", "direct"],
     "kills_buffered": [PYTHON, "-m", "tests.chaos.kills", "--kills", "1000", "--disk", "buffered"],
     "kill_rounds": [PYTHON, "-m", "tests.chaos.rounds", "--rounds", "100", "--resume", str(ROUNDS["kill_rounds"])],

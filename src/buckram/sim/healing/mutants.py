@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from buckram.sim.engine.edits import edited
 from buckram.sim.engine.hunting import Kill, first_caught, hunt_all
 from buckram.sim.engine.planting import Patches
 from buckram.sim.healing.life import run_healing_life
 from buckram.sim.healing.names import INVARIANTS
+from buckram.sim.healing.plan import make_healing_plan
 
 _REPAIR = "buckram.healing.ledger_repair:LedgerRepair"
 _WORKER = "buckram.healing.replicator:Replicator"
@@ -25,6 +26,10 @@ class Mutant:
     bug: str
     apply: Patches
     seeds: int = 40
+    faults: tuple[str, ...] = ()
+    """Those of its lives, where the bug shows under few; else each life has its own."""
+    slow: bool = False
+    """Copying takes long in its lives."""
 
 
 MUTANTS: dict[str, Mutant] = {
@@ -70,6 +75,8 @@ MUTANTS: dict[str, Mutant] = {
             "a replicator goes on with its ledgers when its session and its locks are gone",
             edited((f"{_WORKER}._session_lost", "in self._attempts.values():", "in ():")),
             160,
+            faults=("expire worker",),
+            slow=True,
         ),
         Mutant(
             "any-mark-goes",
@@ -83,6 +90,7 @@ MUTANTS: dict[str, Mutant] = {
                 )
             ),
             200,
+            faults=("late bookie", "crash bookie"),
         ),
         Mutant(
             "away-is-lost",
@@ -90,6 +98,7 @@ MUTANTS: dict[str, Mutant] = {
             "entries of which copies are on a bookie that does not answer are said to be lost",
             edited(("buckram.healing.fragment_copy:FragmentCopy._read", "if errors or away:", "if False:")),
             200,
+            faults=("late bookie", "crash bookie"),
         ),
         Mutant(
             "disabled-ignored",
@@ -97,6 +106,7 @@ MUTANTS: dict[str, Mutant] = {
             "replicators work while autorecovery is disabled",
             edited((f"{_WORKER}._may_work", "await self._tree.enabled(self._changed.set) and", "")),
             160,
+            faults=("disable",),
         ),
         Mutant(
             "brake-ignored",
@@ -104,6 +114,7 @@ MUTANTS: dict[str, Mutant] = {
             "replicators work while the brake is on",
             edited((f"{_WORKER}._may_work", "and await self._board.brake(self._changed.set) is None", "")),
             160,
+            faults=("late bookie", "second loss"),
         ),
         Mutant(
             "mark-goes-in-any-case",
@@ -117,6 +128,7 @@ MUTANTS: dict[str, Mutant] = {
             "a lock that could not be given back stays",
             edited((f"{_WORKER}._round", "in list(self._kept):", "in ():")),
             200,
+            faults=("cut worker",),
         ),
         Mutant(
             "no-bookie-unnamed",
@@ -174,6 +186,7 @@ MUTANTS: dict[str, Mutant] = {
                 )
             ),
             300,
+            faults=("crash bookie",),
         ),
         Mutant(
             "half-a-listing",
@@ -188,6 +201,7 @@ MUTANTS: dict[str, Mutant] = {
                 )
             ),
             300,
+            faults=("cut auditor",),
         ),
         Mutant(
             "no-delay",
@@ -201,6 +215,7 @@ MUTANTS: dict[str, Mutant] = {
                 )
             ),
             80,
+            faults=("delay",),
         ),
         Mutant(
             "decommissioned-too-soon",
@@ -208,6 +223,7 @@ MUTANTS: dict[str, Mutant] = {
             "the command ends before the ledgers of its bookie are copied",
             edited(("buckram.healing.decommission:_wait", "while left:", "while False:")),
             160,
+            faults=("decommission",),
         ),
         Mutant(
             "one-bad-mark-stops-all",
@@ -221,6 +237,7 @@ MUTANTS: dict[str, Mutant] = {
                 )
             ),
             300,
+            faults=("bad mark",),
         ),
         Mutant(
             "check-forgotten",
@@ -234,6 +251,7 @@ MUTANTS: dict[str, Mutant] = {
                 )
             ),
             300,
+            faults=("copies gone",),
         ),
         Mutant(
             "open-ledger-stays-marked",
@@ -247,6 +265,7 @@ MUTANTS: dict[str, Mutant] = {
                 )
             ),
             200,
+            faults=("late bookie",),
         ),
         Mutant(
             "no-good-copy-unnamed",
@@ -254,6 +273,7 @@ MUTANTS: dict[str, Mutant] = {
             "that entries are lost is said as something else",
             edited(("buckram.healing.lost_entries:reasons_for", "Reason(Why.NO_GOOD_COPY,", "Reason(Why.OTHER,")),
             160,
+            faults=("copies gone",),
         ),
         Mutant(
             "target-failure-unsaid",
@@ -261,6 +281,7 @@ MUTANTS: dict[str, Mutant] = {
             "a bookie that was to take copies and did not keeps no mark",
             edited((f"{_REPAIR}._replace", "outcome.reasons.append(Reason(Why.TARGET_FAILED, str(error)))", "pass")),
             300,
+            faults=("full", "crash bookie"),
         ),
         Mutant(
             "target-failure-unnamed",
@@ -268,6 +289,7 @@ MUTANTS: dict[str, Mutant] = {
             "that the target of copies failed is said as something else",
             edited((f"{_REPAIR}._replace", "Reason(Why.TARGET_FAILED, str(error))", "Reason(Why.OTHER, str(error))")),
             300,
+            faults=("full", "crash bookie"),
         ),
         Mutant(
             "unreadable-unnamed",
@@ -275,6 +297,7 @@ MUTANTS: dict[str, Mutant] = {
             "that a mark cannot be read is said as something else",
             edited((f"{_WORKER}._take", "Reason(Why.UNREADABLE_RECORD,", "Reason(Why.OTHER,")),
             160,
+            faults=("bad mark",),
         ),
         Mutant(
             "trouble-unsaid",
@@ -288,6 +311,7 @@ MUTANTS: dict[str, Mutant] = {
                 )
             ),
             300,
+            faults=("check",),
         ),
     )
 }
@@ -298,7 +322,12 @@ def kill(name: str, budget: int | None = None) -> Kill:
     mutant = MUTANTS[name]
     lives = mutant.seeds if budget is None else min(budget, mutant.seeds)
     for seed in range(lives):
-        caught = first_caught(run_healing_life(seed, mutant=mutant.apply()).violations, INVARIANTS)
+        plan = make_healing_plan(seed)
+        if mutant.slow:
+            plan.config, plan.cluster.entries = replace(plan.config, copy_bytes_per_s=3_000), 30
+        if mutant.faults:
+            plan.cluster.faults, plan.lost = list(mutant.faults), 2 if "second loss" in mutant.faults else 1
+        caught = first_caught(run_healing_life(seed, plan=plan, mutant=mutant.apply()).violations, INVARIANTS)
         if caught is not None:
             return Kill(name, caught.invariant, f"seed {seed}", seed + 1, str(caught))
     return Kill(name, "", "", lives, "")
