@@ -45,7 +45,7 @@ class Operator:
         chosen += [self._operations[name](self) for name in self.stage.plan.faults if name in self._operations]
         await asyncio.gather(self._lose(), *chosen)
 
-    def _running(self) -> list[Machine]:
+    def running(self) -> list[Machine]:
         return [machine for machine in self.world.machines.values() if machine.running and not machine.away]
 
     def closed_ledgers(self) -> list[int]:
@@ -56,13 +56,13 @@ class Operator:
         """Running members of a ledger."""
         metadata = self.world.judge.facts.ledger(ledger).metadata
         names = {b for f in metadata.fragments for b in f.ensemble} if metadata is not None else set()
-        return [machine for machine in self._running() if machine.name in names]
+        return [machine for machine in self.running() if machine.name in names]
 
     def members(self) -> list[Machine]:
         """Running bookies, of which some ledger names each if there is any such."""
         named = [
             machine
-            for machine in self._running()
+            for machine in self.running()
             if any(
                 machine.name in fragment.ensemble
                 for ledger in self.world.judge.facts.ledgers.values()
@@ -70,7 +70,7 @@ class Operator:
                 for fragment in ledger.metadata.fragments
             )
         ]
-        return named or self._running()
+        return named or self.running()
 
     async def nap(self, most_s: float) -> None:
         await asyncio.sleep(self.rng.random() * most_s)
@@ -87,6 +87,8 @@ class Operator:
     async def _lose(self) -> None:
         for _ in range(self.stage.healing.lost):
             await self.nap(self.stage.plan.busy_s * 1.3)
+            if not self.running():
+                return
             machine = self.rng.choice(self.members())
             self.lose(machine, "is lost for good", power=True)
             if self.rng.random() < 0.3:
@@ -100,6 +102,8 @@ class Operator:
     async def _late_bookie(self) -> None:
         """A bookie is away for longer than the delay, and comes back with all that it had."""
         await self.nap(self.stage.plan.busy_s)
+        if not self.running():
+            return
         machine = self.rng.choice(self.members())
         machine.away = True
         self.world.faults += 1
@@ -113,8 +117,8 @@ class Operator:
     async def _crash_bookie(self) -> None:
         for _ in range(3):
             await self.nap(12.0)
-            if self._running():
-                self.world.crash(self.rng.choice(self._running()), power=self.rng.random() < 0.3)
+            if self.running():
+                self.world.crash(self.rng.choice(self.running()), power=self.rng.random() < 0.3)
 
     def _worker(self) -> str:
         """A host with a worker, rather one that holds a lock."""

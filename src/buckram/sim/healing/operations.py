@@ -25,6 +25,8 @@ _READ, _BATCH = 2, 7
 async def decommission_one(op: Operator) -> None:
     """Stop a bookie for good and take it out with the operator's command, tried again while it does not end well."""
     await op.nap(op.stage.plan.busy_s * 1.5)
+    if not op.running():
+        return
     machine = op.rng.choice(op.members())
     op.lose(machine, "is stopped for good", power=False)
     for _ in range(20):
@@ -63,7 +65,7 @@ async def ask_check(op: Operator) -> None:
     for _ in range(3):
         await op.nap(10.0)
         closed = op.closed_ledgers()
-        if not closed or op.stage.over:
+        if not closed or op.stage.over or not op.running():
             continue
         ledger = op.rng.choice(closed)
         machine = op.rng.choice(op.machines_of(ledger) or op.members())

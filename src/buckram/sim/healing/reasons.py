@@ -44,7 +44,7 @@ class Reasons:
             self.report.situation(f"waits: {reason.why.value}")
             holds = self._may_be_unreadable(waiting.ledger, reason)
             if reason.why is Why.OTHER and metadata is not None:
-                holds &= not self._marked_for_lost(waiting.ledger, metadata)
+                holds &= not self._marked_for_lost(waiting, metadata)
             if reason.why is Why.NO_GOOD_COPY:
                 holds &= self._copies(waiting.ledger, reason) == 0
             text = "{} says that ledger {} waits because of {}"
@@ -89,8 +89,14 @@ class Reasons:
             return since <= now <= until + _UNDER_WAY_S
         return not since + _UNDER_WAY_S < now < until
 
-    def _marked_for_lost(self, ledger: LedgerId, metadata: LedgerMetadata) -> bool:
-        """Whether its mark names a lost bookie that it names, too: all that can hinder its copies has a name."""
+    def _marked_for_lost(self, waiting: Waiting, metadata: LedgerMetadata) -> bool:
+        """Whether its mark names a lost bookie that it names, too: all that can hinder its copies has a name.
+
+        No if the mark became another one since the attempt began.
+        """
+        ledger = waiting.ledger
+        if self.rules.marked_at.get(ledger, 0.0) > self.rules.began_at.get((waiting.worker, ledger), 0.0):
+            return False
         key = self.rules.paths.mark(ledger)
         found = self.world.metadata.peek(key)
         if found is None:
