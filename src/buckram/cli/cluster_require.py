@@ -40,7 +40,7 @@ def identity(off: bool, uri: str | None, as_json: bool) -> None:
 
 async def _set(uri: str, *, required: bool) -> list[str]:
     """Set it; the registered bookies that do not say who they are."""
-    from buckram.core.wire.introduction import says_who_it_is
+    from buckram.core.wire.introduction import answers_introductions
     from buckram.metadata.uri import open_store
 
     store = await open_store(uri)
@@ -51,4 +51,4 @@ async def _set(uri: str, *, required: bool) -> list[str]:
     finally:
         await store.close()
     registered = {**seen.readonly, **seen.writable}
-    return sorted(name for name, info in registered.items() if not says_who_it_is(info))
+    return sorted(name for name, info in registered.items() if not answers_introductions(info))

@@ -1,6 +1,6 @@
 """How long to wait before a failed attempt is made again: delays that double, and every policy of Buckram in one table.
 
-Not here: waiting (`net/retry.py`), and for how long somebody goes on trying, which each caller says.
+Not here: waiting (`net/retry.py`), and the deadline of all attempts, which each caller sets.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Random(Protocol):
-    """What is needed of random.Random."""
+    """The part of random.Random that delays need."""
 
     def random(self) -> float: ...
 
@@ -24,8 +24,11 @@ class Backoff:
 
 
 class Delays:
-    """The delays of one attempt after another. With `rng` each is between a half and one and a half of its size, so
-    that many who failed together do not come back together."""
+    """The delays between attempts, in seconds.
+
+    With `rng` each is multiplied by a random factor from 0.5 to 1.5, so that clients that failed together do not retry
+    together.
+    """
 
     __slots__ = ("_next_s", "_policy", "_rng")
 
@@ -35,39 +38,39 @@ class Delays:
 
     @property
     def next_s(self) -> float:
-        """The delay that `take` gives next, without its random part."""
+        """The delay that `take` returns next, without its random factor."""
         return self._next_s
 
     def take(self) -> float:
-        """The delay before the next attempt; the one after it is twice as long."""
+        """Return the delay before the next attempt; the one after it is twice as long, up to the limit."""
         delay = self._next_s
         self._next_s = min(2 * delay, self._policy.most_s)
         return delay if self._rng is None else delay * (0.5 + self._rng.random())
 
     def reset(self) -> None:
-        """An attempt succeeded: the next failure begins with the first delay."""
+        """Begin again with the first delay, after a success."""
         self._next_s = self._policy.first_s
 
 
 STORE_CALL = Backoff(0.05, 1.0)
-"""A client's request to the metadata store: a session comes back within a second or so, and somebody waits."""
+"""A client's request to the metadata store: sessions usually recover within a second, and a caller waits."""
 STORE_CONFLICT = Backoff(0.02, 1.0)
 """A compare-and-set of a ledger's record: conflicts are over in milliseconds, a lagging server takes longer."""
 STREAM_HEAD = Backoff(0.01, 1.0)
 """A compare-and-set of a stream's head, which several writers and the janitor change."""
 STORE_WATCH = Backoff(0.05, 2.0)
-"""Following a key whose last known value stays in force meanwhile: nobody waits for it."""
+"""Following a key whose last known value stays in force meanwhile, so that no caller waits."""
 REGISTRATION = Backoff(0.05, 2.0)
-"""A bookie registers: all bookies do at once when the store comes back, so it has a random part."""
+"""A bookie's registration; all bookies register at once when the store comes back, so callers add a random factor."""
 ADMISSION = Backoff(0.02, 1.0)
-"""A bookie asks metadata about a ledger that it has never seen, while an add waits."""
+"""A bookie's look at the metadata of a ledger that it has never seen, while an add waits."""
 BUSY_BOOKIE = Backoff(0.1, 1.0)
-"""An audit asks a bookie again that may only be busy."""
+"""An audit's next request to a bookie that may only be busy."""
 LAGGING_MEMBER = Backoff(1.0, 60.0)
-"""Entries are copied to a member that was away: minutes do not matter, other traffic does."""
+"""Copying entries to a member that was away: it may take minutes and must not slow down other traffic."""
 BOOKIE_REPLACEMENT = Backoff(0.5, 10.0)
-"""A degraded writer looks for another bookie; a new one that registers ends the wait."""
+"""A degraded writer's search for another bookie; the registration of a new bookie ends the wait."""
 ROLL = Backoff(0.05, 5.0)
-"""A stream's writer makes its next segment; records go to the current one meanwhile."""
+"""A stream writer's creation of its next segment; records go to the current one meanwhile."""
 TAIL = Backoff(0.02, 1.0)
-"""A tailing reader polls bookies that could not wait for it; a change of the metadata ends the wait."""
+"""A tailing reader's polls of bookies that refused a long poll; a change of the metadata ends the wait."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from buckram.core.wire.introduction import Expected, Identity, objection
+from buckram.core.wire.introduction import Expected, Identity, refusal
 from buckram.errors import BuckramError, WrongBookie
 from buckram.net.connection import Connection
 from buckram.types import BookieId
@@ -79,7 +79,7 @@ class Introductions:
         expected = self._identities.expected(bookie_id)
         if expected is None or said is None:
             return None
-        why = objection(expected, connection.identity)
+        why = refusal(expected, connection.identity)
         if not why and connection.identity is None and "" != said.incarnation != expected.introduction.incarnation:
             why = f"it has another incarnation by now, {expected.introduction.incarnation}"
         return WrongBookie(bookie_id, f"not to be found at {connection.address}: {why}") if why else None

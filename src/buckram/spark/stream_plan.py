@@ -25,7 +25,7 @@ from buckram.core.ledgers.metadata import BIRTH
 from buckram.core.streams.changes import check_usable
 from buckram.core.streams.head import Head, Segment
 from buckram.core.streams.names import DEFAULT_NAMESPACE, StreamName, stream_name
-from buckram.core.wire.introduction import Peer, expected_of, telling
+from buckram.core.wire.introduction import Peer, expected_of, identity_properties
 from buckram.errors import NoSuchKey, NoSuchLedger, NoSuchStream, NotReadable, ReadFailed, RecordsLost
 from buckram.spark.finder import Finder
 from buckram.spark.gathering import in_order
@@ -399,7 +399,7 @@ class Planner:
                 for bookie in fragment.ensemble:
                     address = watcher.resolve(bookie)
                     if address is not None:
-                        bookies[bookie] = BookieInfo(bookie, address, telling(watcher.last_info(bookie)))
+                        bookies[bookie] = BookieInfo(bookie, address, identity_properties(watcher.last_info(bookie)))
         return StreamPartition(
             slices,
             ledgers,

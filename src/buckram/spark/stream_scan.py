@@ -20,7 +20,7 @@ from buckram.core.entries.packed import FRAME_HEAD, PackedBodies
 from buckram.core.wire import v2 as wire_v2
 from buckram.core.wire import v3 as wire_v3
 from buckram.core.wire.context import BadPacket
-from buckram.core.wire.introduction import NAMES_LEDGERS, Expected, Peer, objection
+from buckram.core.wire.introduction import NAMES_LEDGERS, Expected, Peer, refusal
 from buckram.core.wire.messages import BatchRead, BookieInfoReply, GetBookieInfo
 from buckram.core.wire.v2 import FRAMED, encode_request
 from buckram.types import EntryId, LedgerId
@@ -216,7 +216,7 @@ def _introduce(link: socket.socket, peer: Peer, expected: Expected) -> None:
     found = reply.identity if isinstance(reply, BookieInfoReply) else None
     if found is not None and found.features & NAMES_LEDGERS:
         _naming.add(link)
-    why = objection(expected, found)
+    why = refusal(expected, found)
     if why:
         raise ScanFailed(f"bookie {expected.introduction.bookie_id} is not to be found at {peer}: {why}")
 

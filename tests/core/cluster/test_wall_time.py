@@ -4,23 +4,23 @@ DAY = 86_400_000_000
 NOON = 1_795_176_000_000_000
 
 
-def heard(*ahead: int, own: int = 0) -> WallClocks:
-    """Bookies so far ahead of noon, heard at monotonic time 1000 s; our own clock is `own` ahead of noon."""
+def observed(*ahead: int, own: int = 0) -> WallClocks:
+    """Return clocks of bookies so far ahead of noon, observed at monotonic time 1000 s; ours is `own` ahead."""
     clocks = WallClocks()
     for number, by in enumerate(ahead):
-        clocks.heard(f"b{number}", NOON + by, 1_000_000_000, NOON + own)
+        clocks.observe(f"b{number}", NOON + by, 1_000_000_000, NOON + own)
     return clocks
 
 
-def test_nobody_told_the_time() -> None:
-    clocks = heard(0 - NOON)
+def test_without_observations_the_own_clock_is_used() -> None:
+    clocks = observed(0 - NOON)
     assert clocks.best(NOON, 5) == NOON
     assert clocks.reading(NOON, 5) is None
     assert not clocks.jumped(NOON, 5)
 
 
 def test_a_clock_within_a_minute_is_its_own() -> None:
-    clocks = heard(0, 10, 20)
+    clocks = observed(0, 10, 20)
     for own in (NOON, NOON + APART_US, NOON - APART_US + 10):
         assert clocks.best(own, 1_000_000_000) == own
         reading = clocks.reading(own, 1_000_000_000)
@@ -30,7 +30,7 @@ def test_a_clock_within_a_minute_is_its_own() -> None:
 
 
 def test_a_clock_that_is_days_off_gives_way_to_the_median() -> None:
-    clocks = heard(0, 3, -DAY)
+    clocks = observed(0, 3, -DAY)
     later = 1_002_000_000  # two seconds
     for own in (NOON + 8 * DAY, NOON - 8 * DAY):
         assert clocks.best(own, later) == NOON + 2_000_000
@@ -43,7 +43,7 @@ def test_a_clock_that_is_days_off_gives_way_to_the_median() -> None:
 
 
 def test_of_two_bookies_ours_says_who_is_right_but_nothing_goes_by_age() -> None:
-    clocks = heard(0, 8 * DAY)
+    clocks = observed(0, 8 * DAY)
     assert clocks.best(NOON + 5, 1_000_000_000) == NOON + 5
     assert clocks.best(NOON - 8 * DAY, 1_000_000_000) == NOON
     reading = clocks.reading(NOON + 5, 1_000_000_000)
@@ -53,15 +53,15 @@ def test_of_two_bookies_ours_says_who_is_right_but_nothing_goes_by_age() -> None
 
 
 def test_the_bookie_that_is_wrong_is_named() -> None:
-    assert heard(0, 3, 8 * DAY).wrong(NOON, 1_000_000_000) == {"b2": 8 * DAY}
-    assert heard(0, 3, 8).wrong(NOON + 8 * DAY, 1_000_000_000) == {}
+    assert observed(0, 3, 8 * DAY).wrong(NOON, 1_000_000_000) == {"b2": 8 * DAY}
+    assert observed(0, 3, 8).wrong(NOON + 8 * DAY, 1_000_000_000) == {}
     assert between(8 * DAY) == "691200 s ahead"
     assert between(-DAY) == "86400 s behind"
 
 
-def test_what_was_said_long_before_the_others_counts_no_more() -> None:
-    clocks = heard(8 * DAY, 8 * DAY, 8 * DAY)
-    clocks.heard("b1", NOON + 600_000_000, 1_600_000_000, NOON + 600_000_000)
+def test_an_observation_much_older_than_the_newest_is_dropped() -> None:
+    clocks = observed(8 * DAY, 8 * DAY, 8 * DAY)
+    clocks.observe("b1", NOON + 600_000_000, 1_600_000_000, NOON + 600_000_000)
     assert clocks.best(NOON + 600_000_000, 1_600_000_000) == NOON + 600_000_000
     assert "b0" not in clocks
     clocks.keep({})
@@ -69,7 +69,7 @@ def test_what_was_said_long_before_the_others_counts_no_more() -> None:
 
 
 def test_a_clock_that_was_set_is_noticed() -> None:
-    clocks = heard(0, 0, 0)
+    clocks = observed(0, 0, 0)
     assert not clocks.jumped(NOON + 5_000_000, 1_005_000_000)
     assert clocks.jumped(NOON + 5_000_000 + DAY, 1_005_000_000)
     assert clocks.jumped(NOON + 5_000_000 - DAY, 1_005_000_000)

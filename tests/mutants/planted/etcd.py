@@ -111,7 +111,9 @@ MUTANTS = (
     TestMutant(
         "moving-believes-all",
         "a bookie believes metadata that were older than itself when they were moved",
-        edited(("buckram.core.cluster.history:_compare_moved", "_reach(found.value) > _reach(told.value)", "True")),
+        edited(
+            ("buckram.core.cluster.history:_compare_moved", "_reach(found.value) > _reach(confirmed.value)", "True")
+        ),
         (MOVING + "test_what_came_by_a_move_is_compared_by_what_it_says",),
     ),
 )

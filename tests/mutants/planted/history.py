@@ -16,14 +16,14 @@ MUTANTS = (
     TestMutant(
         "history-version-unchecked",
         "a lower version of the witness key is no alarm",
-        edited(("buckram.core.cluster.history:_compare", "if found.version < told.version:", "if False:")),
+        edited(("buckram.core.cluster.history:_compare", "if found.version < confirmed.version:", "if False:")),
         (_CORE, _WITNESS + "test_a_store_that_went_back_is_told_nothing_and_believed_nothing"),
         slow=True,
     ),
     TestMutant(
         "history-value-unchecked",
         "another value at the same version is no alarm",
-        edited(("buckram.core.cluster.history:_compare", "found.value != told.value", "False")),
+        edited(("buckram.core.cluster.history:_compare", "found.value != confirmed.value", "False")),
         (_CORE,),
     ),
     TestMutant(
@@ -52,7 +52,7 @@ MUTANTS = (
         edited(
             (
                 "buckram.core.cluster.history:_compare",
-                "if found.version < told.version:",
+                "if found.version < confirmed.version:",
                 "if found.version != told.version:",
             )
         ),

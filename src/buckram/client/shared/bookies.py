@@ -29,7 +29,7 @@ from buckram.core.placement.distance import by_distance
 from buckram.core.placement.judge import ack_rules
 from buckram.core.placement.policy import PlacementPolicy, parse_location, parse_policy
 from buckram.core.placement.topology import NOWHERE, Topology, registered_location
-from buckram.core.wire.introduction import says_who_it_is
+from buckram.core.wire.introduction import answers_introductions
 from buckram.errors import MalformedRecord, MetadataError, NotEnoughBookies
 from buckram.metadata.accused import convicted_bookies
 from buckram.metadata.topology import read_topology
@@ -313,7 +313,7 @@ class BookieWatcher:
             for bookie_id, info in self._bookies.writable.items()
             if info.address is not None
             and bookie_id not in self.convicted
-            and (not self.identity_required or says_who_it_is(info))
+            and (not self.identity_required or answers_introductions(info))
         ]
 
     # -- following ----------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from contextlib import suppress
 from buckram.client.shared.bookies import BookieWatcher
 from buckram.client.shared.identities import Identities
 from buckram.core.cluster.wall_time import Reading, Steadiness, WallClocks, between
-from buckram.core.wire.introduction import Identity, identity_mismatch, says_who_it_is
+from buckram.core.wire.introduction import Identity, answers_introductions, identity_mismatch
 from buckram.core.wire.messages import BookieInfoReply, GetBookieInfo
 from buckram.errors import BuckramError, InvariantViolation
 from buckram.net.pool import BookiePool
@@ -45,7 +45,7 @@ class Clocks:
 
     def on_identity(self, bookie: BookieId, identity: Identity) -> None:
         """A bookie said who it is, and what time it is there."""
-        self.known.heard(bookie, identity.wall_us, self._mono(), self._runtime.clock.wall_us())
+        self.known.observe(bookie, identity.wall_us, self._mono(), self._runtime.clock.wall_us())
 
     # -- what time it is
 
@@ -115,7 +115,7 @@ class Clocks:
         """Registered bookies that tell the time."""
         there = self._bookies.bookies
         found = {**there.writable, **there.readonly}
-        return {bookie: None for bookie in sorted(found) if says_who_it_is(found[bookie])}
+        return {bookie: None for bookie in sorted(found) if answers_introductions(found[bookie])}
 
     def _chosen(self) -> list[BookieId]:
         """Those that were heard before first: they have connections."""

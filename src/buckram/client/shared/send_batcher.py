@@ -29,8 +29,8 @@ class Sender(Protocol):
         ...
 
     def send_failed(self, error: BaseException) -> None: ...
-    def check_stall(self) -> bool:
-        """Whether a lane it sends to is full. After a True it hears of the end by another call."""
+    def has_full_lane(self) -> bool:
+        """Whether one of the lanes it sends to is full. After a True it is called again when lanes have room."""
         ...
 
 
@@ -149,7 +149,7 @@ class SendBatcher:
 
     def _watch(self, sender: Sender) -> None:
         # A timer asks again: other senders may have filled the lane, and no answer to `sender` tells that it has room.
-        if sender.check_stall():
+        if sender.has_full_lane():
             if not self._waiting:
                 asyncio.get_running_loop().call_later(_STALL_CHECK_S, self._recheck)
             self._waiting[sender] = None

@@ -113,7 +113,7 @@ class Outbox:
     def send_failed(self, error: BaseException) -> None:
         self._owner.on_unusable(error)
 
-    def check_stall(self) -> bool:
+    def has_full_lane(self) -> bool:
         limit, before = self._batcher.lane_limit, self.backpressure
         self.backpressure = any(load.lane.pending_bytes > limit for load, _ in self._targets)
         if before and not self.backpressure:

@@ -1,4 +1,4 @@
-"""What clients conclude from bookies' impossible replies: suspicion, or conviction (F21). Pure functions.
+"""What clients conclude from replies of bookies that must not occur: suspicion, or conviction (F21). Pure functions.
 
 A conviction needs evidence that no accident can produce: an entry returned under another entry's id with a digest made
 with a key that bookies never see, or an entry that a bookie acknowledged to the accusing client and that the same
@@ -20,11 +20,11 @@ from buckram.types import BookieId, DigestType, EntryId, LedgerId
 
 UNFIT = "its bytes do not fit the digest that only the writer can make: damage, or a lie"
 _KEPT = 10
-"""So much evidence is kept; more of it says nothing more."""
+"""The most pieces of evidence that are kept."""
 
 
 class Deed(enum.Enum):
-    """What was seen."""
+    """What a bookie did, as the record names it."""
 
     MIXED = "mixed"
     UNSTORED = "unstored"
@@ -33,7 +33,7 @@ class Deed(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """`incarnation`: who it was, "" where the bookie tells none (then it convicts nobody)."""
+    """One observation. `incarnation` is that of the bookie, "" if it sends none; UNSTORED then convicts nobody."""
 
     deed: Deed
     bookie: BookieId
@@ -53,7 +53,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Accused:
-    """Everything that is held against one bookie, oldest first."""
+    """All evidence against one bookie, oldest first."""
 
     bookie: BookieId
     evidence: tuple[Evidence, ...] = field(default_factory=tuple)
@@ -67,8 +67,10 @@ class Accused:
         return "convicted" if self.convicted else "suspect"
 
     def plus(self, more: Sequence[Evidence]) -> Accused:
-        """With more evidence: each deed is told once for a ledger and incarnation, and what convicts is never left out
-        for what does not."""
+        """Return the record with more evidence: each deed is kept once for a ledger and incarnation.
+
+        Evidence that convicts is never dropped in favour of evidence that does not.
+        """
         known = {(one.deed, one.ledger, one.incarnation): one for one in reversed((*self.evidence, *more))}
         found = sorted(known.values(), key=lambda one: (not one.convicts, one.at_us))[:_KEPT]
         return Accused(self.bookie, tuple(sorted(found, key=lambda one: one.at_us)))
@@ -89,7 +91,7 @@ class Accused:
 
 
 def parse_accused(key: str, value: bytes) -> Accused:
-    """MalformedRecord for anything else than encode makes."""
+    """Parse what `encode` made. Raises MalformedRecord, with `key`, for anything else."""
     try:
         record = json.loads(value)
         rows = tuple(
@@ -110,9 +112,9 @@ def parse_accused(key: str, value: bytes) -> Accused:
 
 
 def shown_for_another(digest: Digest, ledger: LedgerId, entry: EntryId | None, stored: bytes) -> str:
-    """What these bytes really are, if they are a sealed entry under another id than was asked for; "" if not.
+    """Return in words which sealed entry these bytes are, if it is not the requested one; "" otherwise.
 
-    Says something under a MAC only: no bookie can make such bytes, and damage does not.
+    Only a MAC proves that: bookies cannot make such bytes, and damage does not.
     """
     if digest.kind is not DigestType.MAC or len(stored) < 32:
         return ""

@@ -15,12 +15,12 @@ from buckram.errors import MalformedRecord, WrongCookie
 from buckram.types import BookieId
 
 CURRENT_VERSION = 5
-"""Layout version that is written. 5 added indexDirs to 4; 3 is plain lines; older ones are not understood."""
+"""The layout version that is written. 5 added indexDirs to 4; 3 is plain lines; older ones are not supported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cookie:
-    """Directories are the raw configured values. `layout_version` is the one that was read."""
+    """One cookie. Directories are the raw configured values; `layout_version` is the one that was read."""
 
     bookie_host: BookieId
     journal_dir: str
@@ -31,17 +31,17 @@ class Cookie:
 
 
 def encode_dirs(directories: list[str]) -> str:
-    """The form of ledgerDirs and indexDirs: count and names, separated by tabs."""
+    """Encode ledgerDirs or indexDirs: the count and the names, separated by tabs."""
     return "\t".join((str(len(directories)), *directories))
 
 
 def decode_dirs(encoded: str) -> list[str]:
-    """The names; the count is not interpreted."""
+    """Return the names in ledgerDirs or indexDirs; the count is ignored."""
     return encoded.split("\t")[1:]
 
 
 def serialise_cookie(cookie: Cookie) -> bytes:
-    """Always in the current version."""
+    """Encode a cookie, always in the current version."""
     lines = [
         str(CURRENT_VERSION),
         f"bookieHost: {quote(cookie.bookie_host)}",
@@ -56,7 +56,7 @@ def serialise_cookie(cookie: Cookie) -> bytes:
 
 
 def parse_cookie(record: bytes) -> Cookie:
-    """Read versions 3 to 5; MalformedRecord, and nothing else, if it cannot be."""
+    """Parse a cookie of versions 3 to 5. Raises MalformedRecord, and nothing else, if that fails."""
     line, _, body = record.partition(b"\n")
     version = line.strip()
     if version not in (b"3", b"4", b"5"):
@@ -78,7 +78,7 @@ def parse_cookie(record: bytes) -> Cookie:
 
 
 def check_cookie(configured: Cookie, stored: Cookie, *, allow_expansion: bool = False) -> None:
-    """WrongCookie, naming the first difference, unless `stored` belongs to what is `configured`.
+    """Raise WrongCookie, which names the first difference, unless `stored` belongs to what is `configured`.
 
     With `allow_expansion` the configured directories may be more than the stored ones; otherwise their text must be
     the same, order included. The journal directory must always be the same.

@@ -17,12 +17,12 @@ from buckram.types import History, LedgerId
 
 LONGEST_RECORD = 64 * 1024
 HIGHEST_EPOCH = 2**40
-"""Nobody restores that often: a higher number is not an epoch."""
+"""A number above this is not an epoch: nobody restores a store so often."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What a witness key says: how far a bookie's directory was, and the history in which it said so."""
+    """The content of a witness key: how far a bookie's log was durable, and the metadata history at that time."""
 
     incarnation: str
     starts: int
@@ -43,7 +43,7 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """What a store said of a ledger that it knew by that birth before; gone when it knows it so again."""
+    """A ledger that the store does not have any more under the birth that it had; `why` says it in words."""
 
     ledger_id: LedgerId
     birth: bytes
@@ -52,20 +52,23 @@ class Contradiction:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a bookie remembers of the store, in its file WITNESS. `heard`: the highest epoch that anybody told it."""
+    """What a bookie remembers of the store, in its file WITNESS.
+
+    `heard` is the highest epoch that clients have reported to it. The names of the fields are those in the file.
+    """
 
     history: History = field(default_factory=History)
     heard: int = 0
     confirmed: Confirmed | None = None
     collected: str = ""
-    """The last word to collect that was followed: each counts once."""
+    """The nonce of the last `cluster collect` that was carried out: each counts once."""
     reviewed: str = ""
-    """The restore since which somebody gave such a word, or that was the first: until then nothing goes for absence."""
+    """The restore id of the history that an operator has reviewed, or of the first one. In any other history no ledger
+    is deleted for its absence."""
     contradiction: Contradiction | None = None
-    """What the store said that cannot be so in the history that the bookie has seen, until it takes it back or another
-    history begins."""
+    """Evidence that the store went back, until the store has the ledger again or another history begins."""
     settled: LedgerId = -1
-    """The highest ledger that was here when this history was accepted: who did that knew that ids were given twice."""
+    """The highest ledger id here when this history was accepted; up to it, ids may be in use twice."""
 
     @property
     def epoch(self) -> int:
@@ -74,15 +77,16 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """`why`: the store went back, in words; "" for one that did not. `adopt`: another history begins, by a restore
-    that was accepted."""
+    """`why`: how the store shows that it went back; "" if it does not. `adopt`: another history begins, by a restore
+    that was accepted.
+    """
 
     why: str = ""
     adopt: bool = False
 
 
 def judge(memory: Memory, history: History, found: Confirmed | None) -> Judgement:
-    """Compare what a bookie remembers with what the store says now."""
+    """Compare what a bookie remembers with the present history and witness key of the store."""
     if not history.accepted:
         return Judgement(why_not_accepted(history))
     if history.epoch < memory.epoch:
@@ -102,8 +106,9 @@ def judge(memory: Memory, history: History, found: Confirmed | None) -> Judgemen
 
 
 COPYING, LEAVING, GONE, HERE = "copying", "leaving", "gone", "here"
-"""Of metadata that move from one store to another, the word before the other store's URI: this one is the copy and not
-whole yet; it is what is copied; it was copied. Before a name of the move: they came by it, and are used here."""
+"""The first word of `History.moved`. Before the URI of the other store: this store is an unfinished copy of it
+(COPYING), is being copied there (LEAVING), or was copied there (GONE). Before the name of a move: the metadata came by
+it and are in use here (HERE)."""
 _MOVES = {
     COPYING: "it is an unfinished copy of {}: call `buckram cluster move-metadata` again with the same stores",
     LEAVING: "its metadata are being moved to {}: call `buckram cluster move-metadata` again with the same stores, or "
@@ -113,7 +118,7 @@ _MOVES = {
 
 
 def why_not_accepted(history: History) -> str:
-    """In words, for one that is not; "" for one that is."""
+    """Return in words why a history is not accepted; "" if it is."""
     if history.accepted:
         return ""
     state, _, other = history.moved.partition(" ")
@@ -123,7 +128,7 @@ def why_not_accepted(history: History) -> str:
 
 
 def _came(memory: Memory, history: History) -> bool:
-    """Whether the same history goes on in another store since the bookie remembered it."""
+    """Whether the history that the bookie remembers was moved to this store and goes on here."""
     mine = memory.history
     return (
         history.moved.startswith(f"{HERE} ")
@@ -133,14 +138,16 @@ def _came(memory: Memory, history: History) -> bool:
     )
 
 
-def _compare_moved(told: Confirmed | None, found: Confirmed | None) -> str:
-    """Keys have other versions in another store, so what they say is compared: it must be what was confirmed, or what
-    the same directory said later (a change whose answer was lost)."""
-    if told is None:
+def _compare_moved(confirmed: Confirmed | None, found: Confirmed | None) -> str:
+    """Compare the content of the witness key in another store, where keys have other versions.
+
+    It must be what was confirmed, or what the same directory recorded later (a change whose answer was lost).
+    """
+    if confirmed is None:
         return ""
     if found is None:
         return "the witness key did not come with the metadata that were moved here"
-    if found.value == told.value or _reach(found.value) > _reach(told.value):
+    if found.value == confirmed.value or _reach(found.value) > _reach(confirmed.value):
         return ""
     return "the metadata that were moved here are older than what this bookie has seen: its witness key says less"
 
@@ -149,20 +156,20 @@ def _reach(value: Statement) -> tuple[int, int, int]:
     return value.starts, value.seq, value.offset
 
 
-def _compare(told: Confirmed | None, found: Confirmed | None) -> str:
-    if told is None:
+def _compare(confirmed: Confirmed | None, found: Confirmed | None) -> str:
+    if confirmed is None:
         return ""
     if found is None:
-        return f"the witness key is missing, it was at version {told.version}"
-    if found.version < told.version:
-        return f"the witness key is at version {found.version}, it was at {told.version}"
-    if found.version == told.version and found.value != told.value:
-        return f"the witness key holds something else at version {told.version} than this bookie wrote"
+        return f"the witness key is missing, it was at version {confirmed.version}"
+    if found.version < confirmed.version:
+        return f"the witness key is at version {found.version}, it was at {confirmed.version}"
+    if found.version == confirmed.version and found.value != confirmed.value:
+        return f"the witness key holds something else at version {confirmed.version} than this bookie wrote"
     return ""  # a higher version: a change whose answer was lost
 
 
 def learn(memory: Memory, history: History, confirmed: Confirmed, highest: LedgerId = -1) -> Memory:
-    """What to remember when the store has confirmed a change in that history. `highest`: the highest ledger here."""
+    """Return the memory after the store confirmed a change. `highest`: the highest ledger id here."""
     first = memory.history.epoch == 0 and memory.confirmed is None
     if history.epoch > memory.history.epoch > 0 and history.restore != memory.history.restore:
         memory = replace(memory, contradiction=None, settled=highest)
@@ -194,7 +201,7 @@ def _history(what: str, fields: dict[str, Any]) -> History:
 
 
 def encode_word(nonce: str) -> bytes:
-    """The word that collection may go on, once for each bookie."""
+    """Encode the record by which an operator lets collection go on, once for each bookie."""
     return json.dumps({"nonce": nonce}).encode()
 
 
@@ -231,15 +238,15 @@ def encode_memory(memory: Memory) -> bytes:
 
 def parse_memory(name: str, record: bytes) -> Memory:
     fields = _object(name, record)
-    history, told = fields.get("history"), fields.get("confirmed")
-    if not isinstance(history, dict) or not (told is None or isinstance(told, dict)):
+    history, witness = fields.get("history"), fields.get("confirmed")
+    if not isinstance(history, dict) or not (witness is None or isinstance(witness, dict)):
         raise MalformedRecord(f"{name}: has no history or a malformed witness")
     confirmed = None
-    if told is not None:
-        value = told.get("value")
+    if witness is not None:
+        value = witness.get("value")
         if not isinstance(value, dict):
             raise MalformedRecord(f"{name}: the confirmed witness has no value")
-        confirmed = Confirmed(_number(name, told, "version"), _statement(name, value))
+        confirmed = Confirmed(_number(name, witness, "version"), _statement(name, value))
     return Memory(
         _history(name, history),
         _number(name, fields, "heard"),

@@ -13,17 +13,18 @@ from datetime import UTC, datetime, timedelta
 from buckram.types import BookieId
 
 APART_US = 60_000_000
-"""Clocks that differ by more are not those of one well kept cluster."""
+"""Clocks of one cluster may differ by at most this."""
 _FRESH_US = 300_000_000
-"""What a bookie said so long before the others counts no more: its clock may have been set."""
+"""A bookie's time that is so much older than the newest one is dropped: its clock may have been set since."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_TIME = 253_402_300_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the clocks say at one moment. `low` and `high` are the middle of the bookies' clocks: the same for an odd
-    number of them, the two in the middle for an even one."""
+    """All clocks at one moment, in microseconds since 1970. `low` and `high` are the middle of the bookies' clocks: the
+    median for an odd number of them, the two in the middle for an even number.
+    """
 
     own: int
     low: int
@@ -32,12 +33,12 @@ class Reading:
 
     @property
     def apart(self) -> bool:
-        """It is not certain that our clock is right: it is far from one of the two in the middle."""
+        """Whether our clock may be wrong, because it is far from one of the two in the middle."""
         return max(abs(self.own - self.low), abs(self.own - self.high)) > APART_US
 
     @property
     def best(self) -> int:
-        """Our own time; where it is far from the median of the bookies, that."""
+        """Our own time, or the median of the bookies if ours is far from it."""
         if self.own < self.low - APART_US:
             return self.low
         if self.own > self.high + APART_US:
@@ -46,7 +47,7 @@ class Reading:
 
     @property
     def median(self) -> int:
-        """That of the two in the middle which is farther away."""
+        """The one of the two in the middle that is farther from our own clock."""
         return self.low if abs(self.own - self.low) >= abs(self.own - self.high) else self.high
 
     def __str__(self) -> str:
@@ -58,32 +59,35 @@ class Reading:
 
 
 class WallClocks:
-    """The bookies' clocks as one client has heard them. `mono` is its monotonic time in microseconds."""
+    """The bookies' clocks as one client has observed them.
+
+    `mono` is the client's monotonic time and `own` its wall time at the same moment, both in microseconds.
+    """
 
     def __init__(self) -> None:
         self._ahead: dict[BookieId, tuple[int, int]] = {}
-        """Wall time minus our monotonic time, and when we heard that."""
+        """By bookie: its wall time minus our monotonic time, and the monotonic time of the observation."""
         self._low = self._high = 0
         self._own: int | None = None
-        """Our own, of the time of the newest answer."""
+        """Our own wall time minus our monotonic time, as of the newest observation."""
 
-    def heard(self, bookie: BookieId, wall: int, mono: int, own: int) -> None:
-        """It told the time, which arrived now. 0: it does not tell."""
+    def observe(self, bookie: BookieId, wall: int, mono: int, own: int) -> None:
+        """Record the wall time that a bookie has just sent; 0 or less means that it sends none."""
         if wall <= 0:
             return
         self._ahead[bookie] = wall - mono, mono
         self._own = own - mono
-        self._reckon()
+        self._update_median()
 
     def keep(self, bookies: Mapping[BookieId, object]) -> None:
-        """Forget all others."""
+        """Forget all bookies but these."""
         if any(bookie not in bookies for bookie in self._ahead):
-            self._ahead = {bookie: told for bookie, told in self._ahead.items() if bookie in bookies}
-            self._reckon()
+            self._ahead = {bookie: observed for bookie, observed in self._ahead.items() if bookie in bookies}
+            self._update_median()
 
-    def _reckon(self) -> None:
+    def _update_median(self) -> None:
         newest = max((at for _, at in self._ahead.values()), default=0)
-        self._ahead = {bookie: told for bookie, told in self._ahead.items() if newest - told[1] <= _FRESH_US}
+        self._ahead = {bookie: (ahead, at) for bookie, (ahead, at) in self._ahead.items() if newest - at <= _FRESH_US}
         found = sorted(ahead for ahead, _ in self._ahead.values())
         if found:
             self._low, self._high = found[(len(found) - 1) // 2], found[len(found) // 2]
@@ -92,11 +96,11 @@ class WallClocks:
         return bookie in self._ahead
 
     def since(self, mono: int) -> int:
-        """How many have told the time at or after that moment."""
+        """Return how many bookies were observed at or after this monotonic time."""
         return sum(at >= mono for _, at in self._ahead.values())
 
     def best(self, own: int, mono: int) -> int:
-        """The time to write down. Cheap: once per batch of records."""
+        """Return the wall time to write into records. Cheap, because it is called once per batch of records."""
         if self._own is None or not self._ahead:
             return own
         here = own - mono
@@ -105,15 +109,15 @@ class WallClocks:
         return self._high + mono if here > self._high + APART_US else own
 
     def jumped(self, own: int, mono: int) -> bool:
-        """Our clock was set since a bookie told its time, or all time stood still for us: ask again."""
+        """Whether our clock was set, or the process was suspended, since the last observation: observe again."""
         return self._own is not None and abs(own - mono - self._own) > APART_US
 
     def reading(self, own: int, mono: int) -> Reading | None:
-        """None: no bookie has told the time."""
+        """Return all clocks as of now; None if no bookie has been observed."""
         return Reading(own, self._low + mono, self._high + mono, len(self._ahead)) if self._ahead else None
 
     def wrong(self, own: int, mono: int) -> dict[BookieId, int]:
-        """Bookies whose clocks are far from the median of all clocks, ours included, with their distance from it."""
+        """Return the bookies whose clocks are far from the median of all clocks, ours included, with the distance."""
         everybody = sorted([own - mono, *(ahead for ahead, _ in self._ahead.values())])
         low, high = everybody[(len(everybody) - 1) // 2], everybody[len(everybody) // 2]
         far = {bookie: max(ahead - low, ahead - high, key=abs) for bookie, (ahead, _) in self._ahead.items()}
@@ -121,27 +125,27 @@ class WallClocks:
 
 
 class Steadiness:
-    """Whether wall time goes on as monotonic time does, from one round of some work to the next."""
+    """Detects steps of the wall clock against monotonic time from one round of some work to the next."""
 
     def __init__(self) -> None:
         self._last: int | None = None
 
     def moved(self, own: int, mono: int) -> int:
-        """By how much it was set since the round before, if that is too much; else 0."""
+        """Return by how much the wall clock was set since the round before, if that is over APART_US; else 0."""
         before, self._last = self._last, own - mono
         by = 0 if before is None else self._last - before
         return by if abs(by) > APART_US else 0
 
 
 def shown(time_us: int) -> str:
-    """As people read it, UTC; what is no date as a number."""
+    """Return the time as people read it, in UTC, or as a number if it is no date."""
     if not 0 <= time_us < _NO_TIME:
         return f"{time_us} us"
     return (_EPOCH + timedelta(microseconds=time_us)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def between(difference_us: int) -> str:
-    """How far apart two clocks are."""
+    """Return in words how far apart two clocks are."""
     return f"{abs(difference_us) / 1_000_000:.0f} s {'ahead' if difference_us > 0 else 'behind'}"
 
 

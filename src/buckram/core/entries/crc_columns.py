@@ -24,11 +24,11 @@ _crc32c_of = google_crc32c.value
 def digests_match(
     data: bytes | bytearray, at: int, stride: int, size: int, payload_crcs: array[int], columns: Iterable[int]
 ) -> bool:
-    """Whether each of len(payload_crcs) entries, one at least, has the right digest.
+    """Whether each of len(payload_crcs) entries, at least one, has the right digest.
 
-    The first entry's header is at `at`, the next one's `stride` behind; a digest (big-endian u32) follows its header.
-    `payload_crcs` (of "I") are the CRC-32Cs of the payloads of `size` bytes each. Only the given columns (places in
-    the header) may differ between entries: others are taken from the first entry, unseen in the rest.
+    The first entry's header is at `at`, and each next one `stride` bytes after the one before; the digest (big-endian
+    u32) follows the header. `payload_crcs` (of "I") are the CRC-32Cs of the payloads of `size` bytes each. Only the
+    given columns (places in the header) may differ between entries: all others are read from the first entry only.
     """
     count = len(payload_crcs)
     span = (count - 1) * stride + 1
@@ -54,7 +54,7 @@ def _number(planes: Iterable[bytes | bytearray]) -> int:
 
 @lru_cache(maxsize=256)  # of 1.3 KB each; a size of payloads in use takes five to eight of them
 def _planes(behind: int) -> tuple[bytes, bytes, bytes, bytes]:
-    """What a byte adds that has `behind` bytes behind it: four tables of 256, for the bytes of the CRC from the top."""
+    """Return what a byte with `behind` bytes after it adds: four tables of 256, one for each byte of the CRC."""
     zeros = bytes(behind)
     nothing = _crc32c_of(b"\0" + zeros)
     table = [0]

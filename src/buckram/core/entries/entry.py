@@ -1,7 +1,8 @@
-"""Stored entries and explicit-LAC packets: header, digest, keys. Framing and requests live elsewhere.
+"""Stored entries and explicit-LAC packets: header, digest, keys.
 
 Stored entry: i64 ledger, i64 entry, i64 LAC, i64 length, digest (0, 4, 8 or 20 bytes), payload. The digest covers
 everything but itself. `length` is the ledger's payload bytes including this entry. Big-endian throughout.
+Not here: frames and requests (`core/wire`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import zlib
 from array import array
 from collections.abc import Callable, Sequence
 from itertools import repeat
+from typing import Protocol
 
 import google_crc32c
 
@@ -25,7 +27,7 @@ from buckram.types import Buffer, DigestType, Entry, EntryId, LedgerId
 ENTRY_HEADER = struct.Struct(">qqqq")
 ENTRY_HEADER_BYTES = 32
 MIN_STORED_BYTES = 24
-"""The least a bookie accepts of an entry: ledger, entry, LAC."""
+"""The shortest entry that a bookie accepts: ledger, entry, LAC."""
 _LAC_HEADER = struct.Struct(">qq")
 _U32 = struct.Struct(">I")
 _u32 = _U32.unpack_from
@@ -37,12 +39,12 @@ _crc32c_of: Callable[[bytes], int] = google_crc32c.value
 
 
 def master_key(password: bytes) -> bytes:
-    """The 20 bytes that bookies compare; also for the empty password, and the same for every digest type."""
+    """Return the 20 bytes that bookies compare; the same for every digest type, and also for the empty password."""
     return hashlib.sha1(b"ledger" + password).digest()
 
 
 def mac_key(password: bytes) -> bytes:
-    """Key of the HMAC-SHA1; never sent."""
+    """Return the key of the HMAC-SHA1, which is never sent."""
     return hashlib.sha1(b"mac" + password).digest()
 
 
@@ -59,7 +61,7 @@ def _no_digest(head: bytes, payload: Buffer) -> bytes:
     return b""
 
 
-def _keyed_hmac_sha1(key: bytes) -> Callable[[bytes, Buffer], bytes]:
+def _keyed_hmac_sha1(key: bytes) -> DigestFunction:
     # Copies of the two keyed states cost half of what hmac.digest costs per entry.
     padded = key.ljust(64, b"\0")
     inner = hashlib.sha1(bytes(b ^ 0x36 for b in padded))
@@ -76,12 +78,18 @@ def _keyed_hmac_sha1(key: bytes) -> Callable[[bytes, Buffer], bytes]:
     return compute
 
 
+class DigestFunction(Protocol):
+    """Returns the digest of an entry's header and payload."""
+
+    def __call__(self, head: bytes, payload: Buffer, /) -> bytes: ...
+
+
 class Digest:
     """Seals and opens entries of ledgers with one digest type and password.
 
     `size`: digest bytes. `key`: the ledger's master key. `compute(head, payload)`: the digest of head and payload. A
-    ledger whose metadata has no password uses b"". `birth`: which ledger of its id these are of
-    (core/ledgers/metadata), for requests that name it; the digest itself does not know of it.
+    ledger whose metadata has no password uses b"". `birth` is the ledger's (core/ledgers/metadata), for requests that
+    name it; it does not affect the digest.
     """
 
     __slots__ = ("birth", "compute", "key", "kind", "size")
@@ -91,7 +99,7 @@ class Digest:
         self.kind = DigestType(kind)
         self.size = _SIZES[self.kind]
         self.key = master_key(password)
-        self.compute: Callable[[bytes, Buffer], bytes]
+        self.compute: DigestFunction
         if self.kind is DigestType.CRC32C:
             self.compute = _crc32c_digest
         elif self.kind is DigestType.CRC32:
@@ -107,7 +115,7 @@ class Digest:
         return ENTRY_HEADER_BYTES + self.size
 
     def seal(self, ledger_id: LedgerId, entry_id: EntryId, lac: EntryId, length: int, payload: Buffer) -> bytes:
-        """The stored form. InvalidArgument when an id or length does not fit 64 bits."""
+        """Return the stored form. Raises InvalidArgument if an id or length does not fit 64 bits."""
         try:
             head = ENTRY_HEADER.pack(ledger_id, entry_id, lac, length)
         except struct.error:
@@ -117,7 +125,7 @@ class Digest:
         return b"".join((head, self.compute(head, payload), payload))
 
     def open(self, ledger_id: LedgerId, entry_id: EntryId | None, stored: bytes) -> Entry:
-        """Verify and take apart; entry_id None accepts any id (a read of the last entry). DigestMismatch otherwise."""
+        """Verify and decode an entry; entry_id None accepts any id (reads of the last entry). Raises DigestMismatch."""
         start = ENTRY_HEADER_BYTES + self.size
         if len(stored) < start:
             raise DigestMismatch(ledger_id, f"a stored entry of {len(stored)} bytes, at least {start} are needed")
@@ -166,7 +174,7 @@ class Digest:
         return entries
 
     def open_payloads(self, ledger_id: LedgerId, first: EntryId, bodies: Sequence[bytes]) -> list[bytes]:
-        """As open_prefix, but the payloads alone: the fast way to read in bulk."""
+        """Like `open_prefix`, but return only the payloads, which is the fast way to read in bulk."""
         if self.kind is not DigestType.CRC32C:
             return [entry.payload for entry in self.open_prefix(ledger_id, first, bodies)]
         payloads: list[bytes] = []
@@ -189,7 +197,7 @@ class Digest:
         return payloads
 
     def open_digests(self, ledger_id: LedgerId, first: EntryId, bodies: Sequence[bytes]) -> list[int]:
-        """As open_prefix, but a number for each entry: its digest, or the CRC32C of the payload of one without."""
+        """Like `open_prefix`, but return each entry's digest as a number, or its payload's CRC32C if it has none."""
         numbers: list[int] = []
         packed = PackedBodies.of(bodies)
         packed = packed[self._good(ledger_id, first, packed, digests=numbers) :]
@@ -214,10 +222,10 @@ class Digest:
         digests: list[int] | None = None,
         heads: array[int] | None = None,
     ) -> int:
-        """How many entries from `first` on are verified; what they hold is appended to the (empty) sinks given.
+        """Return how many entries from `first` on are verified; their contents are appended to the (empty) sinks.
 
-        `heads` receives four numbers for each in the bytes' own order. Ends early, maybe at once, where they are not
-        good as a whole or not of this simple kind.
+        `heads` receives four numbers for each entry in the byte order of the wire. May end early, even at once, if the
+        entries are not all good or not of one size.
         """
         stride, count = packed.stride, len(packed)
         if self.kind is not DigestType.CRC32C or not stride or count < 2 or first + count > 2**63:
@@ -236,12 +244,12 @@ class Digest:
         return good
 
     def seal_lac(self, ledger_id: LedgerId, lac: EntryId) -> bytes:
-        """The explicit-LAC packet: i64 ledger, i64 LAC, digest over both."""
+        """Return the explicit-LAC packet: i64 ledger, i64 LAC, digest over both."""
         head = _LAC_HEADER.pack(ledger_id, lac)
         return head + self.compute(head, b"")
 
     def open_lac(self, ledger_id: LedgerId, packet: bytes) -> EntryId:
-        """The LAC of a packet; DigestMismatch when it is short, changed, or of another ledger."""
+        """Return the LAC of a packet. Raises DigestMismatch if it is short, changed, or of another ledger."""
         if len(packet) < 16 + self.size:
             raise DigestMismatch(ledger_id, f"a LAC packet of {len(packet)} bytes, {16 + self.size} are needed")
         head = packet[:16]
@@ -254,7 +262,7 @@ class Digest:
 
 
 def entry_ids(stored: Buffer) -> tuple[LedgerId, EntryId, EntryId]:
-    """Ledger, entry and LAC as the header says, unverified; struct.error below MIN_STORED_BYTES."""
+    """Return ledger, entry and LAC of the header, unverified. Raises struct.error below MIN_STORED_BYTES."""
     ledger, entry, lac = _IDS.unpack_from(stored)
     return ledger, entry, lac
 

@@ -1,6 +1,6 @@
-"""What costs most per entry, compiled where that could be built (_hot.c), else the Python that it is a twin of.
+"""The functions that cost most per entry: compiled (_hot.c) where that could be built, else their Python twins.
 
-Both do the same, which the tests of each say; BUCKRAM_PURE=1 leaves the compiled ones alone.
+Both forms do the same and pass the same tests. BUCKRAM_PURE=1 chooses the Python twins.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stored entries that stay in the packet they came in: a batch read costs no object per entry until somebody asks.
+"""Stored entries that stay in the packet they came in: a batch read makes no object per entry before it is accessed.
 
 `FrameParts` are a bookie's entries in their frames, on the way out; `PackedBodies` are a client's, on the way in.
 """
@@ -14,11 +14,11 @@ from buckram.types import Buffer
 
 _SIZE = struct.Struct(">i")
 FRAME_HEAD = 28
-"""What is before the stored entry in the frame of an add: length, packet header, master key."""
+"""Bytes before the stored entry in the frame of an add: length, packet header, master key."""
 
 
 class PackedBodies(Sequence[bytes]):
-    """A sequence of byte strings inside one; an index or iteration step copies one out. Equal to a list of the same."""
+    """A sequence of byte strings inside one; each access copies one. Equal to a list of the same byte strings."""
 
     __slots__ = ("ends", "packet", "starts")
 
@@ -27,7 +27,7 @@ class PackedBodies(Sequence[bytes]):
 
     @classmethod
     def of(cls, bodies: Sequence[bytes]) -> PackedBodies:
-        """Any bodies in this form."""
+        """Return bodies of any form in this one."""
         if isinstance(bodies, cls):
             return bodies
         starts, ends, offset = [], [], 0
@@ -39,9 +39,9 @@ class PackedBodies(Sequence[bytes]):
 
     @classmethod
     def parse(cls, packet: bytes | bytearray, offset: int, end: int | None = None, gap: int = 4) -> PackedBodies | None:
-        """From i32 size and body, repeated in packet[offset:end]. None when they do not fit it.
+        """Parse repeated (i32 size, body) in packet[offset:end]. None if they do not fill it exactly.
 
-        The size counts what follows it; the body begins `gap` bytes behind the size's beginning.
+        The size counts the bytes after it; the body begins `gap` bytes after the beginning of the size.
         """
         stop = len(packet) if end is None else end
         total = stop - offset
@@ -56,7 +56,7 @@ class PackedBodies(Sequence[bytes]):
 
     @classmethod
     def parse_frames(cls, packet: bytes | bytearray, offset: int, end: int | None = None) -> PackedBodies | None:
-        """As parse, from frames of adds."""
+        """Like `parse`, from frames of adds."""
         return cls.parse(packet, offset, end, FRAME_HEAD)
 
     @classmethod
@@ -75,7 +75,7 @@ class PackedBodies(Sequence[bytes]):
         return cls(packet, starts, ends)
 
     def contiguous(self) -> bytes:
-        """The packet as bytes; b"" when nothing is in it."""
+        """Return the packet as bytes; b"" if it has no bodies."""
         return bytes(self.packet) if self.ends else b""
 
     @property
@@ -87,7 +87,7 @@ class PackedBodies(Sequence[bytes]):
 
     @property
     def stride(self) -> int:
-        """From body to body when all have one size and lie in a row, each with the same gap before it; else 0."""
+        """The distance between bodies if all have one size and the same gap before them; else 0."""
         starts, ends = self.starts, self.ends
         if isinstance(starts, range) and isinstance(ends, range) and starts and starts.step == ends.step:
             gap = starts.step - (ends[0] - starts[0])
@@ -122,7 +122,7 @@ class PackedBodies(Sequence[bytes]):
 
 
 class FrameParts(Sequence[bytes]):
-    """Stored entries in their frames, as pieces of larger buffers that are sent as they are."""
+    """Stored entries in their frames, as pieces of larger buffers, which are sent unchanged."""
 
     __slots__ = ("parts", "size", "total")
 
@@ -150,7 +150,7 @@ class FrameParts(Sequence[bytes]):
 
 
 def total_bytes(bodies: Sequence[bytes]) -> int:
-    """Bytes of all bodies, without copying packed ones."""
+    """Return the bytes of all bodies, without copying packed ones."""
     if isinstance(bodies, FrameParts):
         return bodies.size
     return bodies.total_bytes if isinstance(bodies, PackedBodies) else sum(map(len, bodies))

@@ -1,4 +1,4 @@
-"""Runs of v2 ADD frames found in what was received: per entry one unpack and a few compares.
+"""Finds runs of v2 ADD frames in received bytes, with one unpack and a few comparisons per entry.
 
 `scan_add_frames` is the reference of its compiled twin (`_hot.c`); `hot.py` chooses between them.
 
@@ -21,8 +21,10 @@ Row = tuple[int, int, LedgerId, EntryId, int, int, EntryId, int]
 
 
 def scan_add_frames(chunk: bytes, offset: int, max_packet: int, max_run_bytes: int) -> tuple[int, list[Row]]:
-    """-> (offset of what is left, runs). Stops before the first frame that is incomplete, not such an ADD, or
-    malformed."""
+    """Return the offset of what is left, and the runs.
+
+    Stops before the first frame that is incomplete, not such an ADD, or malformed.
+    """
     rows: list[Row] = []
     unpack = ADD.unpack_from
     size = len(chunk)

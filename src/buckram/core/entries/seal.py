@@ -1,8 +1,8 @@
-"""Consecutive entries sealed with CRC32C and framed as v2 ADDs: the way out of nearly all appends.
+"""Seals consecutive entries with CRC32C and frames them as v2 ADDs, as nearly all appends are.
 
 `seal_adds` is the reference of its compiled twin (`_hot.c`); `hot.py` chooses between them.
 
-Not here: other digests, and the answers (`core/wire/adds.py`).
+Not here: other digests, and the expected replies (`core/wire/adds.py`).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def seal_adds(
     length_before: int,
     payloads: list[bytes],
 ) -> tuple[bytes, int]:
-    """-> (whole frames one after another, ledger length after). `header`: the packet header, flags included.
+    """Return the joined frames, and the ledger length after them. `header`: the packet header, flags included.
 
-    OverflowError where an id, length or size does not fit its field.
+    Raises OverflowError if an id, length or size does not fit its field.
     """
     length, entry = length_before, first
     parts: list[bytes] = []

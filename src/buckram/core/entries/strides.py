@@ -1,7 +1,7 @@
-"""Records of equal size in a row, checked column by column: no step of Python for a record.
+"""Checks a field of consecutive records of equal size, column by column, without a step of Python per record.
 
-`at` is where the field begins in the first record, `stride` the distance to the next one. What does not fit into the
-data is not equal.
+`at` is where the field begins in the first record, `stride` the distance to the next record. A field that lies beyond
+the data is not equal.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Entries of one size, CRC32C and in a row, verified together: how all bulk reads are checked.
+"""Verifies consecutive entries of one size with CRC32C together, as for all bulk reads.
 
 `verify_entries` is the reference of its compiled twin (`_hot.c`); `hot.py` chooses between them.
 
@@ -21,9 +21,9 @@ from buckram.types import EntryId, LedgerId
 
 OVERHEAD = HEAD_BYTES + 4
 _BLOCK = 128
-"""Entries that are verified together: large enough to pay, small enough to stay in the cache."""
+"""Entries that are verified together: enough to save calls, few enough to stay in the processor's cache."""
 _COLUMNS_FROM = 256
-"""From so many entries on, checking their headers column by column costs less than a call for each."""
+"""From this number of entries on, checking headers column by column costs less than a call per entry."""
 _crc32c: Callable[[int, bytes], int] = google_crc32c.extend
 _crc32c_of: Callable[[bytes], int] = google_crc32c.value
 
@@ -38,11 +38,12 @@ def verify_entries(
     first: EntryId,
     payloads: list[bytes] | None,
 ) -> int:
-    """How many stored entries are good, from the first on; their payloads are appended to the (empty) list given.
+    """Return how many stored entries are good, from the first on; their payloads are appended to the (empty) list.
 
-    They begin at packet[at], one `stride` (at least size + 36) after the other, with `size` bytes of payload each.
-    Good: of that ledger, with ids from `first` (and first + count <= 2**63) up, and with the right digest. Says too few
-    rather than too many: it may end where a block is not good as a whole. ValueError: they do not fit into the packet.
+    They begin at packet[at], one `stride` (at least size + 36) after the other, with `size` bytes of payload each. Good
+    entries are of that ledger, have consecutive ids from `first` on (first + count <= 2**63), and the right digest. May
+    return fewer than the true count (it stops at the first bad block), never more. Raises ValueError if the entries do
+    not fit into the packet.
     """
     end = at + (count - 1) * stride + OVERHEAD + size
     if at < 0 or count < 1 or size < 0 or stride < size + OVERHEAD or end > len(packet):
@@ -60,7 +61,7 @@ def verify_entries(
                 payloads += block
         if digests_match(packet, at, stride, size, crcs, _may_differ(first, first + count - 1)):
             return count
-        if payloads:  # somewhere is a bad one: look closer
+        if payloads:  # some entry of the block is bad: find the first
             payloads.clear()
     for number, found in enumerate(fields(packet, at, stride, count, 0, f"{HEAD_BYTES}sI{size}s")):
         block = found[2::3]
@@ -74,7 +75,7 @@ def verify_entries(
 def fields(
     packet: bytes | bytearray, at: int, stride: int, count: int, skip: int, kind: str
 ) -> Iterator[tuple[Any, ...]]:
-    """The fields `kind` (a format of struct) of each entry, a tuple for a block; they begin `skip` bytes into it."""
+    """Return the fields `kind` (a format of struct) at `skip` bytes into each entry, as one tuple for each block."""
     size = calcsize(">" + kind)
     for done in range(0, count, _BLOCK):
         block = min(_BLOCK, count - done)
@@ -87,5 +88,5 @@ def _block(kind: str, gap: int, count: int) -> Struct:
 
 
 def _may_differ(first: EntryId, last: EntryId) -> range:
-    """The places in the header that may differ in entries of one ledger from `first` to `last`."""
+    """Return the places in the header that may differ in entries of one ledger from `first` to `last`."""
     return range(14 if first >> 16 == last >> 16 else 8, HEAD_BYTES)

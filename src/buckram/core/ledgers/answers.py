@@ -1,16 +1,15 @@
-"""The three answer classes, and what a heap of answers adds up to.
+"""The three classes of answers, and what several answers prove together.
 
 Every answer of a bookie to a read or a fence is exactly one of Positive (OK and the digest holds),
 Negative (no such entry, no such ledger, and nothing else) and Unknown (all the rest: no answer, refusals,
-I/O errors, limbo, digest mismatch, codes never heard of). Only Negative is evidence of absence: turning an
+I/O errors, limbo, digest mismatch, unknown codes). Only Negative is evidence of absence: turning an
 unknown into a negative is how acknowledged entries got lost (docs/reference/protocol.md, 0 and 8.1 row 10).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, NoReturn, TypeAlias, TypeVar
+from typing import Generic, NoReturn, Protocol, TypeAlias, TypeVar
 
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.wire.messages import Reply
@@ -34,6 +33,13 @@ from buckram.errors import (
 from buckram.types import BookieId, EntryId, LedgerId, Position
 
 T = TypeVar("T")
+Opened_co = TypeVar("Opened_co", covariant=True)
+
+
+class Verify(Protocol[Opened_co]):
+    """Opens the contents of a reply. Raises DigestMismatch or BookieError if they are not what was asked for."""
+
+    def __call__(self) -> Opened_co: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +51,7 @@ class Positive(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Negative:
-    """The bookie says that it does not hold it: NO_ENTRY or NO_LEDGER."""
+    """The bookie does not hold what was asked for: NO_ENTRY or NO_LEDGER."""
 
     code: Code
 
@@ -55,13 +61,13 @@ class Negative:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Neither yes nor no."""
+    """An answer, or a lack of one, that proves neither presence nor absence."""
 
     error: BuckramError
 
     @property
     def damaged(self) -> bool:
-        """The bookie said OK but its bytes fail the digest: it has carried out the request (a fence!) all the same."""
+        """Whether the reply was OK but its bytes fail the digest: the request, maybe a fence, was carried out."""
         return isinstance(self.error, DigestMismatch)
 
 
@@ -70,7 +76,7 @@ Answer: TypeAlias = Positive[T] | Negative | Unknown
 
 
 def bookie_error(bookie: BookieId, code: Code) -> BuckramError:
-    """The error for a status other than OK and the explicit negatives."""
+    """Return the error for a code other than OK and the explicit negatives."""
     match code:
         case Code.UNAUTHORIZED:
             return Unauthorized(f"bookie {bookie} refused: wrong password")
@@ -86,10 +92,10 @@ def bookie_error(bookie: BookieId, code: Code) -> BuckramError:
             return BookieIOError(bookie, f"answered {code.name}")
 
 
-def classify(bookie: BookieId, reply: Reply | BuckramError, verify: Callable[[], T]) -> Answer[T]:
-    """The class of one reply. `verify` opens its contents and is called for OK only.
+def classify(bookie: BookieId, reply: Reply | BuckramError, verify: Verify[T]) -> Answer[T]:
+    """Return the class of one reply. `verify` opens its contents and is called for OK only.
 
-    It raises DigestMismatch for bytes that fail (unknown, 4.5) or a BookieError, which is unknown as well.
+    The answer is unknown if `verify` raises DigestMismatch, for bytes that fail (4.5), or a BookieError.
     """
     if isinstance(reply, BuckramError):
         return Unknown(reply)
@@ -104,10 +110,10 @@ def classify(bookie: BookieId, reply: Reply | BuckramError, verify: Callable[[],
 
 
 class FailureFold:
-    """Which of several failures of one entry is reported (4.4, S18).
+    """Chooses which of several failures of one entry is reported (4.4, S18).
 
-    Negative only if every failure was negative; otherwise the first unknown, where "not reachable" yields to
-    any other unknown.
+    It is negative only if every failure was negative; otherwise it is the first unknown one, preferably another than
+    "not reachable".
     """
 
     __slots__ = ("result",)
@@ -125,7 +131,7 @@ class FailureFold:
 
 
 def raise_failure(ledger_id: LedgerId, entry_id: EntryId, failure: Failure) -> NoReturn:
-    """The error of a read whose replicas all failed: NoSuchEntry, Unauthorized, HandleClosed or ReadFailed."""
+    """Raise the error of a read whose replicas all failed: NoSuchEntry, Unauthorized, HandleClosed or ReadFailed."""
     if isinstance(failure, Negative):
         raise NoSuchEntry(ledger_id, entry_id)
     if isinstance(failure.error, Unauthorized | HandleClosed):
@@ -134,7 +140,7 @@ def raise_failure(ledger_id: LedgerId, entry_id: EntryId, failure: Failure) -> N
 
 
 class CoverageTally:
-    """Who has answered, by ensemble position, and whether what is unknown could still hide an acknowledgement (1.3)."""
+    """The positions that have answered, and whether the unknown ones may still hold an acknowledged entry (1.3)."""
 
     def __init__(self, quorum: Quorum) -> None:
         self.quorum = quorum
@@ -153,5 +159,5 @@ class CoverageTally:
 
     @property
     def complete(self) -> bool:
-        """Everybody answered, so coverage can no longer change."""
+        """Whether all positions have answered, so that coverage can no longer change."""
         return len(self.answered) == self.quorum.ensemble_size

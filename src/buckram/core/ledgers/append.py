@@ -1,12 +1,13 @@
-"""The append window of one writer: ids, lengths, acknowledgements, LAC, and what a change of ensemble does to them.
+"""The append window of one writer: ids, lengths, acknowledgements, LAC, and how an ensemble change affects them.
 
-Pure bookkeeping of runs (rows of consecutive entries that travel together), never of single entries. Per position
-there is a watermark (everything it stores up to there is acknowledged by the bookie that is there now) and a sparse
-list of runs beyond it; the head moves when Qa watermarks of every write set have passed. Sending, futures, metadata
-and the choice of replacements live in client/.
+It keeps runs (consecutive entries that travel together), never single entries. Each position has a watermark, up to
+which its present bookie has acknowledged everything that it stores, and a sparse list of acknowledged runs beyond that.
+The head moves when Qa watermarks of every write set have passed.
 
 A **slot** names one assignment of a bookie to a position: slot % E is the position. Answers carry the slot they were
-sent under, so one that belongs to an earlier assignment (A-B-A included) is recognised without looking at names.
+sent under, so one that belongs to an earlier assignment is recognised without comparing names, even if the same bookie
+comes back to the position.
+Not here: sending, futures, metadata and the choice of replacements (`client/write`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ __all__ = ["AppendWindow", "Run", "Send"]
 
 
 class AppendWindow:
-    """State of one writer (2.1). Every method is one atomic step: callers have no await between a look and an act.
+    """State of one writer (2.1). Every method is one atomic step: callers do not await between a check and an action.
 
     `ensemble` must always be the ensemble that durable metadata records for the next entry (S4).
     `spread`: an entry counts as acknowledged only when its present members that acknowledged it meet these rules (M5).
@@ -86,8 +87,10 @@ class AppendWindow:
         return first
 
     def enqueue_at(self, entry: EntryId, size: int) -> None:
-        """Take a caller's id. DuplicateEntry if it is confirmed or pending: compared with the head, because under
-        DEFERRED_SYNC the LAC lags behind it (M1, trap 25)."""
+        """Take a caller's id. Raises DuplicateEntry if it is confirmed or pending.
+
+        The id is compared with the head, because under DEFERRED_SYNC the LAC lags behind it (M1, trap 25).
+        """
         if entry <= self.pending_head or entry in self._ids:
             raise DuplicateEntry(self.ledger_id, entry)
         self._ids.add(entry)
@@ -97,21 +100,21 @@ class AppendWindow:
         self.pending_entries += 1
 
     def start(self, run: Run) -> None:
-        """The run's header is sealed (with `lac` as of now) and it goes out to `live()` in the same step."""
+        """Record a run that is sealed with the present `lac` and sent to `live()` in the same step."""
         if self.explicit_ids:
             insort(self._runs, run, key=_first_of)
         else:
             self._runs.append(run)
 
     def live(self) -> list[tuple[Position, Slot]]:
-        """(position, slot) of the bookies to send to."""
+        """Return (position, slot) of the bookies to send to."""
         if not self.absent:
             return list(enumerate(self.slots))
         return [(p, slot) for p, slot in enumerate(self.slots) if p not in self.absent]
 
     @property
     def reachable(self) -> EntryId:
-        """The highest id that can be acknowledged without another append: with explicit ids the one before a gap."""
+        """The highest id that can be acknowledged without another append; with explicit ids, the one before a gap."""
         if not self.explicit_ids:
             return self.next_entry - 1
         last = self.pending_head
@@ -122,13 +125,13 @@ class AppendWindow:
     # -- answers ------------------------------------------------------------------------------------------
 
     def acked(self, slot: Slot, first: EntryId, last: EntryId) -> bool:
-        """The bookie of `slot` stored those of first..last that are its own; True if the head moved."""
+        """Record that the bookie of `slot` stored its share of first..last. Returns True if the head moved."""
         position = slot % self._size
         if self.slots[position] != slot or self.closed:
-            return False  # 2.3 rule 1: the position holds another bookie now, or nobody waits any more
+            return False  # 2.3 rule 1: the position holds another bookie now, or the window is closed
         mark, head = self._marks[position], self.pending_head
         if mark < head:
-            mark = head  # below the head nothing is pending, acknowledged here or not
+            mark = head  # nothing below the head is pending, whether this bookie acknowledged it or not
         if first > mark + 1 and not self._adjacent(position, mark, first):
             insort(self._beyond[position], (first, last))
             self._scattered += 1
@@ -143,7 +146,7 @@ class AppendWindow:
             self._absorb(position)
         if self.changing:
             return False
-        # Most acknowledgements do not complete the entry after the head: see that first.
+        # Most acknowledgements do not complete the entry after the head, so check that first.
         if self._mirrored:
             if sorted(marks)[self._kth] <= head:
                 return False
@@ -152,10 +155,10 @@ class AppendWindow:
         return self._drain()
 
     def failed(self, slot: Slot) -> Position | None:
-        """The bookie of `slot` failed: its position is absent and its acknowledgements of pending entries are void.
+        """Make the position of `slot` absent and void its acknowledgements of pending entries, after a failure.
 
-        Returns the position, or None for a stale answer. The caller starts a change (freeze) or, if one is running,
-        leaves it to that: it looks at `absent` again before it ends.
+        Returns the position, or None for a stale answer. The caller starts an ensemble change (`freeze`), unless one is
+        running: that one examines `absent` again before it ends.
         """
         position = slot % self._size
         if self.slots[position] != slot or self.closed or position in self.absent:
@@ -168,19 +171,21 @@ class AppendWindow:
     # -- change of ensemble (2.6, 2.7) --------------------------------------------------------------------
 
     def freeze(self) -> EntryId:
-        """Stop acknowledging; returns the first id of the new fragment, LAC + 1. One step, so that no entry can be
-        acknowledged between the look at the LAC and the stop (trap 7)."""
+        """Stop acknowledging, and return the first id of the new fragment, LAC + 1.
+
+        It is one step, so that no entry can be acknowledged between reading the LAC and stopping (trap 7).
+        """
         check(not self.changing, "2.6", "two ensemble changes at the same time")
         check(not self.deferred_sync, "M3", "ensemble change under DEFERRED_SYNC")
         self.changing = True
         return self.lac + 1
 
     def resume(self, ensemble: Sequence[BookieId]) -> tuple[list[Send], bool]:
-        """Continue with the ensemble that durable metadata now records; returns (what to send, did the head move).
+        """Continue with the ensemble that durable metadata now records; returns what to send, and if the head moved.
 
         First every acknowledgement of a replaced bookie is dropped for all pending entries, then the resends are
-        worked out, and only then the head is drained, once (trap 1). A position is resent to if it was touched, not
-        if first and last ensemble differ (trap 28). A position that still holds its failed bookie stays absent.
+        computed, and only then the head is drained, once (trap 1). A position gets resends if it was reassigned, even
+        if its first and last bookie are the same (trap 28). A position that still has its failed bookie stays absent.
         """
         check(self.changing, "2.6", "resume without freeze")
         touched = []
@@ -227,15 +232,16 @@ class AppendWindow:
     # -- force (2.11) and the end (2.9, 2.10) -------------------------------------------------------------
 
     def force_point(self) -> tuple[EntryId, int]:
-        """The head and the length up to it, to be passed to `forced` when all E bookies have forced (M2)."""
+        """Return the head and the length up to it, to be passed to `forced` when all E bookies have forced (M2)."""
         return self.pending_head, self._acked_length()
 
     def forced(self, point: tuple[EntryId, int]) -> None:
+        """Move the LAC to a force point that all bookies have made durable."""
         if point[0] > self.lac:
             self.lac, self._forced_length = point
 
     def close(self) -> tuple[EntryId, int]:
-        """No more acknowledgements; pending entries are dropped. Returns last entry and length of the ledger (S13)."""
+        """Drop pending entries and later acknowledgements. Returns last entry and length of the ledger (S13)."""
         if not self.closed:
             self.length = self._forced_length if self.deferred_sync else self._acked_length()
             self.closed = True
@@ -258,7 +264,7 @@ class AppendWindow:
         self._beyond[position].clear()
 
     def _adjacent(self, position: Position, mark: EntryId, first: EntryId) -> bool:
-        """Under striping: the position stores nothing between mark and first."""
+        """Whether, under striping, the position stores nothing between mark and first."""
         if self._mirrored or first - mark > self._size:
             return False
         return not any(self.quorum.holds(position, entry) for entry in range(mark + 1, first))
@@ -279,7 +285,7 @@ class AppendWindow:
         return taken > 0
 
     def _drain(self) -> bool:
-        """The only place that acknowledges: move the head, in id order and without gaps (S8)."""
+        """Move the head, in id order and without gaps (S8). No other method acknowledges entries."""
         before, groups = self.pending_head, self._spread_groups
         while True:
             if not self._mirrored:
@@ -306,7 +312,7 @@ class AppendWindow:
         return True
 
     def _striped_head(self, groups: SpreadGroups | None) -> EntryId:
-        """For each residue of ids mod E the Qa-th largest mark of its write set; the head is below the first hole."""
+        """Return the head under striping: the id before the first one that fewer than Qa marks have passed."""
         size, head, marks = self._size, self.pending_head, self._marks
         hole: EntryId | None = None
         skip = self.quorum.write_quorum - self._qa
@@ -338,7 +344,7 @@ class AppendWindow:
         return length
 
     def _sends(self, positions: Sequence[Position]) -> list[Send]:
-        """Everything pending, cut to what each position stores; entries that are acknowledged already stay out."""
+        """Return everything pending, cut to what each position stores, without entries that are acknowledged."""
         sends = []
         for position in positions:
             slot = self.slots[position]
@@ -349,7 +355,7 @@ class AppendWindow:
         return sends
 
     def stripe(self, run: Run) -> list[Send]:
-        """The run cut for every live position (E > Qw)."""
+        """Return the run, cut for every live position (E > Qw)."""
         sends = []
         for position, slot in self.live():
             rows = tuple(self.quorum.held_ranges(position, run.first, run.last))

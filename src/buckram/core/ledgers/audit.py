@@ -1,7 +1,8 @@
-"""What an audit of replicas reads and how it compares them, pure: pieces of work, sums of blocks, findings.
+"""What an audit of replicas reads and how it compares them: pieces of work, sums of blocks, findings. Pure.
 
-Every replica is verified against the digests of its own entries; sums of digests then tell replicas apart that are good
-each by itself and yet hold different bytes. Reading is client/maintain/audit.
+Every replica is verified against the digests of its own entries. Sums of digests then reveal replicas that are each
+valid and yet hold different bytes.
+Not here: reading the replicas (`client/maintain/audit.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from buckram.types import BookieId, DigestType, EntryId, LedgerId, LedgerMetadat
 BLOCK_BYTES = 8 * 1024 * 1024
 MAX_BLOCK = 1024
 NAMED = 100
-"""So many bad entries of a piece are named; the rest is counted."""
+"""The most bad entries of a piece that are listed; the others are only counted."""
 _MASK = 2**64 - 1
 _Birth: TypeAlias = bytes
 
@@ -39,9 +40,9 @@ class Piece:
     password: bytes
     block: int
     bytes: int
-    """About how many there are to read."""
+    """An estimate of the bytes to read."""
     birth: _Birth = b""
-    """Which ledger of that id it is."""
+    """The birth of the ledger, which distinguishes it from others that had the id."""
 
     @property
     def ranges(self) -> list[tuple[EntryId, EntryId]]:
@@ -54,8 +55,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class BlockSum:
-    """Sum of the digests of a block's entries that share a write set (`share`: entry id modulo ensemble size; 0 for all
-    where every bookie holds every entry). Only of blocks that are good."""
+    """The sum of the digests of those entries of a block that have the same write set. Only good blocks have one.
+
+    `share` is the entry id modulo the ensemble size, or 0 if every bookie holds every entry.
+    """
 
     block: int
     share: int
@@ -64,7 +67,7 @@ class BlockSum:
 
 @dataclass(slots=True)
 class PieceReport:
-    """What one piece was found to be. `error`: the bookie could not be asked, so nothing is known of the rest."""
+    """The findings of one piece. `error`: the bookie could not be read, so the rest of the piece is unknown."""
 
     piece: Piece
     good: int = 0
@@ -76,10 +79,10 @@ class PieceReport:
     error: str = ""
     sums: list[BlockSum] = field(default_factory=list)
     lie: str = ""
-    """What the bookie gave that no accident makes (core/cluster/conviction), and `lie_entry` for which entry."""
+    """How the bookie answered in a way that no accident explains (core/cluster/conviction), for entry `lie_entry`."""
     lie_entry: EntryId = -1
     unfit: EntryId = -1
-    """The first entry that was read whose bytes do not fit its digest; -1: none."""
+    """The first entry that was read whose bytes do not match its digest; -1 for none."""
 
     @property
     def state(self) -> str:
@@ -91,7 +94,7 @@ class PieceReport:
 
 
 def plan_pieces(ledger: LedgerId, metadata: LedgerMetadata, piece_bytes: int) -> list[Piece]:
-    """All replicas of a ledger that can no longer grow, cut into pieces of about `piece_bytes`."""
+    """Return all replicas of a ledger that can no longer grow, cut into pieces of about `piece_bytes`."""
     if metadata.digest_type is None:
         return []
     quorum = (metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
@@ -126,14 +129,14 @@ def plan_pieces(ledger: LedgerId, metadata: LedgerMetadata, piece_bytes: int) ->
 
 
 def _entry_bytes(metadata: LedgerMetadata) -> int:
-    """Of one entry on average, about; guessed where the ledger is not closed."""
+    """Return an estimate of the stored bytes of an entry; a constant if the ledger is not closed."""
     if metadata.last_entry is None or metadata.length is None or metadata.last_entry < 0:
         return 4096
     return metadata.length // (metadata.last_entry + 1) + 64
 
 
 class BlockSums:
-    """Adds digests up by block and share; a block with a bad entry has no sum."""
+    """Adds up digests by block and share; a block with a bad entry gets no sum."""
 
     __slots__ = ("_bad", "_block", "_shares", "_sums")
 
@@ -144,7 +147,7 @@ class BlockSums:
         self._bad: dict[int, None] = {}
 
     def add(self, first: EntryId, digests: Sequence[int]) -> None:
-        """Digests of consecutive good entries."""
+        """Add the digests of consecutive good entries."""
         for low, high in self._parts(first, first + len(digests)):
             part = digests[low - first : high - first]
             for share in range(self._shares):

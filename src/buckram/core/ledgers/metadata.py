@@ -1,9 +1,9 @@
 """Ledger metadata: what a legal record is, and the only legal transitions between records.
 
 Pure functions from record to record; anything illegal raises InvariantViolation with the invariant's id
-(docs/reference/protocol.md). Bytes are metadata_codec; when a transition is due and the compare-and-set loop around it
-are the client's (metadata_cell). Every function derives the change anew from the record it is given, so that a loop may
-call it again on a fresher one.
+(docs/reference/protocol.md). Every function derives the change from the record that it is given, so that a
+compare-and-set loop may call it again on a newer record.
+Not here: bytes (`core/ledgers/metadata_codec.py`); the compare-and-set loop (`client/shared/metadata_cell.py`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAX_INT32 = 2**31 - 1
 
 
 def birth_of(md: LedgerMetadata) -> bytes:
-    """Which ledger of its id it is, in 16 bytes that only ever are compared; b"" where the record does not tell.
+    """Return the ledger's birth, 16 bytes that are only compared for equality; b"" if the record has none.
 
     Ledgers of Apache's clients have the time of their creation in place of a birth.
     """
@@ -49,25 +49,27 @@ def birth_of(md: LedgerMetadata) -> bytes:
 
 
 def creation_time_of(birth: bytes) -> int | None:
-    """The time of creation, ms, that stands for a birth; None where it was drawn, or nothing is known."""
+    """Return the time of creation in ms that stands for a birth; None for a random or unknown birth."""
     if len(birth) != BIRTH_SIZE or not birth.startswith(_CTIME):
         return None
     return int.from_bytes(birth[len(_CTIME) : len(_CTIME) + 8], "big")
 
 
 def names_mac(metadata: LedgerMetadata) -> bool:
-    """Whether the record says with which key entries are sealed, and no bookie knows it: what does not fit is not the
-    reader's mistake."""
+    """Whether entries are sealed with a MAC whose key the record has and no bookie knows.
+
+    A digest that does not match is then not the reader's mistake.
+    """
     return metadata.digest_type is DigestType.MAC and metadata.password is not None
 
 
 def is_certain(birth: bytes) -> bool:
-    """Whether it was drawn at a creation. A time in its place may be that of two ledgers, and clocks are set."""
+    """Whether a birth is random, and therefore unique. Two ledgers may have the same time of creation instead."""
     return len(birth) == BIRTH_SIZE and birth != NO_BIRTH and not birth.startswith(_CTIME)
 
 
 def quorum_problem(ensemble_size: int, write_quorum: int, ack_quorum: int) -> str | None:
-    """What is wrong with E, Qw, Qa; None if E >= Qw >= Qa >= 1."""
+    """Return what is wrong with E, Qw, Qa; None if E >= Qw >= Qa >= 1."""
     if _MAX_INT32 >= ensemble_size >= write_quorum >= ack_quorum >= 1:
         return None
     return (
@@ -77,7 +79,7 @@ def quorum_problem(ensemble_size: int, write_quorum: int, ack_quorum: int) -> st
 
 
 def metadata_problem(md: LedgerMetadata) -> str | None:
-    """What makes this record illegal, as one sentence; None if it is sound.
+    """Return in words what makes this record illegal; None if it is legal.
 
     A CLOSED ledger may end before its last fragment: an ensemble change that no entry followed leaves that.
     """
@@ -120,7 +122,7 @@ def _fragments_problem(md: LedgerMetadata) -> str | None:
 
 
 def check_metadata(md: LedgerMetadata) -> LedgerMetadata:
-    """The record itself; InvariantViolation (S10) if it is illegal."""
+    """Return the record. Raises InvariantViolation (S10) if it is illegal."""
     problem = metadata_problem(md)
     if problem:
         invariant_failed("S10", problem)
@@ -128,7 +130,7 @@ def check_metadata(md: LedgerMetadata) -> LedgerMetadata:
 
 
 def fragment_index(md: LedgerMetadata, entry: EntryId) -> int:
-    """Which fragment holds `entry` (or would, for one not yet written)."""
+    """Return the index of the fragment that holds `entry`, or will hold it once it is written."""
     if entry < 0:
         raise InvalidArgument(f"entry {entry}: entry ids begin at 0")
     return bisect_right(md.fragments, entry, key=lambda fragment: fragment.first_entry) - 1
@@ -139,7 +141,7 @@ def fragment_of(md: LedgerMetadata, entry: EntryId) -> Fragment:
 
 
 def fragment_end(md: LedgerMetadata, index: int) -> EntryId | None:
-    """The last entry that fragment `index` can hold; None while it can still grow.
+    """Return the last entry that fragment `index` can hold; None while it can still grow.
 
     In a closed ledger a last fragment without entries ends before it begins.
     """
@@ -163,7 +165,7 @@ def created(
     format_version: int = 3,
     birth: bytes = b"",
 ) -> LedgerMetadata:
-    """A new ledger's record. InvalidArgument for sizes, a token or a birth outside their limits."""
+    """Return a new ledger's record. Raises InvalidArgument for sizes, a token or a birth outside their limits."""
     problem = quorum_problem(ensemble_size, write_quorum, ack_quorum)
     if problem:
         raise InvalidArgument(problem)

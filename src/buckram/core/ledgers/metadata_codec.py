@@ -27,7 +27,7 @@ _STATES = {state.name: state for state in LedgerState}
 
 
 def serialise(md: LedgerMetadata) -> bytes:
-    """The record in its own format version. InvalidArgument if that version cannot hold it."""
+    """Encode the record in its own format version. Raises InvalidArgument if that version cannot hold it."""
     check_metadata(md)
     header = HEADER + b"%d\n" % md.format_version
     if md.format_version == 1:
@@ -39,7 +39,7 @@ def serialise(md: LedgerMetadata) -> bytes:
 
 
 def parse(record: bytes) -> LedgerMetadata:
-    """Read a record of any version; MalformedRecord, and nothing else, if it cannot be."""
+    """Parse a record of any version. Raises MalformedRecord, and nothing else, if that fails."""
     if not record.startswith(HEADER):
         raise MalformedRecord(f"ledger metadata begins with {record[:40]!r}, not with {HEADER.decode().strip()}")
     line_end = record.find(b"\n", len(HEADER), len(HEADER) + _MAX_VERSION_DIGITS + 1)
@@ -59,7 +59,7 @@ def parse(record: bytes) -> LedgerMetadata:
 
 
 def _end(md: LedgerMetadata) -> tuple[int, int]:
-    """(length, last entry) as written: both are meaningless until the ledger is closed."""
+    """Return (length, last entry) as they are written; both have no meaning until the ledger is closed."""
     return (0, NO_ENTRY) if md.length is None or md.last_entry is None else (md.length, md.last_entry)
 
 

@@ -1,8 +1,9 @@
 """What verified headers promise: a LAC says that all up to it was acknowledged, so no ledger ends below it (F19).
 
-A LAC counts where the writer's digest covers it: in the header of any entry (also one above the end that was found, and
-one in a fencing answer that comes late) and in a sealed explicit LAC. That an entry is there promises nothing of
-itself: it may never have been acknowledged. Asking is client/maintain/recover's.
+A LAC counts if the writer's digest covers it: in the header of any entry (also one above the end that was found, and
+one in a late fencing answer) and in a sealed explicit LAC. The presence of an entry promises nothing by itself: it may
+never have been acknowledged.
+Not here: reading entries and LACs (`client/maintain/recover.py`).
 """
 
 from __future__ import annotations
@@ -27,28 +28,30 @@ class Promise:
 
 
 class Promises:
-    """The highest promise that was heard during one recovery. Only what passed its digest may be told of."""
+    """The highest promise that was found during one recovery. The caller passes only what its digest verifies."""
 
     def __init__(self, ledger_id: LedgerId) -> None:
         self.ledger_id = ledger_id
         self.highest: Promise | None = None
 
     def entry(self, bookie: BookieId, entry: Entry) -> None:
-        self._heard(Promise(entry.last_add_confirmed, bookie, entry.entry_id))
+        """Record the LAC in the header of a verified entry."""
+        self._record(Promise(entry.last_add_confirmed, bookie, entry.entry_id))
 
     def sealed_lac(self, bookie: BookieId, lac: EntryId) -> None:
-        self._heard(Promise(lac, bookie, None))
+        """Record a verified explicit LAC."""
+        self._record(Promise(lac, bookie, None))
 
-    def _heard(self, promise: Promise) -> None:
+    def _record(self, promise: Promise) -> None:
         if promise.lac > (NO_ENTRY if self.highest is None else self.highest.lac):
             self.highest = promise
 
     def broken_by(self, end: EntryId) -> bool:
-        """Whether a ledger that ends here would have lost what was acknowledged."""
+        """Whether a ledger that ends at `end` would lack acknowledged entries."""
         return self.highest is not None and self.highest.lac > end
 
     def check_end(self, end: EntryId) -> None:
-        """RecoveryFailed where a promise reaches beyond the end that was found."""
+        """Raise RecoveryFailed if a promise reaches beyond the end that was found."""
         if self.highest is not None and self.highest.lac > end:
             raise RecoveryFailed(
                 self.ledger_id,

@@ -1,4 +1,4 @@
-"""Quorum arithmetic: who stores an entry, and what a set of answers proves.
+"""Quorum arithmetic: which positions store an entry, and what a set of answers proves.
 
 Positions are indexes into an ensemble, 0 to E-1. Everything is defined for all E >= Qw >= Qa >= 1 and for
 entry ids of any size (no 32-bit arithmetic: docs/reference/protocol.md, trap 21). Counting answers of one entry is
@@ -63,7 +63,7 @@ class Quorum:
         return tuple((start + i) % size for i in range(self.write_quorum))
 
     def write_sets(self) -> list[tuple[Position, ...]]:
-        """All of them, by entry modulo E: for who needs one for each entry."""
+        """Return all write sets, indexed by entry modulo E."""
         return [self.write_set(entry) for entry in range(self.ensemble_size)]
 
     def holds(self, position: Position, entry: EntryId) -> bool:
@@ -71,7 +71,7 @@ class Quorum:
         return (position - entry) % self.ensemble_size < self.write_quorum
 
     def held_ranges(self, position: Position, first: EntryId, last: EntryId) -> Iterator[tuple[EntryId, EntryId]]:
-        """The ids of first..last that `position` stores, as maximal rows of consecutive ids, ascending."""
+        """Return the ids of first..last that `position` stores, as maximal ranges of consecutive ids, ascending."""
         if self.mirrored:
             if first <= last:
                 yield first, last

@@ -1,8 +1,9 @@
-"""Reading one thing that several bookies hold: whom to ask next, when it is decided, and how far a read may go.
+"""Reads an entry that several bookies hold: which replica to ask next, when it is decided, and how far reads go.
 
-A Race is one entry (or one batch from its first entry on) against its replicas. It hears answers in any
-order and says whom to ask now; timers and messages belong to the caller (client/read/replicas). It delivers no
-bytes that were not verified before (S17): what is not Positive never completes it with success.
+A Race reads one entry (or one batch from its first entry on) from its replicas. It takes answers in any order and
+returns the replicas to ask next. It delivers only verified bytes (S17): nothing but a Positive answer completes it with
+success.
+Not here: timers and messages (`client/read/replicas.py`).
 """
 
 from __future__ import annotations
@@ -30,10 +31,9 @@ class Strategy(enum.Enum):
 class Race(Generic[T]):
     """One read against its replicas, in the order in which they should be asked.
 
-    `enough_negatives`: so many explicit negatives are enough for "absent" (recovery: Qw - Qa + 1); by default only all
-    of them together are (S18). They decide at once, or, in a `patient` race, when all have answered or at `give_up`:
-    until then a copy wins over any number of denials (F18). `outcome` is set exactly once (S20), later answers change
-    nothing.
+    `enough_negatives`: how many explicit negatives prove absence (recovery: Qw - Qa + 1); by default all replicas must
+    deny the entry (S18). They decide at once or, in a `patient` race, when all have answered or at `give_up`: until
+    then one copy wins over any number of denials (F18). `outcome` is set exactly once (S20); later answers are ignored.
     """
 
     __slots__ = (
@@ -69,11 +69,11 @@ class Race(Generic[T]):
         self.winner: BookieId | None = None
 
     def start(self) -> Sequence[BookieId]:
-        """Whom to ask first."""
+        """Return the replicas to ask first."""
         return self._ask(len(self._order) if self._strategy is Strategy.PARALLEL else 1)
 
     def answered(self, bookie: BookieId, answer: Answer[T]) -> Sequence[BookieId]:
-        """Take an answer; returns whom to ask now. Late and repeated answers are no-ops."""
+        """Take an answer and return the replicas to ask now. Late and repeated answers are no-ops."""
         if self.outcome is not None or bookie in self._failed:
             return ()
         if isinstance(answer, Positive):
@@ -96,19 +96,21 @@ class Race(Generic[T]):
         return ()
 
     def hedge(self) -> Sequence[BookieId]:
-        """The speculation timer fired: whom to ask as well. Each read has its own timer and hears nothing of
-        what the same bookie did for other entries (L11)."""
+        """Return the replicas to ask as well, after the speculation timer fired.
+
+        Each read has its own timer, independent of other reads from the same bookie (L11).
+        """
         if self.outcome is not None:
             return ()
         return self._ask(len(self._order) if self._strategy is Strategy.WIDENING else 1)
 
     @property
     def denied(self) -> bool:
-        """So many denied it that it cannot have been acknowledged, if they are right."""
+        """Whether enough replicas denied the entry to prove that it was not acknowledged."""
         return self._enough is not None and self.negatives >= self._enough
 
     def give_up(self) -> None:
-        """Nobody waits for the others any more: what is denied by enough is absent."""
+        """Stop waiting for the other replicas: the entry is absent if enough replicas denied it."""
         if self.outcome is None and self.denied:
             self.outcome = _ABSENT
 
@@ -117,7 +119,7 @@ class Race(Generic[T]):
         return self.outcome is None and self._sent < len(self._order)
 
     def beaten(self) -> Sequence[BookieId]:
-        """Those asked before the winner that had not answered when it did: slow."""
+        """Return the slow replicas: asked before the winner, without an answer when that one came."""
         if self.winner is None:
             return ()
         sent = self._order[: self._sent]
@@ -139,7 +141,7 @@ class Span:
 
 
 def span_of(metadata: LedgerMetadata, entry: EntryId, last: EntryId) -> Span:
-    """The entries from `entry` to `last` that lie in the fragment of `entry`."""
+    """Return the entries from `entry` to `last` that belong to the fragment of `entry`."""
     fragments = metadata.fragments
     index = _fragment_of(metadata, entry)
     if index + 1 < len(fragments):
@@ -148,7 +150,7 @@ def span_of(metadata: LedgerMetadata, entry: EntryId, last: EntryId) -> Span:
 
 
 def ensemble_of(metadata: LedgerMetadata, entry: EntryId) -> tuple[BookieId, ...]:
-    """The bookies of the fragment that holds `entry`."""
+    """Return the bookies of the fragment that holds `entry`."""
     return metadata.fragments[_fragment_of(metadata, entry)].ensemble
 
 
@@ -163,7 +165,7 @@ def _fragment_of(metadata: LedgerMetadata, entry: EntryId) -> int:
 
 
 def spans(metadata: LedgerMetadata, first: EntryId, last: EntryId) -> Iterator[Span]:
-    """first..last cut at fragment borders: an ensemble is only ever asked for what it was given (4.8)."""
+    """Cut first..last at fragment borders, so that an ensemble is asked only for entries of its fragment (4.8)."""
     while first <= last:
         span = span_of(metadata, first, last)
         yield span
@@ -171,9 +173,9 @@ def spans(metadata: LedgerMetadata, first: EntryId, last: EntryId) -> Iterator[S
 
 
 def readable_until(metadata: LedgerMetadata, last_confirmed: EntryId) -> EntryId:
-    """The last entry that a normal read may return (S16): the last entry of a closed ledger, else the known LAC.
+    """Return the last entry for normal reads (S16): that of a closed ledger, else the known LAC.
 
-    Everything below the last fragment is committed whatever the bookies say of their LAC (8.2 row 18).
+    Everything before the last fragment is committed, whatever LAC the bookies report (8.2 row 18).
     """
     if metadata.closed:
         assert metadata.last_entry is not None

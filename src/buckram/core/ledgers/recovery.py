@@ -29,8 +29,8 @@ def quorum_of(metadata: LedgerMetadata) -> Quorum:
 class Fencing:
     """R3 and R4: fence the last fragment's ensemble and find where to start reading.
 
-    An answer is Positive(the bookie's last entry), Negative (fenced, holds nothing) or Unknown. A damaged
-    answer counts as fenced with its LAC unknown.
+    An answer is Positive (with the bookie's last entry), Negative (fenced, holds nothing) or Unknown. A damaged
+    answer counts as fenced with an unknown LAC.
     """
 
     def __init__(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
@@ -42,7 +42,7 @@ class Fencing:
         self._last_error: BuckramError | None = None
 
     def answered(self, position: Position, answer: Answer[Entry]) -> bool:
-        """Take one answer; True once every window is covered. Unauthorized and RecoveryFailed end the attempt."""
+        """Take one answer. Returns True once every window is covered; raises Unauthorized or RecoveryFailed."""
         if position in self._tally.answered:
             return self.covered
         self._tally.add(position, answer)
@@ -66,22 +66,22 @@ class Fencing:
 
     @property
     def start(self) -> EntryId:
-        """Everything up to here is committed: the largest LAC found, and at least F - 1 (F9)."""
+        """The entry up to which everything is committed: the largest LAC found, and at least F - 1 (F9)."""
         return max(self._lac, self.first - 1)
 
 
 class ForwardRead:
     """R5: reads entries from `start` + 1 on until one is certainly absent.
 
-    Several are read ahead, but decided in order: an absent one makes everything behind it irrelevant, an
-    undecided one ends the attempt only when all before it are decided. The one that would end the ledger is `denied`
-    first: a copy from a member that has not answered yet would still win, until all have answered or `give_up` (F18).
+    Several entries are read ahead, but decided in order: an absent entry makes all after it irrelevant, and an
+    undecided one ends the attempt only when all before it are decided. The entry that would end the ledger is first
+    `denied`: a copy from a member that has not answered yet still wins, until all have answered or `give_up` (F18).
     """
 
     def __init__(self, ledger_id: LedgerId, metadata: LedgerMetadata, start: EntryId) -> None:
         self.ledger_id = ledger_id
         self.finished = False
-        """An absent entry was met: the last entry of the ledger is the one before it."""
+        """Whether an absent entry was found: the last entry of the ledger is the one before it."""
         self._quorum = quorum_of(metadata)
         self._ensemble = metadata.last_fragment.ensemble
         self._next_read = start + 1
@@ -91,7 +91,7 @@ class ForwardRead:
         check(start >= metadata.last_fragment.first_entry - 1, "F9", f"start {start} below the last fragment")
 
     def next_reads(self, ahead: int) -> list[EntryId]:
-        """Ids to read now so that `ahead` entries are read or being read beyond those already taken."""
+        """Return the ids to read now, so that `ahead` entries beyond those taken are read or being read."""
         if self.finished:
             return []
         last = self._next_taken + ahead
@@ -100,7 +100,7 @@ class ForwardRead:
         return reads
 
     def race(self, entry: EntryId, order: Mapping[BookieId, int]) -> Race[Entry]:
-        """The read of one entry against its write set in the frozen ensemble (F7); `order` ranks the bookies."""
+        """Return the read of one entry from its write set in the frozen ensemble (F7); `order` ranks the bookies."""
         members = [self._ensemble[position] for position in self._quorum.write_set(entry)]
         members.sort(key=lambda bookie: order.get(bookie, 0))
         race: Race[Entry] = Race(members, Strategy.WIDENING, enough_negatives=self._quorum.coverage, patient=True)
@@ -108,28 +108,28 @@ class ForwardRead:
         return race
 
     def decided(self, entry: EntryId, outcome: Answer[Entry]) -> None:
-        """The race of `entry` ended."""
+        """Record how the race of `entry` ended."""
         self._races.pop(entry, None)
         if entry >= self._next_taken and not self.finished and not isinstance(self._outcomes.get(entry), Positive):
             self._outcomes[entry] = outcome
 
     def shown(self, entry: Entry) -> None:
-        """A verified copy came otherwise, in a fencing answer: as good as one that was asked for."""
+        """Record a verified copy from a fencing answer, which counts like one that was read."""
         self.decided(entry.entry_id, Positive(entry))
 
     @property
     def end(self) -> EntryId:
-        """The last entry that was taken: that of the ledger, once it is `finished`."""
+        """The last entry that was taken, which is the ledger's last one once `finished`."""
         return self._next_taken - 1
 
     @property
     def denied(self) -> bool:
-        """The next entry is denied by enough members to end the ledger, but not everybody has answered."""
+        """Whether enough members deny the next entry to end the ledger, while others have not answered."""
         race = self._races.get(self._next_taken)
         return not self.finished and race is not None and race.denied
 
     def give_up(self) -> None:
-        """Those that have not answered had their time: what is denied is absent."""
+        """Stop waiting for members that have not answered: a denied entry is absent."""
         race = self._races.get(self._next_taken)
         if race is not None:
             race.give_up()
@@ -137,7 +137,7 @@ class ForwardRead:
                 self.decided(self._next_taken, race.outcome)
 
     def take(self) -> list[Entry]:
-        """Entries found since the last call, in order and without gaps. RecoveryFailed at an undecided one (F13)."""
+        """Return entries found since the last call, in order and without gaps. RecoveryFailed if one is undecided."""
         found: list[Entry] = []
         while not self.finished and (outcome := self._outcomes.pop(self._next_taken, None)) is not None:
             if isinstance(outcome, Negative):
@@ -156,7 +156,7 @@ class ForwardRead:
                     "start its bookies and recover again",
                 ) from outcome.error
             else:
-                # Hand out what is certain first; the next call reports this one.
+                # Return what is certain first; the next call raises for this one.
                 self._outcomes[self._next_taken] = outcome
                 break
         return found
@@ -178,8 +178,8 @@ class Resend:
 
 
 class WriteBack:
-    """R6: recovery adds of what was found, acknowledged in id order by Qa members of the current private ensemble,
-    in as many fault domains as the rules of `spread` ask for (M5).
+    """R6: writes back what was found, until Qa members of the current private ensemble have it, in id order, in as many
+    fault domains as the rules of `spread` require (M5).
 
     A failed bookie is never written to again in this attempt. Its position gets a replacement (`replaced`) or
     stays absent; an entry that can no longer reach Qa members ends the attempt.
@@ -193,10 +193,10 @@ class WriteBack:
         self.quorum = quorum_of(metadata)
         self.ensemble = metadata.last_fragment.ensemble
         self.frozen_lac = start
-        """The LAC that every recovery add carries (F10): an advancing one would vouch for entries that another
-        recovery may cut off."""
+        """The LAC that every recovery add carries (F10); a higher one would promise entries that another recovery may
+        exclude."""
         self.head = start
-        """Everything up to here is on Qa members."""
+        """The entry up to which everything is on Qa members."""
         self.failed: dict[BookieId, None] = {}
         self.absent: dict[Position, BookieId] = {}
         self.last_recovered: Entry | None = None
@@ -210,7 +210,7 @@ class WriteBack:
         return len(self._pending)
 
     def add(self, entries: Sequence[Entry]) -> list[Resend]:
-        """Accept entries in id order; returns what to send. RecoveryFailed as for `replaced`."""
+        """Accept entries in id order and return what to send. Raises RecoveryFailed like `replaced`."""
         for entry in entries:
             expected = self.head + len(self._pending) + 1
             check(entry.entry_id == expected, "R5", f"entry {entry.entry_id} instead of {expected}")
@@ -226,7 +226,7 @@ class WriteBack:
         return sends
 
     def acked(self, position: Position, bookie: BookieId, first: EntryId, last: EntryId) -> None:
-        """The bookie stored first..last (those of them that belong to its position) durably."""
+        """Record that the bookie stored those of first..last that its position holds."""
         if self.ensemble[position] != bookie:
             return
         for entry in range(first, last + 1):
@@ -250,28 +250,28 @@ class WriteBack:
         return any(rule.lacking(copies, able) > 0 for rule in self._spread)
 
     def _able(self, entry: EntryId, pending: _Pending) -> list[BookieId]:
-        """Members of its write set that have the entry or can still get it."""
+        """Return the members of the entry's write set that have it or can still get it."""
         write_set = self.quorum.write_set(entry)
         return [self.ensemble[p] for p in write_set if p in pending.acked or p not in self.absent]
 
     def add_failed(self, position: Position, bookie: BookieId) -> None:
-        """An add at this position failed: give the bookie up. Then look at `to_replace`."""
+        """Record that an add at this position failed; its bookie gets no more writes. `to_replace` may have grown."""
         if self.ensemble[position] == bookie:
             self.failed[bookie] = None
             self.absent[position] = bookie
 
     @property
     def to_replace(self) -> dict[Position, BookieId]:
-        """Failed positions for which no replacement was sought yet; empty while nothing has to be written."""
+        """Return failed positions without an attempt to replace them; empty while nothing has to be written."""
         if not self._pending:
             return {}
         return {position: bookie for position, bookie in self.absent.items() if self._vain.get(position) != bookie}
 
     def replaced(self, choice: Mapping[Position, BookieId]) -> list[Resend]:
-        """Use replacements for (some of) `to_replace`; those left out stay absent. Returns what to send.
+        """Use replacements for some of `to_replace`; the others stay absent. Returns what to send.
 
-        All pending entries forget the replaced positions before anything else happens (8.1 row 1).
-        RecoveryFailed when some entry is left with fewer than Qa members that can take it.
+        First, acknowledgements of the replaced positions are dropped for all pending entries (8.1 row 1). Raises
+        RecoveryFailed if fewer than Qa members can store some entry.
         """
         self._vain = dict(self.absent)
         if choice:

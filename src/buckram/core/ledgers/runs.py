@@ -14,7 +14,7 @@ from buckram.types import EntryId, Position, Slot
 
 
 class Run:
-    """Entries first..last as frames, the answers expected to them, and the payload bytes in them.
+    """Entries first..last as frames, with the expected replies (`acks`) and the number of payload bytes (`size`).
 
     `data` is all frames joined (each begins with its 4-byte length), or the frames one by one, for striping.
     """
@@ -27,7 +27,7 @@ class Run:
         self._frames: list[bytes] | None = data if isinstance(data, list) else None
 
     def cut(self, rows: Sequence[tuple[EntryId, EntryId]]) -> tuple[bytes, bytes]:
-        """Frames and expected answers of some rows of its entries."""
+        """Return frames and expected replies of some ranges of its entries."""
         if self.data is not None and rows[0] == (self.first, self.last):
             return self.data, self.acks
         frames, acks, base = self._all_frames(), self.acks, self.first
@@ -38,7 +38,7 @@ class Run:
         return b"".join(data), b"".join(answers)
 
     def size_through(self, last: EntryId) -> int:
-        """Payload bytes of its entries up to and with `last`."""
+        """Return the payload bytes of its entries up to and including `last`."""
         sizes = [len(frame) for frame in self._all_frames()]
         overhead = (sum(sizes) - self.size) // len(sizes)  # the same for every frame of a writer
         through = last - self.first + 1
@@ -53,13 +53,13 @@ class Run:
                 offset = end
             count = self.last - self.first + 1
             check(len(frames) == count, "run", f"{len(frames)} frames in {self.first}..{self.last}")
-            return frames  # not kept: this is for the rare resend or close in the middle of a run
+            return frames  # not kept, because only a resend or close in the middle of a run needs them
         return self._frames
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """What to hand to the bookie at `position`: frames, the answers to expect, and their rows of ids."""
+    """What to send to the bookie at `position`: frames, the expected replies, and their ranges of ids."""
 
     position: Position
     slot: Slot

@@ -18,7 +18,7 @@ from buckram.types import BookieAddress, BookieId, BookieInfo
 BOOKIE_RPC = "bookie-rpc"
 """The protocol name of the endpoint that clients connect to; compared exactly."""
 ADMISSION_PROPERTY = "buckram.admission"
-"""Of a registration: whose adds the bookie takes where that is not the safe way."""
+"""The property of a registration that names the bookie's admission setting if that is not the safe default."""
 _ENDPOINT_ID = "bookie"
 # Apache's grammar: the range from ':' to '_' is an accident of its regular expression, but it is the rule.
 _BOOKIE_ID = re.compile(r"[a-zA-Z0-9.\-:-_]+")
@@ -30,7 +30,7 @@ def valid_bookie_id(bookie_id: str) -> bool:
 
 
 def check_bookie_id(bookie_id: str) -> BookieId:
-    """The id itself; InvalidArgument if some peer could not parse it."""
+    """Return the id. Raises InvalidArgument if some peer could not parse it."""
     if not valid_bookie_id(bookie_id):
         raise InvalidArgument(
             f"bookie id {bookie_id!r}: use letters, digits and `: . _ -` (no slash, comma, space), not readonly"
@@ -39,7 +39,7 @@ def check_bookie_id(bookie_id: str) -> BookieId:
 
 
 def address_of(bookie_id: BookieId) -> BookieAddress | None:
-    """The address in a host:port id; None for any other id."""
+    """Return the address in a host:port id; None for any other id."""
     host, colon, port = bookie_id.rpartition(":")
     if not colon or not host or not (port.isascii() and port.isdigit()) or not 0 <= int(port[:9]) <= 65535:
         return None
@@ -74,7 +74,7 @@ class ServiceInfo:
 
 
 def encode_service_info(info: ServiceInfo) -> bytes:
-    """Plain protobuf, fields in number order."""
+    """Encode the record as protobuf, with fields in the order of their numbers."""
     out = bytearray()
     for endpoint in info.endpoints:
         body = bytes_field(1, endpoint.id.encode()) + int_field(2, endpoint.port)
@@ -88,9 +88,9 @@ def encode_service_info(info: ServiceInfo) -> bytes:
 
 
 def decode_service_info(bookie_id: BookieId, payload: bytes) -> ServiceInfo:
-    """Read a registration. Empty is a bookie older than this record: its host:port id is the endpoint.
+    """Parse a registration. An empty one is of a bookie older than this record, whose host:port id is the endpoint.
 
-    MalformedRecord if it does not parse or an endpoint lacks a required field.
+    Raises MalformedRecord if it does not parse or an endpoint lacks a required field.
     """
     if not payload:
         address = address_of(bookie_id)
@@ -124,7 +124,7 @@ def _decode_endpoint(body: bytes) -> Endpoint:
 
 
 def encode_bookie(info: BookieInfo) -> bytes:
-    """One of our bookies: always with its endpoint, since an empty record can hang Apache's clients."""
+    """Encode one of our bookies, always with its endpoint, because an empty record can hang Apache's clients."""
     check_bookie_id(info.bookie_id)
     if info.address is None:
         raise InvalidArgument(f"bookie {info.bookie_id}: has no address to register; give host and port")
@@ -133,7 +133,7 @@ def encode_bookie(info: BookieInfo) -> bytes:
 
 
 def decode_bookie(bookie_id: BookieId, payload: bytes) -> BookieInfo:
-    """What a client needs of a registration; a record that does not parse gives a bookie without address."""
+    """Return what a client needs of a registration; a record that does not parse gives a bookie without address."""
     try:
         info = decode_service_info(bookie_id, payload)
     except MalformedRecord:

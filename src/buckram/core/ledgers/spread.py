@@ -1,33 +1,41 @@
-"""Where the copies of an entry must be before it counts as acknowledged: so many fault domains of some level (M5).
+"""How many fault domains of a level must have a copy of an entry before it counts as acknowledged (M5).
 
-Which domains there are is asked of a function, because that may change while a writer runs. A bookie whose domain is
-not known counts for none. The choice of bookies is core/placement.
+A function gives the domain of a bookie, because that may change while a writer runs. A bookie whose domain is unknown
+counts for none.
+Not here: the choice of bookies (`core/placement`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from buckram.core.ledgers.quorum import Quorum
 from buckram.types import BookieId, EntryId, Position
 
 
+class DomainLookup(Protocol):
+    """Returns the fault domain of a bookie at the level of a rule, as of now; None if it is unknown."""
+
+    def __call__(self, bookie: BookieId, /) -> str | None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class SpreadRule:
-    """Copies in `needed` domains of `level`; where not `strict`, in as many as the members at hand are in."""
+    """Copies must be in `needed` domains of `level`; unless `strict`, at most in as many as the usable members."""
 
     level: str
     needed: int
     strict: bool
-    domain: Callable[[BookieId], str | None]
+    domain: DomainLookup
 
     def lacking(self, members: Collection[BookieId], available: Collection[BookieId]) -> int:
-        """How many domains are missing for copies on `members`, where `available` could have copies, too."""
+        """Return how many domains copies on `members` lack, if all of `available` could have copies."""
         return self._needed(available) - len(self._domains(members))
 
     def explain(self, available: Collection[BookieId]) -> str:
-        """Why these members are not enough, in half a sentence."""
+        """Return as a clause for an error why these members are not enough."""
         found = ", ".join(self._domains(available)) or "none that is known"
         return f"copies have to be in {self.needed} of level {self.level}, and usable members are in {found}"
 
@@ -39,10 +47,10 @@ class SpreadRule:
 
 
 class SpreadGroups:
-    """The rules applied to one ensemble: for each write set and rule, positions by domain, and how many domains.
+    """The rules applied to one ensemble: for each write set and rule, the positions by domain, and the domains needed.
 
-    Made anew at each change of the ensemble, of the absent ones or of the topology, so that nothing of this is done
-    for an entry: each look at an acknowledgement costs a few comparisons, however many entries it is for.
+    It is computed anew at each change of the ensemble, the absent positions or the topology, and never per entry: an
+    acknowledgement costs a few comparisons, for any number of entries.
     """
 
     def __init__(
@@ -53,7 +61,7 @@ class SpreadGroups:
         absent: Collection[Position],
     ) -> None:
         self.unmet: list[SpreadRule] = []
-        """Rules that some write set cannot meet with the members that are there."""
+        """Rules that some write set cannot meet with its present members."""
         self._groups: list[list[tuple[int, list[list[Position]]]]] = []
         for write_set in quorum.windows():
             rows: list[tuple[int, list[list[Position]]]] = []
@@ -71,8 +79,10 @@ class SpreadGroups:
             self._groups.append(rows)
 
     def reached(self, window: int, marks: Sequence[EntryId], head: EntryId, reached: EntryId) -> EntryId:
-        """`reached`, or less where copies up to there are in too few domains. `marks`: per position, up to where it
-        acknowledged all it stores; `head` holds already."""
+        """Return `reached`, or a lower id if copies up to there are in too few domains; never less than `head`.
+
+        `marks`: for each position, the id up to which it acknowledged all that it stores.
+        """
         for needed, groups in self._groups[window]:
             if needed > len(groups):
                 return head

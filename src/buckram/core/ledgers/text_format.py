@@ -1,6 +1,6 @@
-"""Protobuf's text format: the dialect that is written, and the whole syntax that must be read.
+"""Protobuf's text format: writes one dialect of it and parses its whole syntax.
 
-Knows nothing of message types: a parsed message is a list of (name, value) pairs in order. Which fields there are
+It knows no message types: a parsed message is a list of (name, value) pairs in order. Which fields there are
 is decided by metadata_codec (version 2 records) and cookie.
 """
 
@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 
 class TextError(ValueError):
-    """Text that is not text format; callers turn it into the typed error of their record."""
+    """The text is not in text format; callers turn this into the typed error of their record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def utf8(body: bytes) -> str:
 
 
 def integer(name: str, value: Value) -> int:
-    """An int64: decimal, 0x hexadecimal or 0 octal, perhaps negative."""
+    """Parse an int64: decimal, 0x hexadecimal or 0 octal, perhaps negative. Raises TextError."""
     spelled = value.text.replace(" ", "") if isinstance(value, Name) else ""
     match = _INTEGER.fullmatch(spelled)
     if match is None or len(spelled) > 30:
@@ -109,7 +109,7 @@ _QUOTED = [_ESCAPES.get(byte) or (chr(byte) if 0x20 <= byte < 0x7F else f"\\{byt
 
 
 def quote(value: str | bytes) -> str:
-    """A string or bytes as a quoted literal."""
+    """Return a string or bytes as a quoted literal."""
     body = value.encode() if isinstance(value, str) else value
     return '"' + "".join([_QUOTED[byte] for byte in body]) + '"'
 
@@ -143,7 +143,7 @@ class _Tokens:
         self.token = match[self.kind].decode("latin-1")
 
     def accept(self, *marks: str) -> str:
-        """Take the mark if it is one of these; empty otherwise."""
+        """Take the present token if it is one of these and return it; otherwise return ""."""
         if self.kind != "mark" or self.token not in marks:
             return ""
         taken = self.token
@@ -156,7 +156,7 @@ class _Tokens:
 
 
 def parse(source: bytes) -> Message:
-    """Read a whole text; TextError if it is not text format."""
+    """Parse a whole text. Raises TextError if it is not in text format."""
     tokens = _Tokens(source)
     message = _message(tokens, "", 0)
     if tokens.kind != "end":
@@ -238,7 +238,7 @@ _SIMPLE = {
 
 
 def _unquote(body: str) -> bytes:
-    """Escapes undone; `body` holds one character per byte."""
+    """Return the bytes of a literal without its escapes; `body` holds one character per byte."""
 
     def undo(match: re.Match[str]) -> str:
         octal, hexadecimal, short, long, simple = match.groups()

@@ -21,23 +21,23 @@ STATE_FRAME_SIZE = _FRAME.size + STATE_SIZE
 OLD_STATE_HEADER, STATE_HEADER = 0xB0010000, 0xB0020000
 """Packets of the wire have version 0 to 2 in their highest byte, frames of our own 0xB0."""
 STATE_FRAME_LENGTHS = {OLD_STATE_HEADER: 4 + OLD_STATE_SIZE, STATE_HEADER: 4 + STATE_SIZE}
-"""What the length of a state frame says, by its header."""
+"""The length field of a state frame, by its header."""
 _MARK = {size: struct.Struct(f">q20xB{size - 29}x") for size in (OLD_STATE_SIZE, STATE_SIZE)}
 _RECORD = {size: struct.Struct(f">q{size - 8}s") for size in (OLD_STATE_SIZE, STATE_SIZE)}
 _FENCED, _TOMBSTONE, _HAS_LAC, _ADMITTED, _PROVEN = 1, 2, 4, 8, 16
-"""Earlier releases know no _PROVEN: they pass over it, and what they wrote has it where it has _ADMITTED."""
+"""Earlier releases ignore _PROVEN; states that they wrote count as proven if they are _ADMITTED."""
 assert STATE_SIZE - OLD_STATE_SIZE == BIRTH_SIZE
 
 
 @dataclass(slots=True)
 class LedgerState:
-    """The newest one written is the whole truth.
+    """All that is stored of a ledger besides its entries. The newest state replaces all earlier ones.
 
-    `lac` is the highest known (adds and explicit ones), `last` the highest entry id stored, both NO_ENTRY for none.
+    `lac` is the highest known (of adds and explicit ones), `last` the highest entry id stored, both NO_ENTRY for none.
     `epoch` counts deletions: data of an older epoch is dead. `born` is the number of losses (limbo marks) that the
-    store had suffered when the ledger was certainly new; a store with more of them may have lost part of it.
-    `birth` says which ledger of that id it is; NO_BIRTH when that is not known. `proven`: metadata was asked for key
-    and birth; without it they are what the first who came said, and give way to what metadata says (F14).
+    store had suffered when the ledger was certainly new; a store with more of them may have lost part of it. `birth`
+    distinguishes ledgers that had the same id; NO_BIRTH if unknown. `proven`: metadata confirmed key and birth. Without
+    that they come from the first request and are replaced by what metadata says (F14).
     """
 
     ledger_id: int
@@ -77,7 +77,7 @@ class LedgerState:
 
 
 def unpack_state(data: bytes, at: int = 0, size: int = STATE_SIZE) -> LedgerState:
-    """`size` says which format stands there."""
+    """Decode the state at data[at:]; `size` selects the format."""
     ledger_id, key, flags, length, _, born, epoch, lac, last, packet = _OLD.unpack_from(data, at)
     return LedgerState(
         ledger_id,
@@ -96,12 +96,12 @@ def unpack_state(data: bytes, at: int = 0, size: int = STATE_SIZE) -> LedgerStat
 
 
 def state_marks(records: bytes, size: int = STATE_SIZE) -> list[tuple[int, bool]]:
-    """(ledger, tombstone) of packed states: all that a listing needs, at a tenth of the cost."""
+    """Return (ledger, tombstone) of packed states, for listings, at a tenth of the cost of whole states."""
     return [(ledger, flags & _TOMBSTONE != 0) for ledger, flags in _MARK[size].iter_unpack(records)]
 
 
 def packed_states(records: bytes, size: int = STATE_SIZE) -> Iterator[tuple[int, bytes]]:
-    """Packed states as ledger and the rest, in the format of now."""
+    """Return packed states of either format as the ledger and the remaining bytes in the present format."""
     if size == STATE_SIZE:
         return _RECORD[size].iter_unpack(records)
     return ((ledger, rest + NO_BIRTH) for ledger, rest in _RECORD[size].iter_unpack(records))

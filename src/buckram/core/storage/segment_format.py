@@ -1,8 +1,9 @@
-"""Bytes of a bookie's log segments: blocks, frames, footer pages, trailer. docs/reference/storage.md has the picture.
+"""The bytes of a bookie's log segments: blocks, frames, footer pages, trailer (docs/reference/storage.md).
 
 A block is one group commit: header, then frames one after another, padded to the device's unit. A frame is a v2 ADD
 packet with its 4-byte length as it came from the wire, or a STATE frame of our own. A sealed segment ends with pages
-(directory, runs, states, keys) and a trailer. What the records mean is bookie/'s matter.
+(directory, runs, states, keys) and a trailer.
+Not here: the meaning of the records (`bookie/storage`).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ MAX_RUN_BYTES = 64 * 1024
 
 
 class CorruptBytes(ValueError):
-    """These bytes are not what they should be."""
+    """Stored bytes fail a check, or are not what their index says."""
 
 
 def crc(data: bytes, seed: int = 0) -> int:
@@ -60,7 +61,7 @@ def padded(size: int, unit: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block that passed its check, the one in its header. `span` is its padded length on disk."""
+    """A block whose checksum, in its header, is right. `span` is its padded length on disk in bytes."""
 
     offset: int
     span: int
@@ -69,14 +70,14 @@ class Block:
 
 
 def pack_block_header(segment: int, salt: int, offset: int, payload: bytes, unit: int) -> tuple[bytes, int]:
-    """Header and span of the block that lays `payload` at `offset` of the segment's file."""
+    """Return header and span of the block with this payload at `offset` of the segment's file."""
     span = padded(BLOCK_HEADER + len(payload), unit)
     head = _BLOCK.pack(MAGIC, FORMAT_VERSION, 0, segment, offset, len(payload), span, salt, 0)[:-4]
     return head + _SUM.pack(crc(payload, crc(head))), span
 
 
 def block_span(data: bytes, at: int, segment: int, salt: int, offset: int) -> tuple[int, int] | None:
-    """(payload bytes, span) if a header of this segment for this offset stands at `at`; its payload is not checked."""
+    """Return (payload bytes, span) if data[at:] is a header of this segment for this offset, without other checks."""
     if len(data) - at < BLOCK_HEADER:
         return None
     magic, version, _, seq, where, size, span, salted, _ = _BLOCK.unpack_from(data, at)
@@ -88,7 +89,7 @@ def block_span(data: bytes, at: int, segment: int, salt: int, offset: int) -> tu
 
 
 def open_block(data: bytes, at: int, segment: int, salt: int, offset: int) -> Block | None:
-    """The block at `data[at:]`, None when it is not whole and good."""
+    """Return the block at `data[at:]`; None if it is not complete and valid."""
     sizes = block_span(data, at, segment, salt, offset)
     if sizes is None or at + BLOCK_HEADER + sizes[0] > len(data):
         return None
@@ -107,9 +108,9 @@ Run = tuple[int, int, int, int, int, bool, int, bytes]
 
 
 def parse_frames(payload: bytes, base: int) -> list[Run | LedgerState]:
-    """The runs and states of a block's payload in order; `base` is the file offset of payload[0].
+    """Return the runs and states of a block's payload in order; `base` is the file offset of payload[0].
 
-    CorruptBytes when the lengths do not add up: that is a bug or a lie, the block's checksum was good.
+    Raises CorruptBytes if the lengths do not add up although the block's checksum is right.
     """
     found: list[Run | LedgerState] = []
     unpack, end, at = _ADD.unpack_from, len(payload), 0
@@ -149,17 +150,17 @@ _IDS = struct.Struct(">I24xqq")
 _IDS_AT = 4 + 24
 _IDS_END = _IDS_AT + 16
 _FRAMES_AT_ONCE = 64
-"""Frames of equal size that are cut together."""
+"""Frames of equal size that are decoded together."""
 
 
 @lru_cache(maxsize=64)
 def _block_of(stride: int, count: int) -> struct.Struct:
-    """The stored entries of `count` frames of `stride` bytes."""
+    """Return a struct for the stored entries of `count` frames of `stride` bytes."""
     return struct.Struct(">" + f"{ENTRY_AT}x{stride - ENTRY_AT}s" * count)
 
 
 def _skip_frames(data: bytes, at: int, count: int) -> int:
-    """Where the frame `count` frames behind `at` begins; struct.error when they do not fit `data`."""
+    """Return where the frame begins that is `count` frames after `at`. Raises struct.error beyond `data`."""
     length = data[at : at + 4]
     stride = 4 + int(_LENGTH.unpack(length)[0])
     end = at + count * stride
@@ -171,7 +172,7 @@ def _skip_frames(data: bytes, at: int, count: int) -> int:
 
 
 def _equal_stride(data: bytes, at: int, end: int, ledger: int, entry: int, count: int) -> int:
-    """The size of each of the frames if all have one, and the right ids; else 0."""
+    """Return the size of the frames if all have the same and the right ids; else 0."""
     stride = 4 + int(_LENGTH.unpack_from(data, at)[0])
     if (
         stride < _IDS_END
@@ -185,7 +186,7 @@ def _equal_stride(data: bytes, at: int, end: int, ledger: int, entry: int, count
 
 
 def _cut_equal(data: bytes, at: int, end: int, ledger: int, entry: int, count: int) -> list[bytes]:
-    """What walk_run gives if all frames have one size and the right ids; else nothing."""
+    """Return what `walk_run` does if all frames have one size and the right ids; else nothing."""
     stride = _equal_stride(data, at, end, ledger, entry, count)
     if not stride:
         return []
@@ -196,9 +197,9 @@ def _cut_equal(data: bytes, at: int, end: int, ledger: int, entry: int, count: i
 
 
 def walk_run(data: bytes, at: int, end: int, skip: int, ledger: int, entry: int, count: int) -> list[bytes]:
-    """`count` stored entries from `entry` on out of a run's bytes data[at:end], after `skip` frames.
+    """Return `count` stored entries from `entry` on, out of a run's bytes data[at:end], after `skip` frames.
 
-    CorruptBytes when lengths lead astray or a frame carries other ids than the index says.
+    Raises CorruptBytes if lengths exceed the run or a frame has other ids than the index says.
     """
     unpack = _IDS.unpack_from
     try:
@@ -220,8 +221,9 @@ def walk_run(data: bytes, at: int, end: int, skip: int, ledger: int, entry: int,
 
 
 def run_extent(data: bytes, at: int, end: int, skip: int, ledger: int, entry: int, count: int) -> tuple[int, int]:
-    """Where the frames of `count` entries from `entry` on begin and end in a run data[at:end]; CorruptBytes like
-    walk_run.
+    """Return where the frames of `count` entries from `entry` on begin and end in a run data[at:end].
+
+    Raises CorruptBytes like `walk_run`.
     """
     unpack = _IDS.unpack_from
     try:
@@ -250,7 +252,7 @@ PAGE_DATA = PAGE - _PAGE_HEAD.size
 RUN_RECORD = struct.Struct(">qIIII")
 """first entry, count, frames to skip or EVEN, file offset, length. Ascending by first entry and disjoint."""
 EVEN = 2**32 - 1
-"""In place of the frames to skip: none, and all frames have one size, so that one of them can be read by itself."""
+"""In place of the frames to skip: there are none, and all frames have one size, so that each can be read alone."""
 DIR_RECORD = struct.Struct(">qqqIIQI")
 """ledger, first and last entry, index of its first run record, number of them, bytes of frames, epoch."""
 KEY_RECORD = struct.Struct(">q")
@@ -263,13 +265,13 @@ def _page_seed(owner: int, number: int) -> int:
 
 
 def pack_page(owner: int, number: int, data: bytes | bytearray) -> bytes:
-    """A page of `owner` (segment or table number), whose check also covers where it belongs."""
+    """Return a page of `owner` (segment or table number); its checksum covers owner and number, too."""
     body = _PAGE_HEAD.pack(0, len(data))[4:] + data
     return (_SUM.pack(crc(body, _page_seed(owner, number))) + body).ljust(PAGE, b"\0")
 
 
 def open_page(page: bytes, owner: int, number: int) -> bytes:
-    """The data of a page; CorruptBytes when it is damaged or belongs elsewhere."""
+    """Return the data of a page. Raises CorruptBytes if it is damaged or belongs elsewhere."""
     if len(page) == PAGE:
         check, size = _PAGE_HEAD.unpack_from(page)
         if size <= PAGE_DATA and crc(page[4 : 8 + size], _page_seed(owner, number)) == check:
@@ -278,7 +280,7 @@ def open_page(page: bytes, owner: int, number: int) -> bytes:
 
 
 def pack_pages(owner: int, first: int, records: bytes | bytearray, record_size: int) -> Iterator[bytes]:
-    """Pages numbered from `first` on that hold whole records."""
+    """Return pages with whole records, numbered from `first` on."""
     step = PAGE_DATA // record_size * record_size
     for index, start in enumerate(range(0, len(records), step)):
         yield pack_page(owner, first + index, records[start : start + step])
@@ -290,8 +292,9 @@ def pages_of(count: int, record_size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Trailer:
-    """What the last page of a sealed segment says. Page numbers count from `footer_at`, in order: directory, runs,
-    states, keys (first ledger of each directory page, then of each state page)."""
+    """The content of the last page of a sealed segment. Page numbers count from `footer_at`, in order: directory, runs,
+    states, keys (first ledger of each directory page, then of each state page).
+    """
 
     segment: int
     log_end: int
@@ -349,7 +352,7 @@ class Trailer:
 
 
 def open_trailer(data: bytes, segment: int, salt: int) -> Trailer | None:
-    """The trailer in the last page of a segment's file, None when there is no good one of this use of the file."""
+    """Return the trailer in the last page of a segment's file; None if that is not valid for this use of the file."""
     if len(data) != TRAILER_SIZE:
         return None
     at = TRAILER_SIZE - _TRAILER.size

@@ -1,4 +1,4 @@
-"""Matching the bytes that a bookie sends with the expected replies to adds.
+"""Matches the bytes that a bookie sends with the expected replies to adds.
 
 A batch of runs costs one comparison of bytes. Single entries cost nothing unless replies are errors or out of order.
 
@@ -19,14 +19,14 @@ _ACK_START = b"\0\0\0\x18\x02\x01\0\0"
 
 
 class AckSink(Protocol):
-    """Whoever sends adds of one ledger on a lane. Each entry of each run sent is reported exactly once, in ranges, with
-    the slot of the ensemble that it was sent for.
+    """The sender of a ledger's adds on a lane. Each entry of each run is reported exactly once, in ranges, with the
+    slot that it was sent for.
 
-    Called on the loop, never from inside the call that sent the run.
+    The methods are called on the loop, never from inside the call that sent the run.
     """
 
     name: tuple[LedgerId, bytes] | None
-    """The ledger and its birth, for bookies that want to know which one of that id is meant; None: nobody knows."""
+    """The ledger and its birth, for bookies that compare births; None if the birth is unknown."""
 
     def acked(self, slot: Slot, bookie_id: BookieId, first: EntryId, last: EntryId) -> None: ...
     def add_failed(
@@ -35,14 +35,15 @@ class AckSink(Protocol):
 
 
 SentRun: TypeAlias = tuple[AckSink, Slot, EntryId, EntryId]
-"""(sink, slot, first, last)"""
+"""(sink, slot, first, last). A plain tuple, because one is made for each run."""
 AckEvent: TypeAlias = tuple[AckSink, Slot, EntryId, EntryId, Code | None, LedgerId]
-"""(sink, slot, first, last, code, ledger). Code None: no answer in time. The ledger is -1 where the code is OK."""
+"""(sink, slot, first, last, code, ledger). Code None means no reply in time. The ledger is -1 if the code is OK. A
+plain tuple, because one is made for each run."""
 _Batch: TypeAlias = tuple[bytes, Sequence[SentRun], float]  # expected answers, their runs, when they are overdue
 
 
 class _Waiting:
-    """A range of one run that waits for its answers, in whatever order they come."""
+    """A range of one run that waits for its replies, in any order."""
 
     __slots__ = ("expires", "first", "last", "sink", "slot")
 
@@ -51,30 +52,30 @@ class _Waiting:
 
 
 class AckMatcher:
-    """Matches the bytes that come with the answers that are expected.
+    """Matches received bytes with the expected replies.
 
-    A bookie mostly answers everything in the order it was sent, with OK: then whole batches are compared as bytes.
-    Otherwise the expectation is taken apart into ranges per ledger, which are found by (ledger, entry) in any order.
+    A bookie mostly answers everything with OK in the order of sending; then whole batches are compared as bytes.
+    Otherwise a batch is split into ranges per ledger, which are found by (ledger, entry) in any order.
     """
 
     def __init__(self) -> None:
         self._queue: deque[_Batch] = deque()
-        # How far the answers to the first batch have come: bytes of its blob, run, entry in that run.
+        # How far the first batch is answered: bytes of its expected replies, run, entry in that run.
         self._offset = self._index = 0
         self._next_entry: EntryId = -1
         self._ranges: dict[LedgerId, list[_Waiting]] = {}
 
     @property
     def idle(self) -> bool:
-        """Nothing is waited for."""
+        """Whether no reply is outstanding."""
         return not self._queue and not self._ranges
 
     def expect(self, acks: bytes, runs: Sequence[SentRun], expires: float) -> None:
-        """`acks`: the OK answers to `runs`, in order; there is at least one run and each has at least one entry."""
+        """Expect `acks`, the OK replies to `runs` in order. There is at least one run, each with at least one entry."""
         self._queue.append((acks, runs, expires))
 
     def sole(self, chunk: bytes) -> SentRun | None:
-        """The run that is all of the first batch, if the chunk is its answers, all OK, and no more. Taken then."""
+        """Return the only run of the first batch if the chunk is exactly its OK replies; the run is done then."""
         queue = self._queue
         if queue and not self._offset:
             acks, runs, _ = queue[0]
@@ -84,9 +85,9 @@ class AckMatcher:
         return None
 
     def take(self, buffer: bytes, offset: int, events: list[AckEvent]) -> int:
-        """Consume whole ADD answers from `offset` on and append what they say to `events`.
+        """Consume whole ADD replies from `offset` on and append them to `events`.
 
-        -> offset of the first frame that is no ADD answer, or not one that is waited for, or not complete.
+        Returns the offset of the first frame that is no ADD reply, not an expected one, or not complete.
         """
         queue = self._queue
         while len(buffer) - offset >= ACK_BYTES:
@@ -110,7 +111,7 @@ class AckMatcher:
         return offset
 
     def _common_frames(self, acks: bytes, buffer: bytes, offset: int) -> int:
-        """How many frames at offset equal the next expected ones."""
+        """Return how many frames at `offset` equal the next expected ones."""
         begin = self._offset
         most = min(len(buffer) - offset, len(acks) - begin) // ACK_BYTES
         if buffer.startswith(acks[begin : begin + most * ACK_BYTES], offset):
@@ -126,7 +127,7 @@ class AckMatcher:
         return least
 
     def _advance(self, runs: Sequence[SentRun], frames: int, events: list[AckEvent]) -> None:
-        """The next `frames` answers to the first batch came, all OK."""
+        """Report the next `frames` replies to the first batch, which are all OK."""
         while frames:
             sink, slot, first, last = runs[self._index]
             if self._next_entry >= 0:
@@ -149,7 +150,7 @@ class AckMatcher:
         self._next_entry = -1
 
     def _take_any_order(self, buffer: bytes, offset: int, events: list[AckEvent]) -> int:
-        """Take one answer, and those after it that continue it. -> bytes taken, 0 for an unknown or other frame."""
+        """Take one reply and those that continue it. Returns the bytes taken, 0 for an unexpected or other frame."""
         if not buffer.startswith(_ACK_START, offset):
             return 0
         _, header, number, ledger, entry = ACK.unpack_from(buffer, offset)
@@ -194,7 +195,7 @@ class AckMatcher:
                 del self._ranges[ledger]
 
     def _take_first_apart(self) -> None:
-        """Turn what the first batch still waits for into ranges."""
+        """Split the outstanding part of the first batch into ranges."""
         acks, runs, expires = self._queue[0]
         offset = self._offset
         for i in range(self._index, len(runs)):
@@ -207,7 +208,7 @@ class AckMatcher:
         self._drop_first()
 
     def expire(self, now: float) -> list[AckEvent]:
-        """Give up what should have been answered by `now`; answers that come later are unknown frames."""
+        """Return as unanswered what was due by `now`; later replies to it are unexpected frames."""
         while self._queue and self._queue[0][2] <= now:
             self._take_first_apart()
         events: list[AckEvent] = []
@@ -224,12 +225,12 @@ class AckMatcher:
         return events
 
     def give_up(self) -> list[AckEvent]:
-        """Everything unanswered; the matcher is idle then."""
+        """Return everything outstanding as unanswered; the matcher is idle then."""
         return self.expire(float("inf"))
 
 
 def emit_ok(events: list[AckEvent], sink: AckSink, slot: Slot, first: EntryId, last: EntryId) -> None:
-    """Append an OK, or extend the one before it: fewer calls for the sink."""
+    """Append an OK, or extend the one before it, so that the sink is called less often."""
     if events:
         before = events[-1]
         if before[3] + 1 == first and before[0] is sink and before[1] == slot and before[4] is Code.OK:

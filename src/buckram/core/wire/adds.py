@@ -35,7 +35,7 @@ _LOW_BYTES = bytes(range(256))
 
 
 class AddContext(NamedTuple):
-    """What the answers to a run need besides its ids. `txns`: per entry its v3 transaction id, a varint as it came."""
+    """What the replies to a run need besides its ids. `txns`: the v3 transaction id of each entry as a raw varint."""
 
     protocol: int
     version: int
@@ -70,8 +70,11 @@ class AddRun:
         return self.first + self.count - 1
 
     def proof(self, above: EntryId) -> bytes | None:
-        """An entry as it is stored whose header proves a LAC over `above`: the first such of a few, so that a tail
-        that keeps up gets them in a row, else the last (None if that has an older LAC: it was sent again)."""
+        """Return a stored entry whose header has a LAC above `above`, or None.
+
+        In a run of at most _FEW entries it is the first such entry, so that a tailing reader that keeps up gets them in
+        order. In longer runs only the last entry is examined; its LAC is older if the entry was sent again.
+        """
         at, step = self.start, self.stride
         if self.count > _FEW and step:
             at = self.end - step
@@ -83,7 +86,7 @@ class AddRun:
         return self.chunk[at + FRAME_OVERHEAD : stop] if ADD.unpack_from(self.chunk, at)[5] > above else None
 
     def detached(self) -> AddRun:
-        """The same run without the rest of its chunk: a run that waits then holds no more than it is charged for."""
+        """Return the run without the rest of its chunk, so that a waiting run holds only what it is charged for."""
         if self.end - self.start == len(self.chunk):
             return self
         return replace(self, chunk=self.chunk[self.start : self.end], start=0, end=self.end - self.start)
@@ -100,7 +103,7 @@ class AddRun:
 def scan_adds(
     chunk: bytes, offset: int, max_frame_bytes: int, max_run_bytes: int = MAX_RUN_BYTES
 ) -> tuple[int, list[AddRun]]:
-    """Take version 2 ADD frames from `offset` on. -> (offset of what is left, runs).
+    """Take version 2 ADD frames from `offset` on. Returns the offset of what is left, and the runs.
 
     Stops before the first frame that is incomplete, not such an ADD, or malformed; the caller decides about it. A run
     ends at `max_run_bytes`, so that an entry inside it is found by walking few frames.
@@ -114,14 +117,14 @@ def scan_adds(
 
 
 def ack_frames(ledger_id: LedgerId, first: EntryId, count: int, code: Code = Code.OK, version: int = 2) -> bytes:
-    """The 28-byte v2 ADD answers for consecutive ids, one after another."""
+    """Return the 28-byte v2 ADD replies for consecutive ids, joined."""
     header = ADD_HEADER if version == 2 else (version << 24 | 0x10000 if version else 1)
     number = 0 if code is Code.OK else code.v2
     if count == 1:
         return ACK.pack(24, header, number, ledger_id, first)
     blocks: list[bytes | bytearray] = []
     while count > 0:
-        # Frames of up to 256 neighbours differ in their last byte only: repeat one and lay the low bytes over it.
+        # Frames of up to 256 neighbours differ only in the last byte: repeat one and overwrite the last bytes.
         low = first & 0xFF
         n = min(count, 256 - low)
         block = bytearray(ACK.pack(24, header, number, ledger_id, first) * n)
@@ -142,8 +145,7 @@ def frame_adds(
     payloads: list[bytes],
     flags: int = 0,
 ) -> tuple[bytes, bytes, int]:
-    """Seal and frame consecutive entries. -> (ADD frames, expected OK answers, each one after another; ledger length
-    after).
+    """Seal and frame consecutive entries. Returns the ADD frames, the expected OK replies, and the ledger length after.
 
     `length_before`: payload bytes of the ledger before `first`. The caller has checked payload sizes.
     """
@@ -163,17 +165,17 @@ def frame_adds(
 
 
 def cut_frames(data: bytes) -> list[bytes]:
-    """Each frame of `frame_adds` by itself."""
+    """Return the frames that `frame_adds` joined."""
     return [data[start:stop] for start, stop in _bounds(data, 0, len(data))]
 
 
 def frame_add(master_key: bytes, stored: bytes, flags: int = 0) -> bytes:
-    """One stored entry as a v2 ADD frame."""
+    """Return one stored entry as a v2 ADD frame."""
     return _PREFIX.pack(24 + len(stored), ADD_HEADER | flags, master_key) + stored
 
 
 def frame_copies(master_key: bytes, bodies: Sequence[bytes]) -> bytes:
-    """Stored entries as v2 ADD frames of recovery adds, which a fenced ledger takes, too."""
+    """Return stored entries as v2 ADD frames of recovery adds, which fenced ledgers accept."""
     parts: list[bytes] = []
     prefix, size = b"", -1
     for body in bodies:
@@ -185,14 +187,14 @@ def frame_copies(master_key: bytes, bodies: Sequence[bytes]) -> bytes:
 
 
 def walk_frames(chunk: bytes, start: int, end: int) -> Iterator[tuple[int, bytes, bytes]]:
-    """(flags, master key, stored entry) of each v2 ADD frame in chunk[start:end]."""
+    """Return (flags, master key, stored entry) of each v2 ADD frame in chunk[start:end]."""
     for begin, stop in _bounds(chunk, start, end):
         _, header, key = _PREFIX.unpack_from(chunk, begin)
         yield header & 0xFFFF, key, chunk[begin + FRAME_OVERHEAD : stop]
 
 
 def _bounds(chunk: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Where each of the whole frames in chunk[start:end] begins and ends."""
+    """Return where each of the whole frames in chunk[start:end] begins and ends."""
     while start < end:
         stop = start + 4 + int.from_bytes(chunk[start : start + 4], "big")
         yield start, stop

@@ -4,8 +4,8 @@ The usual shape is what Apache's client sends for a plain add: header (version, 
 entry, master key and body, and nothing else. Everything else, recovery adds and deferred sync included, is left to
 `core/wire/v3.py`, which gives the same runs. The replies to runs are here, too.
 
-Frames that follow one another in a run mostly differ in transaction, entry and body alone: those are compared with the
-frame before them, and their answers are made by laying columns over copies of one answer.
+Consecutive frames of a run mostly differ only in transaction, entry and body: they are compared with the frame before
+them, and their replies are made by writing columns over copies of one reply.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PREFIX = struct.Struct(">II20s")
 _IDS = struct.Struct(">qqq")
 _LONGEST = 10
 _TXN_AT = 11
-"""Where an answer has its transaction."""
+"""The offset of the transaction in a reply."""
 _DIGITS = bytes(range(256))
 _CONTINUED = bytes(range(128, 256))
 
@@ -46,7 +46,7 @@ _CONTINUED = bytes(range(128, 256))
 def scan_v3_adds(
     chunk: bytes, offset: int, max_frame_bytes: int, max_run_bytes: int = MAX_RUN_BYTES
 ) -> tuple[int, list[AddRun]]:
-    """Take plain version 3 ADD frames from `offset` on. -> (offset of what is left, runs).
+    """Take plain version 3 ADD frames from `offset` on. Returns the offset of what is left, and the runs.
 
     Stops before the first frame that is incomplete, of another shape, or malformed; the caller decides about it.
     """
@@ -100,8 +100,9 @@ def scan_v3_adds(
 
 
 def _take_alike(chunk: bytes, run: _Run, places: tuple[int, int, int, int, int, int, int], max_run_bytes: int) -> int:
-    """Take the frames after the one just taken that only differ from it in transaction, body, and lowest digit of the
-    entry. -> where the next frame begins.
+    """Take the next frames that differ from the last one only in transaction, body, and lowest digit of the entry.
+
+    Returns where the next frame begins.
 
     `places` in the chunk: of that frame, its transaction (from, to), its entry (from, to), its body, its end.
     """
@@ -147,12 +148,12 @@ def _take_alike(chunk: bytes, run: _Run, places: tuple[int, int, int, int, int, 
 
 @lru_cache(maxsize=256)
 def _row(head: int, txn: int, middle: int, tail: int, body: int) -> struct.Struct:
-    """A frame in pieces of these sizes; the first digit of the entry is before `tail`."""
+    """Return a struct for a frame in pieces of these sizes; the first digit of the entry is before `tail`."""
     return struct.Struct(f"{head}s{txn}s{middle}sB{tail}s{body}s")
 
 
 def _varints(digits: bytes, width: int) -> int:
-    """How many of these pieces of `width` bytes are one varint each, up to the first that is not."""
+    """Return how many of these pieces of `width` bytes are one varint each, up to the first that is not."""
     if digits[width - 1 :: width].isascii() and not any(
         digits[place::width].translate(None, _CONTINUED) for place in range(width - 1)
     ):
@@ -162,7 +163,7 @@ def _varints(digits: bytes, width: int) -> int:
 
 
 class _Run:
-    """A run that grows: v2 frames in pieces."""
+    """A run that grows, as v2 frames in pieces."""
 
     __slots__ = ("first", "key", "lac", "ledger", "next", "parts", "prefix", "size", "stored", "stride", "txns")
 
@@ -187,7 +188,7 @@ class _Run:
             self.lac = lac
 
     def add_alike(self, bodies: list[bytes], lac: EntryId, txns: list[bytes]) -> None:
-        """More of the size of the last one; `lac` is the greatest so far."""
+        """Add entries of the same size as the last one; `lac` is the greatest so far."""
         parts = [self.prefix] * (2 * len(bodies))
         parts[1::2] = bodies
         self.parts += parts
@@ -204,7 +205,7 @@ class _Run:
 
 
 def _number(digits: bytes) -> int:
-    """A varint of which the extent is known."""
+    """Return the number of a varint whose length is known."""
     count = len(digits)
     if count == 1:
         return digits[0]
@@ -220,7 +221,7 @@ def _number(digits: bytes) -> int:
 
 
 def v3_add_replies(run: AddRun, code: Code) -> bytes:
-    """The answers to all entries of a run, in order; the same bytes as protobuf would write."""
+    """Return the replies to all entries of a run, in order, in the same bytes as protobuf would write."""
     status = varint(code)
     ledger = b"\x08" + status + b"\x10" + varint(run.ledger_id) + b"\x18"
     middle = b"\x10" + status + b"\xaa\x06"
@@ -235,7 +236,7 @@ def v3_add_replies(run: AddRun, code: Code) -> bytes:
 
 
 def _replies(txns: tuple[bytes, ...], first: EntryId, ledger: bytes, middle: bytes) -> bytes | bytearray:
-    """Of neighbours of which only the lowest digit differs: copies of one, transactions and digits laid over them."""
+    """Return the replies to neighbours that differ in the lowest digit: copies of one, with columns overwritten."""
     width, count = len(txns[0]), len(txns)
     if count == 1:
         return _reply(txns[0], varint(first), ledger, middle)

@@ -20,7 +20,7 @@ _MAX_SIZE = 2**31 - 1
 
 
 class BadAvailability(CorruptStore):
-    """A list of entries that cannot be decoded: says nothing of what the bookie holds."""
+    """A list of entries that cannot be decoded, and therefore is no evidence of what the bookie holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Group:
 
 
 def encode_runs(runs: Iterable[tuple[EntryId, int]]) -> bytes:
-    """From (first, count), ascending and disjoint, count >= 1. Neighbouring runs are merged."""
+    """Encode runs (first, count), ascending and disjoint, count >= 1. Neighbouring runs are merged."""
     merged: list[tuple[EntryId, int]] = []
     for first, count in runs:
         if merged and merged[-1][0] + merged[-1][1] == first and merged[-1][1] + count <= _MAX_SIZE:
@@ -56,7 +56,7 @@ class EntryList:
 
     @classmethod
     def decode(cls, data: bytes) -> EntryList:
-        """BadAvailability when it is short, of a newer version, or its groups are not ascending."""
+        """Decode a list. Raises BadAvailability if it is short, of a newer version, or its groups are not ascending."""
         if len(data) < _HEADER.size:
             raise BadAvailability(f"a list of entries of {len(data)} bytes, at least {_HEADER.size} are needed")
         version, count = _HEADER.unpack_from(data)
@@ -103,7 +103,7 @@ class EntryList:
         return True
 
     def runs(self) -> Iterator[tuple[EntryId, int]]:
-        """(first, count) in the order of the groups."""
+        """Return (first, count) in the order of the groups."""
         for group in self.groups:
             for k in range(group.sequences):
                 yield group.first_start + k * group.period, group.size

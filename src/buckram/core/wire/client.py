@@ -1,8 +1,8 @@
 """The client's end of one connection: the outstanding requests, and which bytes reply to which of them.
 
 v3 replies carry the transaction id of their request. v2 replies only repeat ledger, entry and operation, so outstanding
-requests with the same key must be interchangeable, including those that the caller has given up: a late reply to a
-plain read must never pass for the reply to a fencing read. The introductions at the start are v3 on either wire.
+requests with the same key must be interchangeable, including those that the caller has abandoned: a late reply to a
+plain read must never count as the reply to a fencing read. The introductions at the start are v3 on either wire.
 
 Not here: the socket (`net/connection.py`).
 """
@@ -44,11 +44,11 @@ Key: TypeAlias = tuple[int, int, int]
 """(operation, id, id): v3 (op, txn, 0), v2 batch read (op, request id, 0), other v2 (op, ledger, entry)."""
 MAX_ABANDONED = 4096
 MAX_NAMED = 4096
-"""Ledgers that one connection has named; the oldest is named again when it is used again. Bookies keep more."""
+"""The most ledgers whose births are remembered as sent on one connection. Bookies remember more than that."""
 
 
 class Conflict(Exception):
-    """A v2 request whose answer could be taken for that of another one; use v3 or wait for the other's answer."""
+    """A v2 request whose reply could not be told from that of an outstanding one; use v3, or wait for the other."""
 
 
 class _LaneAdd(NamedTuple):
@@ -68,7 +68,8 @@ class _Pending:
 
 
 class Received:
-    """`answers`: (token, reply). `error`: the bytes were no protocol; the connection must be closed after the rest."""
+    """What a chunk completed. `answers` are pairs (token, reply). After an `error` in the bytes the connection must be
+    closed, once the rest is handled."""
 
     __slots__ = ("acks", "answers", "error")
 
@@ -80,7 +81,7 @@ class Received:
 
 @dataclass(slots=True)
 class Overdue:
-    """What got no answer: adds of lanes (code None) and the tokens of requests."""
+    """What got no reply in time: adds of lanes (with code None) and the tokens of requests."""
 
     acks: list[AckEvent]
     tokens: list[object]
@@ -92,7 +93,7 @@ class ClientProtocol:
     def __init__(self, version: int, max_frame_bytes: int) -> None:
         self.version = version
         self.names_ledgers = False
-        """Whether the bookie wants to hear which ledger of an id is meant; said ahead of the first request about it."""
+        """Whether the bookie accepts the births of ledgers, which are sent ahead of the first request about each."""
         self._named: dict[LedgerId, bytes] = {}
         self._chunks = ChunkBuffer(max_frame_bytes)
         self._adds = AckMatcher()
@@ -110,11 +111,11 @@ class ClientProtocol:
 
     @property
     def overgrown(self) -> bool:
-        """Too many answers never came: the connection should be replaced."""
+        """Whether too many replies are missing, so that the connection should be replaced."""
         return self._abandoned_count > MAX_ABANDONED
 
     def request(self, request: Request, token: object, expires: float) -> tuple[Key, bytes]:
-        """Register; -> (its key for forget, the frame to send). Conflict, InvalidArgument."""
+        """Register a request. Returns its key for `forget` and the frame to send. Raises Conflict, InvalidArgument."""
         self._next_id += 1
         number = self._next_id
         try:
@@ -135,7 +136,7 @@ class ClientProtocol:
         return key, self._named_first(request, data)
 
     def introduce(self, introduction: Introduction, token: object, expires: float) -> bytes:
-        """The first exchange. Nothing else is asked for before its answer."""
+        """Register the first exchange and return its frame. No other request is sent before the reply."""
         self._introducing = True
         self._next_id += 1
         request = GetBookieInfo(0, introduction)
@@ -149,7 +150,7 @@ class ClientProtocol:
     def adds(
         self, frames: bytes, acks: bytes, runs: Sequence[SentRun], expires: float, deferred_sync: bool = False
     ) -> bytes:
-        """Register the runs of a lane; -> the bytes to send: `frames` itself on v2, converted on v3."""
+        """Register the runs of a lane. Returns the bytes to send: `frames` itself on v2, converted on v3."""
         if self.version == 2:
             self._adds.expect(acks, runs, expires)
             return self._with_names(frames, runs) if self.names_ledgers else frames
@@ -172,7 +173,7 @@ class ClientProtocol:
         return b"".join(sent)
 
     def _name(self, ledger_id: LedgerId, birth: bytes) -> bytes:
-        """The packet to send ahead; the ledger counts as named from then on."""
+        """Return the packet that names a ledger's birth, which counts as sent from then on."""
         named = self._named
         named.pop(ledger_id, None)
         named[ledger_id] = birth
@@ -187,17 +188,17 @@ class ClientProtocol:
         if not birth or self._named.get(ledger) == birth or not (self.names_ledgers or self.version == 3):
             return data
         name = self._name(ledger, birth)
-        return data if self.version == 3 else name + data  # v3 requests say it themselves
+        return data if self.version == 3 else name + data  # v3 requests carry the birth themselves
 
     def _with_names(self, frames: bytes, runs: Sequence[SentRun]) -> bytes:
-        """The frames of these runs, each ledger that was not named yet ahead of its first one."""
+        """Return the frames of these runs, with the birth of each ledger ahead of its first frame where needed."""
         wanted = [sink.name for sink, *_ in runs]
         if all(name is None or self._named.get(name[0]) == name[1] for name in wanted):
             return frames
         if len(runs) == 1 or len(dict.fromkeys(wanted)) == len(dict.fromkeys(name and name[0] for name in wanted)):
             new = [name for name in dict.fromkeys(wanted) if name is not None and self._named.get(name[0]) != name[1]]
             return b"".join([*(self._name(*name) for name in new), frames])
-        # Two ledgers of one id: each run goes behind its own name.
+        # Two ledgers have the same id: each run follows the packet with its own birth.
         parts, offset = [], 0
         for (_, _, first, last), name in zip(runs, wanted, strict=True):
             if name is not None and self._named.get(name[0]) != name[1]:
@@ -209,7 +210,7 @@ class ClientProtocol:
         return b"".join(parts)
 
     def forget(self, key: Key, token: object) -> None:
-        """The caller no longer waits; a late answer is ignored."""
+        """Abandon a request: a late reply to it is ignored."""
         for pending in self._pending.get(key, ()):
             if pending.token is token:
                 self._drop(key, pending)
@@ -229,12 +230,14 @@ class ClientProtocol:
             self._abandoned_count += 1
 
     def sole_ack(self, chunk: bytes) -> SentRun | None:
-        """The short way for what comes most when entries are few: the chunk acknowledges one run and nothing else. It
-        is taken then; None: feed it."""
+        """Return the run that the chunk acknowledges if it holds nothing else; the run is done then.
+
+        This is the fast path of writers with few entries at a time. After None, pass the chunk to `feed`.
+        """
         return None if self._chunks.pending_bytes else self._adds.sole(chunk)
 
     def feed(self, chunk: bytes) -> Received:
-        """What the chunk completes. Never raises for bad bytes."""
+        """Return what the chunk completes. Bad bytes never raise, they set `error`."""
         received = Received()
         chunks, matcher = self._chunks, self._adds
         adds = self.version == 2 and not matcher.idle
@@ -255,11 +258,11 @@ class ClientProtocol:
         return received
 
     def room(self) -> memoryview | None:
-        """As ChunkBuffer.room: where the bytes that come next belong, if they belong to a large answer."""
+        """Return where the next bytes belong if they continue a large reply, see `ChunkBuffer.room`; else None."""
         return self._chunks.room() if self.version == 2 else None
 
     def filled(self, count: int) -> Received:
-        """What the bytes complete that were received into `room`."""
+        """Return what the bytes complete that were received into `room`."""
         received = Received()
         try:
             whole = self._chunks.filled(count)
@@ -296,7 +299,7 @@ class ClientProtocol:
             received.answers.append((token, _checked(self.version, pending.request, operation, reply)))
 
     def _late(self, key: Key) -> None:
-        """An answer that nobody waits for any more: one request less that could be mistaken."""
+        """Count the late reply to an abandoned request, so that it need not be told from others any more."""
         kinds = self._abandoned.get(key)
         if kinds:
             kinds.pop()
@@ -305,7 +308,7 @@ class ClientProtocol:
                 del self._abandoned[key]
 
     def expire(self, now: float) -> Overdue:
-        """Give up what should have been answered by `now`."""
+        """Abandon and return everything whose reply was due by `now`."""
         tokens: list[object] = []
         acks = self._adds.expire(now)
         for key in list(self._pending):
@@ -320,7 +323,7 @@ class ClientProtocol:
         return Overdue(acks, tokens)
 
     def give_up(self) -> Overdue:
-        """Everything outstanding: the connection is gone."""
+        """Abandon and return everything outstanding, because the connection is gone."""
         return self.expire(float("inf"))
 
 
@@ -335,7 +338,7 @@ def _v2_key(request: Request, number: int) -> tuple[Key, object]:
 
 
 def _checked(version: int, request: Request, operation: int, reply: Reply) -> Reply:
-    """The reply in the type that the operation has, and never OK without the entry that was asked for."""
+    """Return the reply in the type of the request's operation; OK without the requested entry becomes an I/O error."""
     if isinstance(reply, ErrorReply):
         ledger = getattr(request, "ledger_id", -1)
         entry = getattr(request, "entry_id", -1)

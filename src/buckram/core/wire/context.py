@@ -31,11 +31,11 @@ class ReplyContext(NamedTuple):
 
 
 class BadPacket(Exception):
-    """A packet that has no answer: the connection must be closed."""
+    """A packet that cannot be answered: the connection must be closed."""
 
 
 class Refused(NamedTuple):
-    """A packet that is understood but answered with an error at once. `envelope_only`: without ids (v3)."""
+    """A valid packet that is answered with an error at once. `envelope_only`: the reply has no ids (v3)."""
 
     code: Code
     envelope_only: bool = False

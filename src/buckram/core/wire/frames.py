@@ -1,4 +1,4 @@
-"""Cutting a byte stream into length-prefixed packets, in linear time and bounded memory, whatever they contain.
+"""Cuts a byte stream into length-prefixed packets, in linear time and bounded memory for any content.
 
 A frame is a u32 N followed by N bytes, the packet. The limit applies to N + 4, as in Apache BookKeeper.
 """
@@ -12,13 +12,13 @@ from buckram.types import Buffer
 PREFIX_BYTES = 4
 _U32 = struct.Struct(">I")
 _LARGE = 128 * 1024
-"""An unfinished frame of at least this size may be received in its place."""
+"""The rest of a frame that lacks at least so many bytes may be received in its place."""
 _SMALL = 4096
-"""Chunks below it are gathered in one buffer: an object for each would cost more memory than its bytes."""
+"""Smaller chunks are gathered in one buffer, because an object for each would take more memory than its bytes."""
 
 
 class FrameTooLarge(Exception):
-    """A length prefix over the limit: the connection must be closed without an answer."""
+    """A length prefix exceeds the limit: the connection must be closed without an answer."""
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(f"a frame of {size} bytes, the limit is {limit}")
@@ -43,9 +43,9 @@ class ChunkBuffer:
         self._whole: bytearray | None = None
 
     def room(self) -> memoryview | None:
-        """Where the rest of a large unfinished frame belongs: receive into it and tell `filled`. Else None.
+        """Return where the rest of a large unfinished frame belongs, to receive into it and call `filled`; else None.
 
-        What `push` takes meanwhile is fine, too.
+        `push` may be called in between as well.
         """
         whole = self._whole
         if whole is None:
@@ -60,7 +60,7 @@ class ChunkBuffer:
         return memoryview(whole)[self._have :]
 
     def filled(self, count: int) -> bytearray | None:
-        """So many bytes were received into `room`. The whole frame once it is complete."""
+        """Record that `count` bytes were received into `room`. Returns the whole frame once it is complete."""
         self._have += count
         whole = self._whole
         if whole is None or self._have < self._need:
@@ -74,7 +74,7 @@ class ChunkBuffer:
         return self._have
 
     def push(self, chunk: bytes) -> bytes:
-        """FrameTooLarge as soon as a length prefix over the limit is there."""
+        """Take a chunk. Raises FrameTooLarge as soon as a length prefix exceeds the limit."""
         if not self._have:
             return chunk
         if self._whole is not None:
@@ -112,14 +112,14 @@ class ChunkBuffer:
         self._have = rest
 
     def frame_bytes(self, buffer: Buffer, offset: int) -> int:
-        """Size of the frame at offset, prefix included; FrameTooLarge over the limit."""
+        """Return the size of the frame at `offset`, prefix included. Raises FrameTooLarge."""
         size: int = _U32.unpack_from(buffer, offset)[0] + PREFIX_BYTES
         if size > self.limit:
             raise FrameTooLarge(size, self.limit)
         return size
 
     def next_frame(self, buffer: bytes, offset: int) -> int:
-        """End of the frame at offset, or 0 when it is not complete."""
+        """Return the end of the frame at `offset`, or 0 if it is not complete. Raises FrameTooLarge."""
         if len(buffer) - offset < PREFIX_BYTES:
             return 0
         end = offset + self.frame_bytes(buffer, offset)
@@ -127,5 +127,5 @@ class ChunkBuffer:
 
 
 def frame(packet: bytes) -> bytes:
-    """The packet with its length before it."""
+    """Return the packet as a frame, with its length in front."""
     return _U32.pack(len(packet)) + packet

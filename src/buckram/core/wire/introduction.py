@@ -13,36 +13,37 @@ from dataclasses import dataclass
 from buckram.types import BookieAddress, BookieId, BookieInfo
 
 IDENTITY_PROPERTY = "buckram.identity"
-"""A bookie whose registration has this property with the value IDENTITY answers an introduction with who it is."""
+"""A bookie whose registration has this property with the value IDENTITY answers introductions with its identity."""
 IDENTITY = "1"
 INCARNATION_PROPERTY = "buckram.incarnation"
 NAMES_LEDGERS = 1
-"""A feature: it understands the packet that names a ledger's birth."""
+"""A feature: the bookie understands the packet that names a ledger's birth."""
 SUSPECT = 2
-"""Not a feature but a state: the metadata store went back as it sees it, and it serves nothing but reads."""
+"""A state rather than a feature: to the bookie the metadata store went back, and it serves only reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a bookie says of itself."""
+    """The identity that a bookie claims."""
 
     cluster: str
     """The cluster's instance id."""
     bookie_id: BookieId
     incarnation: str
     epoch: int = 0
-    """The highest metadata epoch that it has seen; 0: it knows of none."""
+    """The highest metadata epoch that it has seen; 0 for none."""
     wall_us: int = 0
     """Its wall clock, microseconds since 1970."""
     features: int = 0
     highest_ledger: int = -1
-    """The highest ledger id that it holds anything of; -1: it holds nothing."""
+    """The highest ledger id that it has a state of; -1 if it holds nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """What a client says: the cluster it belongs to, whom it expects ("" as incarnation: any), and the highest metadata
-    epoch that it knows of."""
+    """A client's introduction: its cluster, the bookie and incarnation ("" for any) that it expects, and the highest
+    metadata epoch that it knows of.
+    """
 
     cluster: str
     bookie_id: BookieId
@@ -52,7 +53,7 @@ class Introduction:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What to say to a bookie, and whether it has to say who it is. Small, and can be sent to other processes."""
+    """The introduction for a bookie, and whether it has to answer with its identity. Small and picklable."""
 
     introduction: Introduction
     must_answer: bool = False
@@ -60,7 +61,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Where a bookie is, and whom to expect there (None: whoever it is)."""
+    """Where a bookie is, and which one to expect there (None: any)."""
 
     address: BookieAddress
     expected: Expected | None = None
@@ -69,32 +70,32 @@ class Peer:
         return str(self.address)
 
 
-def says_who_it_is(info: BookieInfo) -> bool:
-    """Whether a registration says that its bookie answers introductions."""
+def answers_introductions(info: BookieInfo) -> bool:
+    """Whether the registration promises that the bookie answers introductions with its identity."""
     return info.properties.get(IDENTITY_PROPERTY) == IDENTITY
 
 
-def telling(info: BookieInfo | None) -> dict[str, str]:
-    """Those properties of a registration by which its bookie is known."""
+def identity_properties(info: BookieInfo | None) -> dict[str, str]:
+    """Return the properties of a registration that concern the bookie's identity."""
     named = (INCARNATION_PROPERTY, IDENTITY_PROPERTY)
     return {} if info is None else {name: info.properties[name] for name in named if name in info.properties}
 
 
 def expected_of(cluster: str, info: BookieInfo, *, required: bool = False, epoch: int = 0) -> Expected:
-    """By its registration. `required`: it has to say who it is, whatever the registration says."""
+    """Return what to expect by the registration. `required`: an identity is required, whatever that promises."""
     said = Introduction(cluster, info.bookie_id, info.incarnation or "", epoch)
-    return Expected(said, required or says_who_it_is(info))
+    return Expected(said, required or answers_introductions(info))
 
 
-def objection(expected: Expected, found: Identity | None) -> str:
-    """Why the client must not use a bookie that identified itself so (None: not at all); "" if it may."""
+def refusal(expected: Expected, found: Identity | None) -> str:
+    """Return why the client must not use a bookie with the identity `found` (None: it sent none); "" if it may."""
     if found is None:
         return "it does not say who it is" if expected.must_answer else ""
     return identity_mismatch(expected.introduction, found)
 
 
 def identity_mismatch(expected: Introduction, found: Identity) -> str:
-    """Why `found` is not the bookie that the client expects, as a text for people; "" if it is."""
+    """Return, as a text for people, why `found` is not the bookie that the client expects; "" if it is."""
     if found.cluster != expected.cluster:
         return f"it belongs to cluster {found.cluster}, not to {expected.cluster}"
     if found.bookie_id != expected.bookie_id:

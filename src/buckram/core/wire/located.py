@@ -15,12 +15,14 @@ from buckram.core.entries.packed import PackedBodies
 from buckram.types import EntryId
 
 MAX_EXTENT_BYTES = 16 * 1024 * 1024
-"""Readers leave an extent that is longer than this to the bookie."""
+"""Readers do not read extents that are longer than this themselves, but ask the bookie for the entries."""
 
 
 class Extent(NamedTuple):
-    """Frames of adds side by side in a file: bytes offset to offset + length. `skip` frames come before those of
-    the `entries` entries from `first` on; what comes after them is not said."""
+    """Neighbouring frames of adds in a file, from byte `offset` to `offset` + `length`.
+
+    After `skip` frames come those of the `entries` entries from `first` on; other frames may follow.
+    """
 
     name: str
     offset: int
@@ -32,8 +34,11 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Extents in order of entries, without a gap between them; at least one. `directory`: of the files. `identity`:
-    what Disk.identity() says of it, so that a directory of the same name on another machine is known for one."""
+    """Extents in order of entries, at least one, without a gap between them.
+
+    `directory` is that of the files, and `identity` its `Disk.identity()`, by which a reader recognises a directory of
+    the same name on another machine.
+    """
 
     directory: str
     identity: str
@@ -45,7 +50,7 @@ class Located:
 
     @classmethod
     def parse(cls, data: bytes) -> Located | None:
-        """None where it is not what `pack` makes."""
+        """Parse what `pack` made; None for anything else."""
         try:
             document = json.loads(data)
             directory, identity, extents = document["directory"], document["identity"], document["extents"]
@@ -61,9 +66,9 @@ class Located:
 
 
 def extended(before: Extent, after: Extent, limit: int) -> Extent | None:
-    """Both as one, where `after` goes on where `before` ends and together they have at most `limit` bytes.
+    """Return both as one extent; None if `after` does not continue `before` or they exceed `limit` bytes.
 
-    All frames of `before` must be wanted, behind those to be skipped.
+    All frames of `before` after the skipped ones must be wanted.
     """
     if after.skip or before.name != after.name or before.offset + before.length != after.offset:
         return None
@@ -73,7 +78,7 @@ def extended(before: Extent, after: Extent, limit: int) -> Extent | None:
 
 
 def bodies_of(extent: Extent, data: bytes | bytearray, at: int) -> PackedBodies | None:
-    """The stored entries that the extent names, where data[at:] are its bytes; None where they are no such frames."""
+    """Return the stored entries of an extent with the bytes data[at:]; None if these are no such frames."""
     if len(data) < at + extent.length:
         return None
     bodies = PackedBodies.parse_frames(data, at, at + extent.length)

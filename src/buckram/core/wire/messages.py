@@ -23,11 +23,11 @@ TOTAL_DISK_CAPACITY = 1
 FREE_DISK_SPACE = 2
 MEMORY_USE = 0x100
 LOSS = 0x200
-"""Ours; Apache's bookies do not know it and leave it out of the answer."""
+"""A flag of our own; Apache's bookies ignore it and leave the value out of the answer."""
 
 
 class MemoryUse(NamedTuple):
-    """Bytes that a part of a bookie holds, and how many it holds at most (None: that follows from other limits)."""
+    """Bytes of memory that a part of a bookie uses, and its limit (None if that follows from other limits)."""
 
     name: str
     bytes: int
@@ -38,8 +38,8 @@ class MemoryUse(NamedTuple):
 class Add:
     """Store one entry. `recovery` passes a fence; `deferred_sync` (v3 only) is answered before the sync.
 
-    `birth`, of every request about a ledger: which one of that id is meant, b"" where nobody says so. On v2 it goes
-    ahead in a packet of its own (client_protocol).
+    `birth`, here and in other requests about a ledger, is that of the ledger that is meant; b"" if unknown. On v2 it
+    is sent ahead in a packet of its own (core/wire/client).
     """
 
     ledger_id: LedgerId
@@ -74,10 +74,9 @@ class Read(NamedTuple):
 class BatchRead:
     """Read consecutive entries from `entry_id` on (v2 only). max_count <= 0: no limit; max_bytes: the whole frame.
 
-    `framed` asks for the entries in the frames in which they were added, which a bookie has ready; it needs the
-    master key, and who does not know it or has another key answers in the usual form. `located` asks, with the key
-    too, where in files they are; who cannot say so answers as if that had not been asked. `from_files`, with
-    the key as well: as it is in files, whatever is in memory; for audits.
+    Three flags need the master key; a bookie that does not support one, or has another key, answers in the usual form.
+    `framed` asks for the entries in the frames in which they were added, which are ready in the log. `located` asks for
+    the places of these frames in files. `from_files` asks for what the files hold, regardless of memory, for audits.
     """
 
     ledger_id: LedgerId
@@ -94,7 +93,7 @@ class BatchRead:
 
 
 def ask_for_places(ledger: LedgerId, first: EntryId, last: EntryId, key: bytes, birth: bytes = b"") -> BatchRead:
-    """Where entries first..last are. Who cannot say so answers with one of them at most."""
+    """Return the request for the places of entries first..last. A bookie without places answers with one entry."""
     count = min(last - first + 1, 2**31 - 1)
     return BatchRead(ledger, first, count, 1, master_key=key, framed=True, located=True, birth=birth)
 
@@ -137,8 +136,9 @@ class Force:
 
 @dataclass(frozen=True, slots=True)
 class GetBookieInfo:
-    """With `introduction` it is the first exchange of a connection: a bookie of ours says who it is, and who is not the
-    one that is expected says only that."""
+    """With `introduction` it is the first exchange of a connection: our bookies answer with their identity, and a
+    bookie that is not the expected one answers nothing else.
+    """
 
     requested: int = TOTAL_DISK_CAPACITY | FREE_DISK_SPACE
     introduction: Introduction | None = None
@@ -183,7 +183,7 @@ class BatchReadReply:
 
 @dataclass(frozen=True, slots=True)
 class LocatedReply:
-    """Where the entries of a batch read are, from `entry_id` on."""
+    """The places of the entries of a batch read, from `entry_id` on."""
 
     code: Code
     ledger_id: LedgerId
@@ -232,14 +232,13 @@ class BookieInfoReply:
     free_bytes: int | None = None
     memory: Sequence[MemoryUse] = ()
     loss: int | None = None
-    """The number of the newest loss of a bookie in limbo, 0 for one that lacks nothing, None when it was not said."""
+    """The number of the newest loss of a bookie in limbo, 0 without limbo, None if the answer does not have it."""
     identity: Identity | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ListEntriesReply:
-    """`availability` is the encoding of core/wire/availability; decode it there. `birth`: which ledger of that id
-    they are of; b"" where it is not known."""
+    """`availability` is encoded as in `core/wire/availability.py`. `birth`: of the stored ledger, b"" if unknown."""
 
     code: Code
     ledger_id: LedgerId

@@ -15,11 +15,11 @@ _MAX_FIELD = (1 << 29) - 1
 
 
 class WireError(ValueError):
-    """Bytes that are not protobuf; callers turn it into the typed error of their record."""
+    """The bytes are not protobuf; callers turn this into the typed error of their record."""
 
 
 def varint(number: int) -> bytes:
-    """Base-128, least group first; a negative int32 or int64 takes ten bytes."""
+    """Encode in base 128, least significant group first; a negative int32 or int64 takes ten bytes."""
     number &= _MASK
     out = bytearray()
     while number > 0x7F:
@@ -38,7 +38,7 @@ def bytes_field(field: int, body: bytes) -> bytes:
 
 
 def read_varint(data: bytes, offset: int) -> tuple[int, int]:
-    """The unsigned 64-bit number at `offset` and the offset after it."""
+    """Return the unsigned 64-bit number at `offset` and the offset after it. Raises WireError."""
     number = shift = 0
     while True:
         if offset >= len(data):
@@ -54,7 +54,7 @@ def read_varint(data: bytes, offset: int) -> tuple[int, int]:
 
 
 def signed(number: int) -> int:
-    """A 64-bit pattern as int64."""
+    """Return a 64-bit pattern as int64."""
     return number - (1 << 64) if number >> 63 else number
 
 
@@ -66,7 +66,7 @@ def text(body: bytes) -> str:
 
 
 def walk(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Every field in order: an int64 for varints, bytes for length-delimited ones; the rest is skipped."""
+    """Return every field in order, an int64 for varints and bytes for length-delimited ones; others are skipped."""
     offset = 0
     while offset < len(data):
         tag, offset = read_varint(data, offset)

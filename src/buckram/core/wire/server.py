@@ -69,14 +69,14 @@ AUTH_DISABLED = "AuthDisabledPlugin"
 
 
 class Incoming(NamedTuple):
-    """A request other than an add, and what its reply needs."""
+    """A request other than an add, with the context for its reply."""
 
     request: Request
     context: ReplyContext
 
 
 class Named(NamedTuple):
-    """From here on the requests of this connection about that id mean the ledger of this birth."""
+    """From now on the requests of this connection about the id mean the ledger of this birth."""
 
     ledger_id: LedgerId
     birth: bytes
@@ -89,7 +89,7 @@ class Ready(NamedTuple):
 
 
 class Close(NamedTuple):
-    """Send what is due, then close the connection; nothing comes after it."""
+    """The connection is to be closed after the queued answers have left. It is the last item."""
 
     reason: str
 
@@ -98,7 +98,7 @@ Item: TypeAlias = AddRun | Incoming | Named | Ready | Close
 
 
 class AuthStep(NamedTuple):
-    """What a provider answers to one token. `token` None: nothing is sent. `failed`: refuse and close."""
+    """A provider's answer to one token. `token` None: nothing is sent. `failed`: refuse and close."""
 
     token: bytes | None
     done: bool = False
@@ -114,7 +114,7 @@ class AuthProvider(Protocol):
 
 
 class ServerProtocol:
-    """One connection. `auth` None: everybody is authenticated and AUTH is answered by AuthDisabledPlugin."""
+    """One connection. Without `auth` every client is authenticated, and AUTH is answered by AuthDisabledPlugin."""
 
     def __init__(
         self, max_frame_bytes: int, *, max_run_bytes: int = MAX_RUN_BYTES, auth: AuthProvider | None = None
@@ -140,7 +140,7 @@ class ServerProtocol:
         return self._authenticated
 
     def feed(self, chunk: bytes) -> list[Item]:
-        """Everything that the chunk completes, in the order it came. Empty after a Close."""
+        """Return everything that the chunk completes, in the order of arrival; nothing after a Close."""
         items: list[Item] = []
         if self._closed:
             return items
@@ -150,7 +150,7 @@ class ServerProtocol:
             offset = 0
             while True:
                 if not self._v2 and len(buffer) - offset > PREFIX_BYTES and buffer[offset + PREFIX_BYTES] < 8:
-                    # Protobuf field number 0: cannot be a message, so the attempt to parse it is spared.
+                    # Protobuf has no field number 0, so this is no message and need not be parsed.
                     self._flush_adds(items)
                     self._v2 = True
                 if self._v2 and self._authenticated:
@@ -180,7 +180,7 @@ class ServerProtocol:
         return items
 
     def _named(self, name: Named, items: list[Item]) -> None:
-        """Said with a v3 request, and again only where another ledger was named in between."""
+        """Add an item for the birth in a v3 request, unless the same one was named last."""
         if name != self._name:
             self._flush_adds(items)
             self._name = name
@@ -221,7 +221,7 @@ class ServerProtocol:
             items.append(Incoming(request, context))
 
     def _add(self, add: Add, context: ReplyContext, items: list[Item]) -> None:
-        """v3 adds, and v2 adds of versions 0 and 1, are brought into the one stored form and gathered into runs."""
+        """Convert v3 adds, and v2 adds of versions 0 and 1, into the stored form, and gather them into runs."""
         if context.protocol == 2:
             items.append(_reframe([add], V2_ADDS._replace(version=context.version)))
             return
@@ -285,7 +285,7 @@ def _continues(before: Add, add: Add) -> bool:
 
 
 def _reframe(adds: list[Add], context: AddContext) -> AddRun:
-    """One run of consecutive adds as v2 frames: the only form that storage knows."""
+    """Return a run of consecutive adds as v2 frames, the only form that storage has."""
     first = adds[0]
     flags = (RECOVERY_ADD if first.recovery else 0) | (HIGH_PRIORITY if first.high_priority else 0)
     frames = [frame_add(add.master_key, add.body, flags) for add in adds]
@@ -310,19 +310,19 @@ def _reframe(adds: list[Add], context: AddContext) -> AddRun:
 
 
 def encode_reply(context: ReplyContext, reply: Reply) -> bytes:
-    """The reply to an Incoming as a frame. v2: ids and codes are the request's wire's; 507 goes out as 101."""
+    """Encode the reply to a request as a frame of the request's protocol; v2 sends code 507 as 101."""
     if context.protocol == 2:
         return wire_v2.encode_reply(context, reply)
     return wire_v3.encode_reply(context, reply)
 
 
 def encode_error(context: ReplyContext, code: Code, *, envelope_only: bool = False) -> bytes:
-    """An error to any request, with the ids that its operation's reply must carry."""
+    """Encode an error reply to any request, with the ids that its operation's reply must carry."""
     return encode_reply(context, ErrorReply(code) if envelope_only else error_reply(context, code))
 
 
 def error_reply(context: ReplyContext, code: Code) -> Reply:
-    """The reply value of the operation with this code and the request's ids."""
+    """Return the reply of the request's operation with this code and the request's ids."""
     operation, ledger, entry = context.operation, context.ledger_id, context.entry_id
     if operation == OP_READ:
         return ReadReply(code, ledger, entry)
@@ -346,7 +346,7 @@ def error_reply(context: ReplyContext, code: Code) -> Reply:
 
 
 def encode_add_replies(run: AddRun, code: Code = Code.OK) -> bytes:
-    """The answers to all entries of a run, the same code for each, in order."""
+    """Encode the replies to all entries of a run, in order, with the same code for each."""
     context = run.context
     if context.protocol == 2:
         return ack_frames(run.ledger_id, run.first, run.count, code, context.version)

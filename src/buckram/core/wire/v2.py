@@ -1,7 +1,8 @@
-"""The v2 (binary) wire: packets of ADD, READ, BATCH_READ and AUTH to messages and back. Runs of adds: `adds.py`.
+"""The v2 (binary) wire: packets of ADD, READ, BATCH_READ and AUTH to messages and back.
 
-Packet header, 4 bytes: version, opcode, u16 flags; a version 0 packet has the opcode as one number. Functions take and
-give whole frames (`encode_*`) or a packet without its length (`decode_*`).
+Packet header, 4 bytes: version, opcode, u16 flags; a version 0 packet has the opcode as one number. `encode_*` returns
+whole frames, `decode_*` takes a packet without its length.
+Not here: runs of adds (`core/wire/adds.py`).
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ from buckram.types import BIRTH_SIZE, MASTER_KEY_SIZE, Buffer, EntryId, LedgerId
 
 DO_FENCING = 0x0001
 FRAMED = 0x4000
-"""Our own flag of batch reads and of their answers, which Apache's bookies ignore: the entries are in the frames in
-which they were added. The master key follows the request, because these frames hold it."""
+"""A flag of our own for batch reads and their replies, which Apache's bookies ignore: the entries are in the frames in
+which they were added. The master key follows the request, because these frames contain it."""
 LOCATED = 0x2000
-"""Beside FRAMED in a request: the answer may say where the entries are (core/wire/located) and has this flag then."""
+"""With FRAMED in a request: the reply may list places of entries (core/wire/located), and then has this flag."""
 FROM_FILES = 0x1000
-"""Beside FRAMED in a request: as the files have it, not memory."""
+"""With FRAMED in a request: read from files, not from memory."""
 ADDENTRY, READENTRY, AUTH, BATCH_READ_ENTRY = 1, 2, 3, 7
 NAME_LEDGER = 0x42
-"""Our own packet: which ledger of an id the requests mean that follow on this connection. It has no answer."""
+"""A packet of our own: the birth of the ledger that the next requests about its id mean. It has no reply."""
 MAX_VERSION = 2
 _OPERATION = {ADDENTRY: OP_ADD, READENTRY: OP_READ, AUTH: OP_AUTH, BATCH_READ_ENTRY: OP_BATCH_READ}
 _OPCODE = {operation: opcode for opcode, operation in _OPERATION.items()}
@@ -60,7 +61,7 @@ _NAME = struct.Struct(f">IIq{BIRTH_SIZE}s")
 
 
 def header_of(version: int, opcode: int, flags: int = 0) -> int:
-    """The 4-byte packet header as a number."""
+    """Return the 4-byte packet header as a number."""
     return (version & 0xFF) << 24 | opcode << 16 | flags if version else opcode
 
 
@@ -69,12 +70,12 @@ _NAME_HEADER = header_of(2, NAME_LEDGER)
 
 
 def name_ledger(ledger_id: LedgerId, birth: bytes) -> bytes:
-    """The frame that says which ledger of that id is meant."""
+    """Return the frame that names the birth of the ledger that is meant."""
     return _NAME.pack(_NAME.size - 4, _NAME_HEADER, ledger_id, birth)
 
 
 def named_ledger(packet: bytes) -> tuple[LedgerId, bytes] | None:
-    """What such a packet says; None for any other. BadPacket for one that says nothing."""
+    """Return ledger and birth of such a packet; None for any other. Raises BadPacket if it is malformed."""
     if len(packet) < 4 or _U32.unpack_from(packet)[0] != _NAME_HEADER:
         return None
     if len(packet) != _NAME.size - 4 or _I64.unpack_from(packet, 4)[0] < 0:
@@ -83,7 +84,7 @@ def named_ledger(packet: bytes) -> tuple[LedgerId, bytes] | None:
 
 
 def encode_request(request: Request, request_id: int = 0) -> bytes:
-    """A frame; `request_id` is used by BatchRead only. InvalidArgument for operations that v2 lacks."""
+    """Encode a frame; only BatchRead uses `request_id`. Raises InvalidArgument for operations that v2 lacks."""
     if isinstance(request, Read):
         if request.previous_lac is not None:
             raise InvalidArgument("a long poll needs protocol 3, protocol 2 has none")
@@ -129,7 +130,7 @@ def _read_key(request: Read | BatchRead) -> bytes:
 
 
 def decode_request(packet: bytes) -> tuple[Request | Refused, ReplyContext]:
-    """BadPacket when the connection must be closed."""
+    """Decode a packet. Raises BadPacket if the connection must be closed."""
     if len(packet) < 4:
         raise BadPacket(f"a v2 packet of {len(packet)} bytes")
     header = _U32.unpack_from(packet)[0]
@@ -148,8 +149,10 @@ def decode_request(packet: bytes) -> tuple[Request | Refused, ReplyContext]:
 
 
 def plain_reads(buffer: bytes, offset: int) -> tuple[int, list[tuple[LedgerId, EntryId]]]:
-    """The reads from `offset` on that ask for an entry and nothing else, as most do: -> (offset of what is left, what
-    they ask for). Stops before the first frame that is anything else, or not complete."""
+    """Take plain reads of one entry, as most reads are, from `offset` on.
+
+    Returns the offset of what is left, and the ids. Stops before the first frame that is another or not complete.
+    """
     found: list[tuple[LedgerId, EntryId]] = []
     unpack, stop = _READ.unpack_from, len(buffer) - _READ.size
     while offset <= stop:
@@ -175,7 +178,7 @@ def _decode_add(packet: bytes, version: int, flags: int) -> tuple[Request | Refu
 
 
 def _fencing_key(packet: bytes, version: int, flags: int, offset: int) -> bytes | None:
-    """The key is there only with DO_FENCING and from version 2 on."""
+    """Return the key, which a read has only with DO_FENCING and from version 2 on."""
     if not flags & DO_FENCING or version < 2:
         return None
     key = packet[offset : offset + MASTER_KEY_SIZE]
@@ -228,7 +231,7 @@ def _auth_message(packet: bytes) -> tuple[str, bytes]:
 
 
 def encode_reply(context: ReplyContext, reply: Reply) -> bytes:
-    """A frame. Ids are those of the request, whatever the reply carries; a batch read's stop at its own request id."""
+    """Encode a frame with the ids of the request, whatever the reply carries; batch reads have only the request id."""
     if context.operation == OP_AUTH:
         if not isinstance(reply, AuthReply):
             raise InvalidArgument(f"an AUTH request is answered by AuthReply, not {type(reply).__name__}")
@@ -256,26 +259,26 @@ def encode_reply(context: ReplyContext, reply: Reply) -> bytes:
 
 
 def framed_reply(context: ReplyContext, frames: FrameParts) -> list[Buffer]:
-    """The answer to a framed batch read, in the pieces that `frames` are in."""
+    """Return the reply to a framed batch read, in the same pieces as `frames`."""
     return [_batch_head(context, FRAMED, frames.size), *frames.parts]
 
 
 def located_reply(context: ReplyContext, located: Located) -> bytes:
-    """The answer that says where the entries are."""
+    """Return the reply that lists the places of the entries."""
     body = located.pack()
     return _batch_head(context, LOCATED, len(body)) + body
 
 
 def _batch_head(context: ReplyContext, flag: int, size: int) -> bytes:
-    """What comes before `size` bytes that answer a batch read in one of our own forms."""
+    """Return what precedes `size` bytes of a reply to a batch read in one of our own forms."""
     header = header_of(context.version, BATCH_READ_ENTRY, flag)
     return _REPLY.pack(32 + size, header, Code.OK.v2, context.ledger_id, context.entry_id) + _I64.pack(context.txn)
 
 
 def decode_reply(data: bytes | bytearray, start: int = 0, end: int | None = None) -> tuple[Reply, int, int]:
-    """-> (reply, operation by its v3 number, request id of a batch read or 0), of the packet data[start:end].
+    """Decode the packet data[start:end] to the reply, its v3 operation, and the request id of a batch read or 0.
 
-    Entries of a batch read stay in `data`. BadPacket when it is malformed.
+    Entries of a batch read stay in `data`. Raises BadPacket if the packet is malformed.
     """
     stop = len(data) if end is None else end
     size = stop - start

@@ -88,7 +88,7 @@ _OPERATION_OF: dict[type, int] = {
 
 
 def operation_of(request: Request) -> int:
-    """The v3 operation number; InvalidArgument for BatchRead, which v3 lacks."""
+    """Return the v3 operation number. Raises InvalidArgument for BatchRead, which v3 lacks."""
     operation = _OPERATION_OF.get(type(request))
     if operation is None:
         raise InvalidArgument(f"protocol 3 has no {type(request).__name__}; use protocol 2")
@@ -96,7 +96,7 @@ def operation_of(request: Request) -> int:
 
 
 def encode_request(request: Request, txn: int) -> bytes:
-    """A frame. `txn` is any uint64, unique among the requests that this connection has outstanding."""
+    """Encode a frame. `txn` is any uint64, unique among the outstanding requests of the connection."""
     operation = operation_of(request)
     message: Any = pb.Request()
     header = message.header
@@ -143,7 +143,7 @@ def encode_request(request: Request, txn: int) -> bytes:
 
 
 def decode_request(packet: bytes) -> tuple[Request | Refused, ReplyContext] | None:
-    """None when the packet is not v3 at all (then it is tried as v2)."""
+    """Decode a packet; None if it is not v3 at all (it is then decoded as v2)."""
     try:
         message = pb.Request.FromString(packet)
     except DecodeError:
@@ -227,8 +227,8 @@ def _decode_read(body: Any, high_priority: bool) -> Read | Refused:
 
 
 def encode_reply(context: ReplyContext, reply: Reply) -> bytes:
-    """A frame. Ids are the request's, except the entry id of a ReadReply (a long poll names the entry it brings)."""
-    message: Any = pb.Response()  # The generated types want enum members where numbers are faster and enough.
+    """Encode a frame with the request's ids, except the entry id of a ReadReply (a long poll names its entry)."""
+    message: Any = pb.Response()  # Any, because the generated types demand enum members where numbers are faster.
     header = message.header
     header.version, header.operation, header.txnId = VERSION, context.operation, context.txn
     number = int(reply.code)
@@ -283,12 +283,12 @@ def encode_reply(context: ReplyContext, reply: Reply) -> bytes:
 
 
 def decode_reply(packet: bytes) -> tuple[Reply, int, int]:
-    """-> (reply, operation, txn). BadPacket when it is no Response."""
+    """Decode a packet to (reply, operation, txn). Raises BadPacket if it is no Response."""
     try:
         message = pb.Response.FromString(packet)
     except DecodeError as error:
         raise BadPacket(f"a v3 answer that is no Response: {error}") from None
-    # As Apache's client: the status outside counts, and the one inside only where that is OK.
+    # As in Apache's client, the outer status counts, and the inner one only if that is OK.
     status, operation, txn = message.status, message.header.operation, message.header.txnId
     name = _REPLY_FIELD.get(operation)
     body = getattr(message, name) if name is not None and message.HasField(name) else None
@@ -344,14 +344,14 @@ def _reply_of(operation: int, code: Code, body: Any) -> Reply:
 
 
 def _introduction(body: Any) -> Introduction | None:
-    """None for a client that does not say who it expects: Apache's, and older ones."""
+    """Return None for a client that sends no introduction: Apache's, and older ones."""
     if not body.HasField("cluster") and not body.HasField("bookie"):
         return None
     return Introduction(_name(body.cluster), _name(body.bookie), _name(body.incarnation), body.epoch)
 
 
 def _identity(body: Any) -> Identity | None:
-    """None for a bookie that does not say who it is: Apache's, and older ones."""
+    """Return None for a bookie that sends no identity: Apache's, and older ones."""
     if not body.HasField("cluster") or not body.HasField("bookie"):
         return None
     return Identity(
@@ -370,7 +370,7 @@ def _name(data: bytes) -> str:
 
 
 def _text(auth: Any) -> str | None:
-    """The plug-in name; protobuf gives bytes or raises, by its version, where they are no text."""
+    """Return the plug-in name; for bytes that are no text protobuf returns them or raises, depending on its version."""
     try:
         name = auth.authPluginName
     except UnicodeDecodeError:

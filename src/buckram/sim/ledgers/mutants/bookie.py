@@ -197,7 +197,7 @@ MUTANTS = [
             (Admission, "_decide", _admit_all),
             (EnsembleChange, "_is_reborn", lambda self, bookie: False),
             (dispatch, "identity_mismatch", _no_mismatch),
-            (introductions, "objection", _no_mismatch),
+            (introductions, "refusal", _no_mismatch),
             (Connection, "check_incarnation", nothing),
         ),
         ("D5",),

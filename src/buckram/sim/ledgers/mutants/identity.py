@@ -43,7 +43,7 @@ MUTANTS = [
             (Admission, "__init__", _admit_unknown),
             (EnsembleChange, "_is_reborn", lambda self, bookie: False),
             (dispatch, "identity_mismatch", _no_mismatch),
-            (introductions, "objection", _no_mismatch),
+            (introductions, "refusal", _no_mismatch),
             (Connection, "check_incarnation", nothing),
         ),
         ("D5-delete",),
