@@ -165,9 +165,14 @@ MUTANTS: dict[str, Mutant] = {
                     f"{_REPAIR}._spare",
                     "return self._services.bookies.replace(\n        fragment.ensemble, failed, "
                     "write_quorum=metadata.write_quorum, policy=policy\n    )",
-                    "return {p: [b for b in fragment.ensemble if b not in lost][0] for p in failed}",
+                    "return {p: b for p in failed for b in fragment.ensemble if b not in lost}",
                 ),
                 (f"{_REPAIR}._name", "if target in present.ensemble:", "if False:"),
+                (
+                    "buckram.core.ledgers.metadata:_fragments_problem",
+                    "if len(dict.fromkeys(fragment.ensemble)) != md.ensemble_size:",
+                    "if False:",
+                ),
             ),
             80,
         ),

@@ -12,9 +12,10 @@ from buckram.errors import BuckramError, Code
 from buckram.healing.decommission import decommission
 from buckram.sim.engine.metadata import HOST
 from buckram.sim.engine.transport import Connection
-from buckram.sim.engine.world import Died
+from buckram.sim.engine.world import Died, Machine
 from buckram.sim.healing.faults import Operation, Operator
 from buckram.sim.healing.plan import most_bookies
+from buckram.sim.healing.rules import REPLICATOR
 from buckram.types import LedgerId
 
 _ANSWER = struct.Struct(">IBBHiqq")
@@ -69,13 +70,30 @@ async def ask_check(op: Operator) -> None:
             continue
         ledger = op.rng.choice(closed)
         machine = op.rng.choice(op.machines_of(ledger) or op.members())
-        if op.rng.random() < 0.6 and machine.running:
+        silence = op.rng.choice(("crash", "hide", "hide", ""))
+        if silence == "crash" and machine.running:
             op.world.crash(machine, power=False)
-        try:
+        with suppress(BuckramError):
+            if silence == "hide":
+                _hide(op, machine)
             await op.tree.mark(ledger, (), 0)
             op.world.report.situation("a check of copies was asked for")
-        except BuckramError:
-            pass
+            if silence == "hide":
+                await asyncio.sleep(8.0)
+        _show(op, machine)
+
+
+def _hide(op: Operator, machine: Machine) -> None:
+    """The bookie stays registered, and replicators cannot reach it."""
+    op.stage.rules.hidden[machine.name] = op.world.loop.time()
+    for host in [host for host in op.world.processes if host.startswith(REPLICATOR)]:
+        op.world.fabric.block(host, machine.host)
+
+
+def _show(op: Operator, machine: Machine) -> None:
+    if op.stage.rules.hidden.pop(machine.name, None) is not None:
+        for host in [host for host in op.world.processes if host.startswith(REPLICATOR)]:
+            op.world.fabric.unblock(host, machine.host)
 
 
 async def spoil_mark(op: Operator) -> None:

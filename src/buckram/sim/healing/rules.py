@@ -54,6 +54,8 @@ class Rules:
         self.brake_at: float | None = None
         self.gone: dict[LedgerId, float] = {}
         """Ledgers of which every bookie denies all entries, since when."""
+        self.hidden: dict[BookieId, float] = {}
+        """Bookies that no replicator can reach, since when."""
         self.born_at: dict[LedgerId, float] = {}
         self.steady: set[BookieId] = set()
         """Lost bookies that had been there without a break for long."""
@@ -237,6 +239,10 @@ class Rules:
 
     def _answered_since(self, bookie: BookieId, began: float) -> bool:
         machine = self.world.machines[bookie]
+        if self.world._files is not None:
+            return True  # workers may have read its files without asking it
+        if self.hidden.get(bookie, began) < began:
+            return False
         return machine.running or not self.world.steady(bookie, began)
 
     def _check_end(self, who: str, ledger: LedgerId, new: LedgerMetadata) -> None:
