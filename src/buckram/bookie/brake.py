@@ -22,11 +22,11 @@ from buckram.types import BookieId
 
 log = logging.getLogger("buckram.bookie")
 AT_LEAST, SHARE = 1000, 0.2
-"""So many ledgers, or that share of a bookie's, may go in one round without a word."""
+"""One round may delete this many ledgers, or that share of a bookie's, without confirmation."""
 
 
 class Brake:
-    """Asked once in each round of collection."""
+    """Decides once in each round of collection which ledgers may be deleted."""
 
     def __init__(self, metadata: MetadataStore, bookie_id: BookieId, witness: Witness, stats: Stats) -> None:
         self._metadata, self._witness = metadata, witness
@@ -42,17 +42,22 @@ class Brake:
         self.above = 0
 
     async def trusted(self) -> bool:
-        """Whether the store may be asked what is there. MetadataError when it cannot be said."""
+        """Whether the listing of the store counts, because it did not go back. Raises MetadataError."""
         return await self._witness.confirm()
 
     async def released(self, dead: array[int], own: int) -> tuple[bool, array[int]]:
-        """Whether this history was looked at by somebody, and which of the ledgers, all twice absent, may go."""
+        """Return whether this history was reviewed, and which of the `dead` ledgers may be deleted.
+
+        `dead` are the ledgers that two listings lacked, `own` is the number of ledgers of this bookie. Raises
+        MetadataError.
+        """
         known = await self._given(dead)
         self.above = len(dead) - len(known)
         self._above_gauge.set(self.above)
         word = await self._word_given()
         if word and word != self._witness.memory.collected:
-            await self._witness.remember_collection(word)  # first: it counts once, also if this process ends now
+            # Before deleting, because a confirmation counts once, even if this process ends now.
+            await self._witness.remember_collection(word)
             log.warning("collection goes on, as it was told: %d ledgers may go", len(dead))
             self.above = 0
             self._above_gauge.set(0)
@@ -66,7 +71,7 @@ class Brake:
         return reviewed, known
 
     async def _given(self, dead: array[int]) -> array[int]:
-        """Those with ids that the store gave to somebody, or that somebody chose."""
+        """Return those with ids that the store gave, or that clients chose and the store recorded."""
         below = await self._metadata.next_ledger_id()
         known: array[int] = array("q")
         buckets: dict[str, Intervals] = {}

@@ -19,9 +19,9 @@ from buckram.types import BookieId
 
 COOKIE_FILE = "VERSION"
 UNFINISHED_FILE = "VERSION.new"
-"""The cookie of a first start that has not got as far as an open store; nobody was ever promised anything then."""
+"""The cookie of a first start whose store was not opened yet, so that the bookie has acknowledged nothing."""
 DIRECTORY = "buckram"
-"""Stands for the directory in the cookie: a directory that is moved or mounted elsewhere is still the same bookie."""
+"""The cookie has this name for every directory, so that a directory may be moved or mounted elsewhere."""
 log = logging.getLogger("buckram.bookie")
 LARGEST_COOKIE = 64 * 1024
 T = TypeVar("T")
@@ -44,7 +44,7 @@ async def claim(
     *,
     has_store: bool,
 ) -> Claim:
-    """Decide at start whether directory and cluster belong together; WrongCookie names what to do if not.
+    """Check at a start that directory and cluster belong together. Raises WrongCookie, which says what to do, if not.
 
     The directory is locked, so that two first starts do not meet. `has_store`: whether it holds a store (its
     superblock). Call `finish` when the store is open.
@@ -84,15 +84,18 @@ async def claim(
 
 
 def finish(disk: Disk, claimed: Claim) -> None:
-    """The store is open: from now on the directory's cookie counts."""
+    """Make the cookie of a first start valid, now that the store is open."""
     if claimed.first_start:
         disk.rename(UNFINISHED_FILE, COOKIE_FILE)
         disk.sync_names()
 
 
 async def _return(metadata: MetadataStore, local: Cookie) -> None:
-    """Metadata restored from a backup that is older than this bookie has no cookie of it. Until the restore is accepted
-    the bookie may come back, because its word counts there: what it holds is part of the cluster."""
+    """Write the cookie again into metadata that were restored from a backup older than this bookie.
+
+    Until the restore is accepted the bookie may come back, because what it holds is part of the cluster. Afterwards a
+    missing cookie raises WrongCookie.
+    """
     bookie_id = local.bookie_host
     if (await metadata.history()).accepted:
         raise WrongCookie(
@@ -170,7 +173,7 @@ def _node(metadata: MetadataStore, bookie_id: BookieId) -> str:
 
 
 async def _create_remote(metadata: MetadataStore, bookie_id: BookieId, record: bytes) -> None:
-    """Create it, once. A lost reply is met by the next attempt, which finds the unfinished file and compares."""
+    """Create the cookie once. After a lost reply the next start finds the unfinished file and compares both."""
     try:
         await metadata.write_cookie(bookie_id, record, None)
     except KeyExists:

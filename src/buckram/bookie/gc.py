@@ -10,8 +10,8 @@ import asyncio
 import logging
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from buckram.bookie.brake import Brake
 from buckram.bookie.storage.errors import StoreError
@@ -26,9 +26,9 @@ log = logging.getLogger("buckram.bookie")
 PAGE = 1000
 COMPARED_AT_ONCE = 400
 DELETED_AT_ONCE = 8
-"""Ledgers per slice: a deletion is a look into the index of each file and a state frame for the log."""
+"""Deletions per slice of work: each reads the index of every file and writes a state frame to the log."""
 EXAMINED_PER_ROUND = 2000
-"""Ledger records read per round in search of copies that moved elsewhere; the next round goes on behind them."""
+"""Ledger records that one round reads in search of copies that moved elsewhere; the next round continues there."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class _Moved:
 
 
 class _Absent:
-    """Ledgers that a listing did not have, ascending, and when that was first seen (loop time): 16 bytes each."""
+    """Ledgers that a listing lacked, ascending, and the loop time of the first such listing; 16 bytes for each."""
 
     __slots__ = ("ids", "since")
 
@@ -49,7 +49,7 @@ class _Absent:
         self.since: array[float] = array("d")
 
     def keep(self, held: frozenset[LedgerId], before: _Absent) -> None:
-        """Those whose time was over and that stay all the same: they are looked at again in the next round."""
+        """Keep ledgers that are due but may not be deleted now, so that the next round decides on them again."""
         both = dict(zip(self.ids, self.since, strict=True))
         both |= {one: since for one, since in zip(before.ids, before.since, strict=True) if one in held}
         self.ids, self.since = array("q", sorted(both)), array("d")
@@ -61,7 +61,7 @@ class _Absent:
 
 
 def _report(dead: array[int]) -> None:
-    """Every deletion for absence can be found in the log: the number, and each ledger on a line of its own."""
+    """Log the number of ledgers that are deleted for their absence, and each of them on a line of its own."""
     if dead:
         what = "1 ledger is" if len(dead) == 1 else f"{len(dead)} ledgers are"
         log.warning("%s deleted here, absent from every listing of the metadata store", what)
@@ -70,15 +70,24 @@ def _report(dead: array[int]) -> None:
 
 
 def is_foreign(metadata: LedgerMetadata, bookie_id: BookieId) -> bool:
-    """CLOSED and no fragment names the bookie. Never true for an open or recovering ledger (F17): a recoverer may
-    have put entries here for an ensemble that is not in metadata yet."""
+    """Whether a ledger is CLOSED and no fragment names the bookie.
+
+    It is never true for an open or recovering ledger (F17): a recovery may have written entries here for an ensemble
+    that is not in metadata yet.
+    """
     return metadata.closed and not any(bookie_id in fragment.ensemble for fragment in metadata.fragments)
 
 
-class Collector:
-    """Finds dead ledgers in rounds. `run` is the endless form, `round` one comparison.
+class DeletionListener(Protocol):
+    """Called after a ledger was deleted from this bookie (`bookie/service/server.py:Service.ledger_deleted`)."""
 
-    All of it is done in slices, with memory for nothing but numbers: a bookie may hold millions of ledgers.
+    def __call__(self, ledger_id: LedgerId, /) -> None: ...
+
+
+class Collector:
+    """Finds dead ledgers in rounds. `run` repeats them for ever, `round` is one comparison.
+
+    It works in slices and keeps only numbers in memory, because a bookie may hold millions of ledgers.
     """
 
     def __init__(
@@ -87,7 +96,7 @@ class Collector:
         metadata: MetadataStore,
         bookie_id: BookieId,
         config: BookieConfig,
-        on_deleted: Callable[[LedgerId], None],
+        on_deleted: DeletionListener,
         brake: Brake | None = None,
     ) -> None:
         self._store, self._metadata, self._bookie_id = store, metadata, bookie_id
@@ -99,7 +108,7 @@ class Collector:
         self.collected = 0
 
     async def run(self) -> None:
-        """Rounds and, after each, a compaction, until cancelled. A failed round deletes nothing."""
+        """Run rounds and, after each, a compaction, until cancelled. A failed round deletes nothing."""
         while True:
             await asyncio.sleep(self._config.collection_interval_s)
             try:
@@ -117,17 +126,17 @@ class Collector:
         Raises MetadataError if the listing failed; nothing was deleted then. Raises StoreError if the store refuses a
         deletion now; the remaining ones follow in the next round.
         """
-        # Own ledgers first: one that is created meanwhile is then not mistaken for a deleted one.
+        # Own ledgers are listed before the metadata, so that one created in between does not count as deleted.
         if self._brake is not None and not await self._brake.trusted():
             return array("q")
         own = await self._store.live_ledger_ids()
         began = asyncio.get_running_loop().time()
         present, missing = await self._compare(own)
-        dead, absent = await self._twice_absent(missing, began)
+        dead, absent = await self._absent_long_enough(missing, began)
         deleted: array[int] = array("q")
         reviewed = True
         if self._brake is not None:
-            if not await self._brake.trusted():  # what was listed may be another history's
+            if not await self._brake.trusted():  # the listing may be of another history
                 return deleted
             reviewed, allowed = await self._brake.released(dead, len(own))
             if len(allowed) < len(dead):
@@ -142,7 +151,7 @@ class Collector:
         return deleted
 
     async def _compare(self, own: array[int]) -> tuple[array[int], array[int]]:
-        """Own ledgers that metadata lists, and those that it does not; both only when the listing is complete."""
+        """Return the own ledgers that metadata lists, and those that it lacks. Raises if the listing is incomplete."""
         slices = Slices(1)
         present: array[int] = array("q")
         missing: array[int] = array("q")
@@ -160,8 +169,8 @@ class Collector:
         missing.extend(own[at:])
         return present, missing
 
-    async def _twice_absent(self, missing: array[int], began: float) -> tuple[array[int], _Absent]:
-        """Those whose time is over, and all others with the time since when they are absent."""
+    async def _absent_long_enough(self, missing: array[int], began: float) -> tuple[array[int], _Absent]:
+        """Return the ledgers that were absent for `collection_age_s`, and the others with the time of first absence."""
         ended, age = asyncio.get_running_loop().time(), self._config.collection_age_s
         known, slices = self._absent, Slices(COMPARED_AT_ONCE)
         dead: array[int] = array("q")
@@ -191,10 +200,10 @@ class Collector:
             await slices.step()
 
     async def _collect_moved(self, present: array[int], deleted: array[int]) -> None:
-        """Copies of closed ledgers that metadata places elsewhere: the same two looks, `collection_age_s` apart.
+        """Delete copies of closed ledgers that metadata places elsewhere, in two looks `collection_age_s` apart.
 
-        A ledger that changed here between the two looks starts again: somebody copies it to this bookie, and will
-        name the bookie in metadata only when the copy is complete (M7).
+        If a ledger changed here between the two looks, the time begins again: a repair copies it to this bookie, and
+        names the bookie in metadata only when the copy is complete (M7).
         """
         loop = asyncio.get_running_loop()
         for ledger_id in [known for known in self._moved if known in self._absent or self._store.ledger(known) is None]:
@@ -203,7 +212,7 @@ class Collector:
             try:
                 metadata = (await self._metadata.read_ledger(ledger_id)).metadata
             except (NoSuchLedger, NoSuchKey):
-                continue  # deleted since the listing; the next listings will tell
+                continue  # deleted since the listing; the next listings will lack it
             except (MalformedRecord, AccessRefused) as error:
                 log.warning("ledger %d: its metadata cannot be read, so it is kept: %s", ledger_id, error)
                 continue
@@ -219,7 +228,7 @@ class Collector:
                 await self._delete(array("q", [ledger_id]), deleted)
 
     def _slice(self, present: array[int]) -> array[int]:
-        """The next ledgers to examine, in rotation, so that a round costs a bounded number of metadata reads."""
+        """Return the next ledgers to examine, in rotation, so that a round reads a bounded number of records."""
         if len(present) <= EXAMINED_PER_ROUND:
             return present
         at = bisect_right(present, self._examined_up_to)

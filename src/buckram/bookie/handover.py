@@ -25,7 +25,7 @@ class Handover:
         self._written = ""
 
     async def end_previous(self) -> None:
-        """End the session of the process before. Whatever fails, its end is only waited for."""
+        """End the session of the process before. After an error the registration waits until that session expires."""
         identity = self._disk.identity()
         if not identity or FILE not in self._disk.names():
             return
@@ -43,7 +43,10 @@ class Handover:
             log.info("the session of the process before is waited for: %s", error)
 
     def remember(self) -> None:
-        """Before the session registers anything: what the next process needs. Not synced: a reboot makes it void."""
+        """Write down the present session for the next process; call it before the session registers anything.
+
+        The file is not synced, because after a reboot it is not needed. Errors are only logged.
+        """
         ticket, identity = self._metadata.session_ticket(), self._disk.identity()
         if not ticket or not identity or ticket == self._written:
             return

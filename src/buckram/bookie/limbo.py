@@ -19,14 +19,18 @@ _SEALED_S, _PAUSE_S = 120.0, 0.01
 
 
 async def newest_loss(directory: str, config: StoreConfig, *, environment: Mapping[str, str]) -> int:
-    """The number of the newest loss if the bookie answers "unknown" for what it does not have, else 0. Opens its store,
-    which may find another loss."""
+    """Return the number of the newest loss if the bookie is in limbo, else 0.
+
+    Opens its store, which may find another loss. Raises like `clear_limbo`.
+    """
     return await _open(directory, config, environment, None)
 
 
 async def clear_limbo(directory: str, config: StoreConfig, loss: int, *, environment: Mapping[str, str]) -> int:
-    """Let it say "no such entry" again, durably, if that is its newest loss. 0: nothing to do. Errors: InvalidArgument
-    (there is a newer loss, no store there), OSError (the bookie runs, the disk fails), CorruptStore."""
+    """Clear limbo durably if `loss` is the newest one, and return that. Returns 0 if the bookie is not in limbo.
+
+    Raises InvalidArgument (a newer loss, or no store), OSError (the bookie runs, the disk fails) or CorruptStore.
+    """
     return await _open(directory, config, environment, loss)
 
 
@@ -42,8 +46,10 @@ async def _open(directory: str, config: StoreConfig, environment: Mapping[str, s
 
 
 async def _sealed(store: Store) -> None:
-    """Until every log file but the newest has a footer: one without is scanned by each start, which would find its
-    damaged blocks again."""
+    """Wait until every log file but the newest has a footer.
+
+    Each start scans files without one, and would find their damaged blocks again.
+    """
     async with asyncio.timeout(_SEALED_S):
         while (now := store.stats())["sealed_segments"] < now["segments"] - 1:
             if store.failed is not None:

@@ -50,10 +50,10 @@ _EVERYWHERE = ("", "0.0.0.0", "::")
 
 
 class Bookie:
-    """A storage server. `start` once, `stop` once; `failed` resolves to the error when the store failed.
+    """A storage server. `start` once, `stop` once; `failed` resolves to the error if the store fails.
 
-    A failed sync stops the service by itself: connections and listener are closed, the registration goes. The disk and
-    the metadata store belong to the caller and stay open.
+    After a failed sync the service stops by itself: it closes connections and listener, and removes the registration.
+    The disk and the metadata store belong to the caller and stay open.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Bookie:
 
     @property
     def state(self) -> str:
-        """starting, writable, readonly, unregistered (clients do not find it) or failed."""
+        """One of starting, writable, readonly, unregistered (clients do not find the bookie) and failed."""
         if self.failed.done():
             return "failed"
         if self._registration is None or self.store is None:
@@ -100,9 +100,9 @@ class Bookie:
         return "writable" if self.store.is_writable else "readonly"
 
     async def start(self) -> BookieInfo:
-        """Bind, check the cookie, open the store, serve, register. On an error everything is undone and it is raised:
+        """Bind, check the cookie, open the store, serve, register. After an error everything is closed again.
 
-        ConfigError, OSError (port or directory in use), WrongCookie, CorruptStore, MetadataError.
+        Raises ConfigError, OSError (port or directory in use), WrongCookie, CorruptStore, MetadataError.
         """
         try:
             return await self._start()
@@ -143,7 +143,7 @@ class Bookie:
         self.trust_changed()
         await self._registration.start(readonly=not store.is_writable)
         if store.failed is not None:
-            raise store.failed  # it served for a moment; what it said was durable
+            raise store.failed  # it served for a moment, and answered only what was durable
         store.on_space_change(self._space_changed)
         self._space_changed()
         self._scope.spawn(witness.run(), "witness")
@@ -173,7 +173,7 @@ class Bookie:
         return claimed, witness, store
 
     async def stop(self) -> None:
-        """Stop accepting, finish what was taken in, unregister, close. Idempotent; leaves no task."""
+        """Stop accepting, finish pending adds, unregister, close. Idempotent; leaves no task."""
         await self._close(graceful=True)
 
     def disk_space(self) -> Space:
@@ -200,7 +200,7 @@ class Bookie:
             self.witness.observe_epoch(introduction.epoch)
 
     async def _retried(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """The metadata store may be away for a while when a bookie starts."""
+        """Retry while the metadata store is unavailable, for `registration.WITHIN_S` at most."""
         return await retry(
             attempt, MetadataUnavailable, REGISTRATION, within_s=registration.WITHIN_S, rng=self._runtime.rng
         )
@@ -247,7 +247,7 @@ class Bookie:
 
     async def _finish_commits(self, store: Store) -> None:
         done = asyncio.Event()
-        # One turn for the acknowledgements of this turn to be handed to the store, then wait for all of it.
+        # After one turn of the loop the adds of this turn wait in the store; then wait until all is durable.
         await asyncio.sleep(0)
         store.after_durable(lambda error: done.set())
         try:
@@ -297,7 +297,7 @@ class Bookie:
             self._scope.spawn(self._withdraw(), "withdrawal")
 
     async def _withdraw(self) -> None:
-        """Nobody should try this bookie any more; `stop` closes the rest."""
+        """Remove listener and registration, so that clients use other bookies; `stop` closes the rest."""
         await self._server.stop_accepting()
         if self._registration is not None:
             await self._registration.close(unregister=True)

@@ -78,7 +78,6 @@ async def test_all_of_a_ledger_survives_a_restart() -> None:
     )
     assert store.last_entry(9) == 4
     assert store.incarnation == incarnation
-    assert not store.unclean
     store.admit(9)
     store = await reopened(store, disk)
     record = store.ledger(9)

@@ -219,10 +219,6 @@ class FooterBuilder:
         self._data_bytes = 0
         self._lowest, self._highest = 2**63 - 1, -1
 
-    @property
-    def run_bytes(self) -> int:
-        return len(self._runs)
-
     def add(self, ledger: LedgerId, runs: bytes | bytearray, data_bytes: int, epoch: int) -> None:
         """Add the run records of one ledger, ascending and disjoint. No-op without records."""
         if not runs:

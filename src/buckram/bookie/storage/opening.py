@@ -49,7 +49,7 @@ def open_state(disk: Disk, config: StoreConfig, rng: random.Random) -> StoreStat
     if not MIN_SEGMENT <= config.segment_bytes <= MAX_SEGMENT:
         raise ConfigError(f"segment_bytes = {config.segment_bytes}: must be from {MIN_SEGMENT} to {MAX_SEGMENT}")
     found = read_superblock(disk)
-    fresh, reserve = found is None, Reserve(disk, config.segment_bytes)
+    reserve = Reserve(disk, config.segment_bytes)
     if found is None:
         incarnation = str(uuid.UUID(int=rng.getrandbits(128), version=4))
         found = Superblock(incarnation, rng.getrandbits(32))
@@ -72,7 +72,6 @@ def open_state(disk: Disk, config: StoreConfig, rng: random.Random) -> StoreStat
         PageCache(),
         SpaceWatch(config),
         reserve,
-        fresh=fresh,
         free=list(found.free),
         next_number=found.next_number,
         next_file=found.next_file,

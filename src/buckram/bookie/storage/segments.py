@@ -33,7 +33,6 @@ from buckram.seams import File
 from buckram.types import EntryId, LedgerId
 
 _RUNS_A_PAGE = PAGE_DATA // RUN_RECORD.size
-_DIRS_A_PAGE = PAGE_DATA // DIR_RECORD.size
 _SCAN_PAGES = 64
 NO_LIMIT = 1 << 62
 MAX_RUNS = 256

@@ -42,7 +42,6 @@ class Store(LedgerStates):
 
     def __init__(self, state: StoreState, stats: Stats) -> None:
         self._state, self._disk = state, state.disk
-        self._was_clean = state.fresh or state.superblock.clean
         self._closed = self._compacting = False
         self._listeners = StoreListeners()
         config = state.config
@@ -96,11 +95,6 @@ class Store(LedgerStates):
     @property
     def incarnation(self) -> str:
         return self._state.superblock.incarnation
-
-    @property
-    def unclean(self) -> bool:
-        """Whether the store was not closed properly before. That alone loses nothing."""
-        return not self._was_clean
 
     @property
     def limbo(self) -> bool:

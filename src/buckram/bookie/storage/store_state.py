@@ -45,7 +45,6 @@ class StoreState:
     cache: PageCache
     space: SpaceWatch
     reserve: Reserve
-    fresh: bool = False
     segments: list[Segment] = field(default_factory=list)
     spare: Segment | None = None
     free: list[str] = field(default_factory=list)

@@ -52,7 +52,8 @@ class Promises:
 
     def check_end(self, end: EntryId) -> None:
         """Raise RecoveryFailed if a promise reaches beyond the end that was found."""
-        if self.highest is not None and self.highest.lac > end:
+        if self.broken_by(end):
+            assert self.highest is not None
             raise RecoveryFailed(
                 self.ledger_id,
                 f"its bookies say that entry {end + 1} does not exist, but {self.highest}: acknowledged entries are "
