@@ -15,7 +15,8 @@ from tests.spark.reading import batch_reader, numbered, offsets, record_batches,
 from buckram import sync
 from buckram.errors import InvalidArgument, NoSuchStream, OffsetOutOfRange, ReadFailed, RecordsLost
 from buckram.spark import clients, stream_read
-from buckram.spark.stream_plan import Planner, StreamPartition, Wanted
+from buckram.spark.stream_partition import StreamPartition
+from buckram.spark.stream_plan import Planner, Wanted
 from buckram.testing import ThreadedCluster
 from buckram.types import BookieAddress, BookieInfo
 

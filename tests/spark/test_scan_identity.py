@@ -13,7 +13,7 @@ from buckram.core.entries.entry import Digest
 from buckram.core.wire.introduction import IDENTITY_PROPERTY, INCARNATION_PROPERTY, Expected, Introduction, Peer
 from buckram.spark import local_scan, stream_scan
 from buckram.spark.local_scan import LocalScan
-from buckram.spark.stream_plan import StreamPartition
+from buckram.spark.stream_partition import StreamPartition
 from buckram.spark.stream_scan import Scan, ScanFailed
 from buckram.testing import ThreadedCluster
 from buckram.types import BookieInfo, DigestType

@@ -18,7 +18,7 @@ import click
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from buckram.jobs.scrub import BadReplica
+    from buckram.jobs.scrub_report import BadReplica
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"

@@ -1,11 +1,13 @@
-"""`buckram stream`: create, list, show, set, truncate, delete, end, seal. Records: stream_write.py and stream_read.py;
-cursors: stream_cursor.py; janitor and orphans: stream_janitor.py.
+"""`buckram stream`: the commands create, list, show, set, truncate, delete, end and seal.
+
+Not here: how streams are printed (`cli/stream_show.py`), records (`cli/stream_write.py`, `cli/stream_read.py`), cursors
+(`cli/stream_cursor.py`), janitor and orphans (`cli/stream_janitor.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,10 +16,11 @@ from buckram.cli.confirm import confirm, confirm_loss
 from buckram.cli.fitting import refuse_blanks, refuse_too_large
 from buckram.cli.namespace import policy_option
 from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
-from buckram.cli.output import counted, emit, table
-from buckram.cli.stream_cursor import cursor, cursor_json
+from buckram.cli.output import emit, table
+from buckram.cli.stream_cursor import cursor
 from buckram.cli.stream_janitor import janitor, orphans
 from buckram.cli.stream_read import read, tail
+from buckram.cli.stream_show import info_json, last_append_text, print_stream, writer_text
 from buckram.cli.stream_write import write
 from buckram.core.streams.names import stream_name
 from buckram.errors import BuckramError, InvalidArgument
@@ -67,7 +70,7 @@ def create(
                 await refuse_too_large(client, chosen)
             return await client.namespace(full.namespace).create(full.stream, properties=words, **chosen)
 
-    _show(run_async(main()), [], [], as_json)
+    print_stream(run_async(main()), [], [], as_json)
 
 
 @stream.command("list")
@@ -91,28 +94,25 @@ def list_streams(namespace: str | None, prefix: str, with_state: bool, uri: str 
 
     names, infos = run_async(main())
     if as_json:
-        emit({"streams": [_info_json(info) for info in infos] if with_state else names})
+        emit({"streams": [info_json(info) for info in infos] if with_state else names})
     elif with_state:
         head = ("STREAM", "EARLIEST", "END", "SEGMENTS", "LAST APPEND", "WRITER")
         table(
             head,
             [
-                (info.name, info.earliest, info.end, info.segments, _time(info.last_append), _writer(info))
+                (
+                    info.name,
+                    info.earliest,
+                    info.end,
+                    info.segments,
+                    last_append_text(info.last_append),
+                    writer_text(info),
+                )
                 for info in infos
             ],
         )
     else:
         print("\n".join(names), end="\n" if names else "")
-
-
-def _time(time_us: int) -> str:
-    return values.iso(time_us) if time_us else ""
-
-
-def _writer(info: StreamInfo) -> str:
-    if info.ended or info.writer is None:
-        return "ended" if info.ended else ""
-    return f"{info.writer.name} (gone)" if info.writer_gone else info.writer.name
 
 
 async def _names(client: Client, namespace: str | None, prefix: str) -> list[str]:
@@ -173,7 +173,7 @@ def show(name: str, with_segments: bool, uri: str | None, as_json: bool) -> None
             return info, await _cursors(ns, full.stream), rows
 
     info, cursors, rows = run_async(main())
-    _show(info, cursors, rows, as_json)
+    print_stream(info, cursors, rows, as_json)
 
 
 async def _cursors(ns: Namespace, bare: str) -> list[CursorInfo]:
@@ -181,67 +181,6 @@ async def _cursors(ns: Namespace, bare: str) -> list[CursorInfo]:
     while page := await ns.cursors(bare, after=found[-1].name if found else "", limit=_PAGE):
         found += page
     return found
-
-
-def _info_json(info: StreamInfo) -> dict[str, Any]:
-    writer = info.writer
-    return {
-        "stream": info.name,
-        "uid": info.uid,
-        "earliest": info.earliest,
-        "end": info.end,
-        "records": info.end - info.earliest,
-        "ended": info.ended,
-        "segments": info.segments,
-        "writer": None
-        if writer is None
-        else {
-            "name": writer.name,
-            "since_us": writer.since,
-            "gone": info.writer_gone,
-        },
-        "created_us": info.created,
-        "last_append_time_us": info.last_append or None,
-        "policy": dataclasses.asdict(info.policy),
-        "overrides": dict(info.overrides),
-        "properties": dict(info.properties),
-        "transactions": {
-            app: {"version": done.version, "first_offset": done.first_offset, "next_offset": done.next_offset}
-            for app, done in info.transactions.items()
-        },
-    }
-
-
-def _segment_json(row: Segment) -> dict[str, Any]:
-    shown: dict[str, Any] = {
-        "number": row.number,
-        "ledger": row.ledger,
-        "first_offset": row.base,
-        "created_us": row.created,
-        "state": "sealed" if row.sealed else "open",
-    }
-    return shown | (row.summary._asdict() if row.summary is not None else {})
-
-
-def _show(info: StreamInfo, cursors: list[CursorInfo], rows: list[Segment], as_json: bool) -> None:
-    if as_json:
-        shown = _info_json(info) | {"cursors": [cursor_json(found) for found in cursors]}
-        emit(shown | ({"segment_list": [_segment_json(row) for row in rows]} if rows else {}))
-        return
-    state = "ended" if info.ended else f"writer {_writer(info)}" if info.writer else "no writer"
-    segments = counted(info.segments, "segment")
-    print(f"stream {info.name}: offsets {info.earliest}..{info.end} (not included), {segments}, {state}")
-    if info.last_append:
-        print(f"  last append {values.iso(info.last_append)}")
-    print(f"  policy {values.shown_policy(dataclasses.asdict(info.policy))}")
-    for key, value in info.properties.items():
-        print(f"  {key} = {value}")
-    for found in cursors:
-        print(f"  cursor {found.name} at {found.offset}, lag {found.lag}")
-    for row in rows:
-        done = row.summary
-        size = f"{counted(done.records, 'record')}, {counted(done.bytes, 'byte')}" if done else "open"
-        print(f"  segment {row.number}: ledger {row.ledger}, from offset {row.base}, {size}")
 
 
 @stream.command("set")
@@ -275,7 +214,7 @@ def set_stream(
                 await ns.set_properties(full.stream, words)
             return await ns.set_policy(full.stream, **chosen)
 
-    _show(run_async(main()), [], [], as_json)
+    print_stream(run_async(main()), [], [], as_json)
 
 
 @stream.command("truncate")

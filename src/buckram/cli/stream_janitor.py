@@ -16,7 +16,7 @@ from buckram.cli.options import connected, json_option, metadata_option, run_asy
 from buckram.cli.output import counted, emit, remark, table
 
 if TYPE_CHECKING:
-    from buckram.streams.maintain.janitor import JanitorReport
+    from buckram.streams.maintain.janitor_report import JanitorReport
     from buckram.streams.maintain.orphans import Orphan
 
 

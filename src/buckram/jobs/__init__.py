@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from buckram.jobs.compact import CompactReport, StreamCompaction, compact
 from buckram.jobs.orphans import OrphansReport, orphans
-from buckram.jobs.scrub import BadReplica, ScrubReport, scrub
+from buckram.jobs.scrub import scrub
+from buckram.jobs.scrub_report import BadReplica, ScrubReport
 
 __all__ = [
     "BadReplica",

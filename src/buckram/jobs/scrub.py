@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from buckram.core.ledgers.metadata import names_mac
 from buckram.core.wire.introduction import Peer
 from buckram.errors import InvalidArgument, NoSuchLedger
 from buckram.jobs.reports import RUN, Report, open_report, run_name
+from buckram.jobs.scrub_report import BadReplica, ScrubReport, merge_replicas
 from buckram.jobs.spreading import Driver, Progress, Row, driver, in_task, spread
 from buckram.metadata.accused import accuse
 from buckram.net.pace import Pace
@@ -44,47 +45,6 @@ _PAGE = 500
 _MOST_DIFFERENCES = 1000
 _ROUND_S = 30.0
 Key = tuple[LedgerId, str, int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class BadReplica:
-    """A bad copy of a ledger on one bookie.
-
-    `kind`: missing; damaged; differs, its digests are good but its contents are not those of other replicas; lied, the
-    bookie is convicted; or unknown, the bookie could not be read. `entries` counts the bad ones, `examples` has some.
-    """
-
-    ledger: LedgerId
-    bookie: str
-    kind: str
-    entries: int
-    examples: tuple[int, ...]
-    detail: str
-    repair: str
-    """The command that repairs it; empty if there is none. A password appears as a shell variable only."""
-
-
-@dataclass(slots=True)
-class ScrubReport:
-    """What one run of the job found. `replicas` counts copies of ledgers on bookies; `growing` ledgers that are open.
-
-    The part of an open ledger that can still grow was skipped.
-    """
-
-    run: str
-    ledgers: int = 0
-    replicas: int = 0
-    entries: int = 0
-    bytes: int = 0
-    growing: int = 0
-    seconds: float = 0.0
-    bad: list[BadReplica] = field(default_factory=list)
-    unknown: list[BadReplica] = field(default_factory=list)
-
-    @property
-    def healthy(self) -> bool:
-        """Whether all replicas were read and are good."""
-        return not self.bad and not self.unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +271,7 @@ def _summarise(home: Driver, kept: Report, found: ScrubReport) -> None:
             home.run(
                 partial(_record_evidence, rows=[piece for piece in wrong if piece["state"] in ("lied", "damaged")])
             )
-            bad, unknown = _merge_replicas(wrong, home.run(partial(_repair_command, ledger=wrong[0]["ledger"])))
+            bad, unknown = merge_replicas(wrong, home.run(partial(_repair_command, ledger=wrong[0]["ledger"])))
             found.bad += bad
             found.unknown += unknown
         if len(groups) < _MOST_DIFFERENCES:
@@ -367,36 +327,6 @@ async def _record_evidence(client: Client, rows: Sequence[Mapping[str, Any]]) ->
         await accuse(client.services.store, found)
 
 
-def _merge_replicas(rows: Sequence[Mapping[str, Any]], repair: str) -> tuple[list[BadReplica], list[BadReplica]]:
-    """Merge the bad pieces of each copy of a ledger; returns bad and unknown replicas."""
-    bad: list[BadReplica] = []
-    unknown: list[BadReplica] = []
-    copies: dict[tuple[int, str, bool], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        copies.setdefault((row["ledger"], row["bookie"], row["state"] == "unknown"), []).append(row)
-    for (ledger, bookie, is_unknown), parts in copies.items():
-        if is_unknown:
-            left = sum(part["entries"] - part["good"] for part in parts)
-            unknown.append(BadReplica(ledger, bookie, "unknown", left, (), parts[0]["error"], repair))
-            continue
-        missing, damaged = (sum(part[what] for part in parts) for what in ("missing", "damaged"))
-        examples = tuple(entry for part in parts for entry in part["bad"])[:10]
-        lies = [part["error"] for part in parts if part["state"] == "lied"]
-        detail = ", ".join(f"{count} {what}" for count, what in ((missing, "missing"), (damaged, "damaged")) if count)
-        bad.append(
-            BadReplica(
-                ledger,
-                bookie,
-                "lied" if lies else "damaged" if damaged else "missing",
-                missing + damaged,
-                examples,
-                "; ".join([f"{detail} of {sum(part['entries'] for part in parts)} entries", *lies[:1]]),
-                repair,
-            )
-        )
-    return bad, unknown
-
-
 async def _compare_block(client: Client, group: Mapping[str, Any]) -> list[BadReplica]:
     """Compare the entries of a block whose sums differ although all copies are good.
 
@@ -428,4 +358,4 @@ async def _compare_block(client: Client, group: Mapping[str, Any]) -> list[BadRe
     ]
 
 
-__all__ = ["SCHEMA", "BadReplica", "ScrubReport", "ScrubSettings", "scrub"]
+__all__ = ["SCHEMA", "ScrubSettings", "scrub"]

@@ -15,7 +15,8 @@ from buckram.errors import InvalidArgument, OffsetOutOfRange, RecordsLost
 from buckram.spark.clients import connection, without_traceback
 from buckram.spark.columns import Shape
 from buckram.spark.planning import StreamOptions, resolve
-from buckram.spark.stream_plan import Planner, StreamPartition, StreamState, Wanted
+from buckram.spark.stream_partition import StreamPartition
+from buckram.spark.stream_plan import Planner, StreamState, Wanted
 from buckram.spark.stream_read import PartitionReader
 
 if TYPE_CHECKING:

@@ -26,7 +26,8 @@ from buckram.spark.cursor import CursorFollower
 from buckram.spark.gathering import in_order
 from buckram.spark.planning import Backlog, StreamOptions, share_limit
 from buckram.spark.stream_batch_read import first_offset
-from buckram.spark.stream_plan import Planner, StreamPartition, StreamState, Wanted
+from buckram.spark.stream_partition import StreamPartition
+from buckram.spark.stream_plan import Planner, StreamState, Wanted
 from buckram.spark.stream_read import PartitionReader
 
 if TYPE_CHECKING:

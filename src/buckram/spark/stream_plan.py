@@ -25,16 +25,17 @@ from buckram.core.ledgers.metadata import BIRTH
 from buckram.core.streams.changes import check_usable
 from buckram.core.streams.head import Head, Segment
 from buckram.core.streams.names import DEFAULT_NAMESPACE, StreamName, stream_name
-from buckram.core.wire.introduction import Peer, expected_of, identity_properties
+from buckram.core.wire.introduction import identity_properties
 from buckram.errors import NoSuchKey, NoSuchLedger, NoSuchStream, NotReadable, ReadFailed, RecordsLost
 from buckram.spark.finder import Finder
 from buckram.spark.gathering import in_order
 from buckram.spark.planning import Extent, StreamOptions, cut_offsets, pack_pieces, piece_bytes, size_for_partitions
+from buckram.spark.stream_partition import Slice, StreamPartition
 from buckram.streams.read.locate import offset_at_time
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.namespaces import Namespaces
 from buckram.streams.shared.recovery import entry_header
-from buckram.types import BookieId, BookieInfo, EntryId, History, LedgerId, LedgerMetadata, Versioned
+from buckram.types import BookieInfo, EntryId, LedgerId, LedgerMetadata, Versioned
 
 T = TypeVar("T")
 log = logging.getLogger("buckram.spark")
@@ -44,62 +45,6 @@ each batch searches again."""
 _OPEN_COST_BYTES = 256 * 1024
 """Opening a ledger takes about as long as reading so many bytes."""
 _TRIES, _AGAIN_S = 3, 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """The entries of a ledger (`first_entry` to `last_entry`) that hold the wanted offsets (`first` to stop - 1).
-
-    `base` is the offset of the ledger's first record, `times` the bounds of append times (microseconds UTC), and `uid`
-    tells the stream from a later one of the same name.
-    """
-
-    stream: str
-    uid: str
-    ledger: LedgerId
-    base: int
-    first: int
-    stop: int
-    first_entry: EntryId
-    last_entry: EntryId
-    bytes: int
-    times: tuple[int, int] | None
-
-
-@dataclass
-class StreamPartition(InputPartition):
-    """One task's work: slices in order, and what is needed to read them without a metadata store.
-
-    `cluster` is the instance id, `history` the metadata's history. `bookies` have the properties of their identity, so
-    that executors read from these bookies only and not from others that have their addresses now.
-    """
-
-    slices: list[Slice]
-    ledgers: dict[LedgerId, LedgerMetadata]
-    bookies: list[BookieInfo]
-    cluster: str
-    history: History
-    identity_required: bool
-
-    def __init__(
-        self,
-        slices: list[Slice],
-        ledgers: dict[LedgerId, LedgerMetadata],
-        bookies: list[BookieInfo],
-        cluster: str,
-        history: History,
-        identity_required: bool,
-    ) -> None:
-        super().__init__(None)
-        self.slices, self.ledgers, self.bookies = slices, ledgers, bookies
-        self.cluster, self.history, self.identity_required = cluster, history, identity_required
-
-    def peer(self, bookie: BookieId) -> Peer | None:
-        """Return a bookie's address and expected identity; None for one that was not registered."""
-        info = next((info for info in self.bookies if info.bookie_id == bookie), None)
-        if info is None or info.address is None:
-            return None
-        return Peer(info.address, expected_of(self.cluster, info, required=self.identity_required))
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from buckram.spark.clients import connection, direct_client, prepare_process, wi
 from buckram.spark.columns import BATCH_BYTES, BATCH_ROWS, Shape, StreamRows
 from buckram.spark.local_scan import LocalScan
 from buckram.spark.planning import StreamOptions
-from buckram.spark.stream_plan import Slice, StreamPartition
+from buckram.spark.stream_partition import Slice, StreamPartition
 from buckram.spark.stream_scan import Scan, ScanFailed
 from buckram.streams.read.reader import Truncated
 from buckram.types import Entry, EntryId, LedgerMetadata, Versioned

@@ -12,7 +12,8 @@ import pytest
 from tests.support.clock import pass_time
 from tests.support.scripted_bookie import eventually
 
-from buckram.client.shared.bookies import BookieChange, BookieWatcher
+from buckram.client.shared.bookie_change import BookieChange
+from buckram.client.shared.bookies import BookieWatcher
 from buckram.config import ClientConfig
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.placement.topology import LOCATION_PROPERTY

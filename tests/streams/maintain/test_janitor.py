@@ -17,7 +17,8 @@ from buckram.core.streams.names import owner_of, stream_name
 from buckram.errors import MetadataUnavailable, NoSuchKey, NoSuchNamespace, StreamError
 from buckram.net.retry import Retries
 from buckram.seams import KeyOp, KeyStore, KeyValue, Notify
-from buckram.streams.maintain.janitor import Janitor, JanitorReport, JanitorSettings
+from buckram.streams.maintain.janitor import Janitor, JanitorSettings
+from buckram.streams.maintain.janitor_report import JanitorReport
 from buckram.streams.maintain.orphans import find_orphans
 from buckram.streams.namespace import Namespace
 from buckram.streams.shared.ledgers import make_ledger

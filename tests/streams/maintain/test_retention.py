@@ -12,7 +12,8 @@ import pytest
 from buckram.client.client import Client, connect
 from buckram.errors import OffsetTruncated
 from buckram.net.runtime import production_runtime
-from buckram.streams.maintain.janitor import Janitor, JanitorReport, JanitorSettings
+from buckram.streams.maintain.janitor import Janitor, JanitorSettings
+from buckram.streams.maintain.janitor_report import JanitorReport
 from buckram.streams.namespace import Namespace
 from buckram.testing import Cluster, cluster
 

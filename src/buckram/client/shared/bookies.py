@@ -8,10 +8,10 @@ used. The choice itself is core/placement; connections are net/pool, which asks 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
+from buckram.client.shared.bookie_change import BookieChange, OnChange, Unsubscribe, log_change
 from buckram.client.shared.log import log
 from buckram.config import ClientConfig
 from buckram.core.backoff import STORE_WATCH, Delays
@@ -36,28 +36,6 @@ from buckram.metadata.topology import read_topology
 from buckram.net.tasks import TaskScope
 from buckram.seams import MetadataStore, Runtime
 from buckram.types import BookieAddress, BookieId, BookieInfo, BookieSet
-
-
-@dataclass(frozen=True, slots=True)
-class BookieChange:
-    """What a new bookie list changed. An id in `reborn` came back with another incarnation: its old data is gone.
-    One in `convicted` is known as a liar from now on. `relocated`: known ones have other places or labels."""
-
-    appeared: tuple[BookieId, ...] = ()
-    gone: tuple[BookieId, ...] = ()
-    moved: tuple[BookieId, ...] = ()
-    reborn: tuple[BookieId, ...] = ()
-    convicted: tuple[BookieId, ...] = ()
-    relocated: bool = False
-
-    def __bool__(self) -> bool:
-        return bool(self.appeared or self.gone or self.moved or self.reborn or self.convicted or self.relocated)
-
-
-OnChange = Callable[[BookieChange], None]
-"""Called on the loop after each change of the list; must not block or raise."""
-Unsubscribe = Callable[[], None]
-"""Ends a subscription; calling it again has no effect."""
 
 
 class BookieWatcher:
@@ -345,7 +323,7 @@ class BookieWatcher:
             first = not self._known
             change = self._install(fresh, lately, told)
             if not first:
-                _say(change, fresh)
+                log_change(change, fresh)
         if change:
             self._tell(change)
 
@@ -394,17 +372,3 @@ class BookieWatcher:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
-
-
-def _say(change: BookieChange, now: BookieSet) -> None:
-    for bookie_id in change.gone:
-        if bookie_id in now.readonly:
-            log.info("bookie %s is read-only: it takes no new entries", bookie_id)
-        else:
-            log.warning("bookie %s is lost: it is not registered any more", bookie_id)
-    for bookie_id in change.appeared:
-        log.info("bookie %s is there", bookie_id)
-    for bookie_id in change.reborn:
-        log.warning("bookie %s came back without the data that it had", bookie_id)
-    for bookie_id in change.convicted:
-        log.warning("bookie %s is convicted of lying: see `buckram cluster check`", bookie_id)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 
-from buckram.client.shared.bookies import BookieChange, BookieWatcher
+from buckram.client.shared.bookie_change import BookieChange
+from buckram.client.shared.bookies import BookieWatcher
 from buckram.core.backoff import LAGGING_MEMBER, Delays
 from buckram.errors import BuckramError, HandleClosed, InvariantViolation, NoSuchLedger
 from buckram.net.tasks import TaskScope

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from buckram.client.shared.bookies import BookieChange, BookieWatcher
+from buckram.client.shared.bookie_change import BookieChange
+from buckram.client.shared.bookies import BookieWatcher
 from buckram.client.shared.lagging import LaggingMembers
 from buckram.client.shared.log import log
 from buckram.client.shared.metadata_cell import MetadataCell

@@ -20,7 +20,8 @@ from buckram.sim.engine.world import Died
 from buckram.sim.streams.facts import StreamHistory
 from buckram.sim.streams.stage import NAMESPACE, Actor, full
 from buckram.streams.maintain.compaction import Compactable, Copied, copy_run, plan_compaction, replace_run
-from buckram.streams.maintain.janitor import BY_AGE, Janitor, JanitorReport, JanitorSettings
+from buckram.streams.maintain.janitor import BY_AGE, Janitor, JanitorSettings
+from buckram.streams.maintain.janitor_report import JanitorReport
 from buckram.streams.shared.metadata import StreamStore
 
 WORK_S = 90.0

@@ -10,8 +10,8 @@ here: what a policy asks for (`maintain/retention.py`), deleting segments (`main
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,6 @@ from buckram.core.streams.policy import Policy, merged
 from buckram.core.streams.transactions import decided
 from buckram.errors import (
     BuckramError,
-    InvariantViolation,
     NoSuchKey,
     NoSuchNamespace,
     NoSuchStream,
@@ -32,6 +31,7 @@ from buckram.errors import (
     WriterExists,
 )
 from buckram.streams.maintain.delete import delete_stream, drop_leftovers
+from buckram.streams.maintain.janitor_report import JanitorReport, OnReport, OnWaiting, combine_reports, note_problem
 from buckram.streams.maintain.orphans import all_names, children_of, delete_orphan, find_orphans
 from buckram.streams.maintain.retention import all_older, apply_retention, is_lease_held
 from buckram.streams.maintain.truncate import dead_rows, trim
@@ -63,29 +63,6 @@ class JanitorSettings:
     its last records become readable only by that."""
     orphans: bool = True
     """Whether to read the metadata of every ledger and delete orphans, too."""
-
-
-@dataclass(slots=True)
-class JanitorReport:
-    """What one pass did."""
-
-    streams: int = 0
-    truncated_records: int = 0
-    deleted_segments: int = 0
-    sealed_segments: int = 0
-    discarded_ledgers: int = 0
-    """Ledgers that were never listed, left a list without records, or were replaced by a compacted copy."""
-    deleted_streams: int = 0
-    """Streams whose deletion another process had begun and not completed."""
-    orphans: int = 0
-    problems: list[str] = field(default_factory=list)
-    """What failed, with the reason; the next pass tries again."""
-
-
-OnReport = Callable[[JanitorReport], None]
-"""Called after each pass of a janitor that runs permanently."""
-OnWaiting = Callable[[int], None]
-"""Called before a janitor waits for `seal_s`, with the number of streams that seem to have no writer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +144,7 @@ class Janitor:
             except NoSuchStream:
                 continue
             except BuckramError as error:
-                _put_off(report, str(name), error)
+                note_problem(report, str(name), error)
                 data = []  # Without this head one cannot tell which data belongs to no stream.
                 continue
             uids[head.uid] = None
@@ -177,7 +154,7 @@ class Janitor:
             except (NoSuchStream, NoSuchNamespace):
                 continue  # It was deleted during this pass.
             except BuckramError as error:
-                _put_off(report, str(name), error)
+                note_problem(report, str(name), error)
         self._quiet = {uid: quiet for uid, quiet in self._quiet.items() if uid in uids}
         leftovers = [uid for uid in data if uid not in uids]
         half_deleted = await self._half_deleted(report)
@@ -295,19 +272,19 @@ class Janitor:
             except NoSuchStream:
                 continue
             except BuckramError as error:
-                _put_off(report, str(suspect.name), error)
+                note_problem(report, str(suspect.name), error)
         for uid in leftovers:
             try:
                 await drop_leftovers(self._client, self._streams, uid)
             except BuckramError as error:
-                _put_off(report, f"data of deleted stream {uid}", error)
+                note_problem(report, f"data of deleted stream {uid}", error)
         for space in half_deleted:
             try:
                 await self._namespaces.restore(space)
             except (NoSuchKey, VersionConflict):
                 continue
             except BuckramError as error:
-                _put_off(report, f"namespace {space.name}", error)
+                note_problem(report, f"namespace {space.name}", error)
 
     async def _half_deleted(self, report: JanitorReport) -> list[NamespaceInfo]:
         """Return the namespaces that are being deleted. A deletion that has stopped half-way is undone later."""
@@ -320,7 +297,7 @@ class Janitor:
             except NoSuchNamespace:
                 continue
             except BuckramError as error:
-                _put_off(report, f"namespace {space}", error)
+                note_problem(report, f"namespace {space}", error)
         return found
 
     async def _orphans(self, report: JanitorReport) -> None:
@@ -329,7 +306,7 @@ class Janitor:
                 await delete_orphan(self._client, orphan)
                 report.orphans += 1
         except BuckramError as error:
-            _put_off(report, "orphans", error)
+            note_problem(report, "orphans", error)
 
     async def _check_clocks(self, report: JanitorReport) -> None:
         clocks, self._ahead = self._client.services.clocks, None
@@ -343,20 +320,6 @@ class Janitor:
         """Return the time in microseconds UTC; None while it is in doubt or if the clock was set during this pass."""
         own = self._client.services.runtime.clock.wall_us()
         return None if self._ahead is None or abs(own - _loop_us() - self._ahead) > APART_US else own
-
-
-def combine_reports(first: JanitorReport, second: JanitorReport) -> JanitorReport:
-    """Add up what two passes did. The number of streams and the problems are those of the second."""
-    return JanitorReport(
-        second.streams,
-        first.truncated_records + second.truncated_records,
-        first.deleted_segments + second.deleted_segments,
-        first.sealed_segments + second.sealed_segments,
-        first.discarded_ledgers + second.discarded_ledgers,
-        first.deleted_streams + second.deleted_streams,
-        first.orphans + second.orphans,
-        second.problems,
-    )
 
 
 def _last_activity(made: list[Intent], head: Head) -> dict[str, int]:
@@ -399,10 +362,4 @@ def _swept(head: Head, *, ledgers: tuple[LedgerId, ...]) -> Step | None:
     return swept(head, ledgers)
 
 
-def _put_off(report: JanitorReport, what: str, error: BuckramError) -> None:
-    if isinstance(error, InvariantViolation):
-        raise error
-    report.problems.append(f"{what}: {error}")
-
-
-__all__ = ["BY_AGE", "Janitor", "JanitorReport", "JanitorSettings"]
+__all__ = ["BY_AGE", "Janitor", "JanitorSettings"]

@@ -1,0 +1,93 @@
+"""How `buckram stream` prints streams: as text, and as JSON.
+
+Not here: the commands, and finding out what they print (`cli/stream.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from buckram.cli import values
+from buckram.cli.output import counted, emit
+from buckram.cli.stream_cursor import cursor_json
+
+if TYPE_CHECKING:
+    from buckram.core.streams.head import Segment
+    from buckram.streams.namespace import StreamInfo
+    from buckram.streams.read.cursors import CursorInfo
+
+
+def last_append_text(time_us: int) -> str:
+    """Return the time of the last append (microseconds UTC) in ISO form; empty for 0, a stream without records."""
+    return values.iso(time_us) if time_us else ""
+
+
+def writer_text(info: StreamInfo) -> str:
+    """Return the writer's name and whether it is gone, "ended" for a stream that has ended, or an empty text."""
+    if info.ended or info.writer is None:
+        return "ended" if info.ended else ""
+    return f"{info.writer.name} (gone)" if info.writer_gone else info.writer.name
+
+
+def info_json(info: StreamInfo) -> dict[str, Any]:
+    """Return what `--json` prints of a stream; times are microseconds UTC."""
+    writer = info.writer
+    return {
+        "stream": info.name,
+        "uid": info.uid,
+        "earliest": info.earliest,
+        "end": info.end,
+        "records": info.end - info.earliest,
+        "ended": info.ended,
+        "segments": info.segments,
+        "writer": None
+        if writer is None
+        else {
+            "name": writer.name,
+            "since_us": writer.since,
+            "gone": info.writer_gone,
+        },
+        "created_us": info.created,
+        "last_append_time_us": info.last_append or None,
+        "policy": dataclasses.asdict(info.policy),
+        "overrides": dict(info.overrides),
+        "properties": dict(info.properties),
+        "transactions": {
+            app: {"version": done.version, "first_offset": done.first_offset, "next_offset": done.next_offset}
+            for app, done in info.transactions.items()
+        },
+    }
+
+
+def segment_json(row: Segment) -> dict[str, Any]:
+    """Return what `--json` prints of a segment; of a sealed one also its summary."""
+    shown: dict[str, Any] = {
+        "number": row.number,
+        "ledger": row.ledger,
+        "first_offset": row.base,
+        "created_us": row.created,
+        "state": "sealed" if row.sealed else "open",
+    }
+    return shown | (row.summary._asdict() if row.summary is not None else {})
+
+
+def print_stream(info: StreamInfo, cursors: list[CursorInfo], rows: list[Segment], as_json: bool) -> None:
+    if as_json:
+        shown = info_json(info) | {"cursors": [cursor_json(found) for found in cursors]}
+        emit(shown | ({"segment_list": [segment_json(row) for row in rows]} if rows else {}))
+        return
+    state = "ended" if info.ended else f"writer {writer_text(info)}" if info.writer else "no writer"
+    segments = counted(info.segments, "segment")
+    print(f"stream {info.name}: offsets {info.earliest}..{info.end} (not included), {segments}, {state}")
+    if info.last_append:
+        print(f"  last append {values.iso(info.last_append)}")
+    print(f"  policy {values.shown_policy(dataclasses.asdict(info.policy))}")
+    for key, value in info.properties.items():
+        print(f"  {key} = {value}")
+    for found in cursors:
+        print(f"  cursor {found.name} at {found.offset}, lag {found.lag}")
+    for row in rows:
+        done = row.summary
+        size = f"{counted(done.records, 'record')}, {counted(done.bytes, 'byte')}" if done else "open"
+        print(f"  segment {row.number}: ledger {row.ledger}, from offset {row.base}, {size}")

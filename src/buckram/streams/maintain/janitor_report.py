@@ -1,0 +1,58 @@
+"""What a janitor reports of each pass over the streams, and who gets the report.
+
+Not here: the passes (`streams/maintain/janitor.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from buckram.errors import (
+    BuckramError,
+    InvariantViolation,
+)
+
+
+@dataclass(slots=True)
+class JanitorReport:
+    """What one pass did."""
+
+    streams: int = 0
+    truncated_records: int = 0
+    deleted_segments: int = 0
+    sealed_segments: int = 0
+    discarded_ledgers: int = 0
+    """Ledgers that were never listed, left a list without records, or were replaced by a compacted copy."""
+    deleted_streams: int = 0
+    """Streams whose deletion another process had begun and not completed."""
+    orphans: int = 0
+    problems: list[str] = field(default_factory=list)
+    """What failed, with the reason; the next pass tries again."""
+
+
+OnReport = Callable[[JanitorReport], None]
+"""Called after each pass of a janitor that runs permanently."""
+OnWaiting = Callable[[int], None]
+"""Called before a janitor waits for `seal_s`, with the number of streams that seem to have no writer."""
+
+
+def combine_reports(first: JanitorReport, second: JanitorReport) -> JanitorReport:
+    """Add up what two passes did. The number of streams and the problems are those of the second."""
+    return JanitorReport(
+        second.streams,
+        first.truncated_records + second.truncated_records,
+        first.deleted_segments + second.deleted_segments,
+        first.sealed_segments + second.sealed_segments,
+        first.discarded_ledgers + second.discarded_ledgers,
+        first.deleted_streams + second.deleted_streams,
+        first.orphans + second.orphans,
+        second.problems,
+    )
+
+
+def note_problem(report: JanitorReport, what: str, error: BuckramError) -> None:
+    """Report an error so that the pass can go on with other streams; raises it if it is an InvariantViolation."""
+    if isinstance(error, InvariantViolation):
+        raise error
+    report.problems.append(f"{what}: {error}")
