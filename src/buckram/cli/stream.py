@@ -97,20 +97,8 @@ def list_streams(namespace: str | None, prefix: str, with_state: bool, uri: str 
         emit({"streams": [info_json(info) for info in infos] if with_state else names})
     elif with_state:
         head = ("STREAM", "EARLIEST", "END", "SEGMENTS", "LAST APPEND", "WRITER")
-        table(
-            head,
-            [
-                (
-                    info.name,
-                    info.earliest,
-                    info.end,
-                    info.segments,
-                    last_append_text(info.last_append),
-                    writer_text(info),
-                )
-                for info in infos
-            ],
-        )
+        rows = [(i.name, i.earliest, i.end, i.segments, last_append_text(i.last_append), writer_text(i)) for i in infos]
+        table(head, rows)
     else:
         print("\n".join(names), end="\n" if names else "")
 

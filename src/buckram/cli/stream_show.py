@@ -73,6 +73,7 @@ def segment_json(row: Segment) -> dict[str, Any]:
 
 
 def print_stream(info: StreamInfo, cursors: list[CursorInfo], rows: list[Segment], as_json: bool) -> None:
+    """Print a stream with its cursors, and with these segments."""
     if as_json:
         shown = info_json(info) | {"cursors": [cursor_json(found) for found in cursors]}
         emit(shown | ({"segment_list": [segment_json(row) for row in rows]} if rows else {}))

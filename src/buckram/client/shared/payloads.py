@@ -1,11 +1,14 @@
-"""What may be appended: the types of payloads and entry ids. How large it may be is the writer's to say."""
+"""What may be appended: types and sizes of payloads, and entry ids.
+
+Not here: whether there is room for it now (`client/write/append_room.py`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from buckram.errors import InvalidArgument
-from buckram.types import Buffer, EntryId
+from buckram.errors import EntryTooLarge, InvalidArgument
+from buckram.types import Buffer, EntryId, LedgerId
 
 
 def as_bytes(payload: Buffer) -> bytes:
@@ -32,3 +35,28 @@ def check_entry_id(entry_id: EntryId | None, explicit: bool) -> None:
         )
     if type(entry_id) is not int or not 0 <= entry_id < 2**63 - 1:
         raise InvalidArgument(f"entry_id={entry_id!r}: needs an int from 0 to 2**63-2")
+
+
+def check_payload(
+    ledger_id: LedgerId, payload: Buffer, entry_id: EntryId | None, max_bytes: int, *, explicit: bool
+) -> bytes:
+    """Return the bytes of an append. InvalidArgument, EntryTooLarge. `explicit`: the writer has explicit_ids."""
+    body = payload if type(payload) is bytes else as_bytes(payload)
+    if len(body) > max_bytes:
+        raise EntryTooLarge(ledger_id, len(body), max_bytes)
+    if entry_id is not None or explicit:
+        check_entry_id(entry_id, explicit)
+    return body
+
+
+def check_payloads(
+    ledger_id: LedgerId, payloads: Iterable[Buffer], max_bytes: int, *, explicit: bool
+) -> Sequence[bytes]:
+    """Return the bytes of many appends; none is taken where one is refused. Raises as `check_payload` does."""
+    if explicit:
+        raise InvalidArgument("append_many: this writer was created with explicit_ids=True, append one by one")
+    bodies = all_as_bytes(payloads)
+    largest = max(map(len, bodies), default=0)
+    if largest > max_bytes:
+        raise EntryTooLarge(ledger_id, largest, max_bytes)
+    return bodies

@@ -14,7 +14,7 @@ from typing import Any
 from buckram.client.maintain.fill import copy_missing_of, lagging_members
 from buckram.client.shared.closing import close_on_exit, wait_closed
 from buckram.client.shared.metadata_cell import MetadataCell
-from buckram.client.shared.payloads import all_as_bytes, as_bytes, check_entry_id
+from buckram.client.shared.payloads import check_payload, check_payloads
 from buckram.client.shared.services import Services
 from buckram.client.write.append_room import AppendRoom
 from buckram.client.write.completions import AckCallback, Completions
@@ -22,7 +22,7 @@ from buckram.client.write.ensemble_change import EnsembleChange
 from buckram.client.write.explicit_lac import ExplicitLac
 from buckram.client.write.force import force
 from buckram.client.write.outbox import Outbox
-from buckram.client.write.sealing import seal
+from buckram.client.write.sealing import seal, wait_settled
 from buckram.core.entries.entry import Digest, master_key
 from buckram.core.ledgers.append import AppendWindow, Send
 from buckram.core.ledgers.metadata import birth_of
@@ -31,9 +31,7 @@ from buckram.core.placement.judge import breaches
 from buckram.core.placement.policy import policy_of
 from buckram.errors import (
     BuckramError,
-    EntryTooLarge,
     HandleClosed,
-    InvalidArgument,
     InvariantViolation,
     LedgerClosed,
     LedgerFenced,
@@ -193,12 +191,13 @@ class LedgerAppender:
 
         `entry_id` exactly on a writer created with explicit_ids; it is then acknowledged when no smaller id is missing.
         """
-        body = self._checked(payload, entry_id)
+        if type(payload) is not bytes or entry_id is not None or len(payload) > self._plain_limit:
+            payload = self._checked(payload, entry_id)
         future: asyncio.Future[EntryId] = self._loop.create_future()
-        if self._room.full(len(body), entry_id):
-            self._room.wait((body,), future, entry_id=entry_id)
+        if self._room.full(len(payload), entry_id):
+            self._room.wait((payload,), future, entry_id=entry_id)
         else:
-            self._room.enqueue(body, entry_id, future)
+            self._room.enqueue(payload, entry_id, future)
         return await future
 
     def append_nowait(self, payload: Buffer, *, entry_id: EntryId | None = None) -> asyncio.Future[EntryId]:
@@ -224,7 +223,9 @@ class LedgerAppender:
 
     async def append_many(self, payloads: Iterable[Buffer]) -> range:
         """Append entries in a row; returns their ids when all are acknowledged. One future for all of them."""
-        bodies = self._checked_many(payloads)
+        if self._refusal is not None:
+            raise self._refusal.with_traceback(None)
+        bodies = check_payloads(self.ledger_id, payloads, self._max_payload, explicit=self._window.explicit_ids)
         if not bodies:
             return range(self._window.next_entry, self._window.next_entry)
         future: asyncio.Future[range] = self._loop.create_future()
@@ -266,24 +267,7 @@ class LedgerAppender:
     def _checked(self, payload: Buffer, entry_id: EntryId | None) -> bytes:
         if self._refusal is not None:
             raise self._refusal.with_traceback(None)
-        if type(payload) is not bytes:
-            payload = as_bytes(payload)
-        if len(payload) > self._max_payload:
-            raise EntryTooLarge(self.ledger_id, len(payload), self._max_payload)
-        if entry_id is not None or self._window.explicit_ids:
-            check_entry_id(entry_id, self._window.explicit_ids)
-        return payload
-
-    def _checked_many(self, payloads: Iterable[Buffer]) -> Sequence[bytes]:
-        if self._refusal is not None:
-            raise self._refusal.with_traceback(None)
-        if self._window.explicit_ids:
-            raise InvalidArgument("append_many: this writer was created with explicit_ids=True, append one by one")
-        bodies = all_as_bytes(payloads)
-        largest = max(map(len, bodies), default=0)
-        if largest > self._max_payload:
-            raise EntryTooLarge(self.ledger_id, largest, self._max_payload)
-        return bodies
+        return check_payload(self.ledger_id, payload, entry_id, self._max_payload, explicit=self._window.explicit_ids)
 
     # -- the end ------------------------------------------------------------------------------------------
 
@@ -327,7 +311,7 @@ class LedgerAppender:
         window, error = self._window, None
         try:
             if wait:
-                await self._settle()
+                await wait_settled(window, self._room, self._completions)
             if wait and window.deferred_sync and not window.closed:
                 await force(window, self._services.pool, self._acked_under, self._digest.birth)
             unfinished = LedgerClosed(self.ledger_id, "the writer was closed before this was acknowledged")
@@ -347,23 +331,6 @@ class LedgerAppender:
         if self._finished:
             await self._dispose()
         return self._failure or error
-
-    async def _settle(self) -> None:
-        """Wait until nothing is pending that can still be acknowledged: explicit ids behind a gap cannot."""
-        window, explicit = self._window, self._window.explicit_ids
-        while not window.closed:
-            before_us = self._room.waiting and not explicit
-            if not before_us and window.reachable <= window.pending_head:
-                return
-            future: asyncio.Future[None] = self._loop.create_future()
-            if before_us:
-                self._room.wait((), future)
-            else:
-                self._completions.add(window.reachable, None, future)
-            try:
-                await future
-            except BuckramError:
-                return  # kept as the writer's failure
 
     def resend(self, sends: Sequence[Send]) -> None:
         """From an ensemble change: send these again, and everything from now on to the window's present ensemble."""
