@@ -25,6 +25,15 @@ from buckram.types import (
 )
 
 Notify = Callable[[], None]
+Deliver = Callable[[Notify], None]
+"""Hands a notification of a change in the metadata store to its session. It is called inside the change, so that it
+must only schedule the Notify."""
+OnWritten = Callable[[OSError | None], None]
+"""Called on the loop when writes have ended: with None, or with the error of the first that failed."""
+OnRead = Callable[[list[bytes] | OSError], None]
+"""Called when reads have ended, maybe at once: with the bytes of each, or with the error of the first that failed."""
+ProtocolFactory = Callable[[], asyncio.Protocol]
+"""Makes the protocol of a new connection."""
 T = TypeVar("T")
 
 
@@ -32,12 +41,12 @@ class Network(Protocol):
     """TCP or its simulation; transports and protocols are asyncio's own."""
 
     async def connect(
-        self, host: str, port: int, factory: Callable[[], asyncio.Protocol]
+        self, host: str, port: int, factory: ProtocolFactory
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
         """Open a connection; OSError when refused or unreachable. Timeouts belong to the caller."""
         ...
 
-    async def listen(self, host: str, port: int, factory: Callable[[], asyncio.Protocol]) -> Listener:
+    async def listen(self, host: str, port: int, factory: ProtocolFactory) -> Listener:
         """Accept connections; port 0 picks one; OSError when the port is in use."""
         ...
 
@@ -130,8 +139,8 @@ class Disk(Protocol):
         """The blocking form of `write`, for start-up and for jobs that run in `offload`."""
         ...
 
-    def write(self, writes: Sequence[Write], done: Callable[[OSError | None], None], *, sync: bool = True) -> None: ...
-    def read(self, reads: Sequence[Read], done: Callable[[list[bytes] | OSError], None]) -> None: ...
+    def write(self, writes: Sequence[Write], done: OnWritten, *, sync: bool = True) -> None: ...
+    def read(self, reads: Sequence[Read], done: OnRead) -> None: ...
     async def offload(self, job: Callable[[], T]) -> T:
         """Run a blocking job away from the loop; it may use every method of this disk that does not call back.
 

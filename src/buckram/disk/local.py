@@ -26,7 +26,7 @@ from buckram.disk.neighbours import identity_of
 from buckram.disk.speed import Speed
 from buckram.disk.trouble import NO_DESCRIPTOR, explained, explaining
 from buckram.errors import ConfigError
-from buckram.seams import PAGE_BYTES, File, Read, Space, Write
+from buckram.seams import PAGE_BYTES, File, OnRead, OnWritten, Read, Space, Write
 from buckram.types import Buffer
 
 T = TypeVar("T")
@@ -247,7 +247,7 @@ class LocalDisk:
             except OSError as error:
                 raise _sync_failed(error, write.file.path) from error
 
-    def write(self, writes: Sequence[Write], done: Callable[[OSError | None], None], *, sync: bool = True) -> None:
+    def write(self, writes: Sequence[Write], done: OnWritten, *, sync: bool = True) -> None:
         if self._inline and self._in_thread == 0:
             done(self._timed(writes, sync))
             return
@@ -283,7 +283,7 @@ class LocalDisk:
 
     # -- reads and jobs
 
-    def read(self, reads: Sequence[Read], done: Callable[[list[bytes] | OSError], None]) -> None:
+    def read(self, reads: Sequence[Read], done: OnRead) -> None:
         self._reads.read(reads, done)
 
     async def offload(self, job: Callable[[], T]) -> T:

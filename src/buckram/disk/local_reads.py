@@ -7,16 +7,15 @@ import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
 
 from buckram.disk.local_file import STAGING_BYTES, LocalFile, Staging
 from buckram.disk.speed import Speed
 from buckram.disk.trouble import explaining
-from buckram.seams import Read
+from buckram.seams import OnRead, Read
 
-Done = Callable[[list[bytes] | OSError], None]
 LARGE_BYTES = 256 << 10
 """From this size on files opened with direct=True are read past the page cache: its pages cost more than the read."""
 _AT_ONCE_S = 0.002
@@ -33,7 +32,7 @@ class _Small:
 
     __slots__ = ("done", "found", "hinted", "reads")
 
-    def __init__(self, reads: Sequence[Read], found: list[bytes], done: Done) -> None:
+    def __init__(self, reads: Sequence[Read], found: list[bytes], done: OnRead) -> None:
         self.reads, self.found, self.done = reads, found, done
         self.hinted = len(found)
 
@@ -48,7 +47,7 @@ class LocalReads:
         self._small: deque[_Small] = deque()
         self._turn_due: asyncio.AbstractEventLoop | None = None
 
-    def read(self, reads: Sequence[Read], done: Done) -> None:
+    def read(self, reads: Sequence[Read], done: OnRead) -> None:
         """seams.Disk.read."""
         if self._mode == "inline":
             done(self._all(reads))
@@ -118,7 +117,7 @@ class LocalReads:
         if seconds >= _WAITED_S:
             self._speed.took(seconds)
 
-    def _in_thread(self, reads: Sequence[Read], found: list[bytes], done: Done) -> None:
+    def _in_thread(self, reads: Sequence[Read], found: list[bytes], done: OnRead) -> None:
         loop = asyncio.get_running_loop()
 
         def work() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from buckram.disk.crash_model import CrashModel, Inode
-from buckram.seams import File, Read, Space, Write
+from buckram.seams import File, OnRead, OnWritten, Read, Space, Write
 
 T = TypeVar("T")
 
@@ -97,7 +97,7 @@ class MemoryDisk:
                 self.before("sync")
                 inode.sync()
 
-    def write(self, writes: Sequence[Write], done: Callable[[OSError | None], None], *, sync: bool = True) -> None:
+    def write(self, writes: Sequence[Write], done: OnWritten, *, sync: bool = True) -> None:
         try:
             self.write_now(writes, sync=sync)
         except OSError as error:
@@ -108,7 +108,7 @@ class MemoryDisk:
     def read_inode(self, inode: Inode, offset: int, length: int) -> bytes:
         return inode.read(offset, length)
 
-    def read(self, reads: Sequence[Read], done: Callable[[list[bytes] | OSError], None]) -> None:
+    def read(self, reads: Sequence[Read], done: OnRead) -> None:
         try:
             done([one.file.read(one.offset, one.length) for one in reads])
         except OSError as error:

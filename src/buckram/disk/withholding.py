@@ -15,7 +15,7 @@ from pathlib import Path
 
 from buckram.disk.crash_model import sectors
 from buckram.disk.local import LocalDisk, _extend, _shrink
-from buckram.seams import PAGE_BYTES, File, Read, Write
+from buckram.seams import PAGE_BYTES, File, OnRead, Read, Write
 
 EARLY_SHARE = 0.3
 """Of the unsynced writes, and of the changes of names, how many reach the directory before their sync."""
@@ -213,7 +213,7 @@ class WithholdingDisk(LocalDisk):
             os.fdatasync(inode.fd)
             del inode.pending[:count]
 
-    def read(self, reads: Sequence[Read], done: Callable[[list[bytes] | OSError], None]) -> None:
+    def read(self, reads: Sequence[Read], done: OnRead) -> None:
         try:
             found = [one.file.read(one.offset, one.length) for one in reads]
         except OSError as error:

@@ -38,6 +38,8 @@ from buckram.seams import Create, KeyOp, SetValue
 from buckram.types import History, LedgerId
 
 FORMAT, VERSION = "buckram-backup", 1
+OnCount = Callable[[int], None]
+"""Called with a number of keys."""
 _PAGE = 1000
 _BATCH_OPS, _BATCH_BYTES = 40, 256 * 1024
 """etcd takes 128 conditions, and a key that is made has up to three."""
@@ -259,9 +261,7 @@ async def _remove_others(store: TreeStore, wanted: dict[str, bytes]) -> None:
             continue  # gone by itself, or it holds what is bound to a session
 
 
-async def write(
-    store: TreeStore, wanted: dict[str, bytes], progress: Callable[[int], None] = lambda count: None
-) -> None:
+async def write(store: TreeStore, wanted: dict[str, bytes], progress: OnCount = lambda count: None) -> None:
     """Make these keys hold these values; `progress` is told how many more do."""
     now = {one.key: one for one in await everything(store)}
     ops: list[KeyOp] = []

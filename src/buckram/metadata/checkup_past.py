@@ -12,14 +12,15 @@ from buckram.metadata.layout import BRAKES, SUSPECTS, WITNESSES
 from buckram.metadata.store import TreeStore
 from buckram.types import BookieId
 
-Add = Callable[[str, str, str], None]
+AddFinding = Callable[[str, str, str], None]
+"""Called with a key of the metadata store, what is wrong with it, and what to do about it."""
 _SET_RIGHT = (
     "put the newest metadata back, or go on with what is there: `buckram cluster restore FILE` where you have a later "
     "backup, then `buckram cluster accept-restore` and `buckram cluster salvage`"
 )
 
 
-async def examine_past(store: TreeStore, registered: list[BookieId], add: Add) -> int:
+async def examine_past(store: TreeStore, registered: list[BookieId], add: AddFinding) -> int:
     """Name what is wrong; the store's epoch."""
     key = store.layout.history
     try:
@@ -58,7 +59,7 @@ async def examine_past(store: TreeStore, registered: list[BookieId], add: Add) -
     return history.epoch
 
 
-async def _examine_brakes(store: TreeStore, add: Add) -> None:
+async def _examine_brakes(store: TreeStore, add: AddFinding) -> None:
     folder = f"{store.own}/{BRAKES}"
     for name in await store.keys.children(folder):
         node = f"{folder}/{name}"

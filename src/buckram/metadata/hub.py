@@ -6,8 +6,6 @@ each subscription would leave another watch on every registration.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from buckram.seams import KeyStore, KeyValue, Notify
 
 
@@ -39,7 +37,7 @@ class WatchHub:
             watch = self._armed[place] = self._on_change(place)
         return watch
 
-    def _on_change(self, place: tuple[str, str]) -> Callable[[], None]:
+    def _on_change(self, place: tuple[str, str]) -> Notify:
         def changed() -> None:
             self._armed.pop(place, None)
             subscribers = list(self._subscribers)

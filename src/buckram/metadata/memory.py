@@ -23,10 +23,7 @@ from buckram.errors import (
     VersionConflict,
 )
 from buckram.metadata.keys import check_key, check_multi, check_op, check_parent, split
-from buckram.seams import CheckVersion, Create, Delete, KeyOp, KeyValue, Notify, SetValue
-
-Deliver = Callable[[Notify], None]
-"""How a session gets its notifications: called inside the change, must only schedule the Notify."""
+from buckram.seams import CheckVersion, Create, Delete, Deliver, KeyOp, KeyValue, Notify, SetValue
 
 
 @dataclass(slots=True)

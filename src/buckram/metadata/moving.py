@@ -10,7 +10,7 @@ say, not the versions, which begin anew (core/cluster/history).
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from buckram.core.cluster.history import COPYING, GONE, HERE, LEAVING, why_not_accepted
@@ -23,7 +23,7 @@ from buckram.errors import (
     NoSuchKey,
     WrongCluster,
 )
-from buckram.metadata.backup import Kept, counters, everything, set_history, write
+from buckram.metadata.backup import Kept, OnCount, counters, everything, set_history, write
 from buckram.metadata.store import TreeStore
 from buckram.metadata.topology import TOPOLOGY, apache_key
 from buckram.metadata.zookeeper.paths import HEALTH_CHECK_SWITCH, is_special
@@ -49,8 +49,8 @@ async def move(
     source: TreeStore,
     target: TreeStore,
     rng: random.Random,
-    started: Callable[[int], None] = lambda total: None,
-    progress: Callable[[int], None] = lambda count: None,
+    started: OnCount = lambda total: None,
+    progress: OnCount = lambda count: None,
 ) -> Moved:
     """Move the metadata of the cluster at `source` to `target`, an empty place or one where this was interrupted.
 
@@ -219,7 +219,7 @@ def _is_apaches(store: TreeStore, key: str) -> bool:
     return isinstance(store, ZooKeeperStore) and (is_special(name) or name == HEALTH_CHECK_SWITCH)
 
 
-async def _fill(target: TreeStore, wanted: Values, progress: Callable[[int], None]) -> None:
+async def _fill(target: TreeStore, wanted: Values, progress: OnCount) -> None:
     versions = {one.key: one.version for one in await everything(target)}
     folders = {key[:at] for key in wanted for at in range(len(key)) if key[at] == "/"}
     others = [key for key in await _values(target, target) if key not in wanted and key not in folders]

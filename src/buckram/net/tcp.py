@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 from buckram.net import local_sockets
+from buckram.seams import ProtocolFactory
 
 BACKLOG = 1024
 SCRATCH_BYTES = 64 * 1024
@@ -87,7 +87,7 @@ class TcpNetwork:
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
 
     async def connect(
-        self, host: str, port: int, factory: Callable[[], asyncio.Protocol]
+        self, host: str, port: int, factory: ProtocolFactory
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
         loop = asyncio.get_running_loop()
         protocol = factory()
@@ -106,7 +106,7 @@ class TcpNetwork:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         return transport, protocol
 
-    async def listen(self, host: str, port: int, factory: Callable[[], asyncio.Protocol]) -> TcpListener:
+    async def listen(self, host: str, port: int, factory: ProtocolFactory) -> TcpListener:
         loop = asyncio.get_running_loop()
         try:
             server = await loop.create_server(factory, host, port, backlog=BACKLOG, reuse_address=True)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 from buckram.errors import MetadataError, MetadataUnavailable
 from buckram.metadata.etcd.client import CLOSED, EtcdClient
 from buckram.metadata.etcd.places import Places, coded
 from buckram.metadata.etcd.refusals import Refused, translate
+from buckram.seams import Notify
 
 _log = logging.getLogger("buckram.etcd")
 _CLOSE_S = 2.0
@@ -28,7 +28,7 @@ class EtcdSession:
     `lost` is called on the loop after each loss; the session that follows begins with the next change.
     """
 
-    def __init__(self, client: EtcdClient, places: Places, ttl_s: int, lost: Callable[[], None]) -> None:
+    def __init__(self, client: EtcdClient, places: Places, ttl_s: int, lost: Notify) -> None:
         self.ttl_s = ttl_s
         self.lease = 0
         """0 while there is no session."""

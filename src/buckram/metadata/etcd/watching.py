@@ -12,7 +12,6 @@ import base64
 import contextlib
 import logging
 import random
-from collections.abc import Callable
 from typing import Any
 
 from buckram.core.backoff import STORE_WATCH, Delays
@@ -21,7 +20,7 @@ from buckram.metadata.etcd.client import EtcdClient
 from buckram.metadata.etcd.places import Places, Range, coded
 from buckram.metadata.etcd.refusals import Refused
 from buckram.metadata.keys import split
-from buckram.seams import Notify
+from buckram.seams import Deliver, Notify
 
 _log = logging.getLogger("buckram.etcd")
 _IDLE_S = 30.0
@@ -114,7 +113,7 @@ class EtcdWatches:
 class _Folder:
     """Direct children of one key, and its stream of events while somebody watches."""
 
-    def __init__(self, client: EtcdClient, places: Places, folder: str, tell: Callable[[Notify], None]) -> None:
+    def __init__(self, client: EtcdClient, places: Places, folder: str, tell: Deliver) -> None:
         self._client, self._places, self._tell = client, places, tell
         self._folder = folder
         self._range: Range = places.children(folder)

@@ -27,6 +27,10 @@ _SENDS_IN_A_ROW = 32
 """After so many requests the socket is looked at, so that a stream of requests never holds up the answers."""
 
 
+OnResult = Callable[["Result"], None]
+"""Called once with a request's result when it is settled: with a value or an exception."""
+
+
 class Result:
     """kazoo's IAsyncResult without waiting: whoever is linked is called at once, in the thread that sets it.
 
@@ -35,13 +39,13 @@ class Result:
 
     __slots__ = ("_links", "_settled", "exception", "follower", "value")
 
-    def __init__(self, settled: Callable[[Result], None]) -> None:
+    def __init__(self, settled: OnResult) -> None:
         self.value: Any = None
         self.exception: Any = _UNSET
-        self.follower: Callable[[Result], None] | None = None
+        self.follower: OnResult | None = None
         """Who is told on the loop; kazoo_link's matter."""
         self._settled = settled
-        self._links: list[Callable[[Result], None]] = []
+        self._links: list[OnResult] = []
 
     def ready(self) -> bool:
         return self.exception is not _UNSET
@@ -69,7 +73,7 @@ class Result:
             raise self.exception
         return self.value
 
-    def rawlink(self, callback: Callable[[Result], None]) -> None:
+    def rawlink(self, callback: OnResult) -> None:
         # The connection's thread may settle it between these two lines: then the callback runs twice. What is linked
         # here (kazoo's wrappers, which end in set) takes the first call only.
         self._links.append(callback)
@@ -201,9 +205,7 @@ class OneThreadHandler:
     timeout_exception = KazooTimeoutError
     sleep_func = staticmethod(time.sleep)
 
-    def __init__(
-        self, connect_s: float, silence_s: float, on_result: Callable[[Result], None], on_end: Callable[[], None]
-    ) -> None:
+    def __init__(self, connect_s: float, silence_s: float, on_result: OnResult, on_end: Callable[[], None]) -> None:
         self.running = False
         self._connect_s, self._silence_s = connect_s, silence_s
         self._on_result, self._on_end = on_result, on_end

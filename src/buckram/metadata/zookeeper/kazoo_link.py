@@ -18,7 +18,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 
 from buckram.errors import InvalidArgument, MetadataUnavailable
-from buckram.metadata.zookeeper.kazoo_handler import OneThreadHandler, Result
+from buckram.metadata.zookeeper.kazoo_handler import OneThreadHandler, OnResult, Result
 from buckram.metadata.zookeeper.watches import Change
 
 _log = logging.getLogger("buckram.zookeeper")
@@ -30,10 +30,14 @@ _BATCH = 500
 _CHANGES = {change.name: change for change in Change}
 
 
+OnState = Callable[[str, int], None]
+"""Called with kazoo's name of a state, and the session's id (0 without a session)."""
+OnNodeChange = Callable[[str, Change], None]
+"""Called with the path of a watched node, and what happened to it."""
+
+
 class KazooLink:
-    """Calls on the loop: `on_state(state, session)` with kazoo's names of states and the session's id if there is one,
-    `on_change(path, change)` for watched nodes. It connects again by itself, whatever happened.
-    """
+    """Calls `on_state` and `on_change` on the loop. It connects again by itself, whatever happened."""
 
     def __init__(
         self,
@@ -41,8 +45,8 @@ class KazooLink:
         session_timeout_s: float,
         auth: Sequence[tuple[str, str]],
         *,
-        on_state: Callable[[str, int], None],
-        on_change: Callable[[str, Change], None],
+        on_state: OnState,
+        on_change: OnNodeChange,
     ) -> None:
         self._hosts, self._session_timeout_s, self._auth = hosts, session_timeout_s, auth
         self._on_state, self._on_change = on_state, on_change
@@ -51,7 +55,7 @@ class KazooLink:
         self._woken = self._closed = self._refused = False
         self.client = self._start()
 
-    def follow(self, result: Result, done: Callable[[Result], None]) -> None:
+    def follow(self, result: Result, done: OnResult) -> None:
         """`done(result)` on the loop. Say so in the same turn of the loop as the request was made.
 
         The result comes over from kazoo's thread whether or not it has a follower yet. Linked here, one that was
