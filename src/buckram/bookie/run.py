@@ -100,13 +100,20 @@ async def _start_in(directory: str, bookie: Bookie) -> BookieInfo:
 def open_disk(directory: str, mode: str, layer: str = "") -> Disk:
     """The production disk, or for tests the layer that BUCKRAM_DISK names:
 
-    `withhold:SEED` loses or tears unsynced writes when the process is killed, `withhold-nosync:SEED` never syncs.
+    `withhold:SEED` loses or tears unsynced writes when the process is killed, `withhold-nosync:SEED` never syncs;
+    `faults:FILE` fails as the file says.
     """
     if not layer:
         return LocalDisk(directory, mode)
     kind, _, seed = layer.partition(":")
+    if kind == "faults" and seed:
+        from buckram.disk.faulty import FaultyDisk
+
+        return FaultyDisk(directory, seed, mode)
     if kind not in ("withhold", "withhold-nosync") or not seed.isdigit():
-        raise ConfigError(f"{DISK_VARIABLE} = {layer!r}: needs withhold:SEED or withhold-nosync:SEED, or nothing")
+        raise ConfigError(
+            f"{DISK_VARIABLE} = {layer!r}: needs withhold:SEED, withhold-nosync:SEED or faults:FILE, or nothing"
+        )
     from buckram.disk.withholding import WithholdingDisk  # imported only by tests that name it
 
     return WithholdingDisk(directory, int(seed), sync_does_nothing=kind == "withhold-nosync")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 
 from buckram.net.allocator import keep_freed_memory
-from buckram.net.clock import SystemClock
+from buckram.net.clock import process_clock
 from buckram.net.stats import NullStats
 from buckram.net.tcp import TcpNetwork
 from buckram.seams import Runtime, Stats
@@ -14,4 +15,6 @@ from buckram.seams import Runtime, Stats
 def production_runtime(seed: int | None = None, stats: Stats | None = None) -> Runtime:
     """`seed` None: randomness from the operating system. `stats` None: none are kept."""
     keep_freed_memory()
-    return Runtime(TcpNetwork(), SystemClock(), random.Random(seed), stats if stats is not None else NullStats())
+    return Runtime(
+        TcpNetwork(), process_clock(os.environ), random.Random(seed), stats if stats is not None else NullStats()
+    )

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench.wire import NoWire, Wire
+
+from buckram.chaos.wire import Link, NoWire, Wire
 
 ROOT = Path(__file__).parents[2]
 DELAY_US = 2000
@@ -105,3 +106,23 @@ def test_a_machine_that_ends_and_comes_back_is_reached_again() -> None:
                 assert server.stdout is not None
                 assert server.stdout.readline() == "up\n"
                 subprocess.run([*wire.launcher(11), sys.executable, "-c", reach], cwd=ROOT, check=True, timeout=60)
+
+
+def test_a_link_that_is_cut_in_one_direction_loses_what_goes_that_way() -> None:
+    answer = (
+        "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('0.0.0.0', 9000));"
+        "print('up', flush=True); print(s.recvfrom(99)[0].decode(), flush=True)"
+    )
+    send = (
+        "import socket, sys; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM);"
+        "s.sendto(sys.argv[1].encode(), ('10.77.0.12', 9000))"
+    )
+    with Wire(100) as wire:
+        command = [*wire.launcher(12), sys.executable, "-c", answer]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
+            assert server.stdout is not None
+            assert server.stdout.readline() == "up\n"
+            wire.set_links([Link(11, 12, loss=1.0), Link(12, 11, delay_us=1000)])
+            for source, word in ((11, "cut"), (13, "whole")):
+                subprocess.run([*wire.launcher(source), sys.executable, "-c", send, word], cwd=ROOT, check=True)
+            assert server.stdout.readline() == "whole\n"

@@ -4,10 +4,10 @@ Each machine has a network of its own with one device, 10.77.0.N, and nothing el
 machines reach each other by TCP alone, and find no Unix socket of each other. The devices are TUN devices whose packets
 come to this program, which hands each to the machine that it is for when it is due. So it needs no module of the kernel
 that delays packets, and no address of the network outside. Packets may be as large as the system makes them (64 KB), as
-with a network card that cuts them itself; none is lost and no speed is limited.
+with a network card that cuts them itself; no speed is limited, and a packet is lost only where `set_links` says so.
 
-`python -m bench.wire SOCKET DELAY_US` carries packets; `python -m bench.wire join SOCKET N -- COMMAND...` becomes a
-process of machine N. Root, or the right to make user namespaces, is needed.
+`python -m buckram.chaos.wire SOCKET DELAY_US` carries packets; with `join SOCKET N -- COMMAND...` for arguments it
+becomes a process of machine N. Root, or the right to make user namespaces, is needed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import json
 import os
+import random
 import select
 import socket
 import struct
@@ -24,7 +26,9 @@ import sys
 import tempfile
 import time
 from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 DELAY_US = 500
 """Each way; a round trip takes twice that."""
@@ -38,7 +42,7 @@ SIOCSIFADDR, SIOCSIFNETMASK, SIOCSIFMTU, SIOCSIFFLAGS, SIOCSIFTXQLEN = 0x8916, 0
 IFF_UP, IFF_RUNNING = 0x1, 0x40
 HEADER = 10
 """Of a packet: how it is to be cut and where its checksum goes (struct virtio_net_hdr)."""
-DESTINATION = HEADER + 16
+SOURCE, DESTINATION = HEADER + 12, HEADER + 16
 PACKET = 65536 + HEADER
 MTU = 1500
 AT_ONCE = 64
@@ -47,6 +51,15 @@ AT_ONCE = 64
 
 class NoWire(RuntimeError):
     """Network namespaces or TUN devices are not allowed here; says what is missing."""
+
+
+class Link(NamedTuple):
+    """How packets fare from one machine to another: the share that is lost (1.0: a partition), and a further delay."""
+
+    source: int
+    target: int
+    loss: float = 0.0
+    delay_us: int = 0
 
 
 def address(machine: int) -> str:
@@ -63,7 +76,7 @@ class Wire:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Wire:
-        command = [sys.executable, "-m", "bench.wire", str(self.control), str(self.delay_us)]
+        command = [sys.executable, "-m", "buckram.chaos.wire", str(self.control), str(self.delay_us)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         assert self._process.stdout is not None
         if self._process.stdout.readline() != b"ready\n":
@@ -81,13 +94,20 @@ class Wire:
             self.control.unlink(missing_ok=True)
             self._folder.rmdir()
 
+    def set_links(self, links: Iterable[Link]) -> None:
+        """Replace what is wrong with the network: these links, each in one direction, and no other."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(list(links)).encode() + b"\n")
+        self._process.stdin.flush()
+
     @property
     def pid(self) -> int:
         return self._process.pid if self._process is not None else 0
 
     def launcher(self, machine: int) -> list[str]:
         """What stands before a command that is to run on this machine."""
-        return [sys.executable, "-m", "bench.wire", "join", str(self.control), str(machine), "--"]
+        return [sys.executable, "-m", "buckram.chaos.wire", "join", str(self.control), str(machine), "--"]
 
 
 # -- a process that becomes one of another machine ---------------------------------------------------------------------
@@ -147,21 +167,36 @@ class Carrier:
         self._control, self._delay_s = control, delay_s
         self._devices: dict[bytes, int] = {}
         self._due: deque[tuple[float, int, bytes]] = deque()
+        self._links: dict[bytes, Link] = {}
+        """What is wrong, by the addresses of source and target."""
+        self._said = b""
+        self._rng = random.Random(0)
 
     def run(self) -> None:
-        """Until standard input ends."""
+        """Until standard input ends. A line of it says what is wrong with the network from now on."""
         while True:
             wait = max(0.0, self._due[0][0] - time.monotonic()) if self._due else None
             # Not poll(), whose clock ticks in whole milliseconds.
             readable, _, _ = select.select([0, self._control, *self._devices.values()], [], [], wait)
-            if 0 in readable:
+            if 0 in readable and not self._listen():
                 return
             for ready in readable:
                 if ready is self._control:
                     self._accept()
-                elif isinstance(ready, int):
+                elif isinstance(ready, int) and ready != 0:
                     self._take(ready)
             self._deliver()
+
+    def _listen(self) -> bool:
+        """Take what standard input says; False at its end."""
+        more = os.read(0, 65536)
+        *lines, self._said = (self._said + more).split(b"\n")
+        if lines:
+            links = [Link(*one) for one in json.loads(lines[-1])]
+            self._links = {
+                socket.inet_aton(address(one.source)) + socket.inet_aton(address(one.target)): one for one in links
+            }
+        return bool(more)
 
     def _accept(self) -> None:
         connection, _ = self._control.accept()
@@ -180,12 +215,24 @@ class Carrier:
             for _ in range(AT_ONCE):
                 packet = os.read(device, PACKET)
                 target = self._devices.get(packet[DESTINATION : DESTINATION + 4])
-                if target is not None:
-                    self._due.append((due, target, packet))
+                if target is None:
+                    continue
+                if self._links and (link := self._links.get(packet[SOURCE : SOURCE + 8])) is not None:
+                    if self._rng.random() >= link.loss:
+                        self._delay(due + link.delay_us / 1e6, target, packet)
+                    continue
+                self._delay(due, target, packet)
         except BlockingIOError:
             pass
         except OSError:  # its last process has ended
             self._forget(device)
+
+    def _delay(self, due: float, target: int, packet: bytes) -> None:
+        """Keep the packets on their way in the order in which they are due."""
+        at = len(self._due)
+        while at > 0 and self._due[at - 1][0] > due:
+            at -= 1
+        self._due.insert(at, (due, target, packet))
 
     def _deliver(self) -> None:
         due, now = self._due, time.monotonic()
@@ -204,7 +251,7 @@ class Carrier:
 def main() -> None:
     if sys.argv[1] == "join":
         control, machine, mark, *command = sys.argv[2:]
-        assert mark == "--", "python -m bench.wire join SOCKET N -- COMMAND..."
+        assert mark == "--", "python -m buckram.chaos.wire join SOCKET N -- COMMAND..."
         try:
             join(control, int(machine))
         except NoWire as error:
@@ -213,7 +260,8 @@ def main() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
         listening.bind(sys.argv[1])
         listening.listen(16)
-        print("ready", flush=True)
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
         Carrier(listening, int(sys.argv[2]) / 1e6).run()
 
 
