@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from buckram.client.client import Client
 from buckram.client.maintain.entry_lists import lists_all
 from buckram.client.maintain.recover import recover_ledger
-from buckram.client.maintain.repair import repair_ledger
+from buckram.client.maintain.repair import fill_in, repair_ledger
 from buckram.client.maintain.repair_report import EntriesWithoutCopy, NoFreeBookie
 from buckram.client.read.open import digest_of
 from buckram.client.read.replicas import ask
@@ -33,6 +33,7 @@ from buckram.errors import (
     InvalidArgument,
     MalformedRecord,
     NoSuchLedger,
+    ReadFailed,
     RecoveryFailed,
 )
 from buckram.healing.fragment_copy import Copied, FragmentCopy
@@ -237,10 +238,12 @@ class LedgerRepair:
         outcome.copied.bytes += report.bytes_copied
         problems, without = list(report.problems), list[EntryId]()
         if problems and not metadata.closed:
-            # The last one says that an open ledger's end was not looked at. All its members are there: every entry
-            # that was acknowledged has its copies, and the writer or whoever recovers the ledger sees to the rest.
-            # A mark for that would stay for ever where nobody writes or recovers any more.
-            problems.pop()
+            # The last one says that an open ledger's end was not looked at. What is confirmed of it is filled in; the
+            # writer or whoever recovers the ledger sees to the rest. A mark for that would stay for ever where nobody
+            # writes or recovers any more.
+            not_looked_at = problems.pop()
+            if not await self._fill_open(ledger):
+                outcome.reasons.append(Reason(Why.WRITER_LIVES, not_looked_at))
         for problem in problems:
             if isinstance(problem, EntriesWithoutCopy):
                 without += problem.entries
@@ -250,6 +253,26 @@ class LedgerRepair:
         if without:
             digest = digest_of(ledger, metadata, metadata.password or b"", None)
             outcome.reasons += await reasons_for(self._services, ledger, metadata, digest, without)
+
+    async def _fill_open(self, ledger: LedgerId) -> bool:
+        """Copy what is confirmed of an open last fragment to those of its members that lack it; whether they have all.
+
+        Then nothing has to wait for its end: what follows the LAC is written by its writer or by recovery.
+        """
+        versioned = await self._services.store.read_ledger(ledger)
+        metadata = versioned.metadata
+        members = dict.fromkeys(metadata.last_fragment.ensemble)
+        if metadata.closed or any(self._services.bookies.info(bookie) is None for bookie in members):
+            return False
+        password, kind = metadata.password or b"", metadata.digest_type
+        try:
+            async with self._client.open(ledger, password=password, digest=kind) as reader:
+                confirmed = reader.last_confirmed
+        except ReadFailed:
+            return False
+        digest = digest_of(ledger, metadata, password, kind)
+        key = master_key(password)
+        return await fill_in(self._services, ledger, versioned, digest, key, list(members), confirmed=confirmed)
 
 
 def _no_bookie(lost: Collection[BookieId]) -> Reason:

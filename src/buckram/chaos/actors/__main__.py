@@ -1,0 +1,49 @@
+"""One actor until SIGTERM: writes or reads and records what it saw.
+
+`python -m buckram.chaos.actors ROLE --metadata URI --history FILE --name NAME --seed N`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import signal
+from pathlib import Path
+
+from buckram.chaos.actors.ledgers import read_ledgers, recover_ledgers, write_ledgers
+from buckram.chaos.actors.stage import Role, Stage
+from buckram.chaos.actors.streams import read_streams, write_streams
+from buckram.chaos.history import Recorder
+
+ROLES: dict[str, Role] = {
+    "ledger-writer": write_ledgers,
+    "ledger-reader": read_ledgers,
+    "recoverer": recover_ledgers,
+    "stream-writer": write_streams,
+    "stream-reader": read_streams,
+}
+
+
+async def _act(role: Role, stage: Stage) -> None:
+    loop, work = asyncio.get_running_loop(), asyncio.ensure_future(role(stage))
+    loop.add_signal_handler(signal.SIGTERM, stage.stop.set)
+    await work
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("role", choices=ROLES)
+    parser.add_argument("--metadata", required=True)
+    parser.add_argument("--history", type=Path, required=True)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    options = parser.parse_args()
+    recorder = Recorder(options.history, options.name)
+    rng = random.Random(f"{options.name} {options.seed}")
+    asyncio.run(_act(ROLES[options.role], Stage(options.metadata, options.name, options.history, recorder, rng)))
+    recorder.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""Actors of ledgers: one writes ledger after ledger, one tails what others write, one recovers and deletes."""
+
+from __future__ import annotations
+
+import asyncio
+
+from buckram.chaos.actors.stage import MARK, Stage
+from buckram.chaos.payloads import entry_payload
+from buckram.client.client import Client
+from buckram.client.write.writer import Writer
+from buckram.errors import BuckramError, NoSuchLedger
+from buckram.types import LedgerId
+
+SHAPES = ("3/3/2", "3/2/2", "4/3/2", "3/3/3")
+_ENTRIES = (1, 30, 400, 3000)
+_IN_FLIGHT = 4
+
+
+async def write_ledgers(stage: Stage) -> None:
+    """Write ledgers of all shapes and lengths. Most are closed, some are left open as a crash would leave them."""
+    while not stage.stop.is_set():
+        async with stage.client() as client:
+            while not stage.stop.is_set():
+                await _one_ledger(stage, client)
+
+
+async def _one_ledger(stage: Stage, client: Client) -> None:
+    rng, record = stage.rng, stage.recorder.record
+    shape = rng.choice(SHAPES)
+    writer = await client.create(ensemble=shape, custom_metadata={MARK: stage.name})
+    ledger = writer.ledger_id
+    record("created", ledger=ledger, shape=shape)
+    try:
+        await _append(stage, writer, rng.choice(_ENTRIES))
+        if rng.random() < 0.1:
+            await writer.abandon()
+            record("abandoned", ledger=ledger, pushed=writer.last_pushed)
+            return
+        await writer.close()
+    except BuckramError as error:
+        record("failed", ledger=ledger, pushed=writer.last_pushed, what=type(error).__name__, text=str(error)[:200])
+        await stage.pause(0.2)
+        return
+    record("closed", ledger=ledger, last=writer.last_confirmed, length=writer.length)
+
+
+async def _append(stage: Stage, writer: Writer, entries: int) -> None:
+    """Append in batches, several in flight; each acknowledgement is recorded as its range of ids."""
+    ledger, following = writer.ledger_id, 0
+    flight: list[asyncio.Task[range]] = []
+
+    async def settle() -> None:
+        ids = await flight.pop(0)
+        stage.recorder.record("acked", ledger=ledger, first=ids.start, last=ids.stop - 1)
+
+    try:
+        while following < entries and not stage.stop.is_set():
+            count = min(stage.rng.choice((1, 5, 40)), entries - following)
+            batch = [entry_payload(ledger, entry) for entry in range(following, following + count)]
+            stage.recorder.record("sent", ledger=ledger, last=following + count - 1)
+            flight.append(asyncio.ensure_future(writer.append_many(batch)))
+            following += count
+            await asyncio.sleep(0)  # so that the batch gets its ids before the next one
+            if len(flight) >= _IN_FLIGHT:
+                await settle()
+            await stage.pause(0.01)
+        while flight:
+            await settle()
+    finally:
+        for task in flight:
+            task.cancel()
+        await asyncio.gather(*flight, return_exceptions=True)
+
+
+async def _choose(stage: Stage, client: Client) -> LedgerId | None:
+    """One of the newest ledgers of actors."""
+    newest = [ledger async for ledger in client.list()][-12:]
+    stage.rng.shuffle(newest)
+    for ledger in newest:
+        try:
+            if MARK in (await client.metadata(ledger)).custom_metadata:
+                return ledger
+        except NoSuchLedger:
+            continue
+    await stage.pause(0.3)
+    return None
+
+
+async def read_ledgers(stage: Stage) -> None:
+    """Tail ledgers that others write, and check every entry at once."""
+    while not stage.stop.is_set():
+        async with stage.client() as client:
+            while not stage.stop.is_set():
+                if (ledger := await _choose(stage, client)) is not None:
+                    await _tail(stage, client, ledger)
+
+
+async def _tail(stage: Stage, client: Client, ledger: LedgerId) -> None:
+    """Up to five seconds of it. `lac` is what the reader called readable at the end."""
+    following, ended, wrong = 0, False, ""
+    try:
+        async with client.open(ledger) as reader:
+            tail = reader.tail()
+            try:
+                async with asyncio.timeout(5.0):
+                    while not wrong and not stage.stop.is_set():
+                        entries = await tail.next_chunk()
+                        if not entries:
+                            ended = True
+                            break
+                        for entry in entries:
+                            if entry.entry_id != following or entry.payload != entry_payload(ledger, following):
+                                wrong = f"entry {entry.entry_id} where {following} was expected: {entry.payload[:60]!r}"
+                                break
+                            following += 1
+            except TimeoutError:
+                pass
+            lac = reader.last_confirmed
+    except NoSuchLedger:
+        stage.recorder.record("gone", ledger=ledger)
+        return
+    stage.recorder.record("read", ledger=ledger, last=following - 1, lac=lac, ended=ended, wrong=wrong)
+
+
+async def recover_ledgers(stage: Stage) -> None:
+    """Recover ledgers under their writers now and then, open many closed ones, and delete a few."""
+    while not stage.stop.is_set():
+        async with stage.client() as client:
+            while not stage.stop.is_set():
+                await stage.pause(stage.rng.random() * 3)
+                ledger = await _choose(stage, client)
+                if ledger is None or stage.stop.is_set():
+                    continue
+                try:
+                    await _recover(stage, client, ledger)
+                except NoSuchLedger:
+                    stage.recorder.record("gone", ledger=ledger)
+
+
+async def _recover(stage: Stage, client: Client, ledger: LedgerId) -> None:
+    stage.recorder.record("recovers", ledger=ledger)
+    async with client.recover(ledger) as reader:
+        stage.recorder.record("recovered", ledger=ledger, last=reader.last_confirmed, length=reader.length)
+    if stage.rng.random() < 0.1:
+        stage.recorder.record("deletes", ledger=ledger)
+        await client.delete(ledger)
+        stage.recorder.record("deleted", ledger=ledger)

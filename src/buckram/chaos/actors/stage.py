@@ -1,0 +1,51 @@
+"""What every actor has: the cluster's URI, a name, a history, random numbers, and when to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from buckram.chaos.history import Recorder
+from buckram.client.client import Client, connect
+from buckram.errors import BuckramError
+
+STREAMS = ("one", "two")
+MARK = "chaos"
+"""Custom metadata of ledgers that actors made; its value is the actor's name."""
+
+
+@dataclass
+class Stage:
+    """`stop` is set by SIGTERM: what was begun is ended properly then."""
+
+    uri: str
+    name: str
+    history: Path
+    recorder: Recorder
+    rng: random.Random
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def pause(self, seconds: float) -> None:
+        """Wait, but not beyond the end."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.stop.wait()
+
+    @contextlib.asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        """A client; errors of the cluster end the block, are recorded and go no further."""
+        try:
+            async with connect(self.uri) as client:
+                yield client
+        except BuckramError as error:
+            self.recorder.record("error", what=type(error).__name__, text=str(error)[:300])
+            await self.pause(0.2 + self.rng.random())
+
+
+Role: TypeAlias = Callable[[Stage], Coroutine[Any, Any, None]]
+"""What an actor does from beginning to end."""

@@ -1,0 +1,167 @@
+"""The cluster under test: a metadata server, bookies, healers and actors, all real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from buckram.chaos.network import FIRST_ACTOR, FIRST_BOOKIE, FIRST_HEALER, METADATA, Network
+from buckram.chaos.plan import Plan
+from buckram.chaos.processes import PYTHON, Child, ProcessFailed, clean_environment
+from buckram.disk.faulty import DiskFaults
+from buckram.net.clock import OFFSET_VARIABLE
+
+ACTORS = (
+    ("w1", "ledger-writer"),
+    ("w2", "ledger-writer"),
+    ("r1", "ledger-reader"),
+    ("c1", "recoverer"),
+    ("s1", "stream-writer"),
+    ("s2", "stream-writer"),
+    ("t1", "stream-reader"),
+)
+DELAY_S = 3
+"""A bookie counts as lost after so long."""
+_PORT = 3181
+
+
+class Cluster:
+    """`folder` gets the data, logs and histories of all processes. Use `running`."""
+
+    def __init__(self, plan: Plan, net: Network, folder: Path) -> None:
+        self.plan, self.net, self.folder = plan, net, folder
+        for part in ("logs", "history", "data", "faults"):
+            (folder / part).mkdir(parents=True, exist_ok=True)
+        self.uri = ""
+        self.metadata: Child | None = None
+        self.bookies: list[Child] = []
+        self.actors: list[Child] = []
+        self.healers: list[Child] = []
+        self.lost: list[str] = []
+        """Bookies that are gone for good."""
+        self._made = 0
+        self._fault_number = 0
+
+    # -- beginning and end
+
+    def start(self) -> None:
+        self._start_metadata()
+        self.command("cluster", "init")
+        for _ in range(self.plan.bookies):
+            self.add_bookie()
+        self.command("autorecovery", "delay", f"{DELAY_S}s")
+        for number in range(2):
+            self.healers.append(self._buckram(f"h{number + 1}", FIRST_HEALER + number, "autorecovery", "run"))
+        for number, (name, role) in enumerate(ACTORS):
+            self.actors.append(self._actor(name, role, FIRST_ACTOR + number))
+        for child in (*self.healers, *self.actors):
+            child.start()
+
+    def everybody(self) -> list[Child]:
+        servers = [] if self.metadata is None else [self.metadata]
+        return [*self.actors, *self.healers, *self.bookies, *servers]
+
+    def kill_all(self) -> None:
+        for child in self.everybody():
+            child.kill()
+
+    def add_bookie(self) -> Child:
+        """One more, empty, under a new id."""
+        self._made += 1
+        name = f"b{self._made}"
+        machine = FIRST_BOOKIE + self._made
+        host, port = self.net.host(machine), 0 if self.net.wire is None else _PORT
+        data, control = self.folder / "data" / name, self.folder / "faults" / f"{name}.json"
+        # Every second one loses what it did not sync when it is killed; the others have a disk that fails on demand.
+        layer = f"withhold:{self.plan.seed * 100 + self._made}" if self._made % 2 else f"faults:{control}"
+        child = self._buckram(
+            name, machine, "bookie", "run", "--data", str(data), "--host", host, "--port", str(port), "--id", name
+        )
+        child.ready, child.environment = True, {**child.environment, "BUCKRAM_DISK": layer}
+        child.start()
+        self.bookies.append(child)
+        return child
+
+    def lose_bookie(self, child: Child) -> None:
+        """It never comes back, nor does its data."""
+        child.kill()
+        self.bookies.remove(child)
+        self.lost.append(child.name)
+        shutil.rmtree(self.folder / "data" / child.name)
+
+    # -- for faults
+
+    def fails_on_demand(self) -> list[Child]:
+        """Bookies whose disks take orders."""
+        return [child for child in self.bookies if "faults:" in child.environment["BUCKRAM_DISK"]]
+
+    def set_disk(self, child: Child, *, full: bool = False, writes: int = 0, syncs: int = 0, reads: int = 0) -> None:
+        self._fault_number += 1
+        faults = DiskFaults(self._fault_number, full, writes, syncs, reads)
+        faults.save(self.folder / "faults" / f"{child.name}.json")
+
+    def set_clock(self, child: Child, offset_s: float) -> None:
+        Path(child.environment[OFFSET_VARIABLE]).write_text(str(offset_s))
+
+    # -- inside
+
+    def command(self, *words: str, within_s: float = 60.0) -> str:
+        """Run `buckram WORDS` here and return what it prints. ProcessFailed when it fails."""
+        done = subprocess.run(
+            [PYTHON, "-m", "buckram", *words],
+            env={**clean_environment(), **self.net.environment, "BUCKRAM_METADATA": self.uri},
+            capture_output=True,
+            text=True,
+            timeout=within_s,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise ProcessFailed(f"buckram {' '.join(words)} ended with {done.returncode}: {done.stderr[-500:]}")
+        return done.stdout
+
+    def _start_metadata(self) -> None:
+        if self.plan.metadata == "sqlite":
+            self.uri = f"sqlite://{(self.folder / 'data' / 'metadata.db').absolute()}"
+            return
+        host, data = self.net.host(METADATA), self.folder / "data" / self.plan.metadata
+        server = self._child("metadata", METADATA, self.plan.metadata, "run", "--data", str(data), "--host", host)
+        server.command = [*server.command, "--port", "0", "--json"]
+        server.ready = True
+        server.start()
+        server.command = [*server.command[:-2], str(server.said["port"]), "--json"]
+        path = {"zookeeper": "zk://{}/ledgers", "etcd": "etcd://{}/buckram"}[self.plan.metadata]
+        self.uri = path.format(f"{host}:{server.said['port']}")
+        self.metadata = server
+
+    def _buckram(self, name: str, machine: int, *words: str) -> Child:
+        child = self._child(name, machine, *words, "--metadata", self.uri, "--json")
+        child.environment = {**child.environment, "BUCKRAM_HEALING_OPEN_LEDGER_GRACE_S": "5"}
+        return child
+
+    def _child(self, name: str, machine: int, *words: str) -> Child:
+        environment = {**self.net.environment, OFFSET_VARIABLE: str(self.folder / "faults" / f"{name}.clock")}
+        log, launcher = self.folder / "logs" / f"{name}.log", self.net.launcher(machine)
+        return Child(name, machine, [PYTHON, "-m", "buckram", *words], log, launcher, environment)
+
+    def _actor(self, name: str, role: str, machine: int) -> Child:
+        child = self._child(name, machine)
+        history = self.folder / "history" / f"{name}.jsonl"
+        child.command = [
+            *(PYTHON, "-m", "buckram.chaos.actors", role, "--metadata", self.uri),
+            *("--history", str(history), "--name", name, "--seed", str(self.plan.seed)),
+        ]
+        return child
+
+
+@contextlib.contextmanager
+def running(plan: Plan, net: Network, folder: Path) -> Iterator[Cluster]:
+    """A cluster with its actors at work; everything is killed at the end."""
+    cluster = Cluster(plan, net, folder)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.kill_all()

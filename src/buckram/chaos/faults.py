@@ -1,0 +1,158 @@
+"""Faults of a running cluster, by name: each begins, lasts for a while and ends."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from buckram.chaos.cluster import Cluster
+from buckram.chaos.plan import Happening
+from buckram.chaos.processes import Child, ProcessFailed
+from buckram.chaos.wire import Link
+
+_HOUR_S = 3600.0
+
+
+@dataclass
+class Active:
+    """A fault under way: when it ends by itself, and how."""
+
+    happening: Happening
+    ends_at: float
+    end: Callable[[], None]
+
+
+class Faults:
+    """Begins and ends faults; one thread's. `counts` says how often each began, `lasting` what is under way."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.counts: Counter[str] = Counter()
+        self.lasting: list[Active] = []
+
+    def begin(self, happening: Happening, now: float) -> str:
+        """Begin a fault; returns whom it concerns, or "" where there is nobody for it."""
+        rng = random.Random(happening.whom)
+        begun = _BEGIN[happening.fault](self._cluster, rng)
+        if begun is None:
+            return ""
+        whom, end = begun
+        self.counts[happening.fault] += 1
+        self.lasting.append(Active(happening, now + happening.seconds, end))
+        return whom
+
+    def end_due(self, now: float) -> None:
+        for active in [one for one in self.lasting if one.ends_at <= now]:
+            self.lasting.remove(active)
+            active.end()
+        self._restart()
+
+    def end_all(self) -> None:
+        """Everybody runs again, with a whole network, disk and clock."""
+        for active in self.lasting:
+            active.end()
+        self.lasting.clear()
+        self._cluster.net.mend_all()
+        for child in self._cluster.everybody():
+            child.resume()
+        self._restart()
+
+    def _restart(self) -> None:
+        """Start what died of a fault, such as a bookie whose sync failed. One that cannot start yet is tried again."""
+        down = {active.happening.fault for active in self.lasting}
+        for child in reversed(self._cluster.everybody()):
+            if child.running or (down & _KEEP_DOWN):
+                continue
+            try:
+                child.start()
+            except ProcessFailed:
+                continue
+
+
+Begun = tuple[str, Callable[[], None]]
+Begin = Callable[[Cluster, random.Random], Begun | None]
+
+
+def _nothing() -> None:
+    """The end of a fault that ends by itself, when what it stopped is started again."""
+
+
+def _kill(children: Sequence[Child]) -> Begun:
+    for child in children:
+        child.kill()
+    return " ".join(child.name for child in children), _nothing
+
+
+def _pause(child: Child) -> Begun:
+    child.pause()
+    return child.name, child.resume
+
+
+def _writers(cluster: Cluster) -> list[Child]:
+    return [child for child in cluster.actors if child.name[0] in "ws"]
+
+
+def _disk(**faults: int) -> Begin:
+    def begin(cluster: Cluster, rng: random.Random) -> Begun | None:
+        if not (bookies := cluster.fails_on_demand()):
+            return None
+        bookie = rng.choice(bookies)
+        cluster.set_disk(bookie, full="full" in faults, **{k: v for k, v in faults.items() if k != "full"})
+        return bookie.name, lambda: cluster.set_disk(bookie)
+
+    return begin
+
+
+def _links(make: Callable[[int, int], list[Link]]) -> Begin:
+    """A fault of the network between a bookie and all others, or one other."""
+
+    def begin(cluster: Cluster, rng: random.Random) -> Begun | None:
+        if cluster.net.wire is None:
+            return None
+        everybody = cluster.everybody()
+        one = rng.choice(everybody)
+        others = [child for child in everybody if child is not one]
+        if rng.random() < 0.5:
+            others = [rng.choice(others)]
+        links = [link for other in others for link in make(one.machine, other.machine)]
+        cluster.net.add(*links)
+        return f"{one.name} and {' '.join(child.name for child in others)}", lambda: cluster.net.mend(*links)
+
+    return begin
+
+
+def _clock(cluster: Cluster, rng: random.Random) -> Begun:
+    child = rng.choice([*cluster.bookies, *cluster.actors, *cluster.healers])
+    offset_s = rng.choice((-48, -1, 1, 48)) * _HOUR_S * rng.random()
+    cluster.set_clock(child, offset_s)
+    return f"{child.name} by {offset_s:.0f} s", lambda: cluster.set_clock(child, 0.0)
+
+
+def _of_metadata(begin: Callable[[Child], Begun]) -> Begin:
+    return lambda cluster, rng: None if cluster.metadata is None else begin(cluster.metadata)
+
+
+_BEGIN: dict[str, Begin] = {
+    "kill bookie": lambda cluster, rng: _kill([rng.choice(cluster.bookies)]),
+    "kill all bookies": lambda cluster, rng: _kill(cluster.bookies),
+    "pause bookie": lambda cluster, rng: _pause(rng.choice(cluster.bookies)),
+    "pause writer": lambda cluster, rng: _pause(rng.choice(_writers(cluster))),
+    "kill actor": lambda cluster, rng: _kill([rng.choice(cluster.actors)]),
+    "kill healer": lambda cluster, rng: _kill([rng.choice(cluster.healers)]),
+    "pause healer": lambda cluster, rng: _pause(rng.choice(cluster.healers)),
+    "kill metadata": _of_metadata(lambda server: _kill([server])),
+    "pause metadata": _of_metadata(_pause),
+    "full disk": _disk(full=1),
+    "failed write": _disk(writes=1),
+    "failed sync": _disk(syncs=1),
+    "changed bytes": _disk(reads=3),
+    "wrong clock": _clock,
+    "cut off": _links(lambda a, b: [Link(a, b, 1.0), Link(b, a, 1.0)]),
+    "cut in one direction": _links(lambda a, b: [Link(a, b, 1.0)]),
+    "lossy link": _links(lambda a, b: [Link(a, b, 0.1), Link(b, a, 0.1)]),
+    "slow link": _links(lambda a, b: [Link(a, b, 0.0, 50_000), Link(b, a, 0.0, 20_000)]),
+}
+_KEEP_DOWN = {fault for fault in _BEGIN if fault.startswith("kill ")}
+"""While one of these lasts nobody is started again."""

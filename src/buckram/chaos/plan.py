@@ -1,0 +1,87 @@
+"""What happens in a run, drawn from its seed: which faults, when, for how long. Pure.
+
+A run is a row of rounds. In a round faults come one after the other and overlap; at its end all of them end, the
+cluster has to heal, and then one bookie is lost for good. So at no time more copies are lost than it must bear.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+ROUND_S = 45.0
+"""Seconds of faults in a round; healing comes on top."""
+LONGEST_S = 6.0
+AT_ONCE = 3
+
+EVERYWHERE = {
+    "kill bookie": 5,
+    "kill all bookies": 1,
+    "pause bookie": 3,
+    "pause writer": 3,
+    "kill actor": 3,
+    "kill healer": 3,
+    "pause healer": 2,
+    "kill metadata": 2,
+    "pause metadata": 2,
+    "full disk": 2,
+    "failed write": 1,
+    "failed sync": 1,
+    "changed bytes": 2,
+    "wrong clock": 2,
+}
+BETWEEN_MACHINES = {
+    "cut off": 3,
+    "cut in one direction": 3,
+    "lossy link": 2,
+    "slow link": 2,
+}
+OWN_SERVER = {"kill metadata", "pause metadata"}
+"""Only where metadata are in a process of their own."""
+
+
+class Happening(NamedTuple):
+    """A fault: how many seconds after the round's begin, what, for how long, and a number that chooses whom."""
+
+    at_s: float
+    fault: str
+    seconds: float
+    whom: int
+
+
+class Plan(NamedTuple):
+    """A whole run. `lost`: the number that chooses the bookie that is lost for good after each round."""
+
+    seed: int
+    metadata: str
+    bookies: int
+    rounds: tuple[tuple[Happening, ...], ...]
+    lost: tuple[int, ...]
+
+
+def make_plan(seed: int, metadata: str, minutes: float, *, apart: bool, round_s: float = ROUND_S) -> Plan:
+    """The plan of this seed. About a third of `minutes` is left for the end: healing and reading everything."""
+    rng = random.Random(f"chaos {seed}")
+    weights = {**EVERYWHERE, **(BETWEEN_MACHINES if apart else {})}
+    if metadata == "sqlite":
+        weights = {fault: weight for fault, weight in weights.items() if fault not in OWN_SERVER}
+    seconds = min(round_s, minutes * 60 * 0.5)
+    count = max(1, round(minutes * 60 * 0.65 / (seconds + 15)))
+    rounds = tuple(_round(rng, weights, seconds) for _ in range(count))
+    return Plan(seed, metadata, 5, rounds, tuple(rng.randrange(1 << 30) for _ in rounds))
+
+
+def _round(rng: random.Random, weights: dict[str, int], seconds: float) -> tuple[Happening, ...]:
+    names, found, at_s = list(weights), list[Happening](), rng.random() * 2
+    while at_s < seconds:
+        fault = rng.choices(names, list(weights.values()))[0]
+        lasts = min(LONGEST_S, 0.2 + rng.random() ** 2 * LONGEST_S)
+        if _under_way(found, at_s) < AT_ONCE:
+            found.append(Happening(round(at_s, 3), fault, round(lasts, 3), rng.randrange(1 << 30)))
+        at_s += rng.expovariate(0.6)
+    return tuple(found)
+
+
+def _under_way(found: Sequence[Happening], at_s: float) -> int:
+    return sum(one.at_s + one.seconds > at_s for one in found)

@@ -1,0 +1,96 @@
+"""Histories of ledgers against the state at the end: rules S1 to S14 and M10. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from buckram.chaos.history import Event
+from buckram.chaos.verdict.report import Report
+from buckram.chaos.verdict.state import LedgerState, State
+from buckram.types import LedgerId
+
+
+@dataclass
+class Told:
+    """What actors said of a ledger, each list in the order of time."""
+
+    acked: list[Event] = field(default_factory=list)
+    sent: list[Event] = field(default_factory=list)
+    ends: list[Event] = field(default_factory=list)
+    """Closed or recovered: the last entry and the length that its handle reported."""
+    failed: list[Event] = field(default_factory=list)
+    reads: list[Event] = field(default_factory=list)
+    deletes: list[Event] = field(default_factory=list)
+    deleted: list[Event] = field(default_factory=list)
+
+
+_LISTS = {
+    "acked": "acked",
+    "sent": "sent",
+    "closed": "ends",
+    "recovered": "ends",
+    "failed": "failed",
+    "read": "reads",
+    "deletes": "deletes",
+    "deleted": "deleted",
+}
+
+
+def judge_ledgers(events: Sequence[Event], state: State, report: Report) -> None:
+    told: dict[LedgerId, Told] = defaultdict(Told)
+    for event in events:
+        if (name := _LISTS.get(event["event"])) is not None and "ledger" in event:
+            getattr(told[event["ledger"]], name).append(event)
+    for ledger, said in sorted(told.items()):
+        _judge_handles(ledger, said, report)
+        found = state.ledgers.get(ledger)
+        if found is not None:
+            _judge_end(ledger, said, found, report)
+        else:
+            report.check("S3", bool(said.deletes) or not said.acked, f"ledger {ledger} is gone and nobody deleted it")
+
+
+def _judge_handles(ledger: LedgerId, said: Told, report: Report) -> None:
+    following, failed_at = 0, min((event["at"] for event in said.failed), default=float("inf"))
+    for event in said.acked:
+        report.check("S8", event["first"] == following, f"ledger {ledger}: {event['first']} acked, not {following}")
+        report.check("S8", event["at"] <= failed_at, f"ledger {ledger}: {event['first']} acked after a failure")
+        following = event["last"] + 1
+    ends = {(event["last"], event["length"]) for event in said.ends}
+    if said.ends:
+        report.check("S2", len(ends) == 1, f"ledger {ledger}: reported ends (last entry, length) {sorted(ends)}")
+    for event in said.reads:
+        report.check("S14", not event["wrong"], f"ledger {ledger}: {event['actor']} read {event['wrong']}")
+    if said.deleted:
+        after = [event["last"] for event in said.acked if event["at"] > said.deleted[0]["at"]]
+        # An acknowledgement is recorded a moment after it came; what was in flight then was sent before the deletion.
+        sent = max((event["last"] for event in said.sent if event["at"] <= said.deletes[0]["at"]), default=-1)
+        report.check("M10", all(last <= sent for last in after), f"ledger {ledger}: {after} acked after its deletion")
+
+
+def _judge_end(ledger: LedgerId, said: Told, found: LedgerState, report: Report) -> None:
+    name = f"ledger {ledger}"
+    acked = max((event["last"] for event in said.acked), default=-1)
+    sent = max((event["last"] for event in said.sent), default=-1)
+    report.check("S1", acked <= found.last, f"{name}: {acked} was acknowledged, it ends at {found.last}")
+    report.check("S9", found.last <= sent, f"{name}: it ends at {found.last}, only {sent} was sent")
+    for event in said.ends:
+        said_end = (event["last"], event["length"])
+        report.check("S2", said_end == (found.last, found.length), f"{name}: {event['actor']} reported {said_end}")
+    for wrong in found.wrong or [""]:
+        rule = "S13" if "bytes" in wrong else "S6"
+        report.check(rule, not wrong, f"{name}: {wrong}")
+        report.check("S3", not wrong or acked < 0, f"{name}: {wrong}; {acked} was acknowledged")
+    report.check("S13", True, name)
+    for event in said.reads:
+        who = event["actor"]
+        report.check("S14", event["last"] <= found.last, f"{name}: {who} read {event['last']}, it ends at {found.last}")
+        report.check("S12", event["lac"] <= found.last, f"{name}: {who} saw LAC {event['lac']}, end {found.last}")
+        complete = not event["ended"] or event["last"] == found.last
+        report.check("S14", complete, f"{name}: {who} was told the end at {event['last']}, it is {found.last}")
+    firsts = [fragment.first_entry for fragment in found.metadata.fragments]
+    distinct = all(len(set(one.ensemble)) == len(one.ensemble) for one in found.metadata.fragments)
+    ordered = firsts[:1] == [0] and all(a < b for a, b in zip(firsts, firsts[1:], strict=False))
+    report.check("S10", ordered and distinct, f"{name}: fragments {found.metadata.fragments}")

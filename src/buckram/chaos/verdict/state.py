@@ -1,0 +1,136 @@
+"""What the cluster holds, read through the public client and bookie by bookie. Judging it is ledgers.py and streams.py."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from buckram.chaos.actors.stage import MARK, STREAMS
+from buckram.chaos.payloads import entry_payload, producer_of
+from buckram.client.client import Client
+from buckram.client.maintain.audit import ReplicaAuditor
+from buckram.core.ledgers.audit import plan_pieces
+from buckram.errors import NoSuchLedger
+from buckram.healing.overview import Overview, overview
+from buckram.types import BookieId, LedgerId, LedgerMetadata
+
+_PIECE_BYTES = 64 << 20
+
+
+@dataclass
+class LedgerState:
+    """A ledger after it was recovered and read whole. `wrong`: what of it is not as it was written."""
+
+    ledger: LedgerId
+    metadata: LedgerMetadata
+    last: int
+    length: int
+    wrong: list[str] = field(default_factory=list)
+
+
+@dataclass
+class StreamState:
+    """The records of a stream in order: producer and sequence, and each value."""
+
+    stream: str
+    records: list[tuple[str, int]] = field(default_factory=list)
+    values: list[bytes] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+    def digest(self, first: int, stop: int) -> str:
+        """The digest that a reader records for a batch."""
+        whole = hashlib.blake2b(digest_size=8)
+        for value in self.values[first:stop]:
+            whole.update(value)
+        return whole.hexdigest()
+
+
+@dataclass
+class State:
+    """All of it. `copies`: what each bookie holds that is not good, in sentences; `checked`: how many copies are good."""
+
+    ledgers: dict[LedgerId, LedgerState] = field(default_factory=dict)
+    streams: dict[str, StreamState] = field(default_factory=dict)
+    copies: list[str] = field(default_factory=list)
+    checked: int = 0
+
+
+async def lacking(client: Client, lost: Collection[BookieId]) -> tuple[Overview, list[LedgerId]]:
+    """What autorecovery says, and the ledgers whose metadata name a bookie that is gone for good."""
+    found = await overview(client.services.store)
+    naming = []
+    async for ledger in client.list():
+        try:
+            metadata = await client.metadata(ledger)
+        except NoSuchLedger:
+            continue
+        if any(bookie in lost for fragment in metadata.fragments for bookie in fragment.ensemble):
+            naming.append(ledger)
+    return found, naming
+
+
+async def read_state(client: Client) -> State:
+    """Recover and read everything. Raises what the client raises: nothing may be unreadable by now."""
+    state = State()
+    for stream in STREAMS:
+        if await client.namespace().exists(stream):
+            state.streams[stream] = await _read_stream(client, stream)
+    async for ledger in client.list():
+        metadata = await client.metadata(ledger)
+        if MARK in metadata.custom_metadata:
+            state.ledgers[ledger] = await _read_ledger(client, ledger)
+    await _read_copies(client, state)
+    return state
+
+
+async def _read_ledger(client: Client, ledger: LedgerId) -> LedgerState:
+    async with client.recover(ledger) as reader:
+        found = LedgerState(ledger, reader.metadata, reader.last_confirmed, reader.length or 0)
+        following = total = 0
+        async for payloads in reader.payload_chunks():
+            for payload in payloads:
+                if payload != entry_payload(ledger, following):
+                    found.wrong.append(f"entry {following} is {payload[:60]!r}")
+                total += len(payload)
+                following += 1
+        if following != found.last + 1:
+            found.wrong.append(f"{following} entries were read, the last one is {found.last}")
+        if total != found.length:
+            found.wrong.append(f"its payloads have {total} bytes, its metadata says {found.length}")
+        return found
+
+
+async def _read_stream(client: Client, stream: str) -> StreamState:
+    # Whoever opens it as a writer seals what a killed writer left; then everything is readable.
+    async with client.namespace().writer(stream, takeover=True, name="verdict"):
+        pass
+    found = StreamState(stream)
+    async for record in client.namespace().read(stream):
+        value = bytes(record.value or b"")
+        if record.offset != len(found.records):
+            found.wrong.append(f"offset {record.offset} where {len(found.records)} was expected")
+        try:
+            found.records.append(producer_of(value))
+        except ValueError as error:
+            found.wrong.append(f"offset {record.offset}: {error}")
+            found.records.append(("", -1))
+        found.values.append(value)
+    return found
+
+
+async def _read_copies(client: Client, state: State) -> None:
+    """Every copy that metadata names, verified against the digests where it is (S5, S7)."""
+    bookies = await client.services.store.bookies()
+    peers = {bookie: info.address for bookie, info in bookies.everybody()}
+    async with ReplicaAuditor(client.services.runtime, peers) as auditor:
+        async for ledger in client.list():
+            metadata = await client.metadata(ledger)
+            for piece in plan_pieces(ledger, metadata, _PIECE_BYTES):
+                report = await auditor.check(piece)
+                state.checked += report.good
+                if report.state != "good":
+                    state.copies.append(
+                        f"ledger {ledger}, entries {piece.first} to {piece.last} on {piece.bookie}: {report.state}, "
+                        f"{report.missing} missing, {report.damaged} damaged {report.bad[:5]} {report.error}"
+                    )
