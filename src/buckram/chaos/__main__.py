@@ -96,6 +96,7 @@ def _judge(cluster: Cluster, folder: Path, report: Report) -> None:
     for text in state.copies or [""]:
         report.check("S5", not text, text)
     report.checks["S5"] += state.checked
+    report.incomplete = state.incomplete
     for event in events:
         if event["event"] == "would-not-end":
             report.check("ends", False, f"{event['who']} had to be killed")
@@ -114,6 +115,7 @@ def _verdict(plan: Plan, net: Network, folder: Path, report: Report) -> dict[str
         "acked_entries": acked,
         "acked_records": records,
         "checks": dict(report.checks),
+        "entries_with_fewer_copies": report.incomplete,
         "violations": [{"rule": rule, "text": text} for rule, text in report.violations],
         "folder": str(folder),
     }

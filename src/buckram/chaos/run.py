@@ -97,9 +97,7 @@ class Run:
             rows = [f"{one.ledger} {one.state} {one.why}" for one in found.queue[:10]]
             return f"{len(found.queue)} ledgers lack copies: {'; '.join(rows)}"
         if naming:
-            return (
-                f"ledgers {naming[:10]} name one of {', '.join(self._cluster.lost)}, which are lost, and are not marked"
-            )
+            return f"ledgers {naming[:10]} are not marked and name one of the lost {self._cluster.lost}"
         return "" if found.auditor else "there is no auditor"
 
 

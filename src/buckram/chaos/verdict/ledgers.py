@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from buckram.chaos.history import Event
 from buckram.chaos.verdict.report import Report
@@ -92,5 +93,5 @@ def _judge_end(ledger: LedgerId, said: Told, found: LedgerState, report: Report)
         report.check("S14", complete, f"{name}: {who} was told the end at {event['last']}, it is {found.last}")
     firsts = [fragment.first_entry for fragment in found.metadata.fragments]
     distinct = all(len(set(one.ensemble)) == len(one.ensemble) for one in found.metadata.fragments)
-    ordered = firsts[:1] == [0] and all(a < b for a, b in zip(firsts, firsts[1:], strict=False))
+    ordered = firsts[:1] == [0] and all(a < b for a, b in pairwise(firsts))
     report.check("S10", ordered and distinct, f"{name}: fragments {found.metadata.fragments}")

@@ -9,7 +9,7 @@ RULES = {
     "S1": "an acknowledged entry is not beyond the end of its closed ledger",
     "S2": "everybody who closed or recovered a ledger reports the same last entry and length",
     "S3": "every acknowledged entry is read as it was written",
-    "S5": "every entry of a closed ledger has all the copies that its metadata names, after healing",
+    "S5": "every entry of a closed ledger has at least Qa good copies in its write set, and no copy is damaged",
     "S6": "an entry is what its writer appended under that id",
     "S8": "entries of a writer are acknowledged in order, without gaps, and none after its failure",
     "S9": "a closed ledger has no entry that was not sent",
@@ -19,7 +19,7 @@ RULES = {
     "S14": "what a tailing reader got is a part of the ledger's beginning, as it was written",
     "M7": "no ledger names a bookie that was lost for good, after healing",
     "M10": "nothing is acknowledged to a ledger after its deletion",
-    "exactly-once": "every record that a producer sent is in its stream once and in order, and the acknowledged ones are",
+    "exactly-once": "records of a producer are in their stream once and in order, all acknowledged ones among them",
     "offsets": "an acknowledged record is at the offset that its writer was told",
     "follow": "what a reader of a stream got at an offset is what stands there at the end",
     "healed": "every ledger has all its copies again soon after the last fault",
@@ -33,6 +33,8 @@ class Report:
 
     checks: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(RULES, 0)))
     violations: list[tuple[str, str]] = field(default_factory=list)
+    incomplete: int = 0
+    """Entries with at least Qa good copies, but fewer than Qw."""
 
     def check(self, rule: str, holds: bool, text: str) -> None:
         assert rule in RULES, rule

@@ -1,8 +1,9 @@
-"""What the cluster holds, read through the public client and bookie by bookie. Judging it is ledgers.py and streams.py."""
+"""What the cluster holds, read through the public client and bookie by bookie. It is judged elsewhere."""
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -48,12 +49,16 @@ class StreamState:
 
 @dataclass
 class State:
-    """All of it. `copies`: what each bookie holds that is not good, in sentences; `checked`: how many copies are good."""
+    """All of it. `copies`: what is wrong with copies, in sentences; `checked`: how many copies are good.
+
+    `incomplete`: how many entries have fewer than Qw good copies, but Qa.
+    """
 
     ledgers: dict[LedgerId, LedgerState] = field(default_factory=dict)
     streams: dict[str, StreamState] = field(default_factory=dict)
     copies: list[str] = field(default_factory=list)
     checked: int = 0
+    incomplete: int = 0
 
 
 async def lacking(client: Client, lost: Collection[BookieId]) -> tuple[Overview, list[LedgerId]]:
@@ -126,11 +131,18 @@ async def _read_copies(client: Client, state: State) -> None:
     async with ReplicaAuditor(client.services.runtime, peers) as auditor:
         async for ledger in client.list():
             metadata = await client.metadata(ledger)
+            missing: Counter[int] = Counter()
             for piece in plan_pieces(ledger, metadata, _PIECE_BYTES):
                 report = await auditor.check(piece)
                 state.checked += report.good
-                if report.state != "good":
+                missing.update(report.bad)
+                if report.state not in ("good", "missing") or report.missing > len(report.bad):
                     state.copies.append(
                         f"ledger {ledger}, entries {piece.first} to {piece.last} on {piece.bookie}: {report.state}, "
                         f"{report.missing} missing, {report.damaged} damaged {report.bad[:5]} {report.error}"
                     )
+            spare = metadata.write_quorum - metadata.ack_quorum
+            state.incomplete += len(missing)
+            too_few = sorted(entry for entry, count in missing.items() if count > spare)
+            if too_few:
+                state.copies.append(f"ledger {ledger}: entries {too_few[:10]} have fewer than Qa good copies")
