@@ -265,8 +265,8 @@ MUTANTS: dict[str, Mutant] = {
             edited(
                 (
                     f"{_REPAIR}._check",
-                    "        problems.pop()",
-                    "        outcome.reasons.append(Reason(Why.WRITER_LIVES, problems.pop()))",
+                    "if not await self._fill_open(ledger):",
+                    "if True:",
                 )
             ),
             200,
