@@ -15,7 +15,7 @@ export METADATA
 # Spark and the JVM complain about these when a shell sets them for something else.
 unexport SPARK_HOME PYSPARK_SUBMIT_ARGS JAVA_TOOL_OPTIONS JDK_JAVA_OPTIONS PYTHONHOME PYTHONPATH
 
-.PHONY: help setup setup-all run check test test-light lint format bench bench-java soak regenerate check-generated clean
+.PHONY: help setup setup-all run check test test-light lint format bench bench-java chaos soak regenerate check-generated clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r t d; do printf '  make %-16s %s\n' "$$t" "$$d"; done
@@ -64,6 +64,9 @@ bench: $(ALL_STAMP)  ## the standard benchmark suite; resumable, results in benc
 
 bench-java: $(ALL_STAMP)  ## side by side with Apache BookKeeper, 75 minutes; needs a JDK 17 and Maven; resumable, ROWS="one paced_p99" runs some; NET=1 as between machines
 	@NET="$(NET)" $(BIN)/python -m bench.java $(if $(ROWS),$(ROWS),$(if $(NET),,--docs))
+
+chaos: $(ALL_STAMP)  ## five minutes of faults on real processes, then a verdict; METADATA=sqlite, zookeeper or etcd
+	@$(BIN)/python -m buckram.chaos --minutes 5 --metadata $(or $(METADATA),sqlite) $(if $(SEED),--seed $(SEED))
 
 soak: $(ALL_STAMP)  ## the long checks in full; resumable, state in .soak/
 	@$(BIN)/python scripts/soak.py $(CHECKS)

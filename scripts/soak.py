@@ -33,6 +33,9 @@ CHECKS: dict[str, list[str]] = {
     "healing_mutants": [PYTHON, "-m", "buckram.sim", "--healing", "--mutants"],
     "kills_direct": [PYTHON, "-m", "tests.chaos.kills", "--kills", "1000", "--disk", "direct"],
     "kills_buffered": [PYTHON, "-m", "tests.chaos.kills", "--kills", "1000", "--disk", "buffered"],
+    "chaos_sqlite": [PYTHON, "-m", "buckram.chaos", "--minutes", "30", "--metadata", "sqlite"],
+    "chaos_zookeeper": [PYTHON, "-m", "buckram.chaos", "--minutes", "30", "--metadata", "zookeeper"],
+    "chaos_etcd": [PYTHON, "-m", "buckram.chaos", "--minutes", "30", "--metadata", "etcd"],
     "kill_rounds": [PYTHON, "-m", "tests.chaos.rounds", "--rounds", "100", "--resume", str(ROUNDS["kill_rounds"])],
     "stream_rounds": [
         PYTHON,

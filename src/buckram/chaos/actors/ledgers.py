@@ -63,7 +63,7 @@ async def _append(stage: Stage, writer: Writer, entries: int) -> None:
             await asyncio.sleep(0)  # so that the batch gets its ids before the next one
             if len(flight) >= _IN_FLIGHT:
                 await settle()
-            await stage.pause(0.01)
+            await stage.pause(0.04)
         while flight:
             await settle()
     finally:

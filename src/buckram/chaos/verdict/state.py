@@ -135,8 +135,10 @@ async def _read_copies(client: Client, state: State) -> None:
             for piece in plan_pieces(ledger, metadata, _PIECE_BYTES):
                 report = await auditor.check(piece)
                 state.checked += report.good
-                missing.update(report.bad)
-                if report.state not in ("good", "missing") or report.missing > len(report.bad):
+                # The first ones are named; where there are more, all of the piece count as missing here.
+                named = report.missing <= len(report.bad)
+                missing.update(report.bad if named else range(piece.first, piece.last + 1))
+                if report.state not in ("good", "missing"):
                     state.copies.append(
                         f"ledger {ledger}, entries {piece.first} to {piece.last} on {piece.bookie}: {report.state}, "
                         f"{report.missing} missing, {report.damaged} damaged {report.bad[:5]} {report.error}"

@@ -1,0 +1,153 @@
+"""The verdict on histories: one without fault passes every rule, each kind of fault breaks the rule that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from buckram.chaos.history import Event
+from buckram.chaos.payloads import producer_of, record_value
+from buckram.chaos.verdict.ledgers import judge_ledgers
+from buckram.chaos.verdict.report import Report
+from buckram.chaos.verdict.state import LedgerState, State, StreamState
+from buckram.chaos.verdict.streams import judge_streams
+from buckram.types import DigestType, Fragment, LedgerMetadata
+from buckram.types import LedgerState as Kind
+
+
+def _metadata(*fragments: Fragment) -> LedgerMetadata:
+    return LedgerMetadata(
+        ensemble_size=3,
+        write_quorum=3,
+        ack_quorum=2,
+        state=Kind.CLOSED,
+        fragments=fragments,
+        digest_type=DigestType.CRC32C,
+        last_entry=9,
+        length=100,
+    )
+
+
+def _state() -> State:
+    values = [record_value("s1-one", n) for n in range(4)]
+    return State(
+        {1: LedgerState(1, _metadata(Fragment(0, ("a", "b", "c")), Fragment(5, ("a", "b", "d"))), 9, 100)},
+        {"one": StreamState("one", [producer_of(value) for value in values], values)},
+    )
+
+
+def _events(state: State) -> list[Event]:
+    told: list[dict[str, Any]] = [
+        {"event": "sent", "ledger": 1, "last": 9},
+        {"event": "acked", "ledger": 1, "first": 0, "last": 4},
+        {"event": "acked", "ledger": 1, "first": 5, "last": 9},
+        {"event": "closed", "ledger": 1, "last": 9, "length": 100},
+        {"event": "recovered", "ledger": 1, "last": 9, "length": 100},
+        {"event": "read", "ledger": 1, "last": 9, "lac": 9, "ended": True, "wrong": ""},
+        {"event": "appended", "stream": "one", "sequence": 0, "count": 4, "offsets": [0, 4]},
+    ]
+    events = [{"at": float(n), "actor": "s1", **one} for n, one in enumerate(told)]
+    batches = [(0, 3, True), (3, 4, False)]
+    for first, stop, begins in batches:
+        digest = state.streams["one"].digest(first, stop)
+        followed = {"event": "followed", "stream": "one", "offsets": [first, stop], "digest": digest, "wrong": ""}
+        events.append({"at": float(len(events)), "actor": "t1", "begins": begins, **followed})
+    return events
+
+
+def _judge(state: State, events: list[Event]) -> set[str]:
+    report = Report()
+    judge_ledgers(events, state, report)
+    judge_streams(events, state, report)
+    return {rule for rule, _ in report.violations}
+
+
+def test_a_history_without_fault_breaks_no_rule() -> None:
+    state = _state()
+    assert _judge(state, _events(state)) == set()
+
+
+def _set(number: int, **facts: Any) -> Callable[[State, list[Event]], None]:
+    return lambda state, events: events[number].update(facts)
+
+
+def _end(last: int) -> Callable[[State, list[Event]], None]:
+    def change(state: State, events: list[Event]) -> None:
+        state.ledgers[1].last = last
+
+    return change
+
+
+def _wrong(text: str) -> Callable[[State, list[Event]], None]:
+    return lambda state, events: state.ledgers[1].wrong.append(text)
+
+
+def _fragments(*fragments: Fragment) -> Callable[[State, list[Event]], None]:
+    def change(state: State, events: list[Event]) -> None:
+        state.ledgers[1].metadata = _metadata(*fragments)
+
+    return change
+
+
+def _deleted(state: State, events: list[Event]) -> None:
+    late = {"ledger": 1, "actor": "c1"}
+    events += [{"event": "deletes", "at": 2.5, **late}, {"event": "deleted", "at": 2.6, **late}]
+    events += [{"event": "sent", "at": 2.7, "last": 12, **late}]
+    events += [{"event": "acked", "at": 2.8, "first": 10, "last": 12, **late}]
+    del state.ledgers[1]
+
+
+def _gone(state: State, events: list[Event]) -> None:
+    del state.ledgers[1]
+
+
+def _failed(state: State, events: list[Event]) -> None:
+    events.append({"event": "failed", "ledger": 1, "at": 1.5, "actor": "w1"})
+
+
+def _records(change: Callable[[StreamState], None]) -> Callable[[State, list[Event]], None]:
+    return lambda state, events: change(state.streams["one"])
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        (_end(8), "S1"),
+        (_set(4, last=8), "S2"),
+        (_set(3, length=99), "S2"),
+        (_gone, "S3"),
+        (_wrong("entry 3 is b'x'"), "S6"),
+        (_wrong("its payloads have 5 bytes"), "S13"),
+        (_set(2, first=6), "S8"),
+        (_failed, "S8"),
+        (_set(0, last=8), "S9"),
+        (_fragments(Fragment(0, ("a", "b", "b"))), "S10"),
+        (_fragments(Fragment(1, ("a", "b", "c"))), "S10"),
+        (_set(5, lac=10), "S12"),
+        (_set(5, wrong="entry 3"), "S14"),
+        (_set(5, last=7), "S14"),
+        (_deleted, "M10"),
+        (_records(lambda stream: stream.records.reverse()), "exactly-once"),
+        (_records(lambda stream: stream.records.pop()), "exactly-once"),
+        (_records(lambda stream: stream.records.append(("s1-one", 3))), "exactly-once"),
+        (_set(6, offsets=[1, 5]), "offsets"),
+        (_set(8, offsets=[2, 3]), "follow"),
+        (_set(7, digest="00"), "follow"),
+    ],
+)
+def test_a_fault_in_a_history_breaks_its_rule(change: Callable[[State, list[Event]], None], rule: str) -> None:
+    state = _state()
+    events = _events(state)
+    change(state, events)
+    assert rule in _judge(state, sorted(events, key=lambda event: event["at"]))
+
+
+def test_a_changed_record_is_no_record() -> None:
+    value = record_value("s1-one", 5)
+    assert producer_of(value) == ("s1-one", 5)
+    with pytest.raises(ValueError, match="is changed"):
+        producer_of(value[:-1] + b"!")
+    with pytest.raises(ValueError, match="no record"):
+        producer_of(b"something else")
