@@ -68,7 +68,7 @@ async def test_each_part_counts_what_it_holds(tmp_path: Path) -> None:
     disk.close()
 
 
-async def test_who_asks_is_told_and_nobody_else(tmp_path: Path) -> None:
+async def test_memory_use_is_sent_only_on_request(tmp_path: Path) -> None:
     async with running(tmp_path, metadata=await memory_metadata(), bookie_id="one") as kit:
         wire = await with_entries(kit, 3, 3)
         plain = await wire.call(GetBookieInfo())

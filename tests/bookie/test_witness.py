@@ -113,7 +113,7 @@ async def test_an_idle_bookie_writes_nothing(tmp_path: Path) -> None:
                 await until(lambda: me._looks > looks + 80)  # noqa: B023  # the log's idle tail is closed after a second
 
 
-async def test_a_store_that_went_back_is_told_nothing_and_believed_nothing(tmp_path: Path) -> None:
+async def test_a_store_that_went_back_gets_no_writes_and_is_not_believed(tmp_path: Path) -> None:
     tree = MemoryTree()
     async with bookie(tmp_path, tree, collection_age_s=0.0, collection_interval_s=0.02) as kit:
         await kit.ledger(1)

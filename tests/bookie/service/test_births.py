@@ -317,7 +317,7 @@ async def test_a_record_without_birth_goes_on_without_metadata(tmp_path: Path) -
 
 
 @PROTOCOLS
-async def test_a_ledger_of_apaches_clients_is_told_by_its_time(tmp_path: Path, protocol: int) -> None:
+async def test_a_ledger_of_apaches_clients_is_known_by_its_creation_time(tmp_path: Path, protocol: int) -> None:
     """Its clients name nothing: a first entry that is here already, a fence or a tombstone makes the bookie look."""
     async with running(tmp_path) as kit:
         await make(kit, ctime=1000)

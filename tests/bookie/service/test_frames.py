@@ -81,8 +81,8 @@ async def test_a_frame_byte_by_byte(tmp_path: Path) -> None:
         assert [(await wire.reply()).entry_id for _ in range(3)] == [0, 1, 2]
 
 
-async def test_noise(tmp_path: Path) -> None:
-    """Frames of noise and cut or changed requests; afterwards the bookie serves and holds nothing."""
+async def test_random_and_changed_frames_leave_the_bookie_serving(tmp_path: Path) -> None:
+    """Random frames and cut or changed requests are sent; afterwards the bookie serves and holds nothing."""
     rounds = 20_000 if os.environ.get("BUCKRAM_SOAK") else 1000
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")

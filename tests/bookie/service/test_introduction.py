@@ -57,7 +57,7 @@ async def test_the_first_packet_is_an_introduction_on_either_wire(tmp_path: Path
 
 @pytest.mark.parametrize("wrong", ["cluster", "bookie", "incarnation"])
 @pytest.mark.parametrize("protocol", [2, 3])
-async def test_who_wants_another_bookie_is_told_who_this_is_and_nothing_that_follows_is_done(
+async def test_a_client_of_another_bookie_gets_the_identity_and_nothing_else(
     tmp_path: Path, wrong: str, protocol: int
 ) -> None:
     async with running(tmp_path) as kit:
@@ -90,7 +90,7 @@ async def test_any_incarnation_will_do_where_none_is_named(tmp_path: Path) -> No
         assert (await wire.call(Read(1, 0))).code is Code.NO_LEDGER
 
 
-async def test_clients_that_say_nothing_are_served_and_told_nothing(tmp_path: Path) -> None:
+async def test_clients_without_introduction_are_served_without_identity(tmp_path: Path) -> None:
     async with running(tmp_path) as kit:
         await kit.ledger(5)
         wire = await kit.wire(3)

@@ -66,7 +66,7 @@ async def test_an_add_wakes_the_poll_and_brings_the_entry(tmp_path: Path) -> Non
         assert reply.lac_update_ms is not None
 
 
-async def test_a_lac_is_told_before_the_entry_that_brought_it_is_synced(tmp_path: Path) -> None:
+async def test_a_lac_is_sent_before_the_entry_that_carried_it_is_synced(tmp_path: Path) -> None:
     """The poll promises the LAC, which was acknowledged elsewhere; the entry is its proof, and its add still waits."""
     disk = HeldDisk(tmp_path)
     async with running(tmp_path, disk=disk) as kit:

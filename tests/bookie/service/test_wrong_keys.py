@@ -126,8 +126,8 @@ async def test_recovery_takes_the_place_too(tmp_path: Path, first: str) -> None:
 
 
 @AWAY
-async def test_while_nobody_can_tell_the_right_key_is_told_to_come_later(tmp_path: Path, first: str) -> None:
-    """Never that it is wrong: a writer or a recovery would end by that."""
+async def test_without_metadata_the_right_key_gets_too_many_requests(tmp_path: Path, first: str) -> None:
+    """The answer is not UNAUTHORIZED, which would end a writer or a recovery."""
     async with attacked_alone(tmp_path, first) as (kit, metadata):
         owner = await kit.wire(3)
         for request in FIRST.values():

@@ -40,12 +40,12 @@ async def test_a_small_block_in_untouched_space_is_followed_by_zeros_and_the_nex
     assert 0 < second[0] < second[1] == third[0] < third[1] < PREZERO_BYTES
 
 
-async def test_the_next_small_block_that_leaves_the_laid_space_lays_more() -> None:
+async def test_the_next_small_block_beyond_prezeroed_space_prezeroes_more() -> None:
     found = await spans([PREZERO_BELOW - 1000] * 9, 4 << 20)
     assert [end for _, end in found if not end % PREZERO_BYTES] == [PREZERO_BYTES, 2 * PREZERO_BYTES]
 
 
-async def test_stores_lay_at_places_of_their_own() -> None:
+async def test_each_store_prezeroes_at_a_phase_of_its_own() -> None:
     """Replicas of one ledger have the same blocks; zeros for the same entry at all of them would hold it up."""
     phase = 40 * 4096
     found = await spans([PREZERO_BELOW - 1000] * 9, 4 << 20, phase)
@@ -58,7 +58,7 @@ async def test_stores_lay_at_places_of_their_own() -> None:
     assert all(not phase % 4096 and 0 <= phase < PREZERO_BYTES for phase in phases)
 
 
-async def test_a_large_block_lays_nothing_ahead() -> None:
+async def test_a_large_block_prezeroes_nothing() -> None:
     first, second = await spans([PREZERO_BELOW, PREZERO_BELOW], 4 << 20)
     assert first[1] < PREZERO_BELOW + 1024
     assert second[0] == first[1]

@@ -98,7 +98,7 @@ async def test_what_is_on_its_way_is_not_read_from_the_file() -> None:
     await end(store, disk)
 
 
-async def test_a_write_that_fails_is_told_to_those_behind_it_too() -> None:
+async def test_a_failed_write_is_reported_to_all_later_waiters() -> None:
     disk = Slow()
     store = open_store(disk)
     told = Told(store)

@@ -61,7 +61,7 @@ def test_an_accepted_restore_begins_anew_whatever_the_key_says() -> None:
         assert not verdict.why
 
 
-def test_an_epoch_that_was_only_heard_of_counts_against_the_store() -> None:
+def test_an_epoch_reported_by_clients_counts_against_the_store() -> None:
     heard = replace(MEMORY, heard=5)
     assert "5 was seen" in judge(heard, NOW, TOLD).why
     assert "5 was seen" in judge(heard, History(4, "fourth"), TOLD).why

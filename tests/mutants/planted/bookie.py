@@ -187,7 +187,7 @@ MUTANTS = (
                 "pass",
             )
         ),
-        ("tests/bookie/storage/test_commit_overlap.py::test_a_write_that_fails_is_told_to_those_behind_it_too",),
+        ("tests/bookie/storage/test_commit_overlap.py::test_a_failed_write_is_reported_to_all_later_waiters",),
     ),
     TestMutant(
         "commit-closed-lost",
@@ -199,7 +199,7 @@ MUTANTS = (
                 "groups = []",
             )
         ),
-        ("tests/bookie/storage/test_commit_overlap.py::test_a_write_that_fails_is_told_to_those_behind_it_too",),
+        ("tests/bookie/storage/test_commit_overlap.py::test_a_failed_write_is_reported_to_all_later_waiters",),
     ),
     TestMutant(
         "commit-full-not-reset",

@@ -17,7 +17,7 @@ MUTANTS = (
         "history-version-unchecked",
         "a lower version of the witness key is no alarm",
         edited(("buckram.core.cluster.history:_compare", "if found.version < confirmed.version:", "if False:")),
-        (_CORE, _WITNESS + "test_a_store_that_went_back_is_told_nothing_and_believed_nothing"),
+        (_CORE, _WITNESS + "test_a_store_that_went_back_gets_no_writes_and_is_not_believed"),
         slow=True,
     ),
     TestMutant(
@@ -73,7 +73,7 @@ MUTANTS = (
         "history-suspect-takes-adds",
         "a suspect bookie goes on to accept adds",
         edited(("buckram.bookie.process:Bookie.trust_changed", "self.store.suspended = suspect", "pass")),
-        (_WITNESS + "test_a_store_that_went_back_is_told_nothing_and_believed_nothing",),
+        (_WITNESS + "test_a_store_that_went_back_gets_no_writes_and_is_not_believed",),
         slow=True,
     ),
     TestMutant(
@@ -87,7 +87,7 @@ MUTANTS = (
                 "if False:",
             ),
         ),
-        (_WITNESS + "test_a_store_that_went_back_is_told_nothing_and_believed_nothing",),
+        (_WITNESS + "test_a_store_that_went_back_gets_no_writes_and_is_not_believed",),
         slow=True,
     ),
     TestMutant(
