@@ -367,7 +367,7 @@ MUTANTS = (
                 "Code.UNAUTHORIZED",
             )
         ),
-        ("tests/bookie/service/test_wrong_keys.py::test_while_nobody_can_tell_the_right_key_is_told_to_come_later",),
+        ("tests/bookie/service/test_wrong_keys.py::test_without_metadata_the_right_key_gets_too_many_requests",),
     ),
     TestMutant(
         "admission-unsynced",
