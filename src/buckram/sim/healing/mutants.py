@@ -220,7 +220,7 @@ MUTANTS: dict[str, Mutant] = {
                 )
             ),
             80,
-            faults=("delay",),
+            faults=("new bookie",),
         ),
         Mutant(
             "decommissioned-too-soon",
@@ -242,7 +242,7 @@ MUTANTS: dict[str, Mutant] = {
                 )
             ),
             300,
-            faults=("bad mark",),
+            faults=("bad mark", "second loss"),
         ),
         Mutant(
             "check-forgotten",
@@ -270,7 +270,7 @@ MUTANTS: dict[str, Mutant] = {
                 )
             ),
             200,
-            faults=("late bookie",),
+            faults=("check",),
         ),
         Mutant(
             "no-good-copy-unnamed",

@@ -65,10 +65,10 @@ async def ask_check(op: Operator) -> None:
     """Mark ledgers without a name: all their copies are to be looked at. A member does not answer meanwhile."""
     for _ in range(3):
         await op.nap(10.0)
-        closed = op.closed_ledgers()
-        if not closed or op.stage.over or not op.running():
+        known = op.closed_ledgers() if op.rng.random() < 0.5 else op.stage.ledgers
+        if not known or op.stage.over or not op.running():
             continue
-        ledger = op.rng.choice(closed)
+        ledger = op.rng.choice(known)
         machine = op.rng.choice(op.machines_of(ledger) or op.members())
         silence = op.rng.choice(("crash", "hide", "hide", ""))
         if silence == "crash" and machine.running:
@@ -197,11 +197,16 @@ async def add_bookie(op: Operator) -> None:
 
 async def cut_auditor(op: Operator) -> None:
     """Requests of an auditor fail now and then, also in the middle of an audit."""
-    for _ in range(6):
-        await op.nap(4.0)
+    for _ in range(4):
+        for _ in range(1000):  # until an audit reads its pages, or for a while
+            if op.stage.rules.auditing:
+                break
+            await asyncio.sleep(0.005)
+        await op.nap(0.02)
         for host in [host for host in op.world.processes if host[0] == "a"]:
             op.world.fabric.block(host, HOST)
-            await asyncio.sleep(op.rng.choice((0.5, 6.0)))
+        await asyncio.sleep(op.rng.choice((0.5, 6.0)))
+        for host in [host for host in op.world.processes if host[0] == "a"]:
             op.world.fabric.unblock(host, HOST)
 
 

@@ -54,6 +54,8 @@ class Rules:
         self.brake_at: float | None = None
         self.gone: dict[LedgerId, float] = {}
         """Ledgers of which every bookie denies all entries, since when."""
+        self.auditing = 0
+        """How many audits read the ledgers now."""
         self.hidden: dict[BookieId, float] = {}
         """Bookies that no replicator can reach, since when."""
         self.born_at: dict[LedgerId, float] = {}

@@ -78,7 +78,11 @@ class Worker:
 
         async def watched(due: Any) -> Any:
             before = rules.there()
-            index = await walk(due)
+            rules.auditing += 1
+            try:
+                index = await walk(due)
+            finally:
+                rules.auditing -= 1
             rules.audited(self.host, before, index.ledgers)
             return index
 
