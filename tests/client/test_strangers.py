@@ -241,7 +241,7 @@ async def test_a_client_refuses_a_store_whose_epoch_its_bookies_have_passed(ours
             await attempt
 
 
-async def test_bookies_that_do_not_say_who_they_are_serve_until_the_cluster_requires_it(ours: Ours) -> None:
+async def test_bookies_without_identity_serve_until_the_cluster_requires_it(ours: Ours) -> None:
     """One is of the release before: its registration has no such property."""
     client, name = ours.client, "b2"
     kit = ours.kits[name]

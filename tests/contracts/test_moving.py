@@ -222,7 +222,7 @@ class Dying(MemoryKeys):
 
 
 @pytest.mark.parametrize("after", [False, True])
-async def test_interrupted_anywhere_neither_store_is_used_and_the_same_call_finishes(after: bool) -> None:
+async def test_interrupted_move_locks_both_stores_until_the_call_is_repeated(after: bool) -> None:
     for cut in range(1, 60):
         here, there = MemoryTree(), MemoryTree()
         plain = TreeStore(MemoryKeys(here), "memory:here", RNG)

@@ -176,7 +176,7 @@ async def test_reads_give_all_wherever_they_come_from(
         disk.close()
 
 
-async def test_small_reads_are_waited_for_some_time_at_once_while_the_device_is_fast(
+async def test_small_reads_run_on_the_loop_for_a_bounded_time_on_a_fast_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("buckram.disk.local_reads._NOWAIT", 0)

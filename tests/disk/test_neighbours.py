@@ -185,7 +185,7 @@ def test_file_systems_without_direct_reads(
         directory.read_now(places)
 
 
-def test_the_first_read_of_what_is_not_cached_goes_past_the_cache_the_second_fills_it(
+def test_first_uncached_read_bypasses_the_page_cache_the_second_fills_it(
     tmp_path: Path, contents: dict[str, bytes], past_cache: Opened
 ) -> None:
     files = Neighbours()

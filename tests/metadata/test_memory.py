@@ -109,7 +109,7 @@ async def test_a_bookie_that_switches_while_it_is_looked_for_is_found(readonly_f
     assert len(listings) >= 2
 
 
-async def test_a_ledger_deleted_while_its_creation_is_repeated_is_not_brought_back() -> None:
+async def test_ledger_deleted_while_its_creation_is_retried_stays_deleted() -> None:
     class Vanishing(MemoryKeys):
         async def get(self, key: str, watch: Notify | None = None) -> KeyValue:
             if key.startswith("/ledgers/all/"):

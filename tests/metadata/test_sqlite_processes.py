@@ -252,7 +252,7 @@ def stops(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="only Linux tells who holds a lock")
-async def test_a_process_that_was_stopped_inside_a_change_stops_no_reads_and_is_named(path: Path) -> None:
+async def test_process_stopped_inside_a_write_blocks_no_reads_and_is_named(path: Path) -> None:
     async with opened(path) as keys:
         await keys.prepare()
         await keys.create("/a", b"old")

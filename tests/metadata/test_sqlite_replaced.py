@@ -63,7 +63,7 @@ async def test_a_deleted_file_is_not_gone_on_with(path: Path) -> None:
         assert not path.exists(), "and nobody makes an empty one in its place"
 
 
-async def test_an_older_copy_in_the_place_of_the_file_is_noticed_before_anything_is_written(path: Path) -> None:
+async def test_file_replaced_by_an_older_copy_is_noticed_before_a_write(path: Path) -> None:
     async with opened(path) as keys:
         await keys.prepare()
         await keys.create("/a", b"")
@@ -101,7 +101,7 @@ async def test_a_store_without_a_session_looks_too(path: Path) -> None:
             await keys.get("/a")
 
 
-async def test_a_commit_into_a_file_that_is_replaced_meanwhile_is_not_reported_as_done(path: Path) -> None:
+async def test_commit_into_a_file_that_is_replaced_is_not_reported_as_done(path: Path) -> None:
     async with opened(path) as keys:
         await keys.prepare()
         tree = keys._worker.tree

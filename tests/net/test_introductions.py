@@ -193,7 +193,7 @@ async def test_an_open_connection_of_who_is_no_longer_there_acknowledges_nothing
     await until(lambda: peer.lost == 1)
 
 
-async def test_an_open_connection_ends_when_the_registration_has_another_incarnation(
+async def test_connection_ends_when_the_registration_has_another_incarnation(
     peer: Peer, make: Callable[..., Pool]
 ) -> None:
     pool, known = make()
@@ -231,7 +231,7 @@ async def test_what_waits_for_a_bookie_does_not_go_to_one_that_was_born_again(
     assert not known.strangers
 
 
-async def test_what_waits_is_for_who_answered_last_where_no_registration_names_one(
+async def test_waiting_adds_go_to_the_last_incarnation_if_none_is_registered(
     peer: Peer, make: Callable[..., Pool]
 ) -> None:
     pool, known = make()

@@ -27,7 +27,7 @@ async def test_what_waited_for_a_connection_leaves_in_its_order(peer: Peer) -> N
     await pool.close()
 
 
-async def test_who_waited_for_a_bookie_that_is_not_there_hears_once_and_the_next_attempt_is_a_new_one(
+async def test_failed_connect_fails_each_waiter_once_and_is_tried_anew(
     peer: Peer,
 ) -> None:
     addresses = {}
@@ -47,7 +47,7 @@ async def test_who_waited_for_a_bookie_that_is_not_there_hears_once_and_the_next
     await pool.close()
 
 
-async def test_a_bookie_that_moved_counts_as_lost_while_the_old_connection_has_answers_to_give(peer: Peer) -> None:
+async def test_moved_bookie_counts_as_lost_while_the_old_connection_has_answers(peer: Peer) -> None:
     other = await Peer().start()
     addresses = {"b1": peer.address}
     pool = BookiePool(production_runtime(), NetConfig(), addresses.get)

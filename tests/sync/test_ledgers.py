@@ -215,7 +215,7 @@ def test_append_after_close_and_errors_of_the_block_itself(client: sync.Client) 
     assert client.metadata(other.ledger_id).closed
 
 
-def test_a_blocking_call_in_a_callback_is_refused_instead_of_waiting_for_itself(client: sync.Client) -> None:
+def test_blocking_call_in_a_callback_is_refused(client: sync.Client) -> None:
     with client.create() as writer:
         refused: list[BaseException] = []
 

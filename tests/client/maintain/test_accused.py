@@ -55,7 +55,7 @@ async def test_repair_convicts_who_shows_other_entries() -> None:
         assert f"of ledger {ledger_id}" in str(one.evidence[0])
 
 
-async def test_recovery_convicts_who_shows_other_entries_and_closes_where_it_must() -> None:
+async def test_recovery_convicts_a_bookie_that_shows_other_entries_and_closes() -> None:
     async with readable(4, config=FAST) as (cluster, client):
         ledger_id = await ledger(client, close=False)
         members = (await client.metadata(ledger_id)).last_fragment.ensemble
@@ -183,7 +183,7 @@ async def test_a_writer_keeps_a_convicted_member_until_another_bookie_is_there()
         assert writer.metadata.fragments[-1].ensemble.count("b3") == 1
 
 
-async def test_an_audit_tells_a_lie_from_damage_and_a_checkup_names_the_convicted() -> None:
+async def test_audit_tells_lies_from_damage_and_checkup_names_the_convicted() -> None:
     async with readable(3, config=FAST) as (cluster, client):
         ledger_id = await ledger(client)
         swaps(cluster["b1"])

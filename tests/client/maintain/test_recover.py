@@ -149,7 +149,7 @@ def _only_the_last_one_is_broken(request: object) -> Code | None:
     return {4: Code.IO_ERROR, -1: Code.NO_ENTRY}.get(wanted) if wanted is not None else None
 
 
-async def test_a_bookie_that_fails_is_replaced_privately_and_only_the_close_tells() -> None:
+async def test_recovery_replaces_a_failed_bookie_and_records_it_only_at_close() -> None:
     async with readable(4, config=QUIET) as (cluster, client):
         writer = await dead_writer(client, 30)
         ledger = writer.ledger_id

@@ -112,7 +112,7 @@ async def test_without_a_free_bookie_it_says_what_to_do() -> None:
         assert "start one more" in report.problems[0]
 
 
-async def test_an_entry_without_a_good_copy_is_a_problem_and_the_rest_is_repaired() -> None:
+async def test_entry_without_a_good_copy_is_reported_and_the_rest_repaired() -> None:
     async with readable(config=FAST) as (cluster, client):
         ledger_id, ensemble = await ledger(client, 40, ensemble="3/3/2")
         for bookie in cluster.all:

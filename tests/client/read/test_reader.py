@@ -157,7 +157,7 @@ async def test_an_open_ledger_is_read_up_to_its_last_confirmed_entry_only() -> N
             assert len(await reader.read(0, 5)) == 6
 
 
-async def test_opening_has_no_side_effects_and_never_falls_below_the_last_fragment() -> None:
+async def test_opening_has_no_side_effects_and_lac_reaches_the_last_fragment() -> None:
     quiet = ClientConfig(idle_lac_ms=0)  # an explicit LAC that comes after they forgot would say 7
     async with readable(4, config=quiet) as (cluster, client), client.create() as writer:
         await writer.append_many(payloads(4))

@@ -13,7 +13,7 @@ from buckram.core.wire.messages import Read
 from buckram.errors import ReadFailed
 
 
-async def test_a_single_read_is_asked_of_the_next_bookie_in_time_and_the_first_good_answer_counts() -> None:
+async def test_single_read_is_hedged_and_the_first_good_answer_counts() -> None:
     async with readable(config=FAST) as (cluster, client):
         async with client.create() as writer:
             await writer.append_many(payloads(6))

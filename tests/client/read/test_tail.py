@@ -257,7 +257,7 @@ async def test_a_bookie_that_lags_is_overtaken_without_waiting_for_the_hedge() -
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-async def test_who_fell_a_little_behind_catches_up_by_one_question_or_where_that_is_in_vain_as_ever(
+async def test_slightly_lagging_tail_catches_up_with_one_request(
     damaged: bool,
 ) -> None:
     config = ClientConfig(speculative_read_ms=60_000.0, idle_lac_ms=5.0)

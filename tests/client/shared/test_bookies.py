@@ -97,7 +97,7 @@ async def test_changes_are_told_as_what_they_are() -> None:
         assert any(change.reborn == ("a",) for change in w.changes[3:])
 
 
-async def test_a_lost_registration_does_not_cut_connections_but_a_stranger_is_never_asked_in_its_place() -> None:
+async def test_lost_registration_keeps_connections_but_no_other_bookie_is_asked() -> None:
     async with world() as w:
         await w.register("a", 7)
         await w.leave("a")
@@ -107,7 +107,7 @@ async def test_a_lost_registration_does_not_cut_connections_but_a_stranger_is_ne
         assert w.watcher.resolve("never seen") is None
 
 
-async def test_the_last_list_stays_while_the_store_is_away_and_is_read_again_after() -> None:
+async def test_bookie_list_stays_while_the_store_is_away_and_is_reread_after() -> None:
     async with world() as w:
         await w.register("a")
         w.store.away = True

@@ -8,7 +8,7 @@ import pytest
 from tests.support.scripted_bookie import eventually, scripted
 
 
-async def test_the_log_tells_of_lost_bookies_changed_ensembles_and_degraded_ledgers(
+async def test_log_names_lost_bookies_ensemble_changes_and_degraded_ledgers(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG, "buckram.client")

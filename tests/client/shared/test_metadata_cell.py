@@ -16,7 +16,7 @@ from buckram.metadata.store import TreeStore
 from buckram.types import LedgerMetadata, Versioned
 
 
-async def test_a_doubt_ends_when_the_newer_record_was_seen_not_when_a_write_was_refused() -> None:
+async def test_doubt_ends_with_a_newer_record_not_with_a_refused_write() -> None:
     """A refused write says only that the record is another one now; which one is known after it was read."""
     real = TreeStore(MemoryKeys(MemoryTree()), "memory:test", random.Random(1))
     await real.initialise()

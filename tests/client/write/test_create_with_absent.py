@@ -13,7 +13,7 @@ from buckram.types import LedgerState
 BODIES = [b"%d" % i for i in range(50)]
 
 
-async def test_a_ledger_is_made_with_one_of_three_away_and_its_writer_takes_it_in() -> None:
+async def test_ledger_is_created_with_an_absent_bookie_which_joins_later() -> None:
     async with cluster(bookies=3) as c, c.client() as client:
         await c.kill(2)
         await client.services.bookies.refresh()
@@ -45,7 +45,7 @@ async def test_the_writer_fills_in_what_a_member_missed_when_it_is_back() -> Non
             assert await reader.read_payloads(0, 2 * len(BODIES) - 1) == BODIES * 2
 
 
-async def test_ledgers_that_were_closed_without_a_member_are_filled_in_when_it_is_back() -> None:
+async def test_closed_ledgers_are_copied_to_a_member_that_comes_back() -> None:
     """Closed by their writer, and by a recovery."""
     async with cluster(bookies=3) as c, c.client() as client:
         await c.kill(2)

@@ -250,7 +250,7 @@ async def test_lost_answers_neither_repeat_nor_lose_a_change(plan: list[str]) ->
         await check_copies(cluster, writer, 2)
 
 
-async def test_without_the_metadata_store_writing_goes_on_with_those_who_are_left() -> None:
+async def test_writing_goes_on_without_the_metadata_store_and_a_failed_bookie() -> None:
     stores: list[FlakyStore] = []
 
     def wrap(store: MetadataStore) -> MetadataStore:

@@ -192,7 +192,7 @@ async def test_no_smaller_ensemble_is_proposed_where_only_places_are_wrong() -> 
         assert "would do" not in str(error.value)
 
 
-async def test_a_map_that_breaks_the_rule_under_a_writer_makes_it_wait_and_say_so() -> None:
+async def test_rack_map_that_breaks_the_placement_makes_a_writer_wait() -> None:
     """M5: nothing is acknowledged from one rack; a wrong line of the map ends no writer, a right one lets it go on."""
     async with cluster(bookies=3) as c, c.client(STRICT) as client:
         good = dict(zip(c.bookies, ("/r1", "/r1", "/r2"), strict=True))

@@ -38,7 +38,7 @@ class LateStore(FlakyStore):
         return False
 
 
-async def test_a_bookie_comes_back_only_when_no_lost_change_can_take_it_out_any_more() -> None:
+async def test_bookie_is_readmitted_only_after_writes_in_doubt_are_settled() -> None:
     stores: list[LateStore] = []
 
     def wrap(store: MetadataStore) -> MetadataStore:

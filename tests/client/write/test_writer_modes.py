@@ -94,7 +94,7 @@ async def test_deferred_sync_ends_with_a_failed_bookie() -> None:
         assert (writer.metadata.last_entry, writer.metadata.length) == (0, 3)
 
 
-async def test_a_bookie_that_restarted_between_acknowledgement_and_force_ends_the_writer() -> None:
+async def test_bookie_restarted_between_ack_and_force_ends_the_writer() -> None:
     """What it acknowledged and had not synced may be gone, and the sync it does now covers nothing of it (M2)."""
     async with scripted(1) as (cluster, client):
         writer = await client.create(ensemble=1, deferred_sync=True)

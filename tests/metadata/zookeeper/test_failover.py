@@ -247,7 +247,7 @@ def lose_connection_in_the_loop(client: Any) -> None:
     wait_in_the_loop(lambda: not client.connected)
 
 
-async def test_what_the_loop_sends_while_it_does_not_know_that_the_connection_is_gone(
+async def test_requests_sent_before_the_loss_of_a_connection_is_noticed(
     zookeeper_server: ZooKeeperServer,
 ) -> None:
     """It would wait in kazoo, and happen after its caller was told that it failed."""

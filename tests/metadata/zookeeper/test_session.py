@@ -190,7 +190,7 @@ async def test_a_first_connection_that_nobody_answers_fails_in_time(zookeeper_se
         assert zk.session_id == 0
 
 
-async def test_a_server_that_answers_nothing_is_not_waited_for_longer_than_allowed(
+async def test_silent_server_is_waited_for_no_longer_than_the_timeout(
     zookeeper_server: ZooKeeperServer,
 ) -> None:
     async with proxied(zookeeper_server.address) as proxy, session(proxy.address, operation_timeout_s=0.4) as zk:
@@ -257,7 +257,7 @@ async def test_who_has_a_ticket_ends_that_session_and_no_other(zookeeper_server:
                 await other.end_other(text)
 
 
-async def test_an_answer_that_nobody_understands_costs_the_connection_not_the_session_object(
+async def test_unreadable_answer_ends_the_connection_and_not_the_session_object(
     zookeeper_server: ZooKeeperServer,
 ) -> None:
     """A newer server may have an error code that kazoo does not know; its thread ends then."""

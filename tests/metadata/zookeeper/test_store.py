@@ -292,7 +292,7 @@ async def test_a_record_that_is_there_and_cannot_be_read_is_somebody_elses() -> 
         await store.create_ledger(5, ledger())
 
 
-async def test_a_session_that_expires_takes_the_registration_and_the_store_goes_on() -> None:
+async def test_expired_session_ends_the_registration_and_the_store_goes_on() -> None:
     zk = Zk()
     store = await zk.ready()
     info = BookieInfo("b:1", BookieAddress("h", 1))

@@ -105,7 +105,7 @@ async def test_open_ledgers_take_writes_while_zookeeper_is_away(running: Running
         assert (await client.metadata(writer.ledger_id)).last_entry == 49
 
 
-async def test_a_deletion_whose_reply_is_lost_spares_the_ledger_that_is_made_under_the_id_next(
+async def test_deletion_with_lost_reply_spares_the_next_ledger_of_that_id(
     running: Running,
 ) -> None:
     async with connect(running.store) as client:

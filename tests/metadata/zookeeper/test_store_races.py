@@ -42,7 +42,7 @@ async def expired(store: ZooKeeperStore) -> None:
         await lost.wait()
 
 
-async def test_a_bookie_does_not_bring_a_removed_cluster_back_and_does_not_join_the_next_one() -> None:
+async def test_bookie_neither_restores_a_removed_cluster_nor_joins_the_next() -> None:
     """It was away while its cluster was removed: what it keeps belongs to nothing that is there now."""
     zk = Zk()
     store = await zk.ready()

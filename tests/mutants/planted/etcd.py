@@ -82,7 +82,7 @@ MUTANTS = (
         "moving-copy-usable",
         "the copy is used before it is whole",
         edited(("buckram.metadata.moving:_claim", "accepted=False", "accepted=True")),
-        (MOVING + "test_interrupted_anywhere_neither_store_is_used_and_the_same_call_finishes[False]",),
+        (MOVING + "test_interrupted_move_locks_both_stores_until_the_call_is_repeated[False]",),
     ),
     TestMutant(
         "moving-source-usable",

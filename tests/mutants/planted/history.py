@@ -128,7 +128,7 @@ MUTANTS = (
         edited(("buckram.metadata.sqlite_tree:SqliteTree.check_file", "if found != self._file:", "if False:")),
         (
             _FILE + "test_a_deleted_file_is_not_gone_on_with",
-            _FILE + "test_an_older_copy_in_the_place_of_the_file_is_noticed_before_anything_is_written",
+            _FILE + "test_file_replaced_by_an_older_copy_is_noticed_before_a_write",
             _FILE + "test_an_idle_store_notices_within_seconds_and_its_session_is_lost",
         ),
         slow=True,

@@ -12,7 +12,7 @@ ENDPOINT, POOL, CONNECTION = (
 TROUBLE = "tests/net/test_pool_trouble.py"
 IDENTITY = "tests/net/test_introductions.py"
 AGAIN = f"{IDENTITY}::test_what_waits_for_a_bookie_does_not_go_to_one_that_was_born_again"
-MET = f"{IDENTITY}::test_what_waits_is_for_who_answered_last_where_no_registration_names_one"
+MET = f"{IDENTITY}::test_waiting_adds_go_to_the_last_incarnation_if_none_is_registered"
 WAITING = "tests/net/test_pool_waiting.py"
 MOVED = f"{TROUBLE}::test_a_bookie_that_moved"
 GONE = f"{IDENTITY}::test_an_open_connection_of_who_is_no_longer_there_acknowledges_nothing"
@@ -52,7 +52,7 @@ MUTANTS = (
         "pool-moved-is-no-loss",
         "a bookie that moved counts as the same process until all its responses have arrived",
         edited((f"{ENDPOINT}._examined", "self.losses += 1", "pass")),
-        (f"{WAITING}::test_a_bookie_that_moved_counts_as_lost_while_the_old_connection_has_answers_to_give",),
+        (f"{WAITING}::test_moved_bookie_counts_as_lost_while_the_old_connection_has_answers",),
     ),
     TestMutant(
         "pool-send-to-new-incarnation",

@@ -47,10 +47,7 @@ MUTANTS = (
                 "return False",
             )
         ),
-        (
-            "tests/client/shared/test_metadata_cell.py::"
-            "test_a_doubt_ends_when_the_newer_record_was_seen_not_when_a_write_was_refused",
-        ),
+        ("tests/client/shared/test_metadata_cell.py::test_doubt_ends_with_a_newer_record_not_with_a_refused_write",),
     ),
     TestMutant(
         "late-fence-unheard",
@@ -104,7 +101,7 @@ MUTANTS = (
         "audit-damage-goes-unsaid",
         "an audit does not report bytes that fail their digest",
         edited(("buckram.client.maintain.audit:_PieceCheck._singles", "self._report.unfit = entry", "pass")),
-        (f"{ACCUSED}::test_an_audit_tells_a_lie_from_damage_and_a_checkup_names_the_convicted",),
+        (f"{ACCUSED}::test_audit_tells_lies_from_damage_and_checkup_names_the_convicted",),
     ),
     TestMutant(
         "convicted-stays",

@@ -8,9 +8,7 @@ WORKER, TREE = "buckram.metadata.sqlite:_Worker", "buckram.metadata.sqlite_tree:
 INTERLEAVED = (
     "tests/metadata/test_sqlite_interleavings.py::test_stores_on_one_file_agree_with_the_model_and_miss_no_change",
 )
-STOPPED = (
-    "tests/metadata/test_sqlite_processes.py::test_a_process_that_was_stopped_inside_a_change_stops_no_reads_and_is_named",
-)
+STOPPED = ("tests/metadata/test_sqlite_processes.py::test_process_stopped_inside_a_write_blocks_no_reads_and_is_named",)
 
 MUTANTS = (
     TestMutant(

@@ -17,9 +17,7 @@ MUTANTS = (
                 ("except VersionConflict:\n            self._doubt = None\n            stale,"),
             )
         ),
-        (
-            "tests/client/shared/test_metadata_cell.py::test_a_doubt_ends_when_the_newer_record_was_seen_not_when_a_write_was_refused",
-        ),
+        ("tests/client/shared/test_metadata_cell.py::test_doubt_ends_with_a_newer_record_not_with_a_refused_write",),
     ),
     TestMutant(
         "cell-no-sync",
@@ -61,9 +59,7 @@ MUTANTS = (
                 "",
             )
         ),
-        (
-            "tests/client/shared/test_metadata_cell.py::test_a_doubt_ends_when_the_newer_record_was_seen_not_when_a_write_was_refused",
-        ),
+        ("tests/client/shared/test_metadata_cell.py::test_doubt_ends_with_a_newer_record_not_with_a_refused_write",),
     ),
     TestMutant(
         "change-awaited",
@@ -154,9 +150,7 @@ MUTANTS = (
                 "if positions:",
             ),
         ),
-        (
-            "tests/client/write/test_writer_doubt.py::test_a_bookie_comes_back_only_when_no_lost_change_can_take_it_out_any_more",
-        ),
+        ("tests/client/write/test_writer_doubt.py::test_bookie_is_readmitted_only_after_writes_in_doubt_are_settled",),
     ),
     TestMutant(
         "force-losses",
@@ -168,9 +162,7 @@ MUTANTS = (
                 "if False:",
             )
         ),
-        (
-            "tests/client/write/test_writer_modes.py::test_a_bookie_that_restarted_between_acknowledgement_and_force_ends_the_writer",
-        ),
+        ("tests/client/write/test_writer_modes.py::test_bookie_restarted_between_ack_and_force_ends_the_writer",),
     ),
     TestMutant(
         "change-doubt-is-done",
@@ -208,9 +200,6 @@ MUTANTS = (
         edited(
             ("buckram.client.shared.lagging:LaggingLedgers.add", "if not members or self._scope.closed:", "if True:")
         ),
-        (
-            "tests/client/write/test_create_with_absent.py::"
-            "test_ledgers_that_were_closed_without_a_member_are_filled_in_when_it_is_back",
-        ),
+        ("tests/client/write/test_create_with_absent.py::test_closed_ledgers_are_copied_to_a_member_that_comes_back",),
     ),
 )

@@ -43,7 +43,7 @@ MUTANTS = (
             )
         ),
         (
-            "tests/metadata/zookeeper/test_session.py::test_an_answer_that_nobody_understands_costs_the_connection_not_the_session_object",
+            "tests/metadata/zookeeper/test_session.py::test_unreadable_answer_ends_the_connection_and_not_the_session_object",
         ),
     ),
     TestMutant(
