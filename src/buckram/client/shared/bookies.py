@@ -60,9 +60,9 @@ class BookieWatcher:
         """Where every bookie is that was ever seen: as metadata says, else as it says itself. Another value after
         each change."""
         self.convicted: frozenset[BookieId] = frozenset()
-        """They lied (F21): no new ensemble gets them, writers leave them, and others are read first."""
+        """Bookies that lied (F21): no new ensemble has them, writers replace them, and others are read first."""
         self.free_bytes: dict[BookieId, int] = {}
-        """What bookies said of their disks, where a placement has weights (client/shared/weights)."""
+        """Free disk space as bookies report it, where a placement has weights (`client/shared/weights.py`)."""
         self._told = Topology()
         self._map_trouble = ""
         self._failed_until: dict[BookieId, float] = {}
@@ -70,7 +70,7 @@ class BookieWatcher:
         self._listeners: dict[int, OnChange] = {}
         self._next_listener = 0
         self.identity_required = False
-        """Bookies that do not say who they are are not to be used."""
+        """Whether bookies that do not say who they are must not be used."""
         self._stale = asyncio.Event()
         self._scope = TaskScope("bookies")
         self._read_lock = asyncio.Lock()
@@ -112,14 +112,14 @@ class BookieWatcher:
         return self._known.get(bookie_id)
 
     def require_identity(self, required: bool) -> None:
-        """Use only bookies that say who they are; listeners hear of it as of a change of the list."""
+        """Use only bookies that say who they are; listeners are called as after a change of the list."""
         if required != self.identity_required:
             self.identity_required = required
             self._tell(BookieChange())
 
     @property
     def readonly(self) -> tuple[BookieId, ...]:
-        """Bookies that are there and take no new entries."""
+        """The registered bookies that take no new entries, sorted."""
         return tuple(sorted(self._bookies.readonly))
 
     def resolve(self, bookie_id: BookieId) -> BookieAddress | None:

@@ -13,14 +13,22 @@ from typing import Any
 
 from buckram.types import EntryId
 
+OnAcked = Callable[[Any], None]
+"""Called with the `result` that was given for an append, when it is acknowledged."""
+OnFailed = Callable[[BaseException], None]
+"""Called with the error of the writer, once for each append that was not acknowledged."""
+
 
 class AckCallback:
-    """In place of a future, for any number of appends: `told(result)` is called at once, `failed(error)` in a turn of
-    its own: the writer that fails is in the middle of ending."""
+    """Takes the place of a future for any number of appends.
+
+    `acked(result)` is called at once. `failed(error)` is called in a later turn of the loop, because the writer that
+    fails has not finished ending.
+    """
 
     __slots__ = ("_acked", "_failed", "_loop")
 
-    def __init__(self, acked: Callable[[Any], None], failed: Callable[[BaseException], None]) -> None:
+    def __init__(self, acked: OnAcked, failed: OnFailed) -> None:
         self._acked, self._failed = acked, failed
         self._loop = asyncio.get_running_loop()
 
@@ -37,7 +45,7 @@ class AckCallback:
         self._loop.call_soon(self._failed, error)
 
     def exception(self) -> None:
-        """As of a future: now somebody has looked."""
+        """Do nothing: a future would note here that its exception was retrieved."""
 
 
 _Waiter = tuple[EntryId, Any, "asyncio.Future[Any] | AckCallback"]
