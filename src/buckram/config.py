@@ -152,6 +152,10 @@ class HealingConfig:
         300.0, "how long a bookie may be away before its ledgers are copied; what the metadata store says wins"
     )
     bookie_check_interval_s: float = _key(3600.0, "how often all ledgers are compared with the bookies", least=1)
+    copies_check_interval_s: float = _key(
+        0.0, "how often bookies are asked whether they hold the entries that ledgers place on them; 0: never"
+    )
+    check_requests_per_s: int = _key(200, "the most such questions in a second, so that reads are served; 0: no limit")
     open_ledger_grace_s: float = _key(
         600.0, "how long an open ledger of a lost bookie must stand still before it is recovered"
     )

@@ -1,4 +1,4 @@
-"""An auditor and a replicator side by side in one process: what `buckram up` and `buckram autorecovery run` start."""
+"""What `buckram up` and `buckram autorecovery run` start: an auditor, its periodic checks and a replicator."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import asyncio
 from buckram.client.client import Client
 from buckram.config import HealingConfig
 from buckram.healing.auditor import Auditor
+from buckram.healing.checks.periodic import PeriodicChecks
 from buckram.healing.replicator import Replicator
 
 
 async def heal(client: Client, name: str, config: HealingConfig) -> None:
-    """Until cancelled; then vote and locks are given back. Raises what ends one of the two: a bug, a replaced store."""
+    """Until cancelled; then vote and locks are given back. Raises what ends one of them: a bug, a replaced store."""
     auditor, replicator = Auditor(client, name, config), Replicator(client, name, config)
-    tasks = [asyncio.ensure_future(auditor.run()), asyncio.ensure_future(replicator.run())]
+    checks = PeriodicChecks(client, auditor, config)
+    tasks = [asyncio.ensure_future(part.run()) for part in (auditor, checks, replicator)]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
