@@ -11,8 +11,7 @@ from buckram.client.client import Client
 from buckram.core.ledgers.metadata import member_replaced
 from buckram.errors import MalformedRecord
 from buckram.healing.auditor import Auditor
-from buckram.healing.checks.copies import Checked, CopiesCheck
-from buckram.healing.checks.periodic import COPIES, PeriodicChecks
+from buckram.healing.copies_check import COPIES, Checked, CopiesCheck, PeriodicChecks
 from buckram.healing.daemon import heal
 from buckram.net.pace import Pace
 from buckram.net.tasks import TaskScope
