@@ -58,6 +58,8 @@ class Auditor:
         """Lost bookies whose ledgers are marked."""
         self._last_audit_at = 0.0
         self._brake: Brake | None = None
+        self._named: list[BookieId] = []
+        """Bookies that ledgers named at the last walk."""
         self._delay_version = -2
         self.elected = False
         self.name = name
@@ -97,7 +99,8 @@ class Auditor:
         notify, loop = self._changed.set, asyncio.get_running_loop()
         there = await self._store.bookies(notify)
         racks = {b: rack for b, info in there.everybody() if (rack := info.properties.get("buckram.rack"))}
-        known = await self._store.known_bookies()
+        # A bookie whose cookie was deleted is known as long as ledgers name it.
+        known = [*dict.fromkeys([*await self._store.known_bookies(), *self._named])]
         now = loop.time()
         self._losses.seen(known, [b for b, _ in there.everybody()], now, racks)
         self._audited &= frozenset(self._losses.lost)
@@ -148,9 +151,9 @@ class Auditor:
 
     async def _audit(self, due: Collection[BookieId]) -> None:
         """Mark every ledger that names one of these bookies."""
+        index = await self._walk(due)
         if not due:
             return
-        index = await self._walk(due)
         names = ", ".join(sorted(due))
         log.info("auditor %s: %d of %d ledgers lack copies: %s lost", self.name, index.marked, index.ledgers, names)
         if index.marked:
@@ -164,6 +167,7 @@ class Auditor:
                 part = page[start : start + _AT_ONCE]
                 await asyncio.gather(*(self._look(ledger, due, index) for ledger in part))
             after = page[-1]
+        self._named = sorted(bookie for bookie, ledgers in index.named.items() if ledgers)
         return index
 
     async def _look(self, ledger: LedgerId, due: Collection[BookieId], index: Index) -> None:

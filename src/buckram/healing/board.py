@@ -53,7 +53,10 @@ class Board:
         found = await self._read(f"{self._base}/brake", watch)
         if found is None or not found:
             return None
-        return Brake(tuple(map(str, found["bookies"])), str(found["why"]))
+        bookies, why = found.get("bookies"), found.get("why")
+        if not isinstance(bookies, list) or not isinstance(why, str):
+            raise MalformedRecord(f"{self._base}/brake: not a brake ({found!r:.80}); delete it")
+        return Brake(tuple(map(str, bookies)), why)
 
     async def set_brake(self, brake: Brake | None) -> None:
         await self._write(f"{self._base}/brake", asdict(brake) if brake else {})

@@ -19,7 +19,6 @@ from buckram.client.read.replicas import ask
 from buckram.client.shared.metadata_cell import MetadataCell
 from buckram.core.entries.entry import Digest, master_key
 from buckram.core.healing.needs import Missing, members_of, needs_of
-from buckram.core.healing.records import EVERY_MEMBER
 from buckram.core.healing.status import Reason, Why, named_rows
 from buckram.core.ledgers.metadata import fragment_index, member_replaced
 from buckram.core.ledgers.quorum import Quorum
@@ -86,8 +85,9 @@ class LedgerRepair:
             needs = needs_of(ledger, versioned.metadata, lost)
         if needs.closed_part:
             await self._replace_lost(ledger, versioned, needs.closed_part, lost, outcome)
-        there = [b for b in members_of(versioned.metadata) if b in named and b not in lost]
-        if (there or not named or EVERY_MEMBER in named) and not outcome.reasons:
+        # EVERY_MEMBER is no bookie that is lost. A bookie of the mark that is no member any more was replaced, maybe by
+        # a worker that died before it saw whether the new member has its copies: all are looked at then, too.
+        if (not named or any(bookie not in lost for bookie in named)) and not outcome.reasons:
             await self._check(ledger, versioned.metadata, outcome)
         if outcome.whole:
             self._open_ledgers.forget(ledger)
