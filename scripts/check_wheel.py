@@ -12,7 +12,7 @@ from email.message import Message
 from email.parser import Parser
 from pathlib import Path
 
-MOST_BYTES = 1_000_000
+MOST_BYTES = 1_250_000
 EXTRAS = {"arrow", "compression", "spark", "jre"}
 NEEDED = (
     "buckram/__init__.py",
