@@ -38,7 +38,7 @@ from buckram.seams import Runtime
 from buckram.types import BookieAddress, BookieId, Entry, EntryId
 
 BATCH_BYTES = 1024 * 1024
-"""What stays in a processor's cache; larger batches cost both sides more."""
+"""So much stays in a processor's cache; larger batches cost both sides more."""
 _WALKERS = 2
 _STRIPED_WALKERS = 8
 _SINGLES = 32
@@ -108,7 +108,7 @@ class ReplicaAuditor:
         return await self.ask(piece.bookie, Read(piece.ledger, entry, birth=piece.birth))
 
     async def ask(self, bookie: BookieId, request: Read | BatchRead) -> Reply | BookieError:
-        """One request; again, for `within_s` after it last answered one, while the bookie may only be busy."""
+        """Send a request, and again while the bookie may only be busy: for `within_s` after it last answered one."""
         loop, delays = asyncio.get_running_loop(), Delays(BUSY_BOOKIE)
         while True:
             reply = await ask(self._pool, bookie, request)
@@ -160,7 +160,7 @@ class _PieceCheck:
         self._ranges.reverse()
 
     async def walk(self) -> None:
-        """Until no range is left. Raises what keeps the bookie from being asked."""
+        """Take ranges until none is left. Raises what keeps the bookie from being asked."""
         while self._ranges:
             at, last = self._ranges.pop()
             singles = 1
@@ -174,7 +174,7 @@ class _PieceCheck:
                     at = stop + 1
 
     async def _batch(self, first: EntryId, last: EntryId) -> EntryId:
-        """Where it came to an end: after the range, or at an entry that is to be asked for by itself."""
+        """Return where it ended: after the range, or at an entry that is to be asked for by itself."""
         auditor, piece = self._auditor, self._piece
         while first <= last and auditor.takes_batches(piece.bookie):
             count, key = last - first + 1, self._digest.key
@@ -204,7 +204,7 @@ class _PieceCheck:
         return first
 
     async def _singles(self, first: EntryId, last: EntryId) -> bool:
-        """Ask for each; True if all were good."""
+        """Ask for each entry; True if all were good."""
         auditor, piece = self._auditor, self._piece
         wanted = range(first, last + 1)
         replies = await asyncio.gather(*(auditor.stored(piece, entry, self._digest) for entry in wanted))

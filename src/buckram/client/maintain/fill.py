@@ -17,7 +17,7 @@ from buckram.types import BookieId, LedgerId
 def lagging_members(
     services: Services, window: AppendWindow, cell: MetadataCell, digest: Digest, key: bytes, scope: TaskScope
 ) -> LaggingMembers:
-    """Of an open ledger: what is confirmed when a member is written to again comes from the others."""
+    """Fill in an open ledger: what is confirmed when a member is written to again is copied from the others."""
 
     async def copy_confirmed(bookie: BookieId) -> bool:
         return await fill_in(services, window.ledger_id, cell.current, digest, key, [bookie], confirmed=window.lac)
@@ -26,7 +26,7 @@ def lagging_members(
 
 
 def copy_missing_of(services: Services, ledger_id: LedgerId, digest: Digest, key: bytes) -> CopyMissing:
-    """Of a ledger that is closed; NoSuchLedger when it was deleted meanwhile."""
+    """Fill in a closed ledger. Raises NoSuchLedger when it was deleted meanwhile."""
 
     async def copy_missing(members: Collection[BookieId]) -> bool:
         current = await services.store.read_ledger(ledger_id)

@@ -55,7 +55,7 @@ from buckram.types import (
 T = TypeVar("T")
 _WITHIN_S = 10.0
 _MEMBERS_S = 1.0
-"""So long, in all, one recovery waits for members that have not answered before it believes the denials of others."""
+"""For so long, in all, a recovery waits for members that have not answered before it believes others' denials."""
 _ATTEMPTS = 5
 _AHEAD_MIN, _AHEAD_MAX = 16, 256
 _AHEAD_BYTES = 8 * 1024 * 1024
@@ -92,7 +92,7 @@ async def recover_ledger(
 
 
 async def _close(services: Services, cell: MetadataCell, ledger_id: LedgerId, digest: Digest, key: bytes) -> None:
-    """Until somebody has closed it. What was found under one record closes that one only (F22)."""
+    """Try until somebody has closed it. What was found under one record closes that one only (F22)."""
     for _ in range(_ATTEMPTS):
         # R1. IN_RECOVERY needs no write: several recoveries may run side by side.
         begun = await cell.update(_begin, within_s=_WITHIN_S)
@@ -147,9 +147,9 @@ class _Attempt:
         self._members_time = _MembersTime()
         self._forward: ForwardRead | None = None
         self._shown: list[Entry] = []
-        """What fencing answers brought along: copies like others."""
+        """Entries that came with the answers to fencing; they are copies like others."""
         self._members_asked = 0
-        """Questions to members about the ledger as a whole that are not answered yet."""
+        """Requests to members about the ledger as a whole that are not answered yet."""
 
     async def run(self) -> Change:
         try:
@@ -281,7 +281,7 @@ class _Attempt:
             self._progress.set()
 
     def _replacements(self, back: WriteBack) -> dict[int, BookieId]:
-        """Other bookies for the failed positions, never one that failed in this attempt; {} if there is none."""
+        """Return other bookies for the failed positions, never one that failed in this attempt; {} if there is none."""
         metadata = self._metadata
         return self._services.bookies.replace(
             back.ensemble,
@@ -313,14 +313,14 @@ class _Attempt:
             self._services.pool.lane(send.bookie).send(b"".join(parts), b"".join(acks), runs)
 
     def _frame(self, entry: Entry, frozen_lac: EntryId) -> bytes:
-        """The recovery add: same id, payload and prefix length, the LAC of the start (F10)."""
+        """Send the recovery add, with the same id, payload and prefix length, and the LAC of the start (F10)."""
         stored = self._digest.seal(self._ledger_id, entry.entry_id, frozen_lac, entry.length, entry.payload)
         return frame_add(self._key, stored, RECOVERY_ADD | HIGH_PRIORITY)
 
     # -- the length (3.7) --------------------------------------------------------------------------------
 
     async def _length(self, back: WriteBack) -> int:
-        """Prefix length in the header of the last entry; read from its own fragment if it was not recovered now."""
+        """Return the prefix length in the last entry's header; it is read where it was not recovered just now."""
         if back.last_recovered is not None:
             return back.last_recovered.length
         if back.head < 0:
@@ -344,7 +344,7 @@ class _MembersTime:
         self.left_s = _MEMBERS_S
 
     async def wait(self, progress: asyncio.Event) -> bool:
-        """Until something is heard; False when there is no time left."""
+        """Wait until a member answers; False when there is no time left."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:

@@ -29,7 +29,7 @@ from buckram.types import NO_ENTRY, BookieId, EntryId, LedgerId, LedgerMetadata
 
 
 async def bookie_lac(services: Services, bookie: BookieId, ledger_id: LedgerId, digest: Digest) -> Answer[EntryId]:
-    """The largest LAC that one bookie can prove: -1 if it proves none but answered."""
+    """Return the largest LAC that one bookie can prove; -1 if it answered and proves none."""
     reply = await ask(services.pool, bookie, ReadLac(ledger_id, digest.birth))
     if isinstance(reply, ProtocolError) or reply_is(reply, Code.BAD_REQUEST, Code.BAD_VERSION):
         # A peer without READ_LAC: the header of its last entry is the next best.
@@ -55,7 +55,7 @@ async def _last_entry_lac(services: Services, bookie: BookieId, ledger_id: Ledge
 
 
 def _proven(ledger_id: LedgerId, digest: Digest, packet: bytes | None, stored: bytes | None) -> EntryId:
-    """The larger LAC of the two that verifies; DigestMismatch if one is there and none does."""
+    """Return the larger LAC of those that verify. Raises DigestMismatch if there is one and none verifies."""
     found: list[EntryId] = []
     mismatch: DigestMismatch | None = None
     if packet:

@@ -26,15 +26,15 @@ from buckram.types import BookieId, EntryId, LedgerId
 T = TypeVar("T")
 _AHEAD = 3
 _GROUP_BYTES = 1024 * 1024
-"""Read together, and checked in one turn of the loop."""
+"""So much is read together and checked in one turn of the loop."""
 
 
 class _Ended(Exception):
-    """It does not go on here."""
+    """Reading from these files cannot go on; the caller asks the bookies."""
 
 
 class LocalReads:
-    """For one ledger whose bookies each hold all of it."""
+    """Reads one ledger from files; each of its bookies holds all of it."""
 
     def __init__(self, services: Services, ledger_id: LedgerId, digest: Digest, scope: TaskScope) -> None:
         self._services, self._scope = services, scope
@@ -80,7 +80,7 @@ class LocalReads:
             asked.cancel()
 
     async def _soon(self, coming: asyncio.Future[T]) -> T:
-        """Waited for no longer than any read waits before it goes to another replica, too: TimeoutError."""
+        """Wait no longer than any read waits before it asks another replica, too. Raises TimeoutError."""
         if coming.done():
             await asyncio.sleep(0)  # others have their turn, and the question for the next places goes out
             return coming.result()
@@ -152,7 +152,7 @@ class LocalReads:
 
 
 def _groups(extents: Sequence[Extent]) -> Iterator[Sequence[Extent]]:
-    """Neighbours that are worth one reading together."""
+    """Yield neighbouring places in groups that are worth one reading together."""
     begin = size = 0
     for at, extent in enumerate(extents):
         if extent.length > MAX_EXTENT_BYTES:

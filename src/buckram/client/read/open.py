@@ -23,14 +23,14 @@ def check_ledger_id(ledger_id: LedgerId) -> LedgerId:
 
 
 def check_password(ledger_id: LedgerId, metadata: LedgerMetadata, password: bytes) -> None:
-    """Unauthorized before anything is asked or changed, where the metadata knows the password (F14)."""
+    """Raise Unauthorized before anything is asked or changed, where the metadata knows the password (F14)."""
     if metadata.password is not None and metadata.password != password:
         what = "wrong password" if password else "it has a password, and none was given"
         raise Unauthorized(f"ledger {ledger_id}: {what}; nothing was fenced or written")
 
 
 def digest_of(ledger_id: LedgerId, metadata: LedgerMetadata, password: bytes, kind: DigestType | None) -> Digest:
-    """The ledger's digest; its kind comes from the metadata, `kind` serves records that do not store it."""
+    """Return the ledger's digest. Its kind comes from the metadata; `kind` serves records that do not store it."""
     stored = metadata.digest_type if metadata.digest_type is not None else kind
     if stored is None:
         raise InvalidArgument(f"ledger {ledger_id}: its metadata does not name the digest; say digest=...")
@@ -45,8 +45,11 @@ async def open_ledger(
     digest: DigestType | None = None,
     on_closed: OnReaderClosed | None = None,
 ) -> Reader:
-    """A reader of the ledger as it is. Errors: NoSuchLedger, Unauthorized, ReadFailed (too few bookies answer how
-    far an open ledger is confirmed), MetadataUnavailable."""
+    """Return a reader of the ledger as it is.
+
+    Errors: NoSuchLedger, Unauthorized, MetadataUnavailable, and ReadFailed where too few bookies say how far an open
+    ledger is confirmed.
+    """
     services.guard()
     versioned = await services.store.read_ledger(check_ledger_id(ledger_id))
     metadata = versioned.metadata
@@ -58,7 +61,7 @@ async def open_ledger(
 
 
 async def list_ledgers(services: Services) -> AsyncIterator[LedgerId]:
-    """Every ledger id, ascending. An error of the store raises; it never looks like the end."""
+    """Iterate over all ledger ids, ascending. An error of the store is raised; it never looks like the end."""
     services.guard()
     after = -1
     while page := await services.store.list_ledgers(after=after, limit=_PAGE):

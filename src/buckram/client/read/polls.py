@@ -38,11 +38,11 @@ _AT_ONCE = 2
 _AHEAD = 2
 _OFTEN_S = 0.05
 _LAG_S = 0.02
-"""So long others are asked instead of a bookie that lags."""
+"""For so many seconds other bookies are asked instead of one that lags."""
 
 
 class _Poll:
-    """A question at one bookie; `answer` once it is there."""
+    """A long poll at one bookie. `answer` is set once it has come."""
 
     __slots__ = ("above", "answer", "asked", "bookie", "bug", "sent_at", "task")
 
@@ -50,10 +50,10 @@ class _Poll:
         self.bookie, self.above, self.sent_at = bookie, above, sent_at
         self.answer: Answer[EntryId] | None = None
         self.bug: BaseException | None = None
-        """Instead of an answer; the consumer hears of it."""
+        """The error that came instead of an answer; it is raised to the consumer."""
         self.asked: PendingRequest | None = None
         self.task: asyncio.Task[Answer[EntryId]] | None = None
-        """Where the short way was not open: no connection yet, or an answer that leads to another question."""
+        """The task that asks where no connection is open yet, or where the answer leads to another question."""
 
     @property
     def settled(self) -> bool:
@@ -79,16 +79,16 @@ class LacPolls:
         self._wait_ms = max(1, int(services.config.long_poll_s * 1000))
         self._polls: list[_Poll] = []
         self._others: list[BookieId] | None = None
-        """Whom to ask next; None: not worked out, it is all but the first."""
+        """The bookies to ask next. None: the order is not worked out yet, and it is all of them but the first."""
         self._first: BookieId = ""
         self._metadata: LedgerMetadata | None = None
         self._above = NO_ENTRY
         self._begun_at = self._moved_at = 0.0
         self._ahead: deque[_Poll] = deque()
-        """Of ascending LACs, each one above the one before."""
+        """Polls that were sent ahead, for ascending LACs."""
         self._topping_up = False
         self.proved_by: BookieId | None = None
-        """Who told of the last LAC that was learned: it has that entry and the next one."""
+        """The bookie that reported the last LAC that was learned: it has that entry and the next one."""
         self._unseen = True
         self._waiter: asyncio.Future[None] | None = None
         self._event: asyncio.Event | None = None
@@ -98,7 +98,7 @@ class LacPolls:
         self._hedge_due = False
 
     def begin(self, above: EntryId, metadata: LedgerMetadata) -> None:
-        """Ask for a LAC beyond `above`, unless that is asked already. At the members of the last fragment."""
+        """Ask the members of the last fragment for a LAC beyond `above`, unless that is asked already."""
         if self._polls and self._metadata is metadata and self._above == above:
             return
         self._drop_polls()
@@ -126,14 +126,16 @@ class LacPolls:
             ahead.append(self._ask(self._members(metadata, further)[0], further))
 
     def _members(self, metadata: LedgerMetadata, above: EntryId) -> Sequence[BookieId]:
-        """All of them, those that get the next LAC first: they store the entry after it."""
+        """Return all members; first come those that get the next LAC first, because they store the entry after it."""
         ensemble = metadata.last_fragment.ensemble
         start = (above + 2) % len(ensemble)
         return self._services.bookies.read_order(ensemble[start:] + ensemble[:start])
 
     async def wait(self, changed: asyncio.Event) -> EntryId | None:
-        """A proven LAC beyond the asked one; None when `changed` is set or all were asked in vain (then look at
-        `vain`). After `begin`."""
+        """Return a proven LAC beyond the asked one, after `begin`.
+
+        None: `changed` is set, or all were asked in vain; `vain` says how.
+        """
         self._watch(changed)
         self._hedge_due = False
         while self._polls:
@@ -157,12 +159,12 @@ class LacPolls:
         return None
 
     def vain(self) -> tuple[bool, bool]:
-        """Nobody waited for us, and: because no bookie has seen the ledger."""
+        """Return whether no bookie waited, and whether that is because none has seen the ledger."""
         spent = self._loop.time() - self._begun_at
         return not self._polls and spent < self._services.config.long_poll_s / 2, self._unseen
 
     def stop(self) -> None:
-        """Nobody waits any more."""
+        """End all polls: nobody waits any more."""
         self._drop_polls()
         while self._ahead:
             self._ahead.pop().drop()
@@ -174,7 +176,7 @@ class LacPolls:
             self._event_task = self._event = None
 
     def _overtaken(self) -> EntryId | None:
-        """A later LAC is known already: the bookie that is asked lags behind the others."""
+        """Return a later LAC that is known already, as the bookie that is asked lags behind the others; else None."""
         lac = self._above
         for poll in self._ahead:
             if isinstance(poll.answer, Positive) and poll.answer.value > lac:
@@ -193,7 +195,7 @@ class LacPolls:
             self._waiter.set_result(None)
 
     def _watch(self, changed: asyncio.Event) -> None:
-        """One task for an event, however often it is waited for. It ends with the scope, too."""
+        """Start one task for the event, however often it is waited for. It ends with the scope, too."""
         if self._event is not changed or self._event_task is None or self._event_task.done():
             if self._event_task is not None:
                 self._event_task.cancel()
@@ -201,7 +203,7 @@ class LacPolls:
             self._event_task.add_done_callback(self._wake)
 
     async def _sleep(self) -> None:
-        """Until an answer comes, or it is time to ask one more."""
+        """Wait until an answer comes, or until it is time to ask one more bookie."""
         hedge_s = self._services.hedge_s
         if hedge_s is not None and len(self._polls) < _AT_ONCE and self._others != []:
             # One timer, which is not moved by each wait, so it may come too early.
@@ -292,7 +294,7 @@ class LacPolls:
         return answer.value
 
     async def _call(self, poll: _Poll, request: Read) -> Answer[EntryId]:
-        """The long way: opens the connection."""
+        """Ask over a connection that has to be opened first."""
         try:
             reply = await ask(self._services.pool, poll.bookie, request)
         except HandleClosed as error:
@@ -301,7 +303,7 @@ class LacPolls:
         return await self._sealed(poll, reply) if answer is None else answer
 
     def _judge(self, poll: _Poll, reply: Reply | BuckramError) -> Answer[EntryId] | None:
-        """The largest LAC that the last entry proves; None when the bookie has to be asked for the sealed one."""
+        """Return the largest LAC that the last entry proves; None when the bookie must be asked for the sealed one."""
         if isinstance(reply, HandleClosed):
             return Unknown(reply)
         opened = self._reads.opened(poll.bookie, None, reply)
@@ -317,7 +319,7 @@ class LacPolls:
         return opened if not isinstance(opened, Positive) else Positive(proven)
 
     async def _sealed(self, poll: _Poll, reply: Reply | BuckramError) -> Answer[EntryId]:
-        """An idle writer's LAC stands in a sealed packet beside the entries, not in the last entry."""
+        """Ask for an idle writer's LAC, which is in a sealed packet beside the entries and not in the last entry."""
         services, reads, bookie = self._services, self._reads, poll.bookie
         try:
             answer = await bookie_lac(services, bookie, reads.ledger_id, reads.digest)
@@ -333,7 +335,7 @@ def _claims(poll: _Poll, reply: Reply | BuckramError) -> bool:
 
 
 def _unseen(answer: Answer[EntryId]) -> bool:
-    """The bookie has not seen the ledger; one that may have lost data does not say so, but cannot wait either."""
+    """Return whether the bookie has not seen the ledger. One that may have lost data does not say so."""
     if isinstance(answer, Unknown):
         return isinstance(answer.error, UnknownLedgerState)
     return isinstance(answer, Negative) and answer.code is Code.NO_LEDGER

@@ -243,7 +243,7 @@ class Reader(NotBlocking):
         return outcome.value
 
     async def _moved(self, span: Span, failure: Failure) -> Span | Failure:
-        """After a total failure: where the entries are now if metadata names other bookies (4.9), or what to report."""
+        """After a total failure, return where the entries are now by newer metadata (4.9), or the error to report."""
         try:
             metadata = await self._follower.refresh()
         except MetadataUnavailable as error:
@@ -260,7 +260,7 @@ class Reader(NotBlocking):
         return found
 
     async def _stream(self, first: EntryId, last: EntryId, opener: RangeOpener[T]) -> AsyncGenerator[list[T], None]:
-        """Chunks of first..last in order: from files of this machine, and where that does not go from bookies."""
+        """Yield chunks of first..last in order, from files of this machine or, where that fails, from bookies."""
         cursor = first
         try:
             if self._worth_files(first, last):
@@ -285,7 +285,7 @@ class Reader(NotBlocking):
         return (last - first + 1) * config.read_batch_bytes > self._chunk * config.local_read_bytes
 
     async def _from_files(self, first: EntryId, last: EntryId, opener: RangeOpener[T]) -> AsyncGenerator[list[T], None]:
-        """A part from `first` on, maybe none of it."""
+        """Return a part from `first` on, maybe nothing."""
         while first <= last:
             self._check_open()
             span = span_of(self.metadata, first, last)
@@ -300,7 +300,7 @@ class Reader(NotBlocking):
     async def _from_bookies(
         self, first: EntryId, last: EntryId, opener: RangeOpener[T]
     ) -> AsyncGenerator[list[T], None]:
-        """A few chunks are read at the same time. What a chunk came short of is read next."""
+        """Yield chunks of which a few are read at the same time. What a chunk came short of is read next."""
         ahead: deque[tuple[Span, asyncio.Task[_Part[T]]]] = deque()
         cursor = first
 
@@ -330,7 +330,7 @@ class Reader(NotBlocking):
                 task.cancel()
 
     async def _read_chunk(self, span: Span, opener: RangeOpener[T]) -> _Part[T]:
-        """A non-empty verified prefix of the span, or why its first entry failed. Does not raise."""
+        """Return a non-empty verified prefix of the span, or why its first entry failed. Does not raise."""
         try:
             outcome = await self._read_some(span, opener)
             if not isinstance(outcome, Positive):
@@ -341,7 +341,7 @@ class Reader(NotBlocking):
         return (outcome.value, None) if isinstance(outcome, Positive) else ([], outcome)
 
     async def _read_some(self, span: Span, opener: RangeOpener[T]) -> Answer[list[T]]:
-        """A non-empty verified prefix of the span."""
+        """Return a non-empty verified prefix of the span."""
         first, count = span.first, span.last - span.first + 1
         if not self._batches:
             return await self._read_singles(span, opener)

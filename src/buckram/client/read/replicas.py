@@ -45,7 +45,7 @@ _SINGLES = 64
 async def ask(
     pool: BookiePool, bookie: BookieId, request: Request, *, protocol: int | None = None
 ) -> Reply | BookieError:
-    """One request; what is no reply comes back as the error, not raised."""
+    """Send one request. An error is returned instead of a reply, not raised."""
     try:
         return await pool.call(bookie, request, protocol=protocol)
     except BookieError as error:
@@ -57,10 +57,10 @@ Question = Callable[[BookieId], Awaitable[Answer[T]]]
 
 
 class Soon(Protocol[T]):
-    """A question that needs no task."""
+    """A request whose reply needs no task."""
 
     def ask(self, bookie: BookieId, on_reply: OnReply) -> PendingRequest | None:
-        """`on_reply` gets what `opened` understands. None where the question needs a task after all."""
+        """Send it; `on_reply` gets what `opened` understands. None where the request needs a task after all."""
         ...
 
     def opened(self, bookie: BookieId, reply: Reply | BuckramError) -> Answer[T]: ...
@@ -123,7 +123,7 @@ async def _put(question: Question[T], bookie: BookieId) -> Answer[T]:
 
 
 class _Game(Generic[T]):
-    """Who was asked, what they said, and the future of the one who waits for it."""
+    """Which bookies were asked, what they answered, and the future of the caller that waits."""
 
     __slots__ = ("_asked", "_cancelled", "_question", "_replies", "_scope", "_soon", "_woken")
 
@@ -135,7 +135,7 @@ class _Game(Generic[T]):
         self._cancelled = False
 
     def ask(self, bookies: Sequence[BookieId]) -> None:
-        """HandleClosed when the handle that owns the scope was closed."""
+        """Raise HandleClosed when the handle that owns the scope was closed."""
         for bookie in bookies:
             check_running(self._scope)
             on_reply = partial(self._hear, bookie)
@@ -148,7 +148,7 @@ class _Game(Generic[T]):
                 self._asked[bookie] = asked
 
     def take_over(self, bookie: BookieId, asked: PendingRequest) -> None:
-        """It was asked already, and its answer belongs here."""
+        """Adopt a request that was sent already: its reply belongs here."""
         asked.on_reply = partial(self._hear, bookie)
         self._asked[bookie] = asked
 
@@ -161,12 +161,12 @@ class _Game(Generic[T]):
             self._woken.set_result(None)
 
     def cancel(self) -> None:
-        """The scope ends."""
+        """Wake the caller, because the scope ends."""
         self._cancelled = True
         self._wake()
 
     async def answers(self, timeout_s: float | None) -> list[tuple[BookieId, Answer[T]]]:
-        """Those that came, in the order of asking; none after so long without one."""
+        """Return the answers that came, in the order of asking; none after so many seconds without one."""
         if not self._replies and not self._cancelled:
             loop = asyncio.get_running_loop()
             self._woken = loop.create_future()
@@ -191,14 +191,14 @@ class _Game(Generic[T]):
         return what.result()
 
     def forget(self) -> None:
-        """Nobody waits for the rest any more."""
+        """Cancel the requests that are still open: nobody waits for them any more."""
         for asked in self._asked.values():
             asked.cancel()
         self._asked.clear()  # what was asked refers to this object
 
 
 def check_running(scope: TaskScope) -> None:
-    """HandleClosed when the handle that owns the scope was closed."""
+    """Raise HandleClosed when the handle that owns the scope was closed."""
     if scope.closed:
         raise _closed()
 
@@ -208,7 +208,7 @@ def _closed() -> HandleClosed:
 
 
 def report(services: Services, bookie: BookieId, answer: Answer[T]) -> None:
-    """Remember what the answer says of the bookie; negatives say nothing."""
+    """Remember what the answer says about the bookie; negatives say nothing."""
     if isinstance(answer, Positive):
         services.bookies.report_ok(bookie)
     elif isinstance(answer, Unknown) and isinstance(answer.error, BookieError):
@@ -222,14 +222,14 @@ def reply_is(reply: Reply | BookieError, *codes: Code) -> bool:
 
 
 def one_from_files(ledger: LedgerId, entry: EntryId, max_bytes: int, digest: Digest) -> BatchRead:
-    """A read of one entry as the bookie's files have it, whatever it keeps in memory."""
+    """Return a request for one entry as the bookie's files have it, whatever it keeps in memory."""
     return BatchRead(
         ledger, entry, 1, max_bytes, master_key=digest.key, framed=True, from_files=True, birth=digest.birth
     )
 
 
 def as_single(request: BatchRead, reply: BatchReadReply) -> ReadReply:
-    """What a plain read of the first entry would have been answered."""
+    """Return the reply that a plain read of the first entry would have got."""
     body = bytes(reply.bodies[0]) if reply.bodies else None
     return ReadReply(reply.code, request.ledger_id, request.entry_id, body)
 
@@ -269,7 +269,7 @@ class LedgerReads:
             return None  # it is raised again where the question has a task
 
     async def stored(self, bookie: BookieId, entry: EntryId) -> Answer[Entry]:
-        """As `entry`, but as the bookie's files have it, whatever it keeps in memory; where it knows batch reads."""
+        """As `entry`, but as the bookie's files have it, whatever it keeps in memory, where it knows batch reads."""
         if self._services.batch_unsupported.get(bookie, 0) < _BATCH_GIVE_UP:
             request = one_from_files(self.ledger_id, entry, self._services.config.read_batch_bytes, self.digest)
             reply = await ask(self._pool, bookie, request)
@@ -278,7 +278,7 @@ class LedgerReads:
         return await self.entry(bookie, entry)
 
     async def fencing(self, bookie: BookieId, entry: EntryId | None, master_key: bytes) -> Answer[Entry]:
-        """The entry (None: the last one stored), from a bookie that is fenced by the question."""
+        """Read the entry (None: the last one stored) from a bookie, which the request fences."""
         wanted = -1 if entry is None else entry
         request = Read(
             self.ledger_id, wanted, fence=True, master_key=master_key, high_priority=True, birth=self.digest.birth
@@ -310,7 +310,7 @@ class LedgerReads:
         *,
         from_files: bool = False,
     ) -> Answer[list[T]]:
-        """A verified, non-empty prefix of `count` entries from `first` on; `on_bytes(entries, bytes)` gets the sizes.
+        """Read a verified, non-empty prefix of `count` entries from `first` on; `on_bytes(entries, bytes)` is called.
 
         A peer without batch reads closes the connection; after two such closings in a row it is asked entry by entry.
         """
@@ -350,7 +350,7 @@ class LedgerReads:
         return classify(bookie, reply, verify)
 
     async def single(self, bookie: BookieId, entry: EntryId, opener: Opener[T], on_bytes: OnBytes) -> Answer[list[T]]:
-        """One entry as a list of one, through an opener of batches."""
+        """Open one entry with an opener of batches; the result is a list of one."""
         return await self._singles(bookie, entry, 1, opener, on_bytes)
 
     async def _singles(

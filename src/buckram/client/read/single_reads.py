@@ -22,7 +22,7 @@ from buckram.types import BookieId, Entry, EntryId
 
 
 class _Waiting:
-    """Who waits for a first answer: `woken` when it is there, when it takes too long, or when the handle is closed."""
+    """A read that waits for its first answer: `woken` when it is there, takes too long, or the handle is closed."""
 
     __slots__ = ("due", "reply", "woken")
 
@@ -40,18 +40,18 @@ class _Waiting:
 
 
 class SingleReads:
-    """Of one handle, whose scope ends them."""
+    """The single reads of one handle, whose scope ends them."""
 
     def __init__(self, services: Services, reads: LedgerReads, scope: TaskScope) -> None:
         self._services, self._reads, self._scope = services, reads, scope
         self._hedge_s = services.hedge_s or inf
         self._waiting: dict[_Waiting, None] = {}
-        """In the order of asking, so the first one is due first."""
+        """The reads under way in the order of asking, so that the first one is due first."""
         self._timer: asyncio.TimerHandle | None = None
         scope.hold(self)
 
     async def read(self, order: Sequence[BookieId], entry: EntryId) -> Answer[Entry]:
-        """From the bookies that hold it, in the order in which they are to be asked. HandleClosed."""
+        """Read an entry from the bookies that hold it, asked in this order. Raises HandleClosed."""
         scope, reads, first = self._scope, self._reads, order[0]
         check_running(scope)
         loop = asyncio.get_running_loop()
@@ -69,7 +69,7 @@ class SingleReads:
         return await play(Race(order), one, self._services, scope, one, begun=begun)
 
     async def _wait(self, waiting: _Waiting, asked: PendingRequest) -> None:
-        """Until there is an answer, or it is time to ask another bookie."""
+        """Wait until there is an answer, or until it is time to ask another bookie."""
         self._waiting[waiting] = None
         if self._timer is None and waiting.due != inf:
             self._timer = asyncio.get_running_loop().call_at(waiting.due, self._look)
@@ -95,7 +95,7 @@ class SingleReads:
             waiting.wake()
 
     def cancel(self) -> None:
-        """The handle is closed."""
+        """Wake all reads, because the handle is closed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -104,7 +104,7 @@ class SingleReads:
 
 
 class _OneEntry:
-    """The question for one entry, with a task or (as Soon) without."""
+    """The request for one entry, with a task or (as Soon) without."""
 
     __slots__ = ("_entry", "_reads")
 

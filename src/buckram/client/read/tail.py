@@ -29,7 +29,7 @@ from buckram.net.tasks import TaskScope
 from buckram.types import Entry, EntryId, LedgerMetadata
 
 _UNSEEN_PAUSE_S, _UNSEEN_S = 0.008, 60.0
-"""No bookie can wait for the first entry of a ledger that it has not seen: so long it is asked so often."""
+"""How often, and for how long, bookies are asked for a ledger that they have not seen: they cannot wait for it."""
 _PEEKED, _LARGE = 16, 64 * 1024
 _FEW, _BEYOND = 8, 3
 _GIVE_UP_S = 60.0
@@ -108,7 +108,7 @@ class Tail:
         await self._drop_stream()
 
     async def _fetch(self) -> list[Entry]:
-        """At least one entry, or none at the end. Safe to cancel at every await."""
+        """Return at least one entry, or none at the end. It may be cancelled at every await."""
         follower = self._follower
         check_running(self._scope)
         follower.follow()
@@ -137,7 +137,7 @@ class Tail:
         return []
 
     def _take_peeked(self, end: EntryId) -> list[Entry]:
-        """What is confirmed by now of what polls brought along: saves a tail that keeps up a round trip per entry."""
+        """Return what is confirmed by now of what polls brought: a tail that keeps up needs no round trip for it."""
         found: list[Entry] = []
         if self._chunks is None:
             while self._cursor <= end and (entry := self._peeked.pop(self._cursor, None)) is not None:
@@ -146,7 +146,7 @@ class Tail:
         return found
 
     def _keep(self, entry: Entry) -> None:
-        """Whatever becomes of the ledger, an entry of this id can have no other payload."""
+        """Keep an entry for later: whatever becomes of the ledger, an entry of this id can have no other payload."""
         peeked, cursor = self._peeked, self._cursor
         if entry.entry_id < cursor:
             return
