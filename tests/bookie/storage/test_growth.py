@@ -130,6 +130,41 @@ async def test_a_file_that_still_grows_gets_its_footer_afterwards(monkeypatch: p
     await store.close()
 
 
+class FailingGrowth(SlowGrowth):
+    """The first attempt to make a file longer waits for the test and fails then."""
+
+    async def offload(self, job: Callable[[], T]) -> T:
+        result = await super().offload(job)
+        if self.waits:
+            self.waits = False
+            raise OSError(errno.EMFILE, "too many open files")
+        return result
+
+
+async def test_a_block_that_came_while_growth_failed_is_written_by_the_next_attempt() -> None:
+    disk = FailingGrowth()
+    store = open_store(disk, CONFIG)
+    acked: list[OSError | None] = []
+    while not disk.waits:
+        add(store, 1, len(acked), [PAYLOAD])
+        assert await durable(store) is None
+        acked.append(None)
+        for _ in range(20):
+            await asyncio.sleep(0)
+    for entry in range(len(acked), 12):  # the file is full now, and a block waits
+        add(store, 1, entry, [PAYLOAD])
+        store.after_durable(acked.append)
+        for _ in range(20):
+            await asyncio.sleep(0)
+    assert len(acked) < 12
+    disk.go_on.set()
+    async with asyncio.timeout(10):
+        assert await durable(store) is None
+    assert acked == [None] * 12
+    await settle(store)
+    await store.close()
+
+
 def test_a_file_that_was_made_longer_is_synced_also_where_it_was_long_enough(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,15 @@ CUTS = ("tests/crashpoints/test_store_crash.py::test_no_acknowledged_data_is_los
 
 MUTANTS = (
     TestMutant(
+        "growth-asked-in-vain",
+        "a block that came to wait while a file could not be made longer is forgotten",
+        edited(("buckram.bookie.storage.growth:Growth._run", "self._is_urgent()", "urgent")),
+        (
+            "tests/bookie/storage/test_growth.py::"
+            "test_a_block_that_came_while_growth_failed_is_written_by_the_next_attempt",
+        ),
+    ),
+    TestMutant(
         "made-size-ignored",
         "a log file that was cut off is taken for a shorter log",
         edited(("buckram.bookie.storage.opening:Opening._load", "size < entry.made and not entry.log_end", "False")),

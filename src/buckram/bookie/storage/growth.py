@@ -15,7 +15,7 @@ from buckram.bookie.storage.segments import Segment
 from buckram.bookie.storage.store_state import StoreState
 from buckram.bookie.storage.superblock_writer import SuperblockWriter
 from buckram.core.storage.segment_format import PAGE
-from buckram.disk.trouble import passing
+from buckram.disk.trouble import NO_DESCRIPTOR, passing
 from buckram.net.tasks import TaskScope
 
 log = logging.getLogger("buckram.store")
@@ -60,13 +60,20 @@ class Growth:
                 except OSError as error:
                     if not passing(error):
                         raise
-                    if not urgent:
+                    if error.errno in NO_DESCRIPTOR:
+                        self._state.files.close_idle()
+                    if not self._is_urgent():
                         return
                     failed = True
                     self._state.log.short_of(str(error))
                     await asyncio.sleep(RETRY_S)
         finally:
             self._running = False
+
+    def _is_urgent(self) -> bool:
+        """Whether a block waits now: it may have come, and called `start` in vain, while the last attempt ran."""
+        need = self._state.log.growth_need()
+        return need is not None and need.urgent
 
     def _size(self, segment: Segment, end: int, *, scarce: bool) -> int:
         """Return the next size of the file: twice the present one, up to a whole file; with little room, less."""
