@@ -21,6 +21,7 @@ from buckram.bookie.service.server import BookieServer, Service
 from buckram.bookie.storage import superblock
 from buckram.bookie.storage.position import NO_CLAIM, Claim
 from buckram.bookie.storage.store import Store
+from buckram.bookie.wishes import Wishes
 from buckram.bookie.witness import NO_CONTACT, Contact, Witness
 from buckram.bookie.witness_memory import FileWrite
 from buckram.config import BookieConfig, NetConfig, StoreConfig
@@ -79,6 +80,7 @@ class Bookie:
         self.collector: Collector | None = None
         self.info: BookieInfo | None = None
         self.witness: Witness | None = None
+        self.wishes: Wishes | None = None
         self._cluster = ""
         self._address: BookieAddress | None = None
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
@@ -97,7 +99,7 @@ class Bookie:
             return "starting"
         if not self._registration.registered:
             return "unregistered"
-        return "writable" if self.store.is_writable else "readonly"
+        return "readonly" if self._shown_readonly(self.store) else "writable"
 
     async def start(self) -> BookieInfo:
         """Bind, check the cookie, open the store, serve, register. After an error everything is closed again.
@@ -140,8 +142,10 @@ class Bookie:
         self._registration = Registration(
             self._metadata, self.info, self._runtime.rng, handover=handover, trust=witness
         )
+        self.wishes = Wishes(self._metadata, claimed.bookie_id, self._wishes_changed)
+        await self._retried(self.wishes.prepare)
         self.trust_changed()
-        await self._registration.start(readonly=not store.is_writable)
+        await self._registration.start(readonly=self._shown_readonly(store))
         if store.failed is not None:
             raise store.failed  # it served for a moment, and answered only what was durable
         store.on_space_change(self._space_changed)
@@ -157,6 +161,7 @@ class Bookie:
             Brake(self._metadata, claimed.bookie_id, witness, self._runtime.stats),
         )
         self._scope.spawn(self.collector.run(), "collection")
+        self._scope.spawn(self.wishes.run(), "wishes")
         log.info("bookie %s serves at %s", claimed.bookie_id, address)
         return self.info
 
@@ -280,12 +285,21 @@ class Bookie:
         suspect = bool(self.witness.suspect)
         self.store.suspended = suspect
         if self._registration is not None:
-            self._registration.set_withdrawn(suspect)
+            self._registration.set_withdrawn(suspect or (self.wishes is not None and self.wishes.out))
         self._space_changed()
+
+    def _wishes_changed(self) -> None:
+        if self.wishes is not None and self.store is not None:
+            self.store.asked_readonly = self.wishes.readonly
+            self.trust_changed()
 
     def _space_changed(self) -> None:
         if self._registration is not None and self.store is not None:
-            self._registration.set_readonly(not self.store.is_writable)
+            self._registration.set_readonly(self._shown_readonly(self.store))
+
+    def _shown_readonly(self, store: Store) -> bool:
+        """In a maintenance it takes what its ledgers get, but no new ensemble shall find it."""
+        return not store.is_writable or (self.wishes is not None and self.wishes.resting)
 
     def _store_failed(self, error: BaseException) -> None:
         if self.failed.done():

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from buckram.cli import completion
-from buckram.cli.bookie_decommission import decommission
-from buckram.cli.bookie_forget import forget
+from buckram.cli.bookie_forget import forget, rejoin
+from buckram.cli.bookie_leave import decommission, drain, replace
 from buckram.cli.bookie_run import clear_limbo, config, run
+from buckram.cli.bookie_state import maintenance, readonly, writable
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import emit, table
 from buckram.core.entries.entry import Digest
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from buckram.client.client import Client
 
 ID = click.IntRange(min=0)
+_COLUMNS = ("id", "host", "port", "state")
 
 
 @click.group()
@@ -52,18 +54,27 @@ def bookie() -> None:
     """Run bookies, list them, and look at what one holds."""
 
 
-bookie.add_command(run)
-bookie.add_command(forget)
-bookie.add_command(decommission)
-bookie.add_command(config)
-bookie.add_command(clear_limbo)
+for _command in (
+    run,
+    drain,
+    decommission,
+    replace,
+    readonly,
+    writable,
+    maintenance,
+    forget,
+    rejoin,
+    config,
+    clear_limbo,
+):
+    bookie.add_command(_command)
 
 
 @bookie.command("list")
 @metadata_option
 @json_option
 def list_bookies(uri: str | None, as_json: bool) -> None:
-    """Every bookie that the cluster knows: writable, readonly or down.
+    """Every bookie that the cluster knows: writable, readonly or down, and what it is asked to do.
 
     \b
     Example:
@@ -73,28 +84,33 @@ def list_bookies(uri: str | None, as_json: bool) -> None:
     if as_json:
         emit({"bookies": found})
     else:
-        keys = ("id", "host", "port", "state")
+        keys = (*_COLUMNS, "asked") if any(row["asked"] for row in found) else _COLUMNS
         table([key.upper() for key in keys], [["" if row[key] is None else row[key] for key in keys] for row in found])
 
 
 async def _list(uri: str | None) -> list[dict[str, Any]]:
+    from buckram.metadata.wishes import read_wishes
+
     async with connected(uri) as client:
         current = await client.services.store.bookies()
         known = await client.services.store.known_bookies()
+        wishes = await read_wishes(client.services.store)
     rows = []
     for bookie_id in sorted({*known, *current.writable, *current.readonly}):
         state = "writable" if bookie_id in current.writable else "readonly" if bookie_id in current.readonly else "down"
-        rows.append(_describe(bookie_id, current.find(bookie_id), state))
+        asked = wishes[bookie_id].asked if bookie_id in wishes else ""
+        rows.append(_describe(bookie_id, current.find(bookie_id), state, asked))
     return rows
 
 
-def _describe(bookie_id: str, info: BookieInfo | None, state: str) -> dict[str, Any]:
+def _describe(bookie_id: str, info: BookieInfo | None, state: str, asked: str) -> dict[str, Any]:
     address = info.address if info is not None else None
     return {
         "id": bookie_id,
         "host": address.host if address is not None else None,
         "port": address.port if address is not None else None,
         "state": state,
+        "asked": asked,
         "incarnation": info.incarnation if info is not None else None,
     }
 

@@ -1,30 +1,15 @@
-"""`buckram bookie forget`: removes the cookie of a bookie that is gone for good, once no ledger names it."""
+"""`buckram bookie forget` and `rejoin`: an id goes, or may come back empty, once no ledger names it."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import click
 
 from buckram.cli import completion
-from buckram.cli.exits import Exit
+from buckram.cli.bookie_leave import told
 from buckram.cli.options import connected, json_option, metadata_option, run_async
-from buckram.cli.output import counted, emit
+from buckram.cli.output import emit
 from buckram.core.ledgers.service_info import check_bookie_id
 from buckram.errors import NoSuchBookie, NoSuchKey
-from buckram.metadata.accused import pardon
-
-if TYPE_CHECKING:
-    from buckram.seams import MetadataStore
-    from buckram.types import BookieId
-
-_SHOWN = 10
-
-
-class Kept(click.ClickException):
-    """The bookie is still needed; the message says for what, and what to do."""
-
-    exit_code = Exit.FAILED
 
 
 @click.command("forget")
@@ -41,38 +26,58 @@ def forget(bookie_id: str, uri: str | None, as_json: bool) -> None:
     Example:
       buckram bookie forget bookie-1
     """
-    run_async(_forget(uri, check_bookie_id(bookie_id)))
+    checked = check_bookie_id(bookie_id)
+
+    async def main() -> None:
+        from buckram.healing.asking import refuse_named, refuse_registered
+        from buckram.healing.decommission import forget as remove
+
+        async with connected(uri) as client:
+            store = client.services.store
+            await store.sync()
+            await refuse_registered(store, checked, "is not forgotten")
+            try:
+                await store.read_cookie(checked)
+            except NoSuchKey:
+                raise NoSuchBookie(checked) from None
+            await refuse_named(store, checked, "is not forgotten")
+            # It may have come back while the ledgers were read.
+            await refuse_registered(store, checked, "is not forgotten")
+            await remove(store, checked)
+
+    with told():
+        run_async(main())
     if as_json:
         emit({"bookie": bookie_id, "forgotten": True})
     else:
         click.echo(f"bookie {bookie_id} is forgotten")
 
 
-async def _forget(uri: str | None, bookie_id: BookieId) -> None:
-    from buckram.healing.decommission import ledgers_naming
+@click.command("rejoin")
+@click.argument("bookie_id", shell_complete=completion.bookies)
+@metadata_option
+@json_option
+def rejoin(bookie_id: str, uri: str | None, as_json: bool) -> None:
+    """Let a bookie come back under its id with an empty directory, its disk being lost or replaced.
 
-    async with connected(uri) as client:
-        store = client.services.store
-        await store.sync()
-        await _refuse_registered(store, bookie_id)
-        try:
-            version = (await store.read_cookie(bookie_id)).version
-        except NoSuchKey:
-            raise NoSuchBookie(bookie_id) from None
-        naming = await ledgers_naming(store, bookie_id)
-        if naming:
-            shown = ", ".join(map(str, list(naming)[:_SHOWN])) + (", ..." if len(naming) > _SHOWN else "")
-            raise Kept(
-                f"bookie {bookie_id} is not forgotten: {counted(len(naming), 'ledger')} still "
-                f"{'names' if len(naming) == 1 else 'name'} it ({shown}); `buckram bookie decommission` has them "
-                "copied first (or `buckram ledger repair` each; `buckram stream seal` for a stream of a dead writer)"
-            )
-        # It may have come back while the ledgers were read.
-        await _refuse_registered(store, bookie_id)
-        await store.delete_cookie(bookie_id, version)
-        await pardon(store, bookie_id)  # what was held against it is of no use any more
+    Refused with exit code 1 while it is registered, or any ledger names it: have that copied first (`buckram bookie
+    decommission`, or wait for autorecovery). A directory that still has its data needs no such word.
 
+    \b
+    Example:
+      buckram bookie rejoin bookie-1
+    """
+    checked = check_bookie_id(bookie_id)
 
-async def _refuse_registered(store: MetadataStore, bookie_id: BookieId) -> None:
-    if (await store.bookies()).find(bookie_id) is not None:
-        raise Kept(f"bookie {bookie_id} is not forgotten: it is registered; stop it first")
+    async def main() -> None:
+        from buckram.healing.asking import allow_rejoin
+
+        async with connected(uri) as client:
+            await allow_rejoin(client, checked)
+
+    with told():
+        run_async(main())
+    if as_json:
+        emit({"bookie": checked, "may_rejoin": True})
+    else:
+        click.echo(f"no ledger names bookie {checked}: start it with an empty directory and --id {checked}")

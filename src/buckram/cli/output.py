@@ -191,16 +191,28 @@ def transfer(
         yield Bar(advance)
 
 
+Advance = Callable[..., None]
+"""Called with how much more is done, and where there is more to say with the whole and a text."""
+
+
 @contextlib.contextmanager
-def progress(title: str, total: int | None, *, show: bool = True) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error, only at a terminal; the value is called with how much more is done."""
+def progress(title: str, total: int | None, *, show: bool = True, rest: bool = False) -> Iterator[Advance]:
+    """A bar on standard error, only at a terminal; the value is called with how much more is done.
+
+    `rest`: and with the total, which may grow, and what stands behind the bar.
+    """
     if not show or not sys.stderr.isatty():
-        yield lambda _: None
+        yield lambda *_: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=total)
-        yield lambda amount: bar.advance(task, amount)
+    more = (TextColumn("{task.fields[rest]}"),) if rest else ()
+    with Progress(*columns, *more, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=total, rest="")
+
+        def advance(amount: int, whole: int | None = None, text: str = "") -> None:
+            bar.update(task, advance=amount, total=whole, rest=text)
+
+        yield advance

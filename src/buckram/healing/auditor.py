@@ -12,16 +12,19 @@ from collections import Counter
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from buckram.client.client import Client
 from buckram.config import HealingConfig
 from buckram.core.backoff import STORE_WATCH, Delays
 from buckram.core.healing.losses import Brake, Losses
 from buckram.core.healing.needs import members_of, needs_of
+from buckram.core.healing.wishes import Countdown, Wish
 from buckram.errors import ClusterNotInitialised, MalformedRecord, MetadataError, NoSuchLedger, StoreReplaced
 from buckram.healing.board import Board
 from buckram.metadata.election import Election
 from buckram.metadata.underreplication import Underreplication
+from buckram.metadata.wishes import change_wish, read_wishes
 from buckram.types import BookieId, LedgerId
 
 log = logging.getLogger("buckram.healing")
@@ -53,9 +56,10 @@ class Auditor:
         self._election = Election(keys, root, name)
         self._board = Board(self._store)
         self._losses = Losses(config.lost_bookie_delay_s)
+        self._countdown = Countdown()
         self._changed = asyncio.Event()
         self._audited: frozenset[BookieId] = frozenset()
-        """Lost bookies whose ledgers are marked."""
+        """Lost and leaving bookies whose ledgers are marked."""
         self._last_audit_at = 0.0
         self._brake: Brake | None = None
         self._named: list[BookieId] = []
@@ -101,12 +105,17 @@ class Auditor:
         racks = {b: rack for b, info in there.everybody() if (rack := info.properties.get("buckram.rack"))}
         # A bookie whose cookie was deleted is known as long as ledgers name it.
         known = [*dict.fromkeys([*await self._store.known_bookies(), *self._named])]
+        wishes = await read_wishes(self._store, notify)
+        leaving = frozenset(bookie for bookie, wish in wishes.items() if wish.leave)
         now = loop.time()
+        self._countdown.seen(wishes, now)
+        self._losses.leaving(leaving)
+        self._losses.resting(self._countdown.resting(now))
         self._losses.seen(known, [b for b, _ in there.everybody()], now, racks)
-        self._audited &= frozenset(self._losses.lost)
+        living = frozenset(bookie for bookie in leaving if there.find(bookie) is not None)
+        self._audited &= living | frozenset(self._losses.lost)
         asked = await self._follow_delay()
         self._losses.allow(await self._board.allowed(notify))
-        self._losses.leaving(await self._board.leaving(notify))
         elected = await self._election.elected(notify)
         if elected and not self.elected:
             log.info("auditor %s is elected", self.name)
@@ -114,16 +123,35 @@ class Auditor:
                 await self._tree.begin_delay(self._config.lost_bookie_delay_s)
             self._audited, asked = frozenset(), True
         self.elected = elected
-        if not elected or not await self._tree.enabled(notify):
+        if not elected:
             return _LOOK_S
+        await self._count_down(wishes, now)
+        look_s = self._look_s(wishes, loop.time())
+        if not await self._tree.enabled(notify):
+            return look_s
         await self._publish_brake()
-        due = self._losses.due(now)
+        due = self._losses.due(now) | (living if self._brake is None else frozenset())
         periodic = now - self._last_audit_at >= self._config.bookie_check_interval_s
         if due - self._audited or ((asked or periodic) and self._brake is None):
             await self._audit(due)
             self._audited, self._last_audit_at = due, now
         next_due = self._losses.next_due_at(now)  # not from now on: one may have become due during the audit
-        return _LOOK_S if next_due is None else min(_LOOK_S, max(0.0, next_due - loop.time()))
+        return look_s if next_due is None else min(look_s, max(0.0, next_due - loop.time()))
+
+    async def _count_down(self, wishes: dict[BookieId, Wish], now: float) -> None:
+        """Write down what is left of maintenances, and end those that are over."""
+        for bookie, wish in wishes.items():
+            if self._countdown.changed(bookie, wish, now) is not None:
+                changed = await change_wish(self._store, bookie, partial(self._countdown.changed, bookie, now=now))
+                wishes[bookie] = changed
+                if not changed.rest:
+                    log.info("auditor %s: the maintenance of bookie %s is over", self.name, bookie)
+        self._countdown.seen(wishes, now)
+
+    def _look_s(self, wishes: dict[BookieId, Wish], now: float) -> float:
+        """How long nothing has to be looked at while nothing changes."""
+        next_at = self._countdown.next_at(wishes, now)
+        return _LOOK_S if next_at is None else min(_LOOK_S, max(0.0, next_at - now))
 
     async def _follow_delay(self) -> bool:
         """Whether somebody asked for an audit by writing the delay anew, as Apache's tools do."""
@@ -155,7 +183,13 @@ class Auditor:
         if not due:
             return
         names = ", ".join(sorted(due))
-        log.info("auditor %s: %d of %d ledgers lack copies: %s lost", self.name, index.marked, index.ledgers, names)
+        log.info(
+            "auditor %s: %d of %d ledgers lack copies: %s lost or leaving",
+            self.name,
+            index.marked,
+            index.ledgers,
+            names,
+        )
         if index.marked:
             await self._board.marked()
 

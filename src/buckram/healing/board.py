@@ -1,14 +1,13 @@
 """What auditors and replicators tell each other and people: the brake, reasons for waiting, progress. Keys of our own.
 
-Below `own`/healing: `brake` (by the auditor), `proceed` (an operator's word), `leaving`
-(bookies that an operator takes out), `waiting/ID` (reasons, by the last worker
+Below `own`/healing: `brake` (by the auditor), `proceed` (an operator's word), `waiting/ID` (reasons, by the last worker
 that tried), `round` (changes when ledgers were marked), `workers/NAME` (progress, ephemeral).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -73,14 +72,6 @@ class Board:
         if bookies:
             await self._write(f"{self._base}/proceed", {"bookies": [*bookies]})
         return bookies
-
-    async def leaving(self, watch: Notify | None = None) -> tuple[BookieId, ...]:
-        """Bookies that an operator takes out: no delay for them, and no brake."""
-        found = await self._read(f"{self._base}/leaving", watch)
-        return tuple(map(str, found.get("bookies", ()))) if found else ()
-
-    async def set_leaving(self, bookies: Collection[BookieId]) -> None:
-        await self._write(f"{self._base}/leaving", {"bookies": sorted(set(bookies))})
 
     # -- rounds -------------------------------------------------------------------------------------------
 

@@ -1,6 +1,8 @@
-"""Taking a bookie out that is stopped: its ledgers are copied at once, and at the end nothing depends on it.
+"""Taking a bookie out: what it holds is copied to others, and at the end it is proven that nothing depends on it.
 
-Not here: the copying, which is autorecovery's (`healing/auditor`, `healing/replicator`).
+One that lives is drained: it becomes read-only and serves reads until it can be stopped. One that is stopped is
+decommissioned: its cookie goes at the end. In both cases a wish says so to the auditor and the replicators, which do
+the copying (`healing/auditor`, `healing/replicator`); a drain therefore goes on when whoever asked for it has gone.
 """
 
 from __future__ import annotations
@@ -8,30 +10,46 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from buckram.client.client import Client
-from buckram.core.healing.needs import entries_held, members_of
-from buckram.errors import InvalidArgument, NoSuchBookie, NoSuchKey, NoSuchLedger
+from buckram.core.healing.wishes import NOTHING, Wish
+from buckram.errors import InvalidArgument, NoSuchBookie, NoSuchKey
+from buckram.healing.asking import FOLLOW_S, HANGS, follows
 from buckram.healing.board import Board
+from buckram.healing.depending import Refused, ledgers_naming
+from buckram.healing.overview import eta_s
+from buckram.healing.room import check_room
 from buckram.metadata.accused import pardon
 from buckram.metadata.election import Election
 from buckram.metadata.underreplication import Underreplication
+from buckram.metadata.wishes import change_wish
 from buckram.seams import MetadataStore
 from buckram.types import BookieId, LedgerId
 
-_PAGE = 1000
-_AT_ONCE = 64
 _POLL_S = 0.5
 _STUCK_S = 20.0
 """When no ledger became free for so long and each has a reason, it is told instead of waiting for ever."""
-
-OnProgress = Callable[[int, int], None]
-"""(ledgers that no longer depend on the bookie, all that did)"""
+_ASK_S = 10.0
+"""Ledgers that are neither marked nor free after so long were looked at by somebody who knows nothing of wishes, one
+of Apache's workers: an audit marks them anew."""
 
 
 @dataclass(frozen=True, slots=True)
-class Decommissioned:
+class Progress:
+    """How far it is. `eta_s`: about the seconds that are left, where a replicator reports its rate."""
+
+    done: int
+    total: int
+    bytes_per_s: float
+    eta_s: float | None
+
+
+OnProgress = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
     """How far it came. `remaining`: ledgers that still name the bookie, `reasons` why, by ledger."""
 
     bookie: BookieId
@@ -46,104 +64,231 @@ class Decommissioned:
         return not self.remaining
 
 
-async def ledgers_naming(store: MetadataStore, bookie: BookieId) -> dict[LedgerId, int]:
-    """Every ledger that names the bookie, with the entries that it places there.
+async def decommission(
+    client: Client,
+    bookie: BookieId,
+    on_progress: OnProgress,
+    target: BookieId = "",
+    *,
+    rate: int = 0,
+    stuck_s: float = _STUCK_S,
+) -> Departure:
+    """Have everything copied that a stopped bookie held, then remove its cookie.
 
-    MalformedRecord ends it: nobody knows whom such a record names.
-    """
-    found: dict[LedgerId, int] = {}
-    after = -1
-    while page := await store.list_ledgers(after=after, limit=_PAGE):
-        found |= await still_naming(store, bookie, page)
-        after = page[-1]
-    return found
+    `target` gets the copies where the placement is no worse for it; each replicator copies at most `rate` bytes in a
+    second, and 0 is its own limit.
 
-
-async def still_naming(store: MetadataStore, bookie: BookieId, ledgers: Collection[LedgerId]) -> dict[LedgerId, int]:
-    """Those of `ledgers` that name the bookie now."""
-    asked, found = list(ledgers), dict[LedgerId, int]()
-    for start in range(0, len(asked), _AT_ONCE):
-        part = asked[start : start + _AT_ONCE]
-        answers = await asyncio.gather(*(_entries(store, one, bookie) for one in part))
-        found |= {ledger: entries for ledger, entries in zip(part, answers, strict=True) if entries is not None}
-    return found
-
-
-async def _entries(store: MetadataStore, ledger: LedgerId, bookie: BookieId) -> int | None:
-    try:
-        metadata = (await store.read_ledger(ledger)).metadata
-    except NoSuchLedger:
-        return None
-    return entries_held(metadata, bookie) if bookie in members_of(metadata) else None
-
-
-async def decommission(client: Client, bookie: BookieId, on_progress: OnProgress) -> Decommissioned:
-    """Have everything copied that the bookie held, then remove its cookie.
-
-    Errors: NoSuchBookie; InvalidArgument for a bookie that is registered, while autorecovery is disabled or nobody
-    runs it, or when no other bookie is there. What waits with a reason for long is in the result.
+    Errors: NoSuchBookie; InvalidArgument for a bookie that is registered; Refused while nothing would be copied. What
+    waits with a reason for long is in the result; the bookie stays known then.
     """
     store = client.services.store
     await store.sync()
     if (await store.bookies()).find(bookie) is not None:
-        raise InvalidArgument(f"bookie {bookie} is registered: stop it first, then decommission it")
+        raise InvalidArgument(
+            f"bookie {bookie} is registered: stop it first, then decommission it; or have it emptied while it serves "
+            "reads: `buckram bookie drain`"
+        )
     depending = await ledgers_naming(store, bookie)
     try:
         await store.read_cookie(bookie)
     except NoSuchKey:
         if not depending:
             raise NoSuchBookie(bookie) from None
-    board = Board(store)
     if depending:
         await _check_runs(store)
-        await board.set_leaving([*await board.leaving(), bookie])
+        await _check_target(client, bookie, target)
+        await change_wish(store, bookie, lambda wish: replace(wish, leave=True, target=target, rate=rate))
     try:
-        left, reasons = await _wait(store, board, bookie, depending, on_progress)
+        departure = await _wait(client, bookie, depending, on_progress, stuck_s)
     finally:
-        await board.set_leaving([one for one in await board.leaving() if one != bookie])
-    if not left:
-        await _forget(store, bookie)
-    entries = sum(count for ledger, count in depending.items() if ledger not in left)
-    return Decommissioned(bookie, len(depending), entries, tuple(left), reasons)
+        await change_wish(store, bookie, _without_leaving)
+    if departure.done:
+        await forget(store, bookie)
+    return departure
 
 
-async def _check_runs(store: MetadataStore) -> None:
-    tree = Underreplication(store.keys, store.root, "")
-    if not await tree.enabled():
-        raise InvalidArgument("autorecovery is disabled, so nothing would be copied: `buckram autorecovery enable`")
-    if not await Election(store.keys, store.root, "").votes():
-        raise InvalidArgument("nobody runs autorecovery, so nothing would be copied: `buckram autorecovery run`")
-    if not (await store.bookies()).writable:
-        raise InvalidArgument("no bookie is writable, so nothing can be copied: start one")
+async def drain(
+    client: Client,
+    bookie: BookieId,
+    on_progress: OnProgress,
+    target: BookieId = "",
+    *,
+    rate: int = 0,
+    stuck_s: float = _STUCK_S,
+) -> Departure:
+    """Have everything copied that a living bookie holds, while it serves reads. It is read-only from now on.
+
+    Errors: NoSuchBookie; Refused, with nothing changed, for a bookie that is down or does not follow, while nothing
+    would be copied, and where the others have no room. What was begun stays asked for until `writable` takes it back.
+    """
+    store = client.services.store
+    await store.sync()
+    await client.services.bookies.refresh()
+    info = (await store.bookies()).find(bookie)
+    if info is None:
+        if bookie not in await store.known_bookies():
+            raise NoSuchBookie(bookie)
+        raise Refused(f"bookie {bookie} is down: `buckram bookie decommission` takes it out, or start it first")
+    if info.incarnation is None:
+        raise Refused(f"bookie {bookie} is Apache's and does not follow: stop it and `buckram bookie decommission` it")
+    depending = await ledgers_naming(store, bookie)
+    await _check_runs(store)
+    await _check_target(client, bookie, target)
+    await check_room(client, bookie, depending)
+
+    def leaving(wish: Wish) -> Wish:
+        return replace(wish, leave=True, target=target, rate=rate, rest="", rest_s=0.0)
+
+    await change_wish(store, bookie, leaving)
+    await _until_readonly(store, bookie)
+    # What was made until it became read-only counts as well.
+    return await _wait(client, bookie, await ledgers_naming(store, bookie), on_progress, stuck_s)
 
 
-async def _wait(
-    store: MetadataStore, board: Board, bookie: BookieId, depending: Collection[LedgerId], on_progress: OnProgress
-) -> tuple[list[LedgerId], dict[LedgerId, str]]:
-    loop = asyncio.get_running_loop()
-    left, moved_at = list(depending), loop.time()
-    reasons: dict[LedgerId, str] = {}
-    while left:
-        now = list(await still_naming(store, bookie, left))
-        if len(now) < len(left):
-            moved_at = loop.time()
-        left = now
-        on_progress(len(depending) - len(left), len(depending))
-        if not left:
-            # A ledger may have been made, or copied to this bookie, while the others were waited for.
-            left = list(await ledgers_naming(store, bookie))
-            continue
-        said = {waiting.ledger: waiting async for waiting in board.waiting()}
-        reasons = {one: "; ".join(reason.text for reason in said[one].reasons) for one in left if one in said}
-        if len(reasons) == len(left) and loop.time() - moved_at >= _STUCK_S:
-            return left, reasons
-        await asyncio.sleep(_POLL_S)
-    return [], {}
+async def replace_bookie(
+    client: Client,
+    old: BookieId,
+    new: BookieId,
+    on_progress: OnProgress,
+    *,
+    rate: int = 0,
+    stuck_s: float = _STUCK_S,
+) -> Departure:
+    """Take `old` out, dead or alive, with `new` in its places as far as the placement allows it; then forget it.
+
+    One that lives takes its registration back before its cookie goes: its process can be stopped at any time then, and
+    it does not come back. Errors as of `drain` and `decommission`.
+    """
+    store = client.services.store
+    await store.sync()
+    if (await store.bookies()).find(old) is None:
+        return await decommission(client, old, on_progress, new, rate=rate, stuck_s=stuck_s)
+    drained = await drain(client, old, on_progress, new, rate=rate, stuck_s=stuck_s)
+    if not drained.done:
+        return drained
+    await change_wish(store, old, lambda wish: replace(wish, out=True))
+    if not await follows(store, old, (), within_s=FOLLOW_S):
+        raise Refused(
+            f"no ledger names bookie {old} any more, and it is still registered after {FOLLOW_S:g} s: {HANGS}; stop it "
+            f"and `buckram bookie forget {old}`"
+        )
+    await store.sync()
+    left = await _wait(client, old, await ledgers_naming(store, old), on_progress, stuck_s)
+    if left.done:
+        await forget(store, old)
+    return replace(left, ledgers=drained.ledgers + left.ledgers, entries=drained.entries + left.entries)
 
 
-async def _forget(store: MetadataStore, bookie: BookieId) -> None:
+async def forget(store: MetadataStore, bookie: BookieId) -> None:
+    """Remove the cookie of a bookie that nothing depends on, and what was asked of it and held against it."""
     if (await store.bookies()).find(bookie) is not None:
         raise InvalidArgument(f"bookie {bookie} came back: its cookie stays; stop it and decommission it again")
     with suppress(NoSuchKey):
         await store.delete_cookie(bookie, (await store.read_cookie(bookie)).version)
     await pardon(store, bookie)
+    await change_wish(store, bookie, lambda wish: NOTHING)
+
+
+# -- before it begins -----------------------------------------------------------------------------------------------
+
+
+async def _check_runs(store: MetadataStore) -> None:
+    why = await _held_up(store)
+    if why:
+        raise Refused(f"nothing would be copied: {why}")
+
+
+async def _held_up(store: MetadataStore) -> str:
+    """Why nothing is copied in the whole cluster; empty: it is."""
+    tree = Underreplication(store.keys, store.root, "")
+    if not await tree.enabled():
+        return "autorecovery is disabled: `buckram autorecovery enable`"
+    if not await Election(store.keys, store.root, "").votes():
+        return "nobody runs autorecovery: `buckram autorecovery run`"
+    brake = await Board(store).brake()
+    if brake is not None:
+        return f"{brake.why} ({', '.join(brake.bookies)}): start them, or `buckram autorecovery proceed`"
+    if not (await store.bookies()).writable:
+        return "no bookie is writable: start one"
+    return ""
+
+
+async def _check_target(client: Client, old: BookieId, target: BookieId) -> None:
+    if not target:
+        return
+    if target == old:
+        raise InvalidArgument(f"bookie {old} cannot take its own place: name another one")
+    await client.services.bookies.refresh()
+    if target not in [one.bookie_id for one in client.services.bookies.candidates()]:
+        raise Refused(f"bookie {target} takes no new entries: start it, or make it writable, or name another one")
+
+
+async def _until_readonly(store: MetadataStore, bookie: BookieId) -> None:
+    if not await follows(store, bookie, ("readonly",), within_s=FOLLOW_S):
+        await change_wish(store, bookie, _without_leaving)
+        raise Refused(
+            f"bookie {bookie} did not become read-only within {FOLLOW_S:g} s: {HANGS}; stop it and `buckram bookie "
+            "decommission` it"
+        )
+
+
+def _without_leaving(wish: Wish) -> Wish:
+    return replace(wish, leave=False, target="", rate=0)
+
+
+# -- until nothing depends on it ------------------------------------------------------------------------------------
+
+
+async def _wait(
+    client: Client, bookie: BookieId, depending: dict[LedgerId, int], on_progress: OnProgress, stuck_s: float
+) -> Departure:
+    store, loop = client.services.store, asyncio.get_running_loop()
+    board = Board(store)
+    total = dict(depending)
+    left = list(depending)
+    moved_at = asked_at = loop.time()
+    reasons: dict[LedgerId, str] = {}
+    while left:
+        now = list(await ledgers_naming(store, bookie, left))
+        if len(now) < len(left):
+            moved_at = asked_at = loop.time()
+        left = now
+        workers = await board.progress()
+        rate = sum(worker.bytes_per_s for worker in workers)
+        on_progress(Progress(len(total) - len(left), len(total), rate, eta_s(workers)))
+        if not left:
+            # The proof: every record, read after the store told all that was complete. One may have been made, or
+            # copied to this bookie, while the others were waited for.
+            await store.sync()
+            found = await ledgers_naming(store, bookie)
+            total |= found
+            left = list(found)
+            continue
+        reasons = await _reasons(store, board, left)
+        if len(reasons) == len(left) and loop.time() - moved_at >= stuck_s:
+            break
+        if loop.time() - asked_at >= _ASK_S:
+            await _ask_anew(store, left)
+            asked_at = loop.time()
+        await asyncio.sleep(_POLL_S)
+    entries = sum(count for ledger, count in total.items() if ledger not in left)
+    return Departure(bookie, len(total), entries, tuple(left), reasons if left else {})
+
+
+async def _reasons(store: MetadataStore, board: Board, left: Collection[LedgerId]) -> dict[LedgerId, str]:
+    """Why ledgers wait, those that do."""
+    why = await _held_up(store)
+    if why:
+        return dict.fromkeys(left, f"nothing is copied: {why}")
+    said = {waiting.ledger: waiting async for waiting in board.waiting()}
+    return {one: "; ".join(reason.text for reason in said[one].reasons) for one in left if one in said}
+
+
+async def _ask_anew(store: MetadataStore, left: Collection[LedgerId]) -> None:
+    tree = Underreplication(store.keys, store.root, "")
+    for ledger in left:
+        if await tree.read_mark(ledger) is None:
+            delay = await tree.read_delay(0.0)
+            if delay.version >= 0:
+                await tree.set_delay(round(delay.seconds))
+            return

@@ -111,7 +111,9 @@ class FragmentCopy:
         """Good entries from `at` on; none when entry `at` cannot be had, which is noted then."""
         ensemble, errors = self._fragment.ensemble, list[BuckramError]()
         holders = [p for p in self._quorum.write_set(at) if p != position and ensemble[p] not in self._gone]
-        order = self._services.bookies.read_order([ensemble[p] for p in holders])
+        order = list(self._services.bookies.read_order([ensemble[p] for p in holders]))
+        if ensemble[position] not in self._gone:
+            order.append(ensemble[position])  # it lives and gives way: the last to be asked, and perhaps the only one
         for bookie in order:
             end = self._shared_end(ensemble.index(bookie), at, last)
             count = min(_BATCH_ENTRIES, end - at + 1)

@@ -6,7 +6,7 @@ then the metadata, then a second look at them. Not here: which ledger is next, l
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from buckram.client.client import Client
@@ -20,9 +20,11 @@ from buckram.client.shared.metadata_cell import MetadataCell
 from buckram.core.entries.entry import Digest, master_key
 from buckram.core.healing.needs import Missing, members_of, needs_of
 from buckram.core.healing.status import Reason, Why, named_rows
+from buckram.core.healing.wishes import Wish
 from buckram.core.ledgers.metadata import fragment_index, member_replaced
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.ledgers.recovery import quorum_of
+from buckram.core.ledgers.service_info import valid_bookie_id
 from buckram.core.placement.policy import policy_of
 from buckram.core.wire.messages import Force
 from buckram.errors import (
@@ -38,6 +40,8 @@ from buckram.errors import (
 from buckram.healing.fragment_copy import Copied, FragmentCopy
 from buckram.healing.lost_entries import reasons_for
 from buckram.healing.open_ledger import OpenLedgers
+from buckram.healing.spare import spare_members
+from buckram.metadata.wishes import read_wish
 from buckram.net.pace import Pace
 from buckram.net.tasks import TaskScope
 from buckram.types import BookieId, EntryId, Fragment, LedgerId, LedgerMetadata, Versioned
@@ -65,6 +69,8 @@ class LedgerRepair:
     def __init__(self, client: Client, open_ledgers: OpenLedgers, pace: Pace) -> None:
         self._client, self._services = client, client.services
         self._open_ledgers, self._pace = open_ledgers, pace
+        self._slow: dict[int, Pace] = {}
+        """The pace that an operator asked for last, by its rate."""
 
     async def run(self, ledger: LedgerId, named: Collection[BookieId]) -> Outcome:
         """`named`: the bookies of its mark. Those that are registered are checked entry by entry; where the mark names
@@ -77,14 +83,17 @@ class LedgerRepair:
         except MalformedRecord as error:
             outcome.reasons.append(Reason(Why.UNREADABLE_RECORD, str(error)))
             return outcome
-        lost = [b for b in members_of(versioned.metadata) if b in named and self._services.bookies.info(b) is None]
+        leaving = await self._leaving(named)
+        members = members_of(versioned.metadata)
+        gone = [b for b in members if b in named and self._services.bookies.info(b) is None]
+        lost = [b for b in members if b in gone or b in leaving]
         needs = needs_of(ledger, versioned.metadata, lost)
-        outcome.survivors = needs.survivors
+        outcome.survivors = needs_of(ledger, versioned.metadata, gone).survivors
         if needs.open_tail:
-            versioned = await self._end(ledger, versioned, outcome) or versioned
+            versioned = await self._end(ledger, versioned, leaving, outcome) or versioned
             needs = needs_of(ledger, versioned.metadata, lost)
         if needs.closed_part:
-            await self._replace_lost(ledger, versioned, needs.closed_part, lost, outcome)
+            await self._replace_lost(ledger, versioned, needs.closed_part, lost, leaving, outcome)
         # EVERY_MEMBER is no bookie that is lost. A bookie of the mark that is no member any more was replaced, maybe by
         # a worker that died before it saw whether the new member has its copies: all are looked at then, too.
         if (not named or any(bookie not in lost for bookie in named)) and not outcome.reasons:
@@ -93,11 +102,29 @@ class LedgerRepair:
             self._open_ledgers.forget(ledger)
         return outcome
 
-    async def _end(self, ledger: LedgerId, versioned: Versioned, outcome: Outcome) -> Versioned | None:
+    async def _leaving(self, named: Collection[BookieId]) -> dict[BookieId, Wish]:
+        """Which of these an operator takes out, alive or not, and what he wants of that."""
+        wishes = {bookie: await read_wish(self._services.store, bookie) for bookie in named if valid_bookie_id(bookie)}
+        return {bookie: wish for bookie, wish in wishes.items() if wish.leave}
+
+    def _pace_of(self, lost: Collection[BookieId], leaving: Mapping[BookieId, Wish]) -> Pace:
+        """The replicator's limit, and what an operator set where all that is copied leaves at his wish."""
+        rates = [leaving[bookie].rate if bookie in leaving else 0 for bookie in lost]
+        if not rates or not all(rates):
+            return self._pace
+        rate = max(rates)
+        if rate not in self._slow:
+            self._slow = {rate: Pace(rate, self._pace)}
+        return self._slow[rate]
+
+    async def _end(
+        self, ledger: LedgerId, versioned: Versioned, leaving: Mapping[BookieId, Wish], outcome: Outcome
+    ) -> Versioned | None:
         """Recover a ledger whose writer is dead; else say why not."""
         metadata = versioned.metadata
-        gone = [b for b in metadata.last_fragment.ensemble if self._services.bookies.info(b) is None]
-        if not self._spare(metadata, metadata.last_fragment, gone):
+        last = metadata.last_fragment.ensemble
+        gone = [b for b in last if b in leaving or self._services.bookies.info(b) is None]
+        if not self._spare(metadata, metadata.last_fragment, gone, leaving):
             outcome.reasons.append(_no_bookie(gone))
             return None
         why = await self._open_ledgers.why_not(ledger, metadata)
@@ -115,12 +142,19 @@ class LedgerRepair:
             return None
         return await self._services.store.read_ledger(ledger)
 
-    def _spare(self, metadata: LedgerMetadata, fragment: Fragment, lost: Collection[BookieId]) -> dict[int, BookieId]:
+    def _spare(
+        self,
+        metadata: LedgerMetadata,
+        fragment: Fragment,
+        lost: Collection[BookieId],
+        leaving: Mapping[BookieId, Wish],
+    ) -> dict[int, BookieId]:
+        """Who takes the places of the lost, as far as there is somebody: the one that is wanted, where it may."""
         failed = {p: b for p, b in enumerate(fragment.ensemble) if b in lost}
         policy = policy_of(metadata.custom_metadata, self._services.bookies.policy)
-        return self._services.bookies.replace(
-            fragment.ensemble, failed, write_quorum=metadata.write_quorum, policy=policy
-        )
+        quorum = quorum_of(metadata)
+        wanted = {bookie: wish.target for bookie, wish in leaving.items()}
+        return spare_members(self._services.bookies, fragment.ensemble, failed, quorum, policy, wanted)
 
     async def _replace_lost(
         self,
@@ -128,6 +162,7 @@ class LedgerRepair:
         versioned: Versioned,
         missing: Collection[Missing],
         lost: Collection[BookieId],
+        leaving: Mapping[BookieId, Wish],
         outcome: Outcome,
     ) -> None:
         metadata = versioned.metadata
@@ -150,10 +185,10 @@ class LedgerRepair:
                     digest,
                     key,
                     scope,
-                    gone=lost,
-                    pace=self._pace,
+                    gone=[b for b in lost if self._services.bookies.info(b) is None],
+                    pace=self._pace_of(lost, leaving),
                 )
-                spare = self._spare(metadata, fragment, lost)
+                spare = self._spare(metadata, fragment, lost, leaving)
                 for member in (member for member in missing if member.first == first):
                     target = spare.get(member.position)
                     if target is None:

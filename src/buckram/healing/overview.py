@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from buckram.core.healing.losses import DEFAULT_DELAY_S, Brake
@@ -48,26 +49,27 @@ async def overview(store: MetadataStore) -> Overview:
     workers = tuple(await board.progress())
     reasons = {waiting.ledger: waiting async for waiting in board.waiting()}
     locked = frozenset(await tree.locked())
-    eta_s = _eta(workers)
+    eta = eta_s(workers)
     queue: list[Lacking] = []
     async for ledger in tree.marked():
         if ledger in locked:
-            queue.append(Lacking(ledger, "in progress", f"copied by {await tree.lock_holder(ledger)}", eta_s))
+            queue.append(Lacking(ledger, "in progress", f"copied by {await tree.lock_holder(ledger)}", eta))
         else:
-            queue.append(_not_begun(ledger, reasons.get(ledger), eta_s))
+            queue.append(_not_begun(ledger, reasons.get(ledger), eta))
     delay = await tree.read_delay(DEFAULT_DELAY_S)
     return Overview(await tree.enabled(), elected_of(votes), delay.seconds, await board.brake(), workers, tuple(queue))
 
 
-def _not_begun(ledger: LedgerId, waiting: Waiting | None, eta_s: float | None) -> Lacking:
+def _not_begun(ledger: LedgerId, waiting: Waiting | None, eta: float | None) -> Lacking:
     if waiting is None:
-        return Lacking(ledger, "queued", "", eta_s)
+        return Lacking(ledger, "queued", "", eta)
     why = "; ".join(reason.text for reason in waiting.reasons)
     unreadable = any(reason.why in (Why.NO_GOOD_COPY, Why.COPY_AWAY) for reason in waiting.reasons)
     return Lacking(ledger, "lost" if waiting.lost else "waiting", why, None, waiting.lost, unreadable)
 
 
-def _eta(workers: tuple[Progress, ...]) -> float | None:
+def eta_s(workers: Sequence[Progress]) -> float | None:
+    """About the seconds until all that replicators know of is copied; None where nobody reports a rate."""
     rate = sum(worker.bytes_per_s for worker in workers)
     left = max((worker.left_bytes for worker in workers), default=0)
     return left / rate if rate > 0 else None

@@ -31,9 +31,10 @@ from buckram.healing.board import Board, Progress
 from buckram.healing.ledger_repair import LedgerRepair, Outcome
 from buckram.healing.open_ledger import OpenLedgers
 from buckram.metadata.underreplication import Underreplication
+from buckram.metadata.wishes import read_wishes
 from buckram.net.pace import Pace
 from buckram.net.tasks import TaskScope
-from buckram.types import LedgerId
+from buckram.types import BookieId, LedgerId
 
 log = logging.getLogger("buckram.healing")
 _POLL_S = 5.0
@@ -57,6 +58,8 @@ class Replicator:
         self._repair = LedgerRepair(client, OpenLedgers(client, config.open_ledger_grace_s), pace)
         self._changed = asyncio.Event()
         self._queue: list[tuple[int, LedgerId]] = []
+        self._leaving: frozenset[BookieId] = frozenset()
+        """Bookies that give everything away."""
         self._sizes: dict[LedgerId, int] = {}
         """About how many bytes are to be copied of each ledger in the queue or in work."""
         self._pace_seen: deque[tuple[float, int]] = deque(maxlen=_SEEN)
@@ -140,6 +143,7 @@ class Replicator:
         """Read the marks and put those that may be tried now in order of their urgency."""
         now = asyncio.get_running_loop().time()
         locked = frozenset(await self._tree.locked())
+        self._leaving = frozenset(b for b, wish in (await read_wishes(self._store)).items() if wish.leave)
         self._queue, self._sizes = [], {}
         self._retry_at = {ledger: at for ledger, at in self._retry_at.items() if at > now}
         async for ledger in self._tree.marked():
@@ -157,10 +161,11 @@ class Replicator:
             metadata = (await self._store.read_ledger(ledger)).metadata
         except (NoSuchLedger, MalformedRecord):
             return 0, 0
-        there = self._client.services.bookies
-        gone = [bookie for bookie in members_of(metadata) if there.info(bookie) is None]
-        needs = needs_of(ledger, metadata, gone)
-        return needs.survivors, copied_bytes(metadata, needs)
+        there, members = self._client.services.bookies, members_of(metadata)
+        gone = [bookie for bookie in members if there.info(bookie) is None]
+        needs = needs_of(ledger, metadata, [*gone, *self._leaving])
+        # One that leaves and lives endangers nothing: ledgers that lost a copy come first.
+        return needs_of(ledger, metadata, gone).survivors, copied_bytes(metadata, needs)
 
     async def _take(self, ledger: LedgerId) -> None:
         """One attempt at a ledger, if nobody else has it."""

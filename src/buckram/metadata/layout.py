@@ -16,6 +16,8 @@ _DIGITS = 19
 WITNESSES, SUSPECTS, BRAKES, COLLECT = "witness", "suspects", "brakes", "collect"
 """Below ClusterLayout.own: what bookies say to prove a store's past, who found that it went back, whose collection
 waits, and the word that lets it go on."""
+WISHES, COLLECTED = "wishes", "collected"
+"""Below ClusterLayout.own: what operators ask of single bookies, and what a collection came to that was asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,16 @@ _BURST_S = 0.25
 class Pace:
     """`await pace.take(size)` before (or after) moving so many bytes; None or 0 bytes per second never waits."""
 
-    def __init__(self, bytes_per_s: float | None) -> None:
+    def __init__(self, bytes_per_s: float | None, within: Pace | None = None) -> None:
+        """`within`: a limit for several jobs together, which counts as well."""
         self._rate = bytes_per_s or 0.0
+        self._within = within
         self._due = 0.0
 
     async def take(self, size: int) -> None:
         """Waits until the bytes before these have had their time; a quarter of a second may be used up at once."""
+        if self._within is not None:
+            await self._within.take(size)
         if not self._rate:
             return
         now = asyncio.get_running_loop().time()

@@ -154,3 +154,22 @@ def test_nobody_is_due_before_the_delay_or_while_registered(changes: list[tuple[
     assert due <= {bookie for bookie, at in gone_at.items() if now - at >= 10.0}
     if found.brake() is None:
         assert due == {bookie for bookie, at in gone_at.items() if now - at >= 10.0}
+
+
+def test_a_resting_bookie_is_nobodys_loss_until_its_maintenance_is_over() -> None:
+    found = losses(registered=SIX[1:])
+    found.resting(["b0"])
+    found.seen(SIX, SIX[1:], 5.0)
+    assert found.due(1000.0) == frozenset()
+    assert found.next_due_at(1000.0) is None
+    found.resting([])
+    found.seen(SIX, SIX[1:], 1000.0)
+    assert found.due(1009.0) == frozenset(), "the delay begins when the maintenance is over"
+    assert found.due(1010.0) == {"b0"}
+
+
+def test_resting_bookies_set_no_brake() -> None:
+    found = losses()
+    found.resting(SIX[:3])
+    found.seen(SIX, SIX[3:], 100.0)
+    assert found.brake() is None

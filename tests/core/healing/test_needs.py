@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from buckram.core.healing.needs import Missing, needs_of, urgency
+from buckram.core.healing.needs import Missing, fewest_left, needs_of, urgency
 from buckram.core.ledgers.metadata import closed, created, ensemble_changed
 from buckram.core.ledgers.quorum import Quorum
 from buckram.types import LedgerMetadata
@@ -82,3 +82,23 @@ def test_survivors_are_the_fewest_copies_of_any_entry(seed: int) -> None:
 def test_the_order_of_the_set_of_gone_bookies_does_not_matter(state: int | None) -> None:
     record = ledger("3/3/2", ["a", "b", "c"], last=state)
     assert needs_of(1, record, ["a", "c"]) == needs_of(1, record, {"c", "a"})
+
+
+def test_the_fewest_copies_without_a_bookie_are_counted_where_it_has_some() -> None:
+    record = closed(ensemble_changed(ledger("3/3/2", ["a", "b", "c"]), 10, ["a", "b", "d"]), 19, 2000)
+    assert fewest_left(record, "c", {"a", "b", "d"}) == 2
+    assert fewest_left(record, "c", {"a", "d"}) == 1
+    assert fewest_left(record, "x", {"a", "b", "c", "d"}) is None
+
+
+def test_an_empty_last_fragment_places_nothing_and_an_open_one_may() -> None:
+    record = ensemble_changed(ledger("3/3/2", ["a", "b", "c"]), 10, ["a", "b", "d"])
+    assert fewest_left(closed(record, 9, 1000), "d", {"a"}) is None
+    assert fewest_left(record, "d", {"a"}) == 1
+
+
+def test_in_a_striped_fragment_only_the_write_sets_of_the_bookie_count() -> None:
+    record = ledger("4/2/2", ["a", "b", "c", "d"], last=99)
+    assert fewest_left(record, "a", {"b", "d"}) == 1
+    assert fewest_left(record, "a", {"c"}) == 0
+    assert fewest_left(ledger("4/2/2", ["a", "b", "c", "d"], last=0), "c", {"a", "b", "d"}) is None

@@ -58,6 +58,8 @@ class Store(LedgerStates):
         )
         self.suspended = False
         """While true, no adds are taken, although there may be room."""
+        self.asked_readonly = False
+        """While true, an operator wants no new entries here; recoveries go on as far as there is room."""
         self._table = state.table = LedgerTable(config.ledger_cache_entries, state.losses, state, self._maintenance)
         self._pinned = self._table.pinned
         self._lookup = state.lookup = Lookup(
@@ -129,7 +131,9 @@ class Store(LedgerStates):
 
     @property
     def is_writable(self) -> bool:
-        return self._state.space.writable and self._log.failed is None and not self.suspended
+        return (
+            not self.asked_readonly and self._state.space.writable and self._log.failed is None and not self.suspended
+        )
 
     @property
     def reserve_usable(self) -> bool:

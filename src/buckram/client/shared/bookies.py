@@ -258,17 +258,19 @@ class BookieWatcher:
         write_quorum: int = 1,
         *,
         policy: PlacementPolicy | None = None,
+        only: Collection[BookieId] = (),
     ) -> dict[int, BookieId]:
         """Replacements for failed positions (position -> failed bookie), for as many as possible: maybe none.
 
         A position that no longer holds the failed bookie is skipped. Never picks a member of `ensemble`,
-        a failed bookie or one of `exclude`.
+        a failed bookie or one of `exclude`, and where `only` names some, no other than these.
         """
         positions = [position for position, bookie_id in failed.items() if ensemble[position] == bookie_id]
         if not positions:
             return {}
+        candidates = self.candidates()
         return replace_members(
-            self.candidates(),
+            [one for one in candidates if one.bookie_id in only] if only else candidates,
             ensemble,
             positions,
             write_quorum,

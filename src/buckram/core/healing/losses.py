@@ -40,12 +40,15 @@ class Losses:
         self._domains: dict[BookieId, str] = {}
         self._unused: frozenset[BookieId] = frozenset()
         self._leaving: frozenset[BookieId] = frozenset()
+        self._resting: frozenset[BookieId] = frozenset()
+        self._rested: frozenset[BookieId] = frozenset()
+        """Those that were resting when the lists were seen last."""
         self._allowed: frozenset[BookieId] = frozenset()
 
     @property
     def lost(self) -> Mapping[BookieId, float]:
         """Lost bookies that ledgers may name, with the moment since when."""
-        return {bookie: at for bookie, at in self._lost_at.items() if bookie not in self._unused}
+        return {b: at for b, at in self._lost_at.items() if b not in self._unused and b not in self._resting}
 
     def seen(
         self,
@@ -58,7 +61,8 @@ class Losses:
         self._domains.update(domains or {})
         self._registered = frozenset(registered)
         missing = [bookie for bookie in sorted(known) if bookie not in self._registered]
-        self._lost_at = {bookie: self._lost_at.get(bookie, now) for bookie in missing}
+        rested, self._rested = self._rested | self._resting, self._resting
+        self._lost_at = {b: now if b in rested else self._lost_at.get(b, now) for b in missing}
         self._allowed &= frozenset(missing)
         self._unused &= frozenset(missing)
 
@@ -69,6 +73,10 @@ class Losses:
     def leaving(self, bookies: Collection[BookieId]) -> None:
         """An operator takes these out: they are due at once and never reason for the brake."""
         self._leaving = frozenset(bookies)
+
+    def resting(self, bookies: Collection[BookieId]) -> None:
+        """In a maintenance: nobody's loss until it is over; then the delay begins. Say it before `seen`."""
+        self._resting = frozenset(bookies)
 
     def set_delay(self, delay_s: float) -> None:
         """From now on, for bookies that are lost already as well."""

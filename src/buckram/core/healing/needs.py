@@ -72,6 +72,24 @@ def _fewest_copies(quorum: Quorum, lost: Collection[Position], first: EntryId, e
     return min(sum(position not in lost for position in members) for members in sets)
 
 
+def fewest_left(metadata: LedgerMetadata, bookie: BookieId, there: Collection[BookieId]) -> int | None:
+    """The fewest copies on bookies that are `there` of any entry that is, or can come to be, on `bookie` as well.
+
+    None where nothing is placed on it.
+    """
+    quorum = Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+    fewest: list[int] = []
+    for index, fragment in enumerate(metadata.fragments):
+        end = fragment_end(metadata, index)
+        if bookie not in fragment.ensemble or (end is not None and end < fragment.first_entry):
+            continue
+        position, first = fragment.ensemble.index(bookie), fragment.first_entry
+        count = quorum.ensemble_size if end is None else min(quorum.ensemble_size, end - first + 1)
+        sets = [members for entry in range(first, first + count) if position in (members := quorum.write_set(entry))]
+        fewest += [sum(fragment.ensemble[member] in there for member in members) for members in sets]
+    return min(fewest, default=None)
+
+
 def copied_bytes(metadata: LedgerMetadata, needs: Needs) -> int:
     """About how many payload bytes are to be copied now; of an open ledger nobody knows."""
     if metadata.length is None or metadata.last_entry is None or metadata.last_entry < 0:

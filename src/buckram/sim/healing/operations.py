@@ -47,7 +47,7 @@ async def decommission_one(op: Operator) -> None:
 
 async def _decommission(client: Client, bookie: str) -> bool:
     async with asyncio.timeout(60.0):
-        return (await decommission(client, bookie, lambda left, all_: None)).done
+        return (await decommission(client, bookie, lambda progress: None)).done
 
 
 async def change_delay(op: Operator) -> None:

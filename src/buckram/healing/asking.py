@@ -1,0 +1,188 @@
+"""Asking a bookie to be read-only, writable again, or to rest; and letting an id come back with an empty directory.
+
+A wish is kept in the metadata store: one that is said to a bookie that is down holds from its start on. Not here: what
+the bookie does about it (`bookie/wishes`), and giving everything away (`healing/decommission`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from buckram.client.client import Client
+from buckram.core.healing.wishes import NOTHING, Wish
+from buckram.errors import InvalidArgument, NoSuchBookie, NoSuchKey
+from buckram.healing.depending import Refused, ledgers_naming, shown
+from buckram.healing.room import below_ack_quorum
+from buckram.metadata.accused import pardon
+from buckram.metadata.layout import WITNESSES
+from buckram.metadata.wishes import change_wish, read_wishes
+from buckram.seams import MetadataStore
+from buckram.types import BookieId, BookieInfo
+
+_POLL_S = 0.1
+FOLLOW_S = 20.0
+HANGS = "it hangs, or is of a release that cannot be asked"
+LONGEST_S = 7 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """`state`: "readonly" or "writable", or "down" where the wish holds from the bookie's next start on."""
+
+    bookie: BookieId
+    state: str
+
+
+async def ask_readonly(client: Client, bookie: BookieId, wanted: bool, *, within_s: float = FOLLOW_S) -> Asked:
+    """Have a bookie take no new entries until that is taken back, or take it back, a drain included.
+
+    NoSuchBookie; Refused for Apache's, and for one that does not follow, with what keeps it.
+    """
+    store = client.services.store
+    info = await _known(store, bookie)
+    if wanted:
+        await change_wish(store, bookie, lambda wish: replace(wish, readonly=True))
+    else:
+        await change_wish(store, bookie, lambda wish: replace(NOTHING, collect=wish.collect))
+    if info is None:
+        return Asked(bookie, "down")
+    state = "readonly" if wanted else "writable"
+    if await follows(store, bookie, (state,), within_s=within_s):
+        return Asked(bookie, state)
+    if wanted:
+        raise Refused(f"bookie {bookie} did not become read-only within {within_s:g} s; the wish is kept: {HANGS}")
+    raise Refused(
+        f"bookie {bookie} is still read-only after {within_s:g} s, though nobody asks it to be: its disk is full, "
+        f"which its log says, or {HANGS}"
+    )
+
+
+async def _known(store: MetadataStore, bookie: BookieId) -> BookieInfo | None:
+    """Its registration; None for one that is down."""
+    await store.sync()
+    info = (await store.bookies()).find(bookie)
+    if info is None and bookie not in await store.known_bookies():
+        raise NoSuchBookie(bookie)
+    if info is not None and info.incarnation is None:
+        raise Refused(
+            f"bookie {bookie} is Apache's and cannot be asked: use its own HTTP port, PUT /api/v1/bookie/state/readonly"
+        )
+    return info
+
+
+async def follows(store: MetadataStore, bookie: BookieId, states: Collection[str], *, within_s: float) -> bool:
+    """Whether the bookie shows itself "readonly" or "writable" within so many seconds; no state: not registered."""
+    changed = asyncio.Event()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            while True:
+                changed.clear()
+                found = await store.bookies(changed.set)
+                shown = [name for name in ("readonly", "writable") if bookie in getattr(found, name)]
+                if all(state in shown for state in states) and (states or not shown):
+                    return True
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_POLL_S * 10):
+                        await changed.wait()
+    return False
+
+
+# -- maintenance ----------------------------------------------------------------------------------------------------
+
+
+async def begin_maintenance(client: Client, bookie: BookieId, for_s: float, *, within_s: float = FOLLOW_S) -> None:
+    """For so long no new ensemble gets the bookie, and nothing is copied although it may be away.
+
+    NoSuchBookie; InvalidArgument for a time that is none; Refused where entries would have fewer than Qa copies on
+    bookies that live and do not rest.
+    """
+    if not 1.0 <= for_s <= LONGEST_S:
+        raise InvalidArgument(f"a maintenance of {for_s:g} s: needs 1 s to {LONGEST_S:g} s")
+    store = client.services.store
+    info = await _known(store, bookie)
+    wishes = await read_wishes(store)
+    if bookie in wishes and wishes[bookie].leave:
+        raise Refused(f"bookie {bookie} gives everything away: `buckram bookie writable` takes that back first")
+    living = [one for one, _ in (await store.bookies()).everybody() if not (one in wishes and wishes[one].rest)]
+    short = await below_ack_quorum(client, bookie, living)
+    if short:
+        ledger, left, needed = short[0]
+        raise Refused(
+            f"without bookie {bookie} {len(short)} ledgers would have fewer copies than they acknowledge from "
+            f"({shown([one for one, _, _ in short])}; ledger {ledger}: {left} of {needed}): start bookies that are "
+            "down, end the maintenance of others, or `buckram bookie drain` it"
+        )
+    word = secrets.token_hex(8)
+    await change_wish(store, bookie, lambda wish: replace(wish, rest=word, rest_s=for_s))
+    if info is not None and not await follows(store, bookie, ("readonly",), within_s=within_s):
+        raise Refused(
+            f"bookie {bookie} still takes new ledgers after {within_s:g} s, and its ledgers are not copied: {HANGS}"
+        )
+
+
+async def end_maintenance(client: Client, bookie: BookieId) -> bool:
+    """Whether there was one."""
+    ended = False
+
+    def end(wish: Wish) -> Wish:
+        nonlocal ended
+        ended = bool(wish.rest)
+        return replace(wish, rest="", rest_s=0.0)
+
+    await change_wish(client.services.store, bookie, end)
+    return ended
+
+
+# -- the id comes back ----------------------------------------------------------------------------------------------
+
+
+async def allow_rejoin(client: Client, bookie: BookieId) -> None:
+    """Let an id come back with an empty directory, once it is proven that no ledger names it.
+
+    What was promised under the id is then on others, and ledgers that are closed, fenced or deleted refuse late writers
+    by what metadata says of them. NoSuchBookie; Refused.
+    """
+    store = client.services.store
+    await store.sync()
+    await refuse_registered(store, bookie, "may not come back empty")
+    await refuse_named(store, bookie, "may not come back empty")
+    try:
+        version = (await store.read_cookie(bookie)).version
+    except NoSuchKey:
+        version = None
+        if not await _was_there(store, bookie):
+            raise NoSuchBookie(bookie) from None
+    await refuse_registered(store, bookie, "may not come back empty")
+    if version is not None:
+        await store.delete_cookie(bookie, version)
+    await pardon(store, bookie)
+    await change_wish(store, bookie, lambda wish: NOTHING)
+
+
+async def _was_there(store: MetadataStore, bookie: BookieId) -> bool:
+    try:
+        await store.keys.get(f"{store.own}/{WITNESSES}/{bookie}")
+    except NoSuchKey:
+        return False
+    return True
+
+
+async def refuse_registered(store: MetadataStore, bookie: BookieId, what: str) -> None:
+    if (await store.bookies()).find(bookie) is not None:
+        raise Refused(f"bookie {bookie} {what}: it is registered; stop it first")
+
+
+async def refuse_named(store: MetadataStore, bookie: BookieId, what: str) -> None:
+    """Refused where a ledger names the bookie."""
+    naming: Collection[int] = await ledgers_naming(store, bookie)
+    if naming:
+        one = len(naming) == 1
+        raise Refused(
+            f"bookie {bookie} {what}: {len(naming)} {'ledger still names' if one else 'ledgers still name'} it "
+            f"({shown(naming)}); `buckram bookie decommission` has them copied first (or `buckram ledger repair` each; "
+            "`buckram stream seal` for a stream of a dead writer)"
+        )
