@@ -73,6 +73,14 @@ def test_a_second_up_on_one_directory_is_refused(tmp_path: Path) -> None:
         running.stop()
 
 
+def test_up_in_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "holiday.jpg").touch()
+    refused = buckram("up", "--data", tmp_path)
+    assert refused.code == 2
+    assert f"{tmp_path} is no cluster's directory and holds other files (holiday.jpg): choose an empty" in refused.err
+    assert {one.name for one in tmp_path.iterdir()} <= {"holiday.jpg", "up.lock"}
+
+
 def test_starting_with_fewer_bookies_than_exist_is_refused(tmp_path: Path) -> None:
     Up(tmp_path / "data", "--bookies", 2).stop()
     done = buckram("up", "--data", tmp_path / "data", "--bookies", 1)

@@ -26,7 +26,7 @@ def test_up_runs_a_janitor(tmp_path: Path) -> None:
         assert buckram("ledger", "list", "--ids", "--json", uri=up.uri).json["ledgers"] == []
     finally:
         assert up.stop() == 0
-    assert up.said == ""
+    assert up.said == "stopping 3 bookies; `buckram up` with the same --data starts them again\n"
 
 
 def test_a_problem_is_printed_once_and_the_thread_ends_on_exit(

@@ -67,7 +67,8 @@ def app() -> None:
       buckram stream tail -f numbers
 
     Exit codes: 0 it held; 1 it failed; 2 a wrong argument or setting; 3 no such ledger, stream, entry, offset or
-    bookie; 4 it may succeed later; 5 refused (fenced, closed, wrong password, foreign directory); 130 interrupted.
+    bookie; 4 it may succeed later; 5 refused (fenced, closed, wrong password, foreign directory); 70 a bug in
+    Buckram; 130 interrupted; 141 whoever read the output has gone.
     """
 
 

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,6 +17,9 @@ from buckram.errors import ConfigError, CorruptStore
 DESCRIPTION = "cluster.json"
 FORMATS = {"sqlite": 1, "zookeeper": 2, "etcd": 3}
 """A number for each kind of metadata, so that a Buckram that does not know one puts no database beside it."""
+
+_OURS = re.compile(r"up\.lock|cluster\.json(\.new)?|metadata\.db.*|bookie-\d+|zookeeper|etcd|lost\+found")
+"""What a first start that was cut short may have left, and what every new file system has."""
 
 
 @dataclass
@@ -53,6 +57,16 @@ class ClusterDirectory:
     @property
     def made(self) -> bool:
         return self.bookies > 0
+
+    def check_is_ours(self) -> None:
+        """ConfigError for a directory without a cluster that holds somebody else's files."""
+        foreign = [] if self.made else sorted(one.name for one in self.root.iterdir() if not _OURS.fullmatch(one.name))
+        if foreign:
+            more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
+            raise ConfigError(
+                f"{self.root} is no cluster's directory and holds other files ({', '.join(foreign[:3])}{more}): "
+                "choose an empty or a new one with --data"
+            )
 
     def write(self) -> None:
         said: dict[str, object] = {"format_version": FORMATS[self.kind], "bookies": self.bookies, "ports": self.ports}

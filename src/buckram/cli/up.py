@@ -14,7 +14,7 @@ from buckram.cli import values
 from buckram.cli.cluster_directory import ClusterDirectory, only_one
 from buckram.cli.exits import Exit
 from buckram.cli.options import json_option, run_async
-from buckram.cli.output import emit, remark
+from buckram.cli.output import counted, emit, remark
 from buckram.cli.up_threads import healing_thread, janitor_thread
 from buckram.config import host_port
 from buckram.errors import ChildFailed, ConfigError, EtcdFailed, InvalidArgument, ZooKeeperFailed
@@ -82,7 +82,9 @@ def up(
     root.mkdir(parents=True, exist_ok=True)
     try:
         with only_one(root):
-            _run(ClusterDirectory.read(root), bookies, kind, every, autorecovery, metrics, as_json, stop)
+            place = ClusterDirectory.read(root)
+            place.check_is_ours()
+            _run(place, bookies, kind, every, autorecovery, metrics, as_json, stop)
     except (ChildFailed, ZooKeeperFailed, EtcdFailed):
         if not stop.is_set():
             raise
@@ -285,3 +287,4 @@ def _watch(
                 f"and read, nothing else. Stop this command and start it again. Log: {server.log}"
             )
             server = None
+    remark(f"stopping {counted(len(running), 'bookie')}; `buckram up` with the same --data starts them again")
