@@ -80,7 +80,7 @@ MUTANTS = (
         "history-suspect-registered",
         "a suspect bookie stays registered",
         edited(
-            ("buckram.bookie.process:Bookie.trust_changed", "self._registration.set_withdrawn(suspect)", "pass"),
+            ("buckram.bookie.process:Bookie.trust_changed", "set_withdrawn(suspect or ", "set_withdrawn("),
             (
                 "buckram.bookie.registration:Registration._register",
                 "if not self._withdrawn and not await self._trust.confirm():",
