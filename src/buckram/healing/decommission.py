@@ -141,8 +141,8 @@ async def drain(
 
     await change_wish(store, bookie, leaving)
     await _until_readonly(store, bookie)
-    # What was made until it became read-only counts as well.
-    return await _wait(client, bookie, await ledgers_naming(store, bookie), on_progress, stuck_s)
+    # What was made until it became read-only counts as well, and what is copied already.
+    return await _wait(client, bookie, depending | await ledgers_naming(store, bookie), on_progress, stuck_s)
 
 
 async def replace_bookie(

@@ -163,8 +163,7 @@ MUTANTS: dict[str, Mutant] = {
             edited(
                 (
                     f"{_REPAIR}._spare",
-                    "return self._services.bookies.replace(\n        fragment.ensemble, failed, "
-                    "write_quorum=metadata.write_quorum, policy=policy\n    )",
+                    "return spare_members(self._services.bookies, fragment.ensemble, failed, quorum, policy, wanted)",
                     "return {p: b for p in failed for b in fragment.ensemble if b not in lost}",
                 ),
                 (f"{_REPAIR}._name", "if target in present.ensemble:", "if False:"),

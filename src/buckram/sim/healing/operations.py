@@ -10,6 +10,7 @@ from buckram.client.client import Client
 from buckram.core.wire import bookkeeper_pb2 as pb
 from buckram.errors import BuckramError, Code
 from buckram.healing.decommission import decommission
+from buckram.healing.depending import Refused
 from buckram.sim.engine.metadata import HOST
 from buckram.sim.engine.transport import Connection
 from buckram.sim.engine.world import Died, Machine
@@ -37,7 +38,7 @@ async def decommission_one(op: Operator) -> None:
         try:
             client = await op.world.client("o1")
             done = await op.world.join(op.world.processes["o1"], _decommission(client, machine.name), "decommission")
-        except (BuckramError, Died) as error:
+        except (BuckramError, Refused, Died) as error:
             op.world.trace.note("o1", f"decommission {machine.name}: {error!r}")
             continue
         if done:
