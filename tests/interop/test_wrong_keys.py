@@ -42,6 +42,13 @@ class Stoppable:
         finally:
             os.kill(self._pid, signal.SIGCONT)
 
+    async def settled(self) -> None:
+        """Wait until every bookie is registered: a long stop of ZooKeeper ends their sessions."""
+        async with connect(self.cluster.uri) as client, asyncio.timeout(60):
+            store = client.services.store
+            while len((await store.bookies()).writable) < len(self.cluster.ours):  # noqa: ASYNC110 - others do it
+                await asyncio.sleep(0.05)
+
 
 @pytest.fixture(scope="module")
 def place(have_java: None, workdir: Path) -> Iterator[Stoppable]:
@@ -80,11 +87,13 @@ async def test_java_is_not_harmed_by_a_fencing_read_with_a_wrong_key(
     java: Java, place: Stoppable, wire: str, away: bool
 ) -> None:
     known = {"uri": place.cluster.uri, "wire": wire, "digest": JAVA_DIGEST["crc32c"], "client": f"keys-{wire}-{away}"}
+    await place.settled()
     made = java.call("Handles.create", **known)
     ledger = made["ledger"]
     with place.without_metadata(away):
         answers = await asyncio.gather(*(fence(bookie.bookie_id, ledger) for bookie in place.cluster.ours))
     assert set(answers) == {Code.NO_ENTRY if away else Code.UNAUTHORIZED}
+    await place.settled()
     java.call("Handles.add", **known, writer=made["writer"], count=5)
     found = java.call("Handles.read", **(known | {"client": "another"}), ledger=ledger, recover=True)
     assert (found["last"], found["closed"]) == (4, True)
