@@ -15,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.spark.reading import numbered, write
 
 from buckram import sync
+from buckram.spark import register
 from buckram.testing import ThreadedCluster
 
 pytestmark = pytest.mark.spark
@@ -126,6 +127,25 @@ def test_a_running_query_picks_up_records_and_streams(
         query.stop()
     found = spark.read.parquet(str(pipeline.out)).groupBy("stream").count().collect()
     assert {row.stream: row["count"] for row in found} == {f"{stream}-1": 5, f"{stream}-2": 7}
+
+
+def test_a_query_that_starts_adds_nothing_to_what_all_queries_share(
+    spark: SparkSession, cluster: ThreadedCluster, stream: str, tmp_path: Path
+) -> None:
+    """Two queries that add to one map at a time leave it broken, and then no task of the session can be read."""
+
+    def shared() -> set[str]:
+        java: Any = spark._jsparkSession
+        source = java.sessionState().dataSourceManager().lookupDataSource("buckram")
+        return set(source.dataSourceCls().envVars())
+
+    before = dict(spark.sparkContext.environment)
+    register(spark)
+    known = shared()
+    write(cluster.uri, stream, numbered(10))
+    Pipeline(spark, tmp_path, cluster.uri, subscribe=stream).run()
+    assert shared() == known
+    assert spark.sparkContext.environment == before
 
 
 def test_limits_by_bytes_and_once(spark: SparkSession, cluster: ThreadedCluster, stream: str, tmp_path: Path) -> None:

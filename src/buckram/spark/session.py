@@ -11,7 +11,8 @@ import sys
 import tempfile
 import weakref
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,7 +99,8 @@ def register(session: SparkSession) -> None:
     from buckram.spark.source import BuckramDataSource
 
     try:
-        session.dataSource.register(BuckramDataSource)
+        with _whole_environment(session):
+            session.dataSource.register(BuckramDataSource)
     except AnalysisException as error:
         # PySpark 4.0 refuses to register a source that it has discovered by itself.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
@@ -109,6 +111,37 @@ def register(session: SparkSession) -> None:
         session.streams.addListener(CursorListener())
         _followed.add(session)
 
+
+@contextmanager
+def _whole_environment(session: SparkSession) -> Iterator[None]:
+    """Give a data source registered inside all variables that Spark sets for the workers of streaming queries.
+
+    Each query that starts sets them in one map of the data source, which is not safe between threads (Spark 4.0 to
+    4.3): two queries that start together can leave it with a wrong size, and then every task of every query fails with
+    OptionalDataException until the session ends. A variable that is there is only replaced, which is safe.
+    """
+    from pyspark.sql.utils import is_remote
+
+    if is_remote():  # the map is at the server
+        yield
+        return
+    environment = session.sparkContext.environment
+    added = {name: value for name, value in _WORKER_VARIABLES.items() if name not in environment}
+    environment.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del environment[name]
+
+
+_WORKER_VARIABLES = {
+    "SPARK_LOCAL_DIRS": tempfile.gettempdir(),
+    "SPARK_AUTH_SOCKET_TIMEOUT": "15",
+    "SPARK_BUFFER_SIZE": "65536",
+    "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
+}
+"""Spark replaces the values, except the last one, which is its own."""
 
 _followed: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 """The sessions that have the cursor listener."""
