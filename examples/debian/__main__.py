@@ -1,7 +1,8 @@
-"""Runs the main job and prints it: find records, start bookies, write to streams, kill a bookie, count with Spark, kill
-its driver, go on, check everything.
+"""Runs the main job and prints it: find records, start bookies, write to streams, kill a bookie for good, let an empty
+one take its place, count with Spark, kill its driver, go on, check everything.
 
-The last line is JSON. Exit code 0 only if every record came back exactly once with the same bytes and was counted once.
+The last line is JSON. Exit code 0 only if every record came back exactly once with the same bytes and was counted once,
+and every ledger has all its copies.
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ from buckram.processes import BookieProcess, stop_all
 from buckram.zookeeper_server import start_zookeeper
 from examples.debian import inputs, load, plots
 from examples.debian.driver import Driver
+from examples.debian.healing import DELAY_S, Autorecovery, healed
 from examples.debian.load import CHANGELOGS, NAMESPACE, PACKAGES, Written
 from examples.debian.queries import WINDOWS
-from examples.debian.report import Check, Counts, Report
+from examples.debian.report import Check, Copies, Counts, Report
 
 BOOKIES = 3
 VICTIM = 1
+DEAD = f"bookie-{VICTIM + 1}"
 KILL_AFTER = 1
 """The driver is killed when so many batches of a query are published."""
 PATIENCE_S = 90.0
@@ -51,6 +54,11 @@ class Story:
     batches_before: int = 0
     batches: int = 0
     streaming_s: float = 0.0
+    killed_at: float = 0.0
+    healed_s: float = 0.0
+    unhealed: str = ""
+    """What lacks copies at the end."""
+    copies: Copies = field(default_factory=Copies)
 
     def event(self, name: str) -> None:
         self.events.append((name, time.time()))
@@ -106,6 +114,7 @@ def job(folder: Path, uri: str, written: Written, story: Story) -> tuple[Report,
     streams = {kind: written.streams(kind) for kind in (CHANGELOGS, PACKAGES)}
     bookies = [BookieProcess(uri, folder / f"bookie-{n}", bookie_id=f"bookie-{n}") for n in range(1, BOOKIES + 1)]
     drivers: list[Driver] = []
+    autorecovery = Autorecovery(uri, folder)
     try:
         for bookie in bookies:
             bookie.start()
@@ -113,19 +122,40 @@ def job(folder: Path, uri: str, written: Written, story: Story) -> tuple[Report,
             bookie.wait_ready()
         step(f"{BOOKIES} bookies run: processes {', '.join(str(b.pid) for b in bookies)}")
         write(uri, written, bookies[VICTIM], story)
-        bookies[VICTIM].start()
-        bookies[VICTIM].wait_ready()
-        step(f"bookie-{VICTIM + 1} is back as process {bookies[VICTIM].pid}")
+        replace_dead(uri, folder, bookies)
         drivers.append(Driver(uri, folder, streams))
         stream(uri, folder, written, story, drivers, streams)
+        heal(uri, story)
         expected = folder / "expected.parquet"
         load.save_expected(written.places, expected)
         found = as_report(drivers[-1].ask("report", str(expected)))
+        story.copies = Copies(**drivers[-1].ask("copies"))
         return found, asyncio.run(count_ledgers(uri, written))
     finally:
         for driver in drivers:
             driver.kill()
+        autorecovery.stop()
         stop_all(bookies)
+
+
+def replace_dead(uri: str, folder: Path, bookies: list[BookieProcess]) -> None:
+    """The dead one stays dead; a new bookie with an empty disk joins."""
+    name = f"bookie-{BOOKIES + 1}"
+    bookies.append(BookieProcess(uri, folder / name, bookie_id=name))
+    bookies[-1].start()
+    bookies[-1].wait_ready()
+    step(f"{DEAD} stays dead; {name} joins with an empty disk as process {bookies[-1].pid}; copies begin "
+         f"{DELAY_S} s after the loss")  # fmt: skip
+
+
+def heal(uri: str, story: Story) -> None:
+    """Wait for autorecovery, which has worked beside everything else."""
+    story.unhealed = asyncio.run(healed(uri, DEAD, PATIENCE_S))
+    story.healed_s = time.monotonic() - story.killed_at
+    if story.unhealed:
+        step(f"[bold red]NOT healed[/bold red]: {story.unhealed}")
+    else:
+        step(f"healed: no ledger names {DEAD} any more")
 
 
 def gather(folder: Path, limit: int | None) -> dict[str, list[bytes]]:
@@ -169,7 +199,8 @@ def write(uri: str, written: Written, victim: BookieProcess, story: Story) -> No
         pid = victim.pid
         victim.kill()
         story.event("bookie killed")
-        step(f"[bold red]kill -9 {pid}[/bold red]: bookie-{VICTIM + 1}, in the middle of it; writing goes on")
+        story.killed_at = time.monotonic()
+        step(f"[bold red]kill -9 {pid}[/bold red]: {DEAD}, in the middle of it; writing goes on")
 
     total = sum(len(share.records) // 2 for share in written.shares)
     with bar("writing", total) as advance, asyncio.Runner(loop_factory=fast_loop) as runner:
@@ -263,6 +294,8 @@ def show(written: Written, found: Report, story: Story, ledgers: int, picture: P
     lost = check.lost + check.changed + counts.missing
     duplicated = check.duplicated + counts.surplus + written.stored_again
     good = lost == duplicated == 0 and check.records == counts.records == len(written.places)
+    copies = story.copies
+    whole = not story.unhealed and copies.bad == 0 < copies.replicas
     out.rule()
     if good:
         text = (f"each of {check.records:,} records came back exactly once with the same bytes, "
@@ -274,6 +307,16 @@ def show(written: Written, found: Report, story: Story, ledgers: int, picture: P
             f"more than once or never acknowledged; {counts.missing:,} not counted, {counts.surplus:,} counted twice, "
             f"{written.stored_again} stored again[/bold red]"
         )
+    if whole:
+        out.print(
+            f"[bold green]every one of {copies.ledgers:,} ledgers is at full replication: Spark read all of their "
+            f"{copies.replicas:,} copies, {copies.entries:,} entries, and each is good[/bold green]"
+        )
+    else:
+        out.print(
+            f"[bold red]NOT at full replication: {copies.bad:,} of {copies.replicas:,} copies are bad or missing; "
+            f"{story.unhealed}[/bold red]"
+        )
     figures = {
         "records": check.records, "lost": lost, "duplicated": duplicated, "killed_bookies": 1,
         "write_records_per_s": written.records_per_s, "spark_records_per_s": rate,
@@ -282,9 +325,11 @@ def show(written: Written, found: Report, story: Story, ledgers: int, picture: P
         "killed_drivers": 1, "batches": story.batches, "sent_again": written.sent_again,
         "stored_again": written.stored_again, "streams": len(written.shares), "ledgers": ledgers,
         "bytes": written.bytes, "streaming_seconds": round(story.streaming_s, 1), "plots": str(picture),
+        "healed": whole, "copies": copies.replicas, "bad_copies": copies.bad,
+        "seconds_from_kill_to_healed": round(story.healed_s, 1),
     }  # fmt: skip
     print(json.dumps(figures), flush=True)
-    return 0 if good else 1
+    return 0 if good and whole else 1
 
 
 def side_by_side(found: Report) -> Table:

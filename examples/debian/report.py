@@ -45,6 +45,17 @@ class Counts:
 
 
 @dataclass(frozen=True)
+class Copies:
+    """What reading every copy of every ledger at its bookie found."""
+
+    ledgers: int = 0
+    replicas: int = 0
+    entries: int = 0
+    bad: int = 0
+    """Copies with entries that are missing or damaged, or that could not be read."""
+
+
+@dataclass(frozen=True)
 class Report:
     check: Check
     counts: Counts
@@ -72,6 +83,14 @@ def run(session: SparkSession, uri: str, streams: Mapping[str, Sequence[str]], e
         seconds = _totals(_read(session, uri, [WINDOWS[1].sink]), "double(timestamp)")
     years = _totals(_read(session, uri, [WINDOWS[0].sink]), "year(timestamp)") if streams.get(CHANGELOGS) else []
     return Report(check, whole, sections, maintainers, [(int(year), count) for year, count in years], seconds)
+
+
+def copies(session: SparkSession, uri: str) -> Copies:
+    """Read all copies, each from the bookie that must hold it; of open ledgers the parts that cannot grow any more."""
+    from buckram.jobs.scrub import scrub
+
+    found = scrub(session, uri)
+    return Copies(found.ledgers, found.replicas, found.entries, len(found.bad) + len(found.unknown))
 
 
 def _read(session: SparkSession, uri: str, streams: Sequence[str]) -> DataFrame:

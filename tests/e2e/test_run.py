@@ -33,6 +33,9 @@ def test_every_record_comes_back_once_with_a_bookie_and_the_driver_killed(store:
     assert (last["killed_drivers"], last["stored_again"]) == (1, 0)
     assert last["sent_again"] > 0
     assert last["windows"] > 100
+    assert (last["healed"], last["bad_copies"]) == (True, 0)
+    assert last["copies"] >= 3 * last["ledgers"]
+    assert "bookie-2 stays dead; bookie-4 joins with an empty disk" in done.stdout
     assert done.stdout.count("kill -9") == 2
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert ("ZooKeeper runs at" in done.stdout) is (store == "zk")
