@@ -47,6 +47,19 @@ def closed_without_the_answer_of_a_well_bookie() -> History:
     return h
 
 
+def closed_without_the_answer_of_one_that_came_back() -> History:
+    """No violation: its session had ended, and nobody could know its address before it was registered again."""
+    h = History()
+    h.write(1)
+    h.judge.key_changed("b3", "/ledgers/available/b3", None, KeyValue(b"", 0))
+    _fenced(h)
+    h.judge.facts.bookie("b3").running = True
+    h.fence("b1", 1)
+    h.fence("b2", 1)
+    h.close(0, "c1")
+    return h
+
+
 def closed_below_a_header() -> History:
     h = History()
     h.write(1)

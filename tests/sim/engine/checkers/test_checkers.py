@@ -62,6 +62,7 @@ from tests.sim.engine.checkers.bad_recoveries import (
     closed_below_a_sealed_lac,
     closed_with_a_liar_alone,
     closed_without_the_answer_of_a_well_bookie,
+    closed_without_the_answer_of_one_that_came_back,
     convicts_an_honest_bookie,
     recovery_ignores_a_reachable_honest_bookie,
 )
@@ -209,6 +210,12 @@ CHECKED_ELSEWHERE = (
 def test_bad_history_violates_its_invariant(invariant: str, scenario: object) -> None:
     assert callable(scenario)
     assert invariant in scenario().found
+
+
+def test_a_bookie_that_nobody_could_know_yet_need_not_answer() -> None:
+    h = closed_without_the_answer_of_one_that_came_back()
+    assert h.judge.facts.bookie("b3").listed_at > 0
+    assert "F18" not in h.found
 
 
 def test_every_invariant_has_a_bad_history_or_a_reason() -> None:

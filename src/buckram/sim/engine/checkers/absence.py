@@ -140,4 +140,5 @@ class Absence(Checker):
         # The recovery learns from metadata that the bookie is back, which takes a while.
         since = began - self._notice_s
         steady = self._inspector.steady(bookie, since) and self._inspector.steady(who, since)
-        return self.facts.bookie(bookie).running and steady
+        facts = self.facts.bookie(bookie)
+        return facts.running and steady and facts.listed_at < since

@@ -161,6 +161,8 @@ class BookieFacts:
     reborn: bool = False
     """An operator replaced its disk, and it serves again, as another incarnation."""
     reborn_at: float | None = None
+    listed_at: float = 0.0
+    """When its present registration was made: clients that never saw another one do not know its address before."""
     fence_negatives: int = 0
     limbo: bool = False
 

@@ -126,6 +126,9 @@ class Judge:
             for checker in self.checkers:
                 checker.convicted(key.rpartition("/")[2], who)
         if ledger_id is None:
+            folder, _, name = key.rpartition("/")
+            if old is None and folder.startswith(self._layout.registrations(readonly=False)) and name != "readonly":
+                self.facts.bookie(name).listed_at = self._inspector.now()
             return
         before = parse(old.value) if old is not None else None
         after = parse(new.value) if new is not None else None
