@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from buckram.chaos.__main__ import judge
+from buckram.chaos.actors.ledgers import DEFERRED
 from buckram.chaos.history import Event
 from buckram.chaos.payloads import producer_of, record_value
-from buckram.chaos.verdict.ledgers import judge_ledgers
+from buckram.chaos.run import End
+from buckram.chaos.verdict.copies import Copies
 from buckram.chaos.verdict.report import Report
 from buckram.chaos.verdict.state import LedgerState, State, StreamState
-from buckram.chaos.verdict.streams import judge_streams
 from buckram.types import DigestType, Fragment, LedgerMetadata
 from buckram.types import LedgerState as Kind
 
@@ -34,19 +36,24 @@ def _state() -> State:
     values = [record_value("s1-one", n) for n in range(4)]
     return State(
         {1: LedgerState(1, _metadata(Fragment(0, ("a", "b", "c")), Fragment(5, ("a", "b", "d"))), 9, 100)},
-        {"one": StreamState("one", [producer_of(value) for value in values], values)},
+        {"one": StreamState("one", [producer_of(value) for value in values], values, [], [(0, 3, True), (3, 4, True)])},
     )
 
 
 def _events(state: State) -> list[Event]:
     told: list[dict[str, Any]] = [
         {"event": "sent", "ledger": 1, "last": 9},
-        {"event": "acked", "ledger": 1, "first": 0, "last": 4},
-        {"event": "acked", "ledger": 1, "first": 5, "last": 9},
-        {"event": "closed", "ledger": 1, "last": 9, "length": 100},
+        {"event": "acked", "ledger": 1, "first": 0, "last": 4, "as_sent": True},
+        {"event": "acked", "ledger": 1, "first": 5, "last": 9, "as_sent": True},
+        {"event": "closed", "ledger": 1, "last": 9, "length": 100, "kind": DEFERRED, "fragments": 1},
         {"event": "recovered", "ledger": 1, "last": 9, "length": 100},
-        {"event": "read", "ledger": 1, "last": 9, "lac": 9, "ended": True, "wrong": ""},
+        {"event": "read", "ledger": 1, "last": 9, "lac": 9, "ended": True, "wrong": "", "fell": False, "beyond": False},
         {"event": "appended", "stream": "one", "sequence": 0, "count": 4, "offsets": [0, 4]},
+    ]
+    told += [
+        {"event": "explicit", "ledger": 1, "first": 0, "in_order": True, "refused": True},
+        {"event": "came-back-empty", "bookie": "b2", "why_not": "it is known"},
+        {"event": "error", "what": "WriteFailed", "text": ""},
     ]
     events = [{"at": float(n), "actor": "s1", **one} for n, one in enumerate(told)]
     batches = [(0, 3, True), (3, 4, False)]
@@ -58,9 +65,9 @@ def _events(state: State) -> list[Event]:
 
 
 def _judge(state: State, events: list[Event]) -> set[str]:
-    report = Report()
-    judge_ledgers(events, state, report)
-    judge_streams(events, state, report)
+    report, copies = Report(), Copies(good=30)
+    judge(events, End(state, copies, copies), report)
+    assert report.checks["S5"] >= 30
     return {rule for rule, _ in report.violations}
 
 
@@ -107,6 +114,14 @@ def _failed(state: State, events: list[Event]) -> None:
     events.append({"event": "failed", "ledger": 1, "at": 1.5, "actor": "w1"})
 
 
+def _misplaced(state: State, events: list[Event]) -> None:
+    state.misplaced.append("ledger 1: all in one rack")
+
+
+def _segments(*rows: tuple[int, int, bool]) -> Callable[[State, list[Event]], None]:
+    return lambda state, events: state.streams["one"].segments.__setitem__(slice(None), rows)
+
+
 def _records(change: Callable[[StreamState], None]) -> Callable[[State, list[Event]], None]:
     return lambda state, events: change(state.streams["one"])
 
@@ -126,6 +141,17 @@ def _records(change: Callable[[StreamState], None]) -> Callable[[State, list[Eve
         (_fragments(Fragment(0, ("a", "b", "b"))), "S10"),
         (_fragments(Fragment(1, ("a", "b", "c"))), "S10"),
         (_set(5, lac=10), "S12"),
+        (_set(5, fell=True), "S12"),
+        (_set(5, beyond=True), "S16"),
+        (_set(9, what="NoSuchEntry"), "S18"),
+        (_set(1, as_sent=False), "S20"),
+        (_set(7, in_order=False), "M1"),
+        (_set(7, refused=False), "M1"),
+        (_set(3, fragments=2), "M3"),
+        (_set(8, why_not=""), "M8"),
+        (_misplaced, "M6"),
+        (_segments((0, 3, True), (2, 4, True)), "M9"),
+        (_segments((0, 3, False), (3, 4, True)), "M9"),
         (_set(5, wrong="entry 3"), "S14"),
         (_set(5, last=7), "S14"),
         (_deleted, "M10"),
@@ -133,8 +159,8 @@ def _records(change: Callable[[StreamState], None]) -> Callable[[State, list[Eve
         (_records(lambda stream: stream.records.pop()), "exactly-once"),
         (_records(lambda stream: stream.records.append(("s1-one", 3))), "exactly-once"),
         (_set(6, offsets=[1, 5]), "offsets"),
-        (_set(8, offsets=[2, 3]), "follow"),
-        (_set(7, digest="00"), "follow"),
+        (_set(11, offsets=[2, 3]), "follow"),
+        (_set(10, digest="00"), "follow"),
     ],
 )
 def test_a_fault_in_a_history_breaks_its_rule(change: Callable[[State, list[Event]], None], rule: str) -> None:
@@ -151,3 +177,14 @@ def test_a_changed_record_is_no_record() -> None:
         producer_of(value[:-1] + b"!")
     with pytest.raises(ValueError, match="no record"):
         producer_of(b"something else")
+
+
+def test_copies_that_are_missing_differ_or_are_not_final_break_their_rules() -> None:
+    state = _state()
+    events = _events(state)
+    good, report = Copies(good=30), Report()
+    judge(events, End(state, good, Copies(lacking={1: ["b2 lacks 7 of 10"]})), report)
+    assert report.violations == [("S5", "b2 lacks 7 of 10")]
+    report = Report()
+    judge(events, End(state, good, Copies(open=[1]), differing=["b2 holds another payload"]), report)
+    assert {rule for rule, _ in report.violations} == {"S5", "S7"}

@@ -7,27 +7,24 @@ FOLDER/verdict.json beside the histories and logs. Exit code 0 only if every rul
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import random
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from buckram.chaos.cluster import Cluster, running
-from buckram.chaos.history import read_history
+from buckram.chaos.cluster import running
+from buckram.chaos.history import Event, read_history
 from buckram.chaos.network import Network, network
 from buckram.chaos.plan import Plan, make_plan
 from buckram.chaos.processes import ProcessFailed
-from buckram.chaos.run import NotHealed, Run, folder_of
-from buckram.chaos.verdict.ledgers import judge_ledgers
+from buckram.chaos.run import End, NotHealed, Run, folder_of, forget_data
+from buckram.chaos.verdict.ledgers import judge_copies, judge_ledgers
 from buckram.chaos.verdict.report import RULES, Report
-from buckram.chaos.verdict.state import State, lacking, read_state
 from buckram.chaos.verdict.streams import judge_streams
-from buckram.client.client import connect
-from buckram.errors import BuckramError
 
 SHOWN = 20
 
@@ -52,70 +49,63 @@ def main() -> int:
 
 
 def _play(plan: Plan, net: Network, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    report, began, counts, healed = Report(), time.monotonic(), dict[str, int](), list[float]()
-    apart = "in network namespaces" if net.wire is not None else f"on one machine ({net.why_not})"
-    sys.stderr.write(f"seed {plan.seed}, {plan.metadata}, {apart}; files in {folder}\n")
+    report, began, end = Report(), time.monotonic(), None
+    sys.stderr.write(f"seed {plan.seed}, {plan.metadata}, network: {net.kind}; files in {folder}\n")
     with running(plan, net, folder) as cluster:
         run = Run(cluster, plan)
         try:
             run.play()
+            end = run.end()
             report.check("healed", True, "")
-            _judge(cluster, folder, report)
         except NotHealed as error:
             report.check("healed", False, str(error))
         except ProcessFailed as error:
             report.check("ends", False, str(error))
-        counts, healed = run.counts, run.healed_s
-    verdict = _verdict(plan, net, folder, report)
-    verdict |= {"faults": counts, "healed_s": [round(one, 1) for one in healed]}
+    events = read_history(folder / "history")
+    if end is not None:
+        judge(events, end, report)
+    verdict = _verdict(plan, net, folder, report, events)
+    if end is not None:
+        verdict |= {"copies": end.first.good, "lacked_at_the_end": end.first.missing}
+        verdict |= {"whole_after_s": round(end.seconds, 1)}
+    verdict |= {"faults": run.counts, "healed_s": [round(one, 1) for one in run.healed_s]}
     verdict |= {"seconds": round(time.monotonic() - began, 1), "replay": _replay(plan, options)}
     (folder / "verdict.json").write_text(json.dumps(verdict, indent=1))
     _show(report, verdict, folder)
+    if not report.violations:
+        forget_data(folder)
     return verdict
 
 
-def _judge(cluster: Cluster, folder: Path, report: Report) -> None:
-    """Read everything and compare it with the histories."""
-
-    async def final() -> State:
-        async with connect(cluster.uri) as client:
-            state = await read_state(client)
-            found, naming = await lacking(client, cluster.lost)
-            report.check("M7", not naming, f"ledgers {naming[:10]} name one of {cluster.lost}")
-            report.check("healed", not found.queue, f"{len(found.queue)} ledgers lack copies at the end")
-            return state
-
-    try:
-        state = asyncio.run(final())
-    except BuckramError as error:
-        report.check("S3", False, f"not everything can be read at the end: {type(error).__name__}: {error}")
-        return
-    events = read_history(folder / "history")
-    judge_ledgers(events, state, report)
-    judge_streams(events, state, report)
-    for text in state.copies or [""]:
-        report.check("S5", not text, text)
-    report.checks["S5"] += state.checked
-    report.incomplete = state.incomplete
+def judge(events: Sequence[Event], end: End, report: Report) -> None:
+    """Compare what the actors were told with what there is at the end."""
+    judge_ledgers(events, end.state, report)
+    judge_streams(events, end.state, report)
+    judge_copies(end.last, end.first.good, report)
+    for text in end.differing or [""]:
+        report.check("S7", not text, text)
+    for text in end.state.misplaced or [""]:
+        report.check("M6", not text, text)
     for event in events:
         if event["event"] == "would-not-end":
             report.check("ends", False, f"{event['who']} had to be killed")
+        if event["event"] == "came-back-empty":
+            report.check("M8", bool(event["why_not"]), f"{event['bookie']} came back empty and was let in")
+            report.check("M7", True, "")  # nothing named it in the end, or the run had not healed
     report.check("ends", True, "")
 
 
-def _verdict(plan: Plan, net: Network, folder: Path, report: Report) -> dict[str, Any]:
-    events = read_history(folder / "history")
+def _verdict(plan: Plan, net: Network, folder: Path, report: Report, events: Sequence[Event]) -> dict[str, Any]:
     acked = sum(event["last"] - event["first"] + 1 for event in events if event["event"] == "acked")
     records = sum(event["count"] for event in events if event["event"] == "appended")
     return {
         "seed": plan.seed,
         "metadata": plan.metadata,
         "rounds": len(plan.rounds),
-        "network": "namespaces" if net.wire is not None else "one machine",
+        "network": net.kind,
         "acked_entries": acked,
         "acked_records": records,
         "checks": dict(report.checks),
-        "entries_with_fewer_copies": report.incomplete,
         "violations": [{"rule": rule, "text": text} for rule, text in report.violations],
         "folder": str(folder),
     }

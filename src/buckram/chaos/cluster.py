@@ -1,16 +1,19 @@
-"""The cluster under test: a metadata server, bookies, healers and actors, all real processes."""
+"""The cluster under test: metadata servers, bookies, healers and actors, all real processes."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from buckram.chaos.network import FIRST_ACTOR, FIRST_BOOKIE, FIRST_HEALER, METADATA, Network
+from buckram.chaos.network import FIRST_ACTOR, FIRST_BOOKIE, FIRST_HEALER, FIRST_SERVER, Network
 from buckram.chaos.plan import Plan
 from buckram.chaos.processes import PYTHON, Child, ProcessFailed, clean_environment
+from buckram.chaos.servers import PORT
 from buckram.disk.faulty import DiskFaults
 from buckram.net.clock import OFFSET_VARIABLE
 
@@ -25,7 +28,18 @@ ACTORS = (
 )
 DELAY_S = 3
 """A bookie counts as lost after so long."""
+RACKS = 3
+SERVERS = 3
+"""So many processes of ZooKeeper or etcd hold the metadata."""
 _PORT = 3181
+_INIT_S = 120.0
+_SETTINGS = {
+    "BUCKRAM_HEALING_OPEN_LEDGER_GRACE_S": "5",
+    "BUCKRAM_HEALING_RETRY_S": "5",
+    "BUCKRAM_HEALING_COPIES_CHECK_INTERVAL_S": "5",
+    "BUCKRAM_HEALING_BOOKIE_CHECK_INTERVAL_S": "60",
+}
+"""Healing does in seconds what it does in minutes or days elsewhere."""
 
 
 class Cluster:
@@ -36,12 +50,14 @@ class Cluster:
         for part in ("logs", "history", "data", "faults"):
             (folder / part).mkdir(parents=True, exist_ok=True)
         self.uri = ""
-        self.metadata: Child | None = None
+        self.servers: list[Child] = []
+        """Of the metadata; none where they are a file."""
         self.bookies: list[Child] = []
         self.actors: list[Child] = []
         self.healers: list[Child] = []
         self.lost: list[str] = []
         """Bookies that are gone for good."""
+        self.racks: dict[str, str] = {}
         self._made = 0
         self._fault_number = 0
 
@@ -49,9 +65,10 @@ class Cluster:
 
     def start(self) -> None:
         self._start_metadata()
-        self.command("cluster", "init")
         for _ in range(self.plan.bookies):
-            self.add_bookie()
+            self.add_bookie(wait=False)
+        for bookie in self.bookies:
+            bookie.wait_ready()
         self.command("autorecovery", "delay", f"{DELAY_S}s")
         for number in range(2):
             self.healers.append(self._buckram(f"h{number + 1}", FIRST_HEALER + number, "autorecovery", "run"))
@@ -61,15 +78,14 @@ class Cluster:
             child.start()
 
     def everybody(self) -> list[Child]:
-        servers = [] if self.metadata is None else [self.metadata]
-        return [*self.actors, *self.healers, *self.bookies, *servers]
+        return [*self.actors, *self.healers, *self.bookies, *self.servers]
 
     def kill_all(self) -> None:
         for child in self.everybody():
             child.kill()
 
-    def add_bookie(self) -> Child:
-        """One more, empty, under a new id."""
+    def add_bookie(self, rack: str = "", *, wait: bool = True) -> Child:
+        """One more, empty, under a new id; in the rack that is the next one's turn, or in this one."""
         self._made += 1
         name = f"b{self._made}"
         machine = FIRST_BOOKIE + self._made
@@ -77,12 +93,14 @@ class Cluster:
         data, control = self.folder / "data" / name, self.folder / "faults" / f"{name}.json"
         # Every second one loses what it did not sync when it is killed; the others have a disk that fails on demand.
         layer = f"withhold:{self.plan.seed * 100 + self._made}" if self._made % 2 else f"faults:{control}"
-        child = self._buckram(
-            name, machine, "bookie", "run", "--data", str(data), "--host", host, "--port", str(port), "--id", name
-        )
+        self.racks[name] = rack or f"/rack-{self._made % RACKS + 1}"
+        words = ["--data", str(data), "--host", host, "--port", str(port), "--id", name, "--location", self.racks[name]]
+        child = self._buckram(name, machine, "bookie", "run", *words)
         child.ready, child.environment = True, {**child.environment, "BUCKRAM_DISK": layer}
-        child.start()
+        child.spawn()
         self.bookies.append(child)
+        if wait:
+            child.wait_ready()
         return child
 
     def lose_bookie(self, child: Child) -> None:
@@ -91,6 +109,20 @@ class Cluster:
         self.bookies.remove(child)
         self.lost.append(child.name)
         shutil.rmtree(self.folder / "data" / child.name)
+
+    def why_not_let_in(self, lost: Child) -> str:
+        """Start a bookie that lost its data with an empty directory; what it said when it ended, "" if it serves."""
+        log = self.folder / "logs" / f"{lost.name}-empty.log"
+        empty = replace(lost, log=log, environment={**lost.environment, "BUCKRAM_DISK": ""}, said={})
+        try:
+            empty.start()
+        except ProcessFailed as error:
+            said = log.read_text(errors="replace").strip()
+            return (said or str(error))[-300:]
+        finally:
+            empty.kill()
+            shutil.rmtree(self.folder / "data" / lost.name, ignore_errors=True)
+        return ""
 
     # -- for faults
 
@@ -125,20 +157,36 @@ class Cluster:
     def _start_metadata(self) -> None:
         if self.plan.metadata == "sqlite":
             self.uri = f"sqlite://{(self.folder / 'data' / 'metadata.db').absolute()}"
+            self._initialise()
             return
-        host, data = self.net.host(METADATA), self.folder / "data" / self.plan.metadata
-        server = self._child("metadata", METADATA, self.plan.metadata, "run", "--data", str(data), "--host", host)
-        server.command = [*server.command, "--port", "0", "--json"]
-        server.ready = True
-        server.start()
-        server.command = [*server.command[:-2], str(server.said["port"]), "--json"]
-        path = {"zookeeper": "zk://{}/ledgers", "etcd": "etcd://{}/buckram"}[self.plan.metadata]
-        self.uri = path.format(f"{host}:{server.said['port']}")
-        self.metadata = server
+        hosts = [self.net.host(FIRST_SERVER + number) for number in range(SERVERS)]
+        for number in range(SERVERS):
+            name = f"{self.plan.metadata}-{number + 1}"
+            server = self._child(name, FIRST_SERVER + number)
+            server.command = [
+                *(PYTHON, "-m", "buckram.chaos.servers", self.plan.metadata, "--number", str(number + 1)),
+                *("--data", str(self.folder / "data" / name), "--hosts", ",".join(hosts)),
+            ]
+            server.spawn()
+            self.servers.append(server)
+        addresses = ",".join(f"{host}:{PORT}" for host in hosts)
+        self.uri = {"zookeeper": f"zk://{addresses}/ledgers", "etcd": f"etcd://{addresses}/buckram"}[self.plan.metadata]
+        self._initialise()
+
+    def _initialise(self) -> None:
+        """Tried again until the servers have found each other."""
+        limit = time.monotonic() + _INIT_S
+        while True:
+            try:
+                self.command("cluster", "init")
+                return
+            except ProcessFailed:
+                if time.monotonic() > limit:
+                    raise
 
     def _buckram(self, name: str, machine: int, *words: str) -> Child:
         child = self._child(name, machine, *words, "--metadata", self.uri, "--json")
-        child.environment = {**child.environment, "BUCKRAM_HEALING_OPEN_LEDGER_GRACE_S": "5"}
+        child.environment = {**child.environment, **_SETTINGS}
         return child
 
     def _child(self, name: str, machine: int, *words: str) -> Child:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from buckram.chaos.cluster import Cluster
 from buckram.chaos.plan import Happening
-from buckram.chaos.processes import Child, ProcessFailed
+from buckram.chaos.processes import Child
 from buckram.chaos.wire import Link
 
 _HOUR_S = 3600.0
+_AGAIN_S = 1.0
 
 
 @dataclass
@@ -60,15 +62,14 @@ class Faults:
         self._restart()
 
     def _restart(self) -> None:
-        """Start what died of a fault, such as a bookie whose sync failed. One that cannot start yet is tried again."""
+        """Start what died of a fault, such as a bookie whose sync failed. One that cannot start yet is tried again.
+
+        Nothing waits for it here: what it needs may be paused or cut off, which ends only if this thread goes on.
+        """
         down = {active.happening.fault for active in self.lasting}
         for child in reversed(self._cluster.everybody()):
-            if child.running or (down & _KEEP_DOWN):
-                continue
-            try:
-                child.start()
-            except ProcessFailed:
-                continue
+            if not child.running and not down & _KEEP_DOWN and time.monotonic() - child.started_at > _AGAIN_S:
+                child.spawn()
 
 
 Begun = tuple[str, Callable[[], None]]
@@ -130,8 +131,8 @@ def _clock(cluster: Cluster, rng: random.Random) -> Begun:
     return f"{child.name} by {offset_s:.0f} s", lambda: cluster.set_clock(child, 0.0)
 
 
-def _of_metadata(begin: Callable[[Child], Begun]) -> Begin:
-    return lambda cluster, rng: None if cluster.metadata is None else begin(cluster.metadata)
+def _of_metadata(begin: Callable[[list[Child], random.Random], Begun]) -> Begin:
+    return lambda cluster, rng: begin(cluster.servers, rng) if cluster.servers else None
 
 
 _BEGIN: dict[str, Begin] = {
@@ -142,8 +143,9 @@ _BEGIN: dict[str, Begin] = {
     "kill actor": lambda cluster, rng: _kill([rng.choice(cluster.actors)]),
     "kill healer": lambda cluster, rng: _kill([rng.choice(cluster.healers)]),
     "pause healer": lambda cluster, rng: _pause(rng.choice(cluster.healers)),
-    "kill metadata": _of_metadata(lambda server: _kill([server])),
-    "pause metadata": _of_metadata(_pause),
+    "kill metadata": _of_metadata(lambda servers, rng: _kill([rng.choice(servers)])),
+    "kill all metadata": _of_metadata(lambda servers, rng: _kill(servers)),
+    "pause metadata": _of_metadata(lambda servers, rng: _pause(rng.choice(servers))),
     "full disk": _disk(full=1),
     "failed write": _disk(writes=1),
     "failed sync": _disk(syncs=1),

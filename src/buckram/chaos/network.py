@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from buckram.chaos import wire
 from buckram.chaos.wire import Link
 
-CONTROL, METADATA, FIRST_BOOKIE, FIRST_ACTOR, FIRST_HEALER = 1, 9, 10, 40, 70
+CONTROL, FIRST_SERVER, FIRST_BOOKIE, FIRST_ACTOR, FIRST_HEALER = 1, 4, 10, 200, 230
+"""Numbers of machines: this program's, and the first of each kind."""
 REMOTE = {"BUCKRAM_SOCKETS": "tcp", "BUCKRAM_CLIENT_LOCAL_READ_BYTES": "0"}
 
 
@@ -24,6 +25,11 @@ class Network:
     def __init__(self, between: wire.Wire | None, why_not: str = "") -> None:
         self.wire, self.why_not = between, why_not
         self._links: dict[tuple[int, int], Link] = {}
+
+    @property
+    def kind(self) -> str:
+        """What a verdict calls it."""
+        return "namespaces" if self.wire is not None else f"one machine ({self.why_not})"
 
     def host(self, machine: int) -> str:
         return "127.0.0.1" if self.wire is None else wire.address(machine)

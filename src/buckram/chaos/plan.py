@@ -23,7 +23,8 @@ EVERYWHERE = {
     "kill actor": 3,
     "kill healer": 3,
     "pause healer": 2,
-    "kill metadata": 2,
+    "kill metadata": 3,
+    "kill all metadata": 1,
     "pause metadata": 2,
     "full disk": 2,
     "failed write": 1,
@@ -37,8 +38,8 @@ BETWEEN_MACHINES = {
     "lossy link": 2,
     "slow link": 2,
 }
-OWN_SERVER = {"kill metadata", "pause metadata"}
-"""Only where metadata are in a process of their own."""
+OWN_SERVER = {"kill metadata", "kill all metadata", "pause metadata"}
+"""Only where metadata are in processes of their own."""
 
 
 class Happening(NamedTuple):

@@ -8,6 +8,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 
 READY_S = 60.0
 PYTHON = sys.executable
+_TIED = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"
+"""The process is killed (9) when this one has died (PR_SET_PDEATHSIG is 1), however that came about."""
 
 
 class ProcessFailed(RuntimeError):
@@ -38,6 +41,7 @@ class Child:
     environment: Mapping[str, str] = field(default_factory=dict)
     ready: bool = False
     starts: int = 0
+    started_at: float = 0.0
     said: dict[str, Any] = field(default_factory=dict)
     """What it printed when it was ready."""
     _process: subprocess.Popen[bytes] | None = None
@@ -47,13 +51,18 @@ class Child:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """ProcessFailed when it does not become ready."""
+        """Start it and wait until it serves. ProcessFailed when it does not become ready."""
+        self.spawn()
+        self.wait_ready()
+
+    def spawn(self) -> None:
+        """Start it if it does not run, and wait for nothing."""
         if self.running:
             return
         self._reap()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*self.launcher, *self.command],
+                [*self.launcher, PYTHON, "-S", "-c", _TIED, *self.command],
                 env={**clean_environment(), "PYTHONUNBUFFERED": "1", **self.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE if self.ready else log,
@@ -61,6 +70,9 @@ class Child:
                 start_new_session=True,
             )
         self.starts += 1
+        self.started_at = time.monotonic()
+
+    def wait_ready(self) -> None:
         if self.ready:
             self.said = json.loads(self._ready_line())
 

@@ -1,35 +1,57 @@
-"""A run from beginning to end: rounds of faults, healing after each, a bookie lost for good, then the final state.
+"""A run from beginning to end: rounds of faults, healing after each, a bookie lost for good, then the end.
 
-`Run.play` is the thread of faults; what the cluster is asked at the end is `verdict`.
+`Run.play` is the thread of faults; `Run.end` waits until all is whole and reads it; the judging is in `verdict`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
+import shutil
 import sys
 import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from buckram.chaos.cluster import Cluster
 from buckram.chaos.faults import Faults
 from buckram.chaos.history import Recorder
 from buckram.chaos.plan import Happening, Plan
-from buckram.chaos.verdict.state import lacking
-from buckram.client.client import connect
+from buckram.chaos.verdict.copies import Copies, check_copies
+from buckram.chaos.verdict.state import State, lacking, read_state
+from buckram.client.client import Client, connect
 from buckram.errors import BuckramError
+from buckram.types import LedgerId
 
-HEAL_S = 240.0
+HEAL_S = 300.0
 """Within this every ledger has all its copies again, after the last fault has ended."""
 _STEP_S = 0.05
+_LOOK_S = 0.5
+T = TypeVar("T")
 
 
 class NotHealed(AssertionError):
     """Ledgers still lack copies long after the last fault ended."""
 
 
+@dataclass
+class End:
+    """What there is at the end. `first`: the copies as they were when the last ledger had been recovered; `last`: what
+    is still wrong with them after `seconds` of healing."""
+
+    state: State
+    first: Copies
+    last: Copies = field(default_factory=Copies)
+    seconds: float = 0.0
+    differing: list[str] = field(default_factory=list)
+    """Copies that are not what was written, of both looks."""
+
+
 class Run:
-    """`healed_s`: how long each healing took. Faults go into the history as events of the actor "chaos"."""
+    """`healed_s`: how long it took each time from the loss of a bookie until nothing lacked copies. Faults go into the history as events of the actor "chaos"."""
 
     def __init__(self, cluster: Cluster, plan: Plan) -> None:
         self._cluster, self._plan = cluster, plan
@@ -42,12 +64,34 @@ class Run:
         for number, happenings in enumerate(self._plan.rounds):
             _say(f"round {number + 1} of {len(self._plan.rounds)}: {len(happenings)} faults")
             self._round(happenings)
+            self._heal()
+            began = time.monotonic()
             self._lose(self._plan.lost[number])
-            self.healed_s.append(self._heal())
+            self._heal()
+            self.healed_s.append(time.monotonic() - began)
         self._faults.end_all()
         for actor in self._cluster.actors:
             if not actor.stop():
                 self._recorder.record("would-not-end", who=actor.name)
+
+    def end(self) -> End:
+        """Recover and read everything, wait until every copy is there. NotHealed when something cannot be read."""
+        _say("the actors have ended; everything is recovered and read")
+        state = self._until(self._ask(read_state), "not everything can be read")
+        began = time.monotonic()
+        found = self._until(self._ask(self._all_copies), "copies cannot be read")
+        end = End(state, found, found, 0.0, list(found.differing))
+        lacking_now = list(found.lacking)
+        while lacking_now and time.monotonic() - began < HEAL_S:
+            time.sleep(_LOOK_S)
+            self._faults.end_due(time.monotonic())
+            look = functools.partial(check_copies, ledgers=lacking_now)
+            end.last = self._until(self._ask(look), "copies cannot be read")
+            end.differing += end.last.differing
+            lacking_now = list(end.last.lacking)
+        end.seconds = time.monotonic() - began
+        self._heal(everything=True)
+        return end
 
     @property
     def counts(self) -> dict[str, int]:
@@ -66,39 +110,77 @@ class Run:
         self._faults.end_all()
 
     def _lose(self, number: int) -> None:
-        """One bookie is gone for good and an empty one comes in its place, once nothing else is missing."""
-        self._heal()
+        """One bookie is gone for good and an empty one comes in its rack.
+
+        It comes back once, under its id and with an empty directory, and must not be let in.
+        """
         lost = random.Random(number).choice(self._cluster.bookies)
         self._recorder.record("lost", bookie=lost.name)
         self._cluster.lose_bookie(lost)
-        fresh = self._cluster.add_bookie()
+        self._recorder.record("came-back-empty", bookie=lost.name, why_not=self._cluster.why_not_let_in(lost))
+        fresh = self._cluster.add_bookie(self._cluster.racks[lost.name])
         _say(f"bookie {lost.name} is lost for good, {fresh.name} is new")
 
-    def _heal(self) -> float:
-        """Wait until nothing lacks copies; the seconds that it took."""
-        began, why = time.monotonic(), "the cluster did not answer"
-        while (took := time.monotonic() - began) < HEAL_S:
+    def _heal(self, *, everything: bool = False) -> None:
+        """Wait until nothing lacks copies. NotHealed.
+
+        Writers go on meanwhile, so each ledger that was marked at one moment has to be whole at some moment.
+        `everything`: none is marked at all.
+        """
+        began, why, left = time.monotonic(), "the cluster did not answer", None
+        while time.monotonic() - began < HEAL_S:
             self._faults.end_due(time.monotonic())
             try:
-                why = asyncio.run(self._why_not_whole())
+                why, marked = asyncio.run(_awaited(self._ask(self._why_not_whole)))
+                left = marked if left is None or everything else left & marked
+                if not why and not left:
+                    self._recorder.record("healed", seconds=time.monotonic() - began)
+                    return
+                why = why or f"ledgers {sorted(left)[:10]} lack copies"
             except BuckramError as error:
-                why = str(error)
-            if not why:
-                self._recorder.record("healed", seconds=took)
-                return took
-            time.sleep(0.5)
+                why = f"{type(error).__name__}: {error}"
+            time.sleep(_LOOK_S)
         raise NotHealed(f"{HEAL_S:g} s after the last fault: {why}")
 
-    async def _why_not_whole(self) -> str:
-        """What lacks copies or an auditor now; empty when all is well."""
-        async with connect(self._cluster.uri) as client:
-            found, naming = await lacking(client, self._cluster.lost)
-        if found.queue:
-            rows = [f"{one.ledger} {one.state} {one.why}" for one in found.queue[:10]]
-            return f"{len(found.queue)} ledgers lack copies: {'; '.join(rows)}"
-        if naming:
-            return f"ledgers {naming[:10]} are not marked and name one of the lost {self._cluster.lost}"
-        return "" if found.auditor else "there is no auditor"
+    async def _why_not_whole(self, client: Client) -> tuple[str, set[LedgerId]]:
+        """What is wrong but for copies that are being made; and the ledgers that are marked, or name the lost."""
+        found, naming = await lacking(client, self._cluster.lost)
+        there = {bookie for bookie, _ in (await client.services.store.bookies()).everybody()}
+        away = [child.name for child in self._cluster.bookies if child.name not in there]
+        down = [child.name for child in self._cluster.everybody() if not child.running]
+        lost = [f"{one.ledger}: {one.why}" for one in found.queue if one.lost]
+        wrong = [f"bookies {away} are not registered"] if away else []
+        wrong += [f"{down} do not run"] if down else []
+        wrong += [] if found.auditor else ["there is no auditor"]
+        wrong += [f"entries are lost: {'; '.join(lost[:5])}"] if lost else []
+        return "; ".join(wrong), {one.ledger for one in found.queue} | set(naming)
+
+    async def _all_copies(self, client: Client) -> Copies:
+        return await check_copies(client, [ledger async for ledger in client.list()])
+
+    def _ask(self, work: Callable[[Client], Awaitable[T]]) -> Callable[[], Awaitable[T]]:
+        async def ask() -> T:
+            async with connect(self._cluster.uri) as client:
+                return await work(client)
+
+        return ask
+
+    def _until(self, work: Callable[[], Awaitable[T]], what: str) -> T:
+        """Try it until it succeeds. Nothing is wrong with the cluster any more, but the machine may be busy."""
+        limit = time.monotonic() + HEAL_S
+        while True:
+            try:
+                return asyncio.run(_awaited(work))
+            except BuckramError as error:
+                if time.monotonic() > limit:
+                    text = f"{what} {HEAL_S:g} s after the last fault: {type(error).__name__}: {error}"
+                    raise NotHealed(text) from error
+            self._faults.end_due(time.monotonic())
+            time.sleep(_LOOK_S)
+
+
+async def _awaited(work: Callable[[], Awaitable[T]]) -> T:
+    return await work()
 
 
 def _say(text: str) -> None:
@@ -110,3 +192,8 @@ def folder_of(parent: Path, plan: Plan) -> Path:
     folder = parent / f"{plan.metadata}-{plan.seed}-{time.strftime('%Y%m%dT%H%M%S')}"
     folder.mkdir(parents=True)
     return folder
+
+
+def forget_data(folder: Path) -> None:
+    """A run without violations leaves its histories, logs and verdict."""
+    shutil.rmtree(folder / "data", ignore_errors=True)

@@ -74,6 +74,29 @@ def find_etcd() -> Path:
     return Path(found)
 
 
+def etcd_command(program: Path, settings: EtcdSettings, data: Path, port: int, peer_port: int) -> list[str]:
+    """The whole command line of a server. Other members of a cluster reach it at the host that clients use."""
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    peer = f"http://{_reachable(settings.host) if settings.members else '127.0.0.1'}:{peer_port}"
+    command = [str(program), f"--name={settings.name}", f"--data-dir={data}"]
+    command += [f"--listen-client-urls=http://{host}:{port}"]
+    command += [f"--advertise-client-urls=http://{_reachable(settings.host)}:{port}"]
+    command += [f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"]
+    command += [f"--initial-cluster={settings.members or f'{settings.name}={peer}'}"]
+    # Without it the history of all keys is kept for ever.
+    command += ["--auto-compaction-mode=periodic", "--auto-compaction-retention=1h", "--log-level=warn"]
+    command += [] if settings.sync else ["--unsafe-no-fsync"]
+    # A server on its own has nobody to wait for before it leads.
+    command += [] if settings.members else ["--heartbeat-interval=20", "--election-timeout=200"]
+    return [*command, *settings.options]
+
+
+def _reachable(host: str) -> str:
+    """The address at which a server that listens on `host` is reached from this machine."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
+    return f"[{host}]" if ":" in host else host
+
+
 def start_etcd(
     data_dir: Path | str,
     *,
@@ -132,12 +155,7 @@ class EtcdServer:
     @property
     def address(self) -> str:
         """`host:port`, as clients of this machine use it."""
-        return f"{self._reachable}:{self.port}"
-
-    @property
-    def _reachable(self) -> str:
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.settings.host, self.settings.host)
-        return f"[{host}]" if ":" in host else host
+        return f"{_reachable(self.settings.host)}:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -161,7 +179,7 @@ class EtcdServer:
         self.peer_port = self.peer_port if self.settings.members else free_port("127.0.0.1", frozenset({self.port}))
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._command(),
+                etcd_command(self.program, self.settings, self.path / "data", self.port, self.peer_port),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -187,21 +205,6 @@ class EtcdServer:
                 if not self._chosen:
                     raise
         return free_port(self.settings.host)
-
-    def _command(self) -> list[str]:
-        host = f"[{self.settings.host}]" if ":" in self.settings.host else self.settings.host
-        peer = f"http://127.0.0.1:{self.peer_port}"
-        command = [str(self.program), f"--name={self.settings.name}", f"--data-dir={self.path / 'data'}"]
-        command += [f"--listen-client-urls=http://{host}:{self.port}"]
-        command += [f"--advertise-client-urls=http://{self._reachable}:{self.port}"]
-        command += [f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"]
-        command += [f"--initial-cluster={self.settings.members or f'{self.settings.name}={peer}'}"]
-        # Without it the history of all keys is kept for ever.
-        command += ["--auto-compaction-mode=periodic", "--auto-compaction-retention=1h", "--log-level=warn"]
-        command += [] if self.settings.sync else ["--unsafe-no-fsync"]
-        # A server on its own has nobody to wait for before it leads.
-        command += [] if self.settings.members else ["--heartbeat-interval=20", "--election-timeout=200"]
-        return [*command, *self.settings.options]
 
     def wait_ready(self, deadline_s: float = READY_SECONDS, cancelled: Callable[[], bool] = lambda: False) -> None:
         """Returns once it answers requests (in a cluster: once there is a quorum)."""

@@ -61,7 +61,7 @@ def _members(root: Path, count: int) -> tuple[Member, ...]:
     ports = sorted(taken)
     rows = [ports[3 * n : 3 * n + 3] for n in range(count)]
     write_description(path, FORMAT_VERSION, {"ports": rows})
-    return tuple(Member(n, *row) for n, row in enumerate(rows, 1))
+    return tuple(Member(n, row[0], row[1], row[2]) for n, row in enumerate(rows, 1))
 
 
 class Ensemble:

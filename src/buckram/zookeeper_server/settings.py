@@ -37,12 +37,13 @@ LOG_PIECE_KIB = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One server of an ensemble, all on this machine: its number from 1, and its three ports."""
+    """One server of an ensemble: its number from 1, its three ports, and its host where it is not that of `Settings`."""
 
     number: int
     port: int
     peer_port: int
     election_port: int
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def zoo_cfg(settings: Settings, data: Path, port: int) -> str:
     if settings.members:
         values |= {"initLimit": 40, "syncLimit": 20}
         for m in settings.members:
-            values[f"server.{m.number}"] = f"{settings.host}:{m.peer_port}:{m.election_port}"
+            values[f"server.{m.number}"] = f"{m.host or settings.host}:{m.peer_port}:{m.election_port}"
     return "".join(f"{key}={value}\n" for key, value in values.items())
 
 

@@ -1,19 +1,26 @@
-"""Actors of ledgers: one writes ledger after ledger, one tails what others write, one recovers and deletes."""
+"""Actors of ledgers: one writes ledger after ledger, one tails what others write, one recovers and deletes.
+
+Some ledgers are written with explicit ids, with deferred sync or with an enforced placement.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 
 from buckram.chaos.actors.stage import MARK, Stage
 from buckram.chaos.payloads import entry_payload
 from buckram.client.client import Client
 from buckram.client.write.writer import Writer
-from buckram.errors import BuckramError, NoSuchLedger
+from buckram.errors import BuckramError, DuplicateEntry, NoSuchLedger
 from buckram.types import LedgerId
 
 SHAPES = ("3/3/2", "3/2/2", "4/3/2", "3/3/3")
 _ENTRIES = (1, 30, 400, 3000)
 _IN_FLIGHT = 4
+PLAIN, EXPLICIT, DEFERRED, PLACED = "plain", "explicit ids", "deferred sync", "placed"
+_KINDS = (PLAIN,) * 7 + (EXPLICIT, DEFERRED, PLACED)
+PLACEMENT = "rack:2 enforce"
 
 
 async def write_ledgers(stage: Stage) -> None:
@@ -26,12 +33,19 @@ async def write_ledgers(stage: Stage) -> None:
 
 async def _one_ledger(stage: Stage, client: Client) -> None:
     rng, record = stage.rng, stage.recorder.record
-    shape = rng.choice(SHAPES)
-    writer = await client.create(ensemble=shape, custom_metadata={MARK: stage.name})
+    shape, kind = rng.choice(SHAPES), rng.choice(_KINDS)
+    writer = await client.create(
+        ensemble=shape,
+        custom_metadata={MARK: stage.name},
+        explicit_ids=kind == EXPLICIT,
+        deferred_sync=kind == DEFERRED,
+        placement=PLACEMENT if kind == PLACED else None,
+    )
     ledger = writer.ledger_id
-    record("created", ledger=ledger, shape=shape)
+    record("created", ledger=ledger, shape=shape, kind=kind)
+    append = {EXPLICIT: _append_with_ids, DEFERRED: _append_and_force}.get(kind, _append)
     try:
-        await _append(stage, writer, rng.choice(_ENTRIES))
+        await append(stage, writer, rng.choice(_ENTRIES))
         if rng.random() < 0.1:
             await writer.abandon()
             record("abandoned", ledger=ledger, pushed=writer.last_pushed)
@@ -41,17 +55,19 @@ async def _one_ledger(stage: Stage, client: Client) -> None:
         record("failed", ledger=ledger, pushed=writer.last_pushed, what=type(error).__name__, text=str(error)[:200])
         await stage.pause(0.2)
         return
-    record("closed", ledger=ledger, last=writer.last_confirmed, length=writer.length)
+    fragments = len(writer.metadata.fragments)
+    record("closed", ledger=ledger, last=writer.last_confirmed, length=writer.length, kind=kind, fragments=fragments)
 
 
 async def _append(stage: Stage, writer: Writer, entries: int) -> None:
     """Append in batches, several in flight; each acknowledgement is recorded as its range of ids."""
     ledger, following = writer.ledger_id, 0
     flight: list[asyncio.Task[range]] = []
+    expected: list[range] = []
 
     async def settle() -> None:
-        ids = await flight.pop(0)
-        stage.recorder.record("acked", ledger=ledger, first=ids.start, last=ids.stop - 1)
+        ids, wanted = await flight.pop(0), expected.pop(0)
+        stage.recorder.record("acked", ledger=ledger, first=ids.start, last=ids.stop - 1, as_sent=ids == wanted)
 
     try:
         while following < entries and not stage.stop.is_set():
@@ -59,6 +75,7 @@ async def _append(stage: Stage, writer: Writer, entries: int) -> None:
             batch = [entry_payload(ledger, entry) for entry in range(following, following + count)]
             stage.recorder.record("sent", ledger=ledger, last=following + count - 1)
             flight.append(asyncio.ensure_future(writer.append_many(batch)))
+            expected.append(range(following, following + count))
             following += count
             await asyncio.sleep(0)  # so that the batch gets its ids before the next one
             if len(flight) >= _IN_FLIGHT:
@@ -70,6 +87,58 @@ async def _append(stage: Stage, writer: Writer, entries: int) -> None:
         for task in flight:
             task.cancel()
         await asyncio.gather(*flight, return_exceptions=True)
+
+
+async def _append_with_ids(stage: Stage, writer: Writer, entries: int) -> None:
+    """Append with ids that come in any order; one that was given out already must be refused."""
+    ledger, rng, record = writer.ledger_id, stage.rng, stage.recorder.record
+    for first in range(0, entries, 20):
+        ids = list(range(first, min(first + 20, entries)))
+        done: list[int] = []
+        record("sent", ledger=ledger, last=ids[-1])
+        waits = []
+        for entry in rng.sample(ids, len(ids)):
+            wait = writer.append_nowait(entry_payload(ledger, entry), entry_id=entry)
+            wait.add_done_callback(functools.partial(_note, done, entry))
+            waits.append(wait)
+        await asyncio.gather(*waits, return_exceptions=True)
+        outcomes = [wait.result() for wait in waits]
+        record("acked", ledger=ledger, first=ids[0], last=ids[-1], as_sent=sorted(outcomes) == ids)
+        refused = await _refuses(writer, rng.choice(ids))
+        record("explicit", ledger=ledger, first=ids[0], in_order=done == ids, refused=refused)
+        if stage.stop.is_set():
+            return
+        await stage.pause(0.04)
+
+
+def _note(done: list[int], entry: int, _: asyncio.Future[int]) -> None:
+    done.append(entry)
+
+
+async def _refuses(writer: Writer, entry: int) -> bool:
+    try:
+        await writer.append(b"twice", entry_id=entry)
+    except DuplicateEntry:
+        return True
+    return False
+
+
+async def _append_and_force(stage: Stage, writer: Writer, entries: int) -> None:
+    """Append under deferred sync. Only what a force made durable counts as acknowledged."""
+    ledger, forced = writer.ledger_id, -1
+    for first in range(0, entries, 40):
+        last = min(first + 40, entries) - 1
+        stage.recorder.record("sent", ledger=ledger, last=last)
+        ids = await writer.append_many([entry_payload(ledger, entry) for entry in range(first, last + 1)])
+        as_sent = ids == range(first, last + 1)
+        if stage.rng.random() < 0.5 or last == entries - 1:
+            durable = await writer.force()
+            as_sent = as_sent and durable == last
+            stage.recorder.record("acked", ledger=ledger, first=forced + 1, last=durable, as_sent=as_sent)
+            forced = durable
+        if stage.stop.is_set():
+            return
+        await stage.pause(0.04)
 
 
 async def _choose(stage: Stage, client: Client) -> LedgerId | None:
@@ -96,8 +165,9 @@ async def read_ledgers(stage: Stage) -> None:
 
 
 async def _tail(stage: Stage, client: Client, ledger: LedgerId) -> None:
-    """Up to five seconds of it. `lac` is what the reader called readable at the end."""
-    following, ended, wrong = 0, False, ""
+    """Up to five seconds of it. `lac` is what the reader called readable at the end, `fell` whether that ever sank,
+    `beyond` whether an entry came before it was called readable."""
+    following, ended, wrong, fell, beyond, confirmed = 0, False, "", False, False, -1
     try:
         async with client.open(ledger) as reader:
             tail = reader.tail()
@@ -113,13 +183,16 @@ async def _tail(stage: Stage, client: Client, ledger: LedgerId) -> None:
                                 wrong = f"entry {entry.entry_id} where {following} was expected: {entry.payload[:60]!r}"
                                 break
                             following += 1
+                        fell, confirmed = fell or reader.last_confirmed < confirmed, reader.last_confirmed
+                        beyond = beyond or following - 1 > confirmed
             except TimeoutError:
                 pass
             lac = reader.last_confirmed
     except NoSuchLedger:
         stage.recorder.record("gone", ledger=ledger)
         return
-    stage.recorder.record("read", ledger=ledger, last=following - 1, lac=lac, ended=ended, wrong=wrong)
+    told = {"ended": ended, "wrong": wrong, "fell": fell or lac < confirmed, "beyond": beyond}
+    stage.recorder.record("read", ledger=ledger, last=following - 1, lac=lac, **told)
 
 
 async def recover_ledgers(stage: Stage) -> None:

@@ -1,4 +1,4 @@
-"""Histories of ledgers against the state at the end: rules S1 to S14 and M10. Pure."""
+"""Histories of ledgers against the state at the end: rules S1 to S20, M1, M3 and M10. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from buckram.chaos.actors.ledgers import DEFERRED
 from buckram.chaos.history import Event
+from buckram.chaos.verdict.copies import Copies
 from buckram.chaos.verdict.report import Report
 from buckram.chaos.verdict.state import LedgerState, State
 from buckram.types import LedgerId
@@ -23,6 +25,7 @@ class Told:
     """Closed or recovered: the last entry and the length that its handle reported."""
     failed: list[Event] = field(default_factory=list)
     reads: list[Event] = field(default_factory=list)
+    explicit: list[Event] = field(default_factory=list)
     deletes: list[Event] = field(default_factory=list)
     deleted: list[Event] = field(default_factory=list)
 
@@ -34,6 +37,7 @@ _LISTS = {
     "recovered": "ends",
     "failed": "failed",
     "read": "reads",
+    "explicit": "explicit",
     "deletes": "deletes",
     "deleted": "deleted",
 }
@@ -44,8 +48,12 @@ def judge_ledgers(events: Sequence[Event], state: State, report: Report) -> None
     for event in events:
         if (name := _LISTS.get(event["event"])) is not None and "ledger" in event:
             getattr(told[event["ledger"]], name).append(event)
+        if event["event"] == "error":
+            report.check("S18", event["what"] != "NoSuchEntry", f"{event['actor']}: {event['text']}")
+    report.check("S18", True, "")
     for ledger, said in sorted(told.items()):
         _judge_handles(ledger, said, report)
+        _judge_kinds(ledger, said, report)
         found = state.ledgers.get(ledger)
         if found is not None:
             _judge_end(ledger, said, found, report)
@@ -58,17 +66,30 @@ def _judge_handles(ledger: LedgerId, said: Told, report: Report) -> None:
     for event in said.acked:
         report.check("S8", event["first"] == following, f"ledger {ledger}: {event['first']} acked, not {following}")
         report.check("S8", event["at"] <= failed_at, f"ledger {ledger}: {event['first']} acked after a failure")
+        report.check("S20", event["as_sent"], f"ledger {ledger}: {event['first']} to {event['last']} was not sent so")
         following = event["last"] + 1
     ends = {(event["last"], event["length"]) for event in said.ends}
     if said.ends:
         report.check("S2", len(ends) == 1, f"ledger {ledger}: reported ends (last entry, length) {sorted(ends)}")
     for event in said.reads:
         report.check("S14", not event["wrong"], f"ledger {ledger}: {event['actor']} read {event['wrong']}")
+        report.check("S12", not event["fell"], f"ledger {ledger}: {event['actor']} saw the LAC sink")
+        report.check("S16", not event["beyond"], f"ledger {ledger}: {event['actor']} read beyond the LAC")
     if said.deleted:
         after = [event["last"] for event in said.acked if event["at"] > said.deleted[0]["at"]]
         # An acknowledgement is recorded a moment after it came; what was in flight then was sent before the deletion.
         sent = max((event["last"] for event in said.sent if event["at"] <= said.deletes[0]["at"]), default=-1)
         report.check("M10", all(last <= sent for last in after), f"ledger {ledger}: {after} acked after its deletion")
+
+
+def _judge_kinds(ledger: LedgerId, said: Told, report: Report) -> None:
+    for event in said.explicit:
+        report.check("M1", event["in_order"], f"ledger {ledger}: ids from {event['first']} on were acked out of order")
+        report.check("M1", event["refused"], f"ledger {ledger}: an id after {event['first']} was taken twice")
+    for event in said.ends:
+        if event.get("kind") == DEFERRED:
+            changed = f"ledger {ledger}: {event['fragments']} fragments under deferred sync"
+            report.check("M3", event["fragments"] == 1, changed)
 
 
 def _judge_end(ledger: LedgerId, said: Told, found: LedgerState, report: Report) -> None:
@@ -95,3 +116,12 @@ def _judge_end(ledger: LedgerId, said: Told, found: LedgerState, report: Report)
     distinct = all(len(set(one.ensemble)) == len(one.ensemble) for one in found.metadata.fragments)
     ordered = firsts[:1] == [0] and all(a < b for a, b in pairwise(firsts))
     report.check("S10", ordered and distinct, f"{name}: fragments {found.metadata.fragments}")
+
+
+def judge_copies(found: Copies, good: int, report: Report) -> None:
+    """S5, after healing: `found` is what is still wrong, `good` how many copies were good at the first look."""
+    report.checks["S5"] += good
+    for sentences in found.lacking.values():
+        for text in sentences:
+            report.check("S5", False, text)
+    report.check("S5", not found.open, f"ledgers {found.open[:10]} are not closed after everything was recovered")

@@ -1,22 +1,19 @@
-"""What the cluster holds, read through the public client and bookie by bookie. It is judged elsewhere."""
+"""What the cluster holds, read through the public client. It is judged elsewhere; copies are read in `copies`."""
 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from buckram.chaos.actors.ledgers import PLACEMENT
 from buckram.chaos.actors.stage import MARK, STREAMS
 from buckram.chaos.payloads import entry_payload, producer_of
 from buckram.client.client import Client
-from buckram.client.maintain.audit import ReplicaAuditor
-from buckram.core.ledgers.audit import plan_pieces
+from buckram.client.maintain.placement import misplaced
 from buckram.errors import NoSuchLedger
 from buckram.healing.overview import Overview, overview
 from buckram.types import BookieId, LedgerId, LedgerMetadata
-
-_PIECE_BYTES = 64 << 20
 
 
 @dataclass
@@ -38,6 +35,8 @@ class StreamState:
     records: list[tuple[str, int]] = field(default_factory=list)
     values: list[bytes] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+    segments: list[tuple[int, int, bool]] = field(default_factory=list)
+    """Base and end of each segment, and whether it is sealed."""
 
     def digest(self, first: int, stop: int) -> str:
         """The digest that a reader records for a batch."""
@@ -49,16 +48,11 @@ class StreamState:
 
 @dataclass
 class State:
-    """All of it. `copies`: what is wrong with copies, in sentences; `checked`: how many copies are good.
-
-    `incomplete`: how many entries have fewer than Qw good copies, but Qa.
-    """
+    """All of it. `misplaced`: ledgers with an enforced placement that is not met, in sentences."""
 
     ledgers: dict[LedgerId, LedgerState] = field(default_factory=dict)
     streams: dict[str, StreamState] = field(default_factory=dict)
-    copies: list[str] = field(default_factory=list)
-    checked: int = 0
-    incomplete: int = 0
+    misplaced: list[str] = field(default_factory=list)
 
 
 async def lacking(client: Client, lost: Collection[BookieId]) -> tuple[Overview, list[LedgerId]]:
@@ -85,7 +79,9 @@ async def read_state(client: Client) -> State:
         metadata = await client.metadata(ledger)
         if MARK in metadata.custom_metadata:
             state.ledgers[ledger] = await _read_ledger(client, ledger)
-    await _read_copies(client, state)
+    async for one in misplaced(client.services):
+        if PLACEMENT in str(one.policy):
+            state.misplaced.append(f"ledger {one.ledger_id}: {one.fragments}")
     return state
 
 
@@ -111,6 +107,8 @@ async def _read_stream(client: Client, stream: str) -> StreamState:
     async with client.namespace().writer(stream, takeover=True, name="verdict"):
         pass
     found = StreamState(stream)
+    async for segment in client.namespace().segments(stream):
+        found.segments.append((segment.base, segment.end, segment.sealed))
     async for record in client.namespace().read(stream):
         value = bytes(record.value or b"")
         if record.offset != len(found.records):
@@ -122,29 +120,3 @@ async def _read_stream(client: Client, stream: str) -> StreamState:
             found.records.append(("", -1))
         found.values.append(value)
     return found
-
-
-async def _read_copies(client: Client, state: State) -> None:
-    """Every copy that metadata names, verified against the digests where it is (S5, S7)."""
-    bookies = await client.services.store.bookies()
-    peers = {bookie: info.address for bookie, info in bookies.everybody()}
-    async with ReplicaAuditor(client.services.runtime, peers) as auditor:
-        async for ledger in client.list():
-            metadata = await client.metadata(ledger)
-            missing: Counter[int] = Counter()
-            for piece in plan_pieces(ledger, metadata, _PIECE_BYTES):
-                report = await auditor.check(piece)
-                state.checked += report.good
-                # The first ones are named; where there are more, all of the piece count as missing here.
-                named = report.missing <= len(report.bad)
-                missing.update(report.bad if named else range(piece.first, piece.last + 1))
-                if report.state not in ("good", "missing"):
-                    state.copies.append(
-                        f"ledger {ledger}, entries {piece.first} to {piece.last} on {piece.bookie}: {report.state}, "
-                        f"{report.missing} missing, {report.damaged} damaged {report.bad[:5]} {report.error}"
-                    )
-            spare = metadata.write_quorum - metadata.ack_quorum
-            state.incomplete += len(missing)
-            too_few = sorted(entry for entry, count in missing.items() if count > spare)
-            if too_few:
-                state.copies.append(f"ledger {ledger}: entries {too_few[:10]} have fewer than Qa good copies")

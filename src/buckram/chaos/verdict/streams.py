@@ -16,6 +16,7 @@ def judge_streams(events: Sequence[Event], state: State, report: Report) -> None
         own = [event for event in events if event.get("stream") == stream]
         _judge_producers(found, own, report)
         _judge_readers(found, own, report)
+        _judge_segments(found, report)
 
 
 def _judge_producers(found: StreamState, events: Sequence[Event], report: Report) -> None:
@@ -56,3 +57,12 @@ def _judge_readers(found: StreamState, events: Sequence[Event], report: Report) 
         same = stop <= len(found.records) and event["digest"] == found.digest(first, stop)
         report.check("follow", same, f"stream {found.stream}: {who} got other records at {first} to {stop}")
         following[who] = stop
+
+
+def _judge_segments(found: StreamState, report: Report) -> None:
+    following = 0
+    for number, (base, end, sealed) in enumerate(found.segments):
+        where = f"stream {found.stream}: segment {number} of {len(found.segments)}"
+        report.check("M9", base == following, f"{where} begins at {base}, not {following}")
+        report.check("M9", sealed or number == len(found.segments) - 1, f"{where} is not sealed")
+        following = end

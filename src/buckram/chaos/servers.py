@@ -1,0 +1,56 @@
+"""One server of the metadata: `python -m buckram.chaos.servers KIND --data DIR --number N --hosts H1,H2,H3`.
+
+It writes the server's configuration and becomes the server, so that what is done to its process is done to the server.
+All servers together are one ensemble of ZooKeeper or one cluster of etcd; each is on a machine of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from buckram.etcd_server.server import EtcdSettings, etcd_command, find_etcd
+from buckram.zookeeper_server.directory import ServerDirectory
+from buckram.zookeeper_server.server import FOREIGN_VARIABLES
+from buckram.zookeeper_server.settings import Member, Settings, java_command, zoo_cfg
+
+PORT, PEER_PORT, ELECTION_PORT = 2181, 2182, 2183
+_ETCD_TIMES = ("--heartbeat-interval=100", "--election-timeout=1000")
+
+
+def zookeeper(data: Path, number: int, hosts: list[str]) -> list[str]:
+    """Prepare server `number` (from 1); returns its command."""
+    members = tuple(Member(n, PORT, PEER_PORT, ELECTION_PORT, host) for n, host in enumerate(hosts, 1))
+    settings = Settings(host=hosts[number - 1], heap_mb=128, tick_ms=500, members=members, number=number)
+    place = ServerDirectory(data, number)
+    place.config.write_text(zoo_cfg(settings, place.data, PORT), encoding="ascii")
+    place.close()
+    for name in FOREIGN_VARIABLES:
+        os.environ.pop(name, None)
+    os.environ["LC_ALL"] = "C.UTF-8"
+    return java_command(settings, place.path, place.config, place.log)
+
+
+def etcd(data: Path, number: int, hosts: list[str]) -> list[str]:
+    """The same for etcd."""
+    members = ",".join(f"etcd-{n}=http://{host}:{PEER_PORT}" for n, host in enumerate(hosts, 1))
+    settings = EtcdSettings(hosts[number - 1], name=f"etcd-{number}", members=members, options=_ETCD_TIMES)
+    data.mkdir(parents=True, exist_ok=True)
+    return etcd_command(find_etcd(), settings, data / "data", PORT, PEER_PORT)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kind", choices=("zookeeper", "etcd"))
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--number", type=int, required=True)
+    parser.add_argument("--hosts", required=True)
+    options = parser.parse_args()
+    make = zookeeper if options.kind == "zookeeper" else etcd
+    command = make(options.data, options.number, options.hosts.split(","))
+    os.execvp(command[0], command)
+
+
+if __name__ == "__main__":
+    main()
