@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from buckram.chaos.__main__ import judge
 from buckram.chaos.actors.ledgers import DEFERRED
 from buckram.chaos.history import Event
 from buckram.chaos.payloads import producer_of, record_value
-from buckram.chaos.run import End
 from buckram.chaos.verdict.copies import Copies
+from buckram.chaos.verdict.judge import End, judge
 from buckram.chaos.verdict.report import Report
 from buckram.chaos.verdict.state import LedgerState, State, StreamState
 from buckram.types import DigestType, Fragment, LedgerMetadata
@@ -102,7 +101,7 @@ def _deleted(state: State, events: list[Event]) -> None:
     late = {"ledger": 1, "actor": "c1"}
     events += [{"event": "deletes", "at": 2.5, **late}, {"event": "deleted", "at": 2.6, **late}]
     events += [{"event": "sent", "at": 2.7, "last": 12, **late}]
-    events += [{"event": "acked", "at": 2.8, "first": 10, "last": 12, **late}]
+    events += [{"event": "acked", "at": 2.8, "first": 10, "last": 12, "as_sent": True, **late}]
     del state.ledgers[1]
 
 

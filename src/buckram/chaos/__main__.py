@@ -21,10 +21,9 @@ from buckram.chaos.history import Event, read_history
 from buckram.chaos.network import Network, network
 from buckram.chaos.plan import Plan, make_plan
 from buckram.chaos.processes import ProcessFailed
-from buckram.chaos.run import End, NotHealed, Run, folder_of, forget_data
-from buckram.chaos.verdict.ledgers import judge_copies, judge_ledgers
+from buckram.chaos.run import NotHealed, Run, folder_of, forget_data
+from buckram.chaos.verdict.judge import judge
 from buckram.chaos.verdict.report import RULES, Report
-from buckram.chaos.verdict.streams import judge_streams
 
 SHOWN = 20
 
@@ -75,24 +74,6 @@ def _play(plan: Plan, net: Network, folder: Path, options: argparse.Namespace) -
     if not report.violations:
         forget_data(folder)
     return verdict
-
-
-def judge(events: Sequence[Event], end: End, report: Report) -> None:
-    """Compare what the actors were told with what there is at the end."""
-    judge_ledgers(events, end.state, report)
-    judge_streams(events, end.state, report)
-    judge_copies(end.last, end.first.good, report)
-    for text in end.differing or [""]:
-        report.check("S7", not text, text)
-    for text in end.state.misplaced or [""]:
-        report.check("M6", not text, text)
-    for event in events:
-        if event["event"] == "would-not-end":
-            report.check("ends", False, f"{event['who']} had to be killed")
-        if event["event"] == "came-back-empty":
-            report.check("M8", bool(event["why_not"]), f"{event['bookie']} came back empty and was let in")
-            report.check("M7", True, "")  # nothing named it in the end, or the run had not healed
-    report.check("ends", True, "")
 
 
 def _verdict(plan: Plan, net: Network, folder: Path, report: Report, events: Sequence[Event]) -> dict[str, Any]:

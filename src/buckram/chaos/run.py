@@ -12,7 +12,6 @@ import shutil
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,7 +20,8 @@ from buckram.chaos.faults import Faults
 from buckram.chaos.history import Recorder
 from buckram.chaos.plan import Happening, Plan
 from buckram.chaos.verdict.copies import Copies, check_copies
-from buckram.chaos.verdict.state import State, lacking, read_state
+from buckram.chaos.verdict.judge import End
+from buckram.chaos.verdict.state import lacking, read_state
 from buckram.client.client import Client, connect
 from buckram.errors import BuckramError
 from buckram.types import LedgerId
@@ -37,21 +37,10 @@ class NotHealed(AssertionError):
     """Ledgers still lack copies long after the last fault ended."""
 
 
-@dataclass
-class End:
-    """What there is at the end. `first`: the copies as they were when the last ledger had been recovered; `last`: what
-    is still wrong with them after `seconds` of healing."""
-
-    state: State
-    first: Copies
-    last: Copies = field(default_factory=Copies)
-    seconds: float = 0.0
-    differing: list[str] = field(default_factory=list)
-    """Copies that are not what was written, of both looks."""
-
-
 class Run:
-    """`healed_s`: how long it took each time from the loss of a bookie until nothing lacked copies. Faults go into the history as events of the actor "chaos"."""
+    """`healed_s`: how long it took each time from the loss of a bookie until nothing lacked copies.
+
+    Faults go into the history as events of the actor "chaos"."""
 
     def __init__(self, cluster: Cluster, plan: Plan) -> None:
         self._cluster, self._plan = cluster, plan
