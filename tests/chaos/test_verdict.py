@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from buckram.chaos.actors.ledgers import DEFERRED
+from buckram.chaos.actors.ledgers import DEFERRED, EXPLICIT, PLAIN
 from buckram.chaos.history import Event
 from buckram.chaos.payloads import producer_of, record_value
 from buckram.chaos.verdict.copies import Copies
@@ -34,7 +34,7 @@ def _metadata(*fragments: Fragment) -> LedgerMetadata:
 def _state() -> State:
     values = [record_value("s1-one", n) for n in range(4)]
     return State(
-        {1: LedgerState(1, _metadata(Fragment(0, ("a", "b", "c")), Fragment(5, ("a", "b", "d"))), 9, 100)},
+        {1: LedgerState(1, _metadata(Fragment(0, ("a", "b", "c")), Fragment(5, ("a", "b", "d"))), 9, 100, total=100)},
         {"one": StreamState("one", [producer_of(value) for value in values], values, [], [(0, 3, True), (3, 4, True)])},
     )
 
@@ -53,6 +53,7 @@ def _events(state: State) -> list[Event]:
         {"event": "explicit", "ledger": 1, "first": 0, "in_order": True, "refused": True},
         {"event": "came-back-empty", "bookie": "b2", "why_not": "it is known"},
         {"event": "error", "what": "WriteFailed", "text": ""},
+        {"event": "created", "ledger": 1, "kind": PLAIN},
     ]
     events = [{"at": float(n), "actor": "s1", **one} for n, one in enumerate(told)]
     batches = [(0, 3, True), (3, 4, False)]
@@ -88,6 +89,10 @@ def _end(last: int) -> Callable[[State, list[Event]], None]:
 
 def _wrong(text: str) -> Callable[[State, list[Event]], None]:
     return lambda state, events: state.ledgers[1].wrong.append(text)
+
+
+def _bytes(total: int) -> Callable[[State, list[Event]], None]:
+    return lambda state, events: setattr(state.ledgers[1], "total", total)
 
 
 def _fragments(*fragments: Fragment) -> Callable[[State, list[Event]], None]:
@@ -133,7 +138,7 @@ def _records(change: Callable[[StreamState], None]) -> Callable[[State, list[Eve
         (_set(3, length=99), "S2"),
         (_gone, "S3"),
         (_wrong("entry 3 is b'x'"), "S6"),
-        (_wrong("its payloads have 5 bytes"), "S13"),
+        (_bytes(5), "S13"),
         (_set(2, first=6), "S8"),
         (_failed, "S8"),
         (_set(0, last=8), "S9"),
@@ -158,8 +163,8 @@ def _records(change: Callable[[StreamState], None]) -> Callable[[State, list[Eve
         (_records(lambda stream: stream.records.pop()), "exactly-once"),
         (_records(lambda stream: stream.records.append(("s1-one", 3))), "exactly-once"),
         (_set(6, offsets=[1, 5]), "offsets"),
-        (_set(11, offsets=[2, 3]), "follow"),
-        (_set(10, digest="00"), "follow"),
+        (_set(12, offsets=[2, 3]), "follow"),
+        (_set(11, digest="00"), "follow"),
     ],
 )
 def test_a_fault_in_a_history_breaks_its_rule(change: Callable[[State, list[Event]], None], rule: str) -> None:
@@ -187,3 +192,14 @@ def test_copies_that_are_missing_differ_or_are_not_final_break_their_rules() -> 
     report = Report()
     judge(events, End(state, good, Copies(open=[1]), differing=["b2 holds another payload"]), report)
     assert {rule for rule, _ in report.violations} == {"S5", "S7"}
+
+
+@pytest.mark.parametrize(("kind", "closed"), [(DEFERRED, True), (EXPLICIT, False)])
+def test_a_length_that_recovery_cannot_know_is_not_judged(kind: str, closed: bool) -> None:
+    state = _state()
+    events = _events(state)
+    _bytes(5)(state, events)
+    _set(10, kind=kind)(state, events)
+    if not closed:
+        _set(3, event="recovered")(state, events)
+    assert _judge(state, events) == set()
