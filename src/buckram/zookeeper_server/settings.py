@@ -37,7 +37,7 @@ LOG_PIECE_KIB = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One server of an ensemble: its number from 1, its three ports, and its host where it is not that of `Settings`."""
+    """One server of an ensemble: its number from 1, its three ports, its host if that is not the one of `Settings`."""
 
     number: int
     port: int
