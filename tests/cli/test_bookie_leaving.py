@@ -94,3 +94,23 @@ def test_what_cannot_be_done_is_refused_with_the_reason(run: Run, words: list[st
     refused = run("bookie", *words)
     assert (refused.code, reason in refused.err) == (code, True), refused
     assert state(run, "bookie-0") == ("writable", "")
+
+
+def test_space_is_evened_out(run: Run) -> None:
+    planned = run("rebalance", "--dry-run", "--json")
+    assert planned.code == 0, planned.err
+    assert (planned.json["dry_run"], planned.json["bytes_copied"]) == (True, 0)
+    done = run("rebalance", "--within", "100%", "--json")
+    assert done.code == 0, done.err
+    assert {"bookie-0", "bookie-1"} < set(done.json["bookies"])
+    assert "BOOKIE" in run("rebalance", "--dry-run").out
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [(("--within", "0%"), "--within 0%"), (("--within", "much"), "--within much"), (("--rate", "0"), "--rate 0")],
+)
+def test_a_rebalance_that_makes_no_sense_is_refused(run: Run, words: tuple[str, ...], named: str) -> None:
+    refused = run("rebalance", *words)
+    assert refused.code == Exit.USAGE
+    assert named in refused.err

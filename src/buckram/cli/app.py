@@ -22,6 +22,7 @@ NOUNS = {
     "status": "buckram.cli.status:status",
     "autorecovery": "buckram.cli.autorecovery:autorecovery",
     "placement": "buckram.cli.placement:placement",
+    "rebalance": "buckram.cli.rebalance:rebalance",
     "metadata": "buckram.cli.metadata:metadata",
     "cluster": "buckram.cli.cluster:cluster",
     "zookeeper": "buckram.cli.zookeeper:zookeeper",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from buckram.client.client import Client
 from buckram.client.maintain.entry_lists import lists_all
@@ -100,6 +101,36 @@ class LedgerRepair:
             await self._check(ledger, versioned.metadata, outcome)
         if outcome.whole:
             self._open_ledgers.forget(ledger)
+        return outcome
+
+    async def move(self, ledger: LedgerId, moves: Collection[tuple[EntryId, BookieId, BookieId]]) -> Outcome:
+        """Put others in the places of members that live: (first entry of the fragment, member, who comes).
+
+        What is not as it was any more is left. Metadata names a new member once it lists all that the old one stores,
+        so there are never fewer copies than before. Raises what `run` raises, and NoSuchLedger.
+        """
+        outcome = Outcome()
+        versioned = await self._services.store.read_ledger(ledger)
+        password = versioned.metadata.password or b""
+        digest = digest_of(ledger, versioned.metadata, password, None)
+        cell, quorum = MetadataCell(self._services.store, ledger, versioned), quorum_of(versioned.metadata)
+        async with TaskScope(f"move {ledger}") as scope:
+            for first, source, target in moves:
+                members = needs_of(ledger, cell.metadata, (source,)).closed_part
+                fragment = cell.metadata.fragments[fragment_index(cell.metadata, first)]
+                for member in (one for one in members if one.first == first and target not in fragment.ensemble):
+                    copy = FragmentCopy(
+                        self._services,
+                        ledger,
+                        quorum,
+                        fragment,
+                        digest,
+                        master_key(password),
+                        scope,
+                        gone=[bookie for bookie in fragment.ensemble if self._services.bookies.info(bookie) is None],
+                        pace=self._pace,
+                    )
+                    await self._replace(cell, copy, digest, quorum, member, target, outcome, look_first=True)
         return outcome
 
     async def _leaving(self, named: Collection[BookieId]) -> dict[BookieId, Wish]:
@@ -205,8 +236,13 @@ class LedgerRepair:
         member: Missing,
         target: BookieId,
         outcome: Outcome,
+        *,
+        look_first: bool = False,
     ) -> None:
+        """`look_first`: the target has to list its copies before metadata names it, too; nothing is at stake yet."""
         assert member.last is not None
+        ranges = partial(quorum.held_ranges, member.position, member.first, member.last)
+        birth = digest.birth
         for again in (False, True):  # the second time: what the target dropped before metadata named it
             try:
                 copied = await copy.to(target, member.position, member.last)
@@ -221,13 +257,20 @@ class LedgerRepair:
             if not copied.whole:
                 outcome.reasons += _reasons_of(copied)
                 return
+            if (
+                look_first
+                and not again
+                and await lists_all(self._services, target, copy.ledger, birth, ranges()) is False
+            ):
+                why = f"bookie {target} acknowledged copies and does not list them all; nothing was changed"
+                outcome.reasons.append(Reason(Why.TARGET_FAILED, why))
+                return
             if not again and not await self._name(cell, member, target):
                 return  # somebody else replaced the member
             if not again:
                 outcome.replaced += 1
-            ranges = quorum.held_ranges(member.position, member.first, member.last)
             # A peer without lists of entries acknowledged all of them: that has to do.
-            if await lists_all(self._services, target, copy.ledger, digest.birth, ranges) is not False:
+            if await lists_all(self._services, target, copy.ledger, birth, ranges()) is not False:
                 return
         outcome.reasons.append(
             Reason(
