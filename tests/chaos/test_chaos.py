@@ -21,6 +21,7 @@ def test_a_real_cluster_under_faults_keeps_its_promises_and_heals(tmp_path: Path
     assert done.returncode == 0, done.stderr[-4000:]
     verdict = json.loads(done.stdout.splitlines()[-1])
     assert verdict["violations"] == []
+    assert (verdict["lost"], verdict["healed"]) == (0, True)
     assert len(verdict["healed_s"]) == verdict["rounds"] == 1
     checked = {rule for rule, count in verdict["checks"].items() if count}
     assert checked >= {

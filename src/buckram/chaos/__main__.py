@@ -22,8 +22,8 @@ from buckram.chaos.network import Network, network
 from buckram.chaos.plan import Plan, make_plan
 from buckram.chaos.processes import ProcessFailed
 from buckram.chaos.run import NotHealed, Run, folder_of, forget_data
-from buckram.chaos.verdict.judge import judge
-from buckram.chaos.verdict.report import RULES, Report
+from buckram.chaos.verdict.judge import End, judge
+from buckram.chaos.verdict.report import LOSSES, RULES, Report
 
 SHOWN = 20
 
@@ -63,7 +63,7 @@ def _play(plan: Plan, net: Network, folder: Path, options: argparse.Namespace) -
     events = read_history(folder / "history")
     if end is not None:
         judge(events, end, report)
-    verdict = _verdict(plan, net, folder, report, events)
+    verdict = _verdict(plan, net, folder, report, events, end)
     if end is not None:
         verdict |= {"copies": end.first.good, "lacked_at_the_end": end.first.missing}
         verdict |= {"whole_after_s": round(end.seconds, 1)}
@@ -76,7 +76,9 @@ def _play(plan: Plan, net: Network, folder: Path, options: argparse.Namespace) -
     return verdict
 
 
-def _verdict(plan: Plan, net: Network, folder: Path, report: Report, events: Sequence[Event]) -> dict[str, Any]:
+def _verdict(
+    plan: Plan, net: Network, folder: Path, report: Report, events: Sequence[Event], end: End | None
+) -> dict[str, Any]:
     acked = sum(event["last"] - event["first"] + 1 for event in events if event["event"] == "acked")
     records = sum(event["count"] for event in events if event["event"] == "appended")
     return {
@@ -84,6 +86,9 @@ def _verdict(plan: Plan, net: Network, folder: Path, report: Report, events: Seq
         "metadata": plan.metadata,
         "rounds": len(plan.rounds),
         "network": net.kind,
+        "acked": acked + records,
+        "lost": sum(rule in LOSSES for rule, _ in report.violations),
+        "healed": end is not None and all(rule != "healed" for rule, _ in report.violations),
         "acked_entries": acked,
         "acked_records": records,
         "checks": dict(report.checks),

@@ -35,6 +35,9 @@ RULES = {
     "ends": "an actor that is told to end does so",
 }
 
+LOSSES = frozenset({"S1", "S3", "exactly-once"})
+"""Rules that are broken when something acknowledged is lost."""
+
 
 @dataclass
 class Report:
