@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import socket
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -126,3 +130,29 @@ def test_a_link_that_is_cut_in_one_direction_loses_what_goes_that_way() -> None:
             for source, word in ((11, "cut"), (13, "whole")):
                 subprocess.run([*wire.launcher(source), sys.executable, "-c", send, word], cwd=ROOT, check=True)
             assert server.stdout.readline() == "whole\n"
+
+
+def _register(wire: Wire, machine: int, device: socket.socket) -> bytes:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(10)
+        connection.connect(str(wire.control))
+        socket.send_fds(connection, [struct.pack(">I", machine)], [device.fileno()])
+        return connection.recv(2)
+
+
+def test_a_machine_that_starts_again_while_packets_of_the_old_one_wait_does_not_end_the_wire() -> None:
+    """Any datagram socket does for a device here."""
+    pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(3)]
+    with Wire() as wire, contextlib.ExitStack() as stack:
+        for one in (one for pair in pairs for one in pair):
+            stack.enter_context(one)
+        assert _register(wire, 11, pairs[0][0]) == b"ok"
+        os.kill(wire.pid, signal.SIGSTOP)
+        pairs[0][1].send(bytes(40))
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(10)
+            connection.connect(str(wire.control))
+            socket.send_fds(connection, [struct.pack(">I", 11)], [pairs[1][0].fileno()])
+            os.kill(wire.pid, signal.SIGCONT)  # the old device and the new one are ready in one look
+            assert connection.recv(2) == b"ok"
+        assert _register(wire, 12, pairs[2][0]) == b"ok", "the wire has ended"

@@ -183,7 +183,7 @@ class Carrier:
             for ready in readable:
                 if ready is self._control:
                     self._accept()
-                elif isinstance(ready, int) and ready != 0:
+                elif ready in self._devices.values():  # not one that another has just taken the place of
                     self._take(ready)
             self._deliver()
 
@@ -205,7 +205,7 @@ class Carrier:
             os.set_blocking(device, False)
             where = socket.inet_aton(address(struct.unpack(">I", said)[0]))
             if (before := self._devices.get(where)) is not None:
-                os.close(before)
+                self._forget(before)
             self._devices[where] = device
             connection.sendall(b"ok")
 
