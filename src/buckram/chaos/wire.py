@@ -183,7 +183,9 @@ class Carrier:
             for ready in readable:
                 if ready is self._control:
                     self._accept()
-                elif ready in self._devices.values():  # not one that another has just taken the place of
+                elif (
+                    isinstance(ready, int) and ready in self._devices.values()
+                ):  # not one that another has just taken the place of
                     self._take(ready)
             self._deliver()
 
