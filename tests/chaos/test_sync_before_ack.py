@@ -55,7 +55,7 @@ def review(lines: list[str], data: str) -> Review:
         if call is None:
             continue
         name, fd, path = call["name"], int(call["fd"]), call["path"] or ""
-        if name in WRITES and path.startswith(data) and "DSYNC" not in whole:
+        if name in WRITES and path.startswith(f"{data}/log-") and "DSYNC" not in whole:
             seen.unsynced.add(fd)
             seen.writes += 1
         elif name in SYNCS:
