@@ -59,9 +59,10 @@ class Run:
             self._heal()
             self.healed_s.append(time.monotonic() - began)
         self._faults.end_all()
-        for actor in self._cluster.actors:
-            if not actor.stop():
-                self._recorder.record("would-not-end", who=actor.name)
+        left = [actor for actor in self._cluster.actors if not actor.stop()]
+        for actor in left:
+            self._recorder.record("would-not-end", who=actor.name)
+        self._cluster.actors[:] = left  # those that ended must not be started again while everything is read
 
     def end(self) -> End:
         """Recover and read everything, wait until every copy is there. NotHealed when something cannot be read."""
