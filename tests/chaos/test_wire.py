@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.polling import wait_until
 
 from buckram.chaos.wire import Link, NoWire, Wire
 
@@ -148,6 +149,8 @@ def test_a_machine_that_starts_again_while_packets_of_the_old_one_wait_does_not_
             stack.enter_context(one)
         assert _register(wire, 11, pairs[0][0]) == b"ok"
         os.kill(wire.pid, signal.SIGSTOP)
+        state = Path(f"/proc/{wire.pid}/stat")
+        wait_until(lambda: state.read_text().rpartition(")")[2].split()[0] == "T", "the wire does not stop")
         pairs[0][1].send(bytes(40))
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(10)
