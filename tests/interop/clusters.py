@@ -182,13 +182,13 @@ def both_kinds(cluster: Cluster, members: Sequence[str]) -> bool:
 
 
 @contextlib.contextmanager
-def auto_recovery(java: Java, cluster: Cluster, **conf: object) -> Iterator[None]:
-    """Apache's auditor and replication worker for this cluster, with short intervals."""
+def auto_recovery(java: Java, cluster: Cluster, part: str = "", **conf: object) -> Iterator[None]:
+    """Apache's auditor and replication worker for this cluster, with short intervals; `part`: "Auditor" or "Worker"."""
     settings = {
         "auditorPeriodicBookieCheckInterval": 1, "lostBookieRecoveryDelay": 0, "rwRereplicateBackoffMs": 200,
         "zkTimeout": 3000, **conf,
     }  # fmt: skip
-    number = java.call("AutoRecovery.start", conf=cluster.conf(**settings))
+    number = java.call(f"AutoRecovery.start{part}", conf=cluster.conf(**settings))
     try:
         yield
     finally:

@@ -23,7 +23,7 @@ from buckram.core.healing.wishes import Countdown, Wish
 from buckram.errors import ClusterNotInitialised, MalformedRecord, MetadataError, NoSuchLedger, StoreReplaced
 from buckram.healing.board import Board
 from buckram.metadata.election import Election
-from buckram.metadata.underreplication import Underreplication
+from buckram.metadata.underreplication import Delay, Underreplication
 from buckram.metadata.wishes import change_wish, read_wishes
 from buckram.types import BookieId, LedgerId
 
@@ -64,7 +64,10 @@ class Auditor:
         self._brake: Brake | None = None
         self._named: list[BookieId] = []
         """Bookies that ledgers named at the last walk."""
-        self._delay_version = -2
+        self._delay: Delay | None = None
+        """As it was read last."""
+        self._asked = self._hurry = False
+        """An audit was asked for and is not done; what is lost shall not be waited for."""
         self.elected = False
         self.name = name
 
@@ -101,6 +104,7 @@ class Auditor:
     async def _step(self) -> float:
         """Look at everything once; gives the seconds until it has to be looked at again if nothing changes."""
         notify, loop = self._changed.set, asyncio.get_running_loop()
+        await self._follow_delay()  # before the bookies: who asks for an audit has seen that one is gone
         there = await self._store.bookies(notify)
         racks = {b: rack for b, info in there.everybody() if (rack := info.properties.get("buckram.rack"))}
         # A bookie whose cookie was deleted is known as long as ledgers name it.
@@ -114,16 +118,20 @@ class Auditor:
         self._losses.seen(known, [b for b, _ in there.everybody()], now, racks)
         living = frozenset(bookie for bookie in leaving if there.find(bookie) is not None)
         self._audited &= living | frozenset(self._losses.lost)
-        asked = await self._follow_delay()
+        if self._hurry:
+            log.info("auditor %s: an audit was asked for", self.name)
+            self._losses.hurry()
+            self._hurry = False
         self._losses.allow(await self._board.allowed(notify))
         elected = await self._election.elected(notify)
         if elected and not self.elected:
             log.info("auditor %s is elected", self.name)
-            if self._delay_version < 0:
+            if self._delay is None or self._delay.version < 0:
                 await self._tree.begin_delay(self._config.lost_bookie_delay_s)
-            self._audited, asked = frozenset(), True
+            self._audited, self._asked = frozenset(), True
         self.elected = elected
         if not elected:
+            self._asked = False
             return _LOOK_S
         await self._count_down(wishes, now)
         look_s = self._look_s(wishes, loop.time())
@@ -132,9 +140,9 @@ class Auditor:
         await self._publish_brake()
         due = self._losses.due(now) | (living if self._brake is None else frozenset())
         periodic = now - self._last_audit_at >= self._config.bookie_check_interval_s
-        if due - self._audited or ((asked or periodic) and self._brake is None):
+        if due - self._audited or ((self._asked or periodic) and self._brake is None):
             await self._audit(due)
-            self._audited, self._last_audit_at = due, now
+            self._audited, self._last_audit_at, self._asked = due, now, False
         next_due = self._losses.next_due_at(now)  # not from now on: one may have become due during the audit
         return look_s if next_due is None else min(look_s, max(0.0, next_due - loop.time()))
 
@@ -153,12 +161,17 @@ class Auditor:
         next_at = self._countdown.next_at(wishes, now)
         return _LOOK_S if next_at is None else min(_LOOK_S, max(0.0, next_at - now))
 
-    async def _follow_delay(self) -> bool:
-        """Whether somebody asked for an audit by writing the delay anew, as Apache's tools do."""
+    async def _follow_delay(self) -> None:
+        """Read the delay, and see whether somebody asked for an audit by writing it anew, as Apache's tools do.
+
+        The same value again asks that what is lost now is waited for no longer.
+        """
         delay = await self._tree.read_delay(self._config.lost_bookie_delay_s, self._changed.set)
-        before, self._delay_version = self._delay_version, delay.version
+        before, self._delay = self._delay, delay
         self._losses.set_delay(delay.seconds)
-        return before not in (-2, delay.version)
+        if before is not None and before.version != delay.version:
+            self._asked = True
+            self._hurry |= before.version >= 0 and before.seconds == delay.seconds
 
     async def _publish_brake(self) -> None:
         """Before it is believed, it is seen whether any ledger names these bookies: old ones may be long replaced."""

@@ -47,6 +47,25 @@ def test_another_delay_counts_for_bookies_that_are_lost_already() -> None:
     assert found.due(105.0) == {"b0"}
 
 
+def test_who_is_lost_when_an_audit_is_asked_for_is_due_at_once() -> None:
+    found = losses(300.0)
+    found.seen(SIX, SIX[1:], 100.0)
+    found.hurry()
+    assert found.due(100.0) == {"b0"}
+    found.seen(SIX, SIX[2:], 150.0)
+    assert found.due(150.0) == {"b0"}, "b1 went later: it is waited for"
+    found.seen(SIX, SIX, 160.0)
+    found.seen(SIX, SIX[1:], 170.0)
+    assert found.due(170.0) == frozenset(), "b0 was back meanwhile"
+
+
+def test_the_brake_holds_when_an_audit_is_asked_for() -> None:
+    found = losses()
+    found.seen(SIX, SIX[3:], 100.0)
+    found.hurry()
+    assert found.due(100.0) == frozenset()
+
+
 def test_a_decommissioned_bookie_is_due_at_once() -> None:
     found = losses(300.0)
     found.leaving(["b0"])

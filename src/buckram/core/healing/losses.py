@@ -30,7 +30,7 @@ class Losses:
     not begin to count anew; a process that has just started counts from its first look.
 
     A bookie is lost while it is known (it has a cookie, or a ledger names it) and not registered. It is due
-    `delay_s` after its registration ended, at once if it was decommissioned.
+    `delay_s` after its registration ended, at once if it was decommissioned or an operator asked for an audit since.
     """
 
     def __init__(self, delay_s: float = DEFAULT_DELAY_S) -> None:
@@ -40,6 +40,8 @@ class Losses:
         self._domains: dict[BookieId, str] = {}
         self._unused: frozenset[BookieId] = frozenset()
         self._leaving: frozenset[BookieId] = frozenset()
+        self._hurried: frozenset[BookieId] = frozenset()
+        """Those that were lost when somebody asked for an audit."""
         self._resting: frozenset[BookieId] = frozenset()
         self._rested: frozenset[BookieId] = frozenset()
         """Those that were resting when the lists were seen last."""
@@ -64,6 +66,7 @@ class Losses:
         rested, self._rested = self._rested | self._resting, self._resting
         self._lost_at = {b: now if b in rested else self._lost_at.get(b, now) for b in missing}
         self._allowed &= frozenset(missing)
+        self._hurried &= frozenset(missing)
         self._unused &= frozenset(missing)
 
     def unused(self, bookies: Collection[BookieId]) -> None:
@@ -81,6 +84,11 @@ class Losses:
     def set_delay(self, delay_s: float) -> None:
         """From now on, for bookies that are lost already as well."""
         self._delay_s = delay_s
+
+    def hurry(self) -> None:
+        """An operator asks for an audit, as Apache's `triggeraudit` and `decommissionbookie` do: what is lost now is
+        not waited for any longer. The brake holds all the same."""
+        self._hurried = frozenset(self._lost_at)
 
     def proceed(self) -> None:
         """An operator knows better: what is lost now is to be copied. Later losses are judged anew."""
@@ -125,4 +133,5 @@ class Losses:
         return min((at for bookie in self.lost if (at := self._due_at(bookie)) > now), default=None)
 
     def _due_at(self, bookie: BookieId) -> float:
-        return self._lost_at[bookie] + (0.0 if bookie in self._leaving else self._delay_s)
+        at_once = bookie in self._leaving or bookie in self._hurried
+        return self._lost_at[bookie] + (0.0 if at_once else self._delay_s)

@@ -63,6 +63,8 @@ class Rules:
         """Lost bookies that had been there without a break for long."""
         self.delays: list[tuple[float, float]] = [(-1e9, delay_s)]
         """Since when which delay holds."""
+        self.audit_asked_at = -1e9
+        """When the delay was written anew with the value that it had: lost bookies are waited for no longer."""
         self.leaving: set[BookieId] = set()
         """Bookies that an operator takes out, or ever took."""
         self.unreadable: dict[LedgerId, tuple[float, float]] = {}
@@ -135,6 +137,8 @@ class Rules:
                 self._check_losses(waiting)
                 self.reasons.said(waiting)
         elif key == self.paths.delay and new is not None:
+            if old is not None and old.value == new.value:
+                self.audit_asked_at = self._now()
             self.delays.append((self._now(), parse_delay(key, new.value)))
         elif key.endswith("/healing/leaving") and new is not None:
             self.leaving |= set(json.loads(new.value)["bookies"])
@@ -212,6 +216,8 @@ class Rules:
         least_s = min(delay for at, delay in self.delays if at >= since)
         for bookie in parse_mark(key, ledger, new.value, 0).replicas:
             if bookie in before or bookie not in self.steady or bookie in self.leaving:
+                continue
+            if self.audit_asked_at >= self.lost[bookie]:
                 continue
             away_s = now - self.lost[bookie]
             text = "{} marks ledger {} for {} after {:.1f} s, the delay is {}"
