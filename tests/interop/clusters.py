@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -12,12 +14,15 @@ from typing import Any
 from javakit.programs import NEWEST
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
-from tests.chaos.processes import run
+from tests.chaos.processes import environment, last_json, run
 from tests.interop.apache import ApacheBookie, Java
+from tests.support.polling import wait_until
 
 from buckram.processes import BookieProcess
 
 PASSWORD = b"secret"
+HOUR = {"BUCKRAM_HEALING_LOST_BOOKIE_DELAY_S": "3600", "BUCKRAM_HEALING_RETRY_S": "0.5"}
+"""Settings of our autorecovery: only the shell makes it begin earlier."""
 
 
 def payload(number: int) -> bytes:
@@ -193,6 +198,34 @@ def auto_recovery(java: Java, cluster: Cluster, part: str = "", **conf: object) 
         yield
     finally:
         java.call("AutoRecovery.stop", number=number)
+
+
+@contextlib.contextmanager
+def our_autorecovery(cluster: Cluster) -> Iterator[str]:
+    """Our auditor and replicator in a process; its name."""
+    log = cluster.root / "autorecovery.log"
+    with log.open("ab") as out:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "buckram", "autorecovery", "run", "--json"],
+            env=environment(BUCKRAM_METADATA=cluster.uri, **HOUR), stdout=subprocess.PIPE, stderr=out,
+        )  # fmt: skip
+        assert child.stdout is not None
+        try:
+            name = last_json(child.stdout.readline().decode())["name"]
+            wait_until(lambda: overview(cluster)["auditor"] == name, f"not elected, see {log}")
+            yield name
+        finally:
+            child.terminate()
+            child.wait(30)
+            child.stdout.close()
+
+
+def overview(cluster: Cluster) -> dict[str, Any]:
+    shown = subprocess.run(
+        [sys.executable, "-m", "buckram", "autorecovery", "status", "--json"],
+        env=environment(BUCKRAM_METADATA=cluster.uri), stdout=subprocess.PIPE, check=False,
+    )  # fmt: skip
+    return last_json(shown.stdout.decode())
 
 
 @dataclass

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from javakit.programs import NEWEST, OLDER, NoJava
 from tests.interop.apache import Java, class_path, outcome, running
-from tests.interop.clusters import Cluster, Decommissioning, auto_recovery
+from tests.interop.clusters import Cluster, Decommissioning, auto_recovery, our_autorecovery
 from tests.interop.words import JAVA_DIGEST, Ask
 
 from buckram.client.client import Client, connect
@@ -21,13 +21,17 @@ _DIRECTIONS = {
     "test_java_on_ours": "Java clients and tools on our bookies",
     "test_shell": "Java clients and tools on our bookies",
     "test_autorecovery": "Java clients and tools on our bookies",
+    "test_shell_on_our_autorecovery": "Java clients and tools on our bookies",
     "test_ours_on_apache": "our client on Apache's bookies",
     "test_to_and_fro": "our client on Apache's bookies",
     "test_mixed": "mixed clusters",
     "test_rounds": "mixed clusters",
+    "test_shared_autorecovery": "mixed clusters",
     "test_layouts": "mixed clusters",
     "test_older": "the older release line",
 }
+DECOMMISSIONING = ("decommissioning", "decommissioning_with_ours")
+"""Fixtures that begin Apache's decommissionbookie, which waits for half a minute."""
 _passed: dict[str, int] = {}
 
 
@@ -163,15 +167,33 @@ def decommissioning(zookeeper: str, workdir: Path, java: Java) -> Iterator[Decom
         cluster.close()
 
 
+@pytest.fixture(scope="session")
+def decommissioning_with_ours(zookeeper: str, workdir: Path, java: Java) -> Iterator[Decommissioning]:
+    """The same with our auditor and replicator, which wait for an hour if nobody asks."""
+    cluster = _cluster(zookeeper, workdir, "decommissioning2")
+    try:
+        cluster.init_with_ours()
+        cluster.add(ours=3)
+        with our_autorecovery(cluster):
+            yield Decommissioning.start(java, cluster)
+    finally:
+        cluster.close()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def begin_the_slowest_first(request: pytest.FixtureRequest) -> None:
-    """Start decommissionbookie, if its test was chosen, so that its half minute passes during the other tests."""
-    if any("decommissioning" in getattr(item, "fixturenames", ()) for item in request.session.items):
-        request.getfixturevalue("decommissioning")
+    """Start decommissionbookie, if its tests were chosen, so that its half minute passes during the other tests."""
+    for name in DECOMMISSIONING:
+        if any(name in getattr(item, "fixturenames", ()) for item in request.session.items):
+            request.getfixturevalue(name)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Looked at last. Interop tests come after all others, which need not share the machine with a dozen JVMs."""
     here = Path(__file__).parent
-    items.sort(key=lambda item: (here in item.path.parents, "decommissioning" in getattr(item, "fixturenames", ())))
+
+    def late(item: pytest.Item) -> bool:
+        return any(name in getattr(item, "fixturenames", ()) for name in DECOMMISSIONING)
+
+    items.sort(key=lambda item: (here in item.path.parents, late(item)))
