@@ -151,6 +151,11 @@ class HealingConfig:
     lost_bookie_delay_s: float = _key(
         300.0, "how long a bookie may be away before its ledgers are copied; what the metadata store says wins"
     )
+    brake_levels: str = _key(
+        "region zone rack",
+        "levels of the topology of which no whole domain may go within the delay, or nothing is copied until an "
+        "operator says so; with host also the bookies of one machine",
+    )
     bookie_check_interval_s: float = _key(3600.0, "how often all ledgers are compared with the bookies", least=1)
     copies_check_interval_s: float = _key(
         0.0, "how often bookies are asked whether they hold the entries that ledgers place on them; 0: never"

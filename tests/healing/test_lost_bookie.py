@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -13,9 +14,11 @@ from buckram.client.client import Client
 from buckram.client.maintain.repair_report import RepairReport
 from buckram.config import HealingConfig
 from buckram.core.healing.status import Waiting, Why
+from buckram.core.placement.topology import RackMap
 from buckram.healing.auditor import Auditor
 from buckram.healing.board import Board
 from buckram.healing.replicator import Replicator
+from buckram.metadata.topology import change_rack_map
 from buckram.metadata.underreplication import Underreplication
 from buckram.net.tasks import TaskScope
 from buckram.testing import Cluster, cluster
@@ -218,3 +221,30 @@ async def test_nothing_is_copied_while_it_is_switched_off() -> None:
             return gone not in await members(client, ledger)
 
         await until(healed, "healed")
+
+
+async def test_the_brake_holds_when_all_bookies_of_a_rack_go() -> None:
+    """Two of seven are not too many, unless they are one rack: as the map in metadata says, at any level."""
+    patient = replace(QUICK, lost_bookie_delay_s=1.0)
+    async with cluster(bookies=7) as c, healing(c, patient) as client:
+        store, rack = client.services.store, c.bookies[:2]
+        for bookie in c.bookies:
+            path = "/west/r1" if bookie in rack else f"/east/{bookie}"
+            await change_rack_map(store, partial(RackMap.placed, bookie=bookie, path=path))
+
+        async def placed() -> bool:
+            return all(client.services.bookies.topology.domain(b, "rack") for b in c.bookies)
+
+        await until(placed, "placed")
+        named = set[str]()
+        while not named >= set(rack):
+            named |= await members(client, await write(client, 20))
+        for number in (0, 1):
+            await c.kill(number)
+
+        async def braked() -> bool:
+            brake = await Board(store).brake()
+            return brake is not None and brake.why == "all 2 bookies of region /west went within 1 s"
+
+        await until(braked, "braked")
+        assert [found async for found in tree(client).marked()] == []

@@ -20,7 +20,15 @@ from buckram.core.backoff import STORE_WATCH, Delays
 from buckram.core.healing.losses import Brake, Losses
 from buckram.core.healing.needs import members_of, needs_of
 from buckram.core.healing.wishes import Countdown, Wish
-from buckram.errors import ClusterNotInitialised, MalformedRecord, MetadataError, NoSuchLedger, StoreReplaced
+from buckram.core.placement.topology import LEVELS
+from buckram.errors import (
+    ClusterNotInitialised,
+    ConfigError,
+    MalformedRecord,
+    MetadataError,
+    NoSuchLedger,
+    StoreReplaced,
+)
 from buckram.healing.board import Board
 from buckram.metadata.election import Election
 from buckram.metadata.underreplication import Delay, Underreplication
@@ -46,6 +54,15 @@ class Index:
     """Records and marks that nobody can read."""
 
 
+def brake_levels(words: str) -> tuple[str, ...]:
+    """The levels of a topology that `[healing] brake_levels` names, the widest first. ConfigError."""
+    levels = words.replace(",", " ").split()
+    unknown = [level for level in levels if level not in LEVELS]
+    if unknown:
+        raise ConfigError(f"[healing] brake_levels: {unknown[0]!r} is no level; known: {', '.join(LEVELS)}")
+    return tuple(level for level in LEVELS if level in levels)
+
+
 class Auditor:
     """One candidate. `run` never ends by itself; cancel it, then `close`."""
 
@@ -55,6 +72,7 @@ class Auditor:
         self._tree = Underreplication(keys, root, name)
         self._election = Election(keys, root, name)
         self._board = Board(self._store)
+        self._brake_levels = brake_levels(config.brake_levels)
         self._losses = Losses(config.lost_bookie_delay_s)
         self._countdown = Countdown()
         self._changed = asyncio.Event()
@@ -106,7 +124,6 @@ class Auditor:
         notify, loop = self._changed.set, asyncio.get_running_loop()
         await self._follow_delay()  # before the bookies: who asks for an audit has seen that one is gone
         there = await self._store.bookies(notify)
-        racks = {b: rack for b, info in there.everybody() if (rack := info.properties.get("buckram.rack"))}
         # A bookie whose cookie was deleted is known as long as ledgers name it.
         known = [*dict.fromkeys([*await self._store.known_bookies(), *self._named])]
         wishes = await read_wishes(self._store, notify)
@@ -115,7 +132,7 @@ class Auditor:
         self._countdown.seen(wishes, now)
         self._losses.leaving(leaving)
         self._losses.resting(self._countdown.resting(now))
-        self._losses.seen(known, [b for b, _ in there.everybody()], now, racks)
+        self._losses.seen(known, [b for b, _ in there.everybody()], now, self._domains())
         living = frozenset(bookie for bookie in leaving if there.find(bookie) is not None)
         self._audited &= living | frozenset(self._losses.lost)
         if self._hurry:
@@ -145,6 +162,14 @@ class Auditor:
             self._audited, self._last_audit_at, self._asked = due, now, False
         next_due = self._losses.next_due_at(now)  # not from now on: one may have become due during the audit
         return look_s if next_due is None else min(look_s, max(0.0, next_due - loop.time()))
+
+    def _domains(self) -> dict[BookieId, tuple[str, ...]]:
+        """The fault domains that count for the brake, of every bookie whose place is known."""
+        topology = self._client.services.bookies.topology
+        return {
+            bookie: tuple(f"{level} {name}" for level in self._brake_levels if (name := topology.domain(bookie, level)))
+            for bookie in topology.locations
+        }
 
     async def _count_down(self, wishes: dict[BookieId, Wish], now: float) -> None:
         """Write down what is left of maintenances, and end those that are over."""

@@ -120,19 +120,49 @@ def test_a_bookie_that_was_allowed_and_came_back_is_judged_anew() -> None:
     assert found.brake() is not None
 
 
+TEN = [f"b{i}" for i in range(10)]
+RACKS = {bookie: ("region /a", f"rack /a/r{int(bookie[1]) // 2}") for bookie in TEN}
+
+
 def test_a_whole_rack_sets_the_brake() -> None:
-    racks = {bookie: f"/r{int(bookie[1]) // 2}" for bookie in SIX}
     found = Losses(10.0)
-    found.seen(SIX, SIX, 0.0, racks)
-    found.seen(SIX, SIX[2:], 100.0)
+    found.seen(TEN, TEN, 0.0, RACKS)
+    found.seen(TEN, TEN[1:], 100.0)
+    assert found.brake() is None
+    found.seen(TEN, TEN[2:], 105.0)
     brake = found.brake()
     assert brake is not None
-    assert brake.why == "all 2 bookies of /r0 went within 10 s"
+    assert brake.bookies == ("b0", "b1")
+    assert brake.why == "all 2 bookies of rack /a/r0 went within 10 s"
+    found.seen(TEN, TEN[1:], 106.0)
+    assert found.brake() is None, "one of them is back"
+
+
+def test_the_widest_domain_that_went_is_named() -> None:
+    places = {
+        bookie: ("region /b" if bookie < "b3" else "region /a", "rack /b/r" if bookie < "b3" else f"rack /{bookie}")
+        for bookie in TEN
+    }
+    found = Losses(10.0)
+    found.seen(TEN, TEN, 0.0, places)
+    found.seen(TEN, TEN[3:], 100.0)
+    brake = found.brake()
+    assert brake is not None
+    assert brake.why == "all 3 bookies of region /b went within 10 s"
+
+
+def test_a_rack_whose_bookies_go_one_after_the_other_sets_no_brake() -> None:
+    found = Losses(10.0)
+    found.seen(TEN, TEN, 0.0, RACKS)
+    found.seen(TEN, TEN[1:], 100.0)
+    found.seen(TEN, TEN[2:], 120.0)
+    assert found.brake() is None
+    assert found.due(130.0) == {"b0", "b1"}
 
 
 def test_a_rack_of_one_bookie_is_no_reason() -> None:
     found = Losses(10.0)
-    found.seen(SIX, SIX, 0.0, {bookie: f"/{bookie}" for bookie in SIX})
+    found.seen(SIX, SIX, 0.0, {bookie: (f"rack /{bookie}",) for bookie in SIX})
     found.seen(SIX, SIX[1:], 100.0)
     assert found.brake() is None
 

@@ -37,7 +37,7 @@ class Losses:
         self._delay_s = delay_s
         self._registered: frozenset[BookieId] = frozenset()
         self._lost_at: dict[BookieId, float] = {}
-        self._domains: dict[BookieId, str] = {}
+        self._domains: dict[BookieId, tuple[str, ...]] = {}
         self._unused: frozenset[BookieId] = frozenset()
         self._leaving: frozenset[BookieId] = frozenset()
         self._hurried: frozenset[BookieId] = frozenset()
@@ -57,9 +57,9 @@ class Losses:
         known: Collection[BookieId],
         registered: Collection[BookieId],
         now: float,
-        domains: Mapping[BookieId, str] | None = None,
+        domains: Mapping[BookieId, tuple[str, ...]] | None = None,
     ) -> None:
-        """The lists as they are now. A bookie's fault domain is remembered when it is gone."""
+        """The lists as they are now. A bookie's fault domains, the widest first, are remembered when it is gone."""
         self._domains.update(domains or {})
         self._registered = frozenset(registered)
         missing = [bookie for bookie in sorted(known) if bookie not in self._registered]
@@ -111,14 +111,25 @@ class Losses:
             if len(together) > total * BRAKE_SHARE and len(together) > 1:
                 names = tuple(sorted(together))
                 return Brake(names, f"{len(names)} of {total} bookies went within {self._delay_s:g} s")
-            for domain in sorted({self._domains[b] for b in together if b in self._domains}):
-                gone = [b for b in together if self._domains.get(b) == domain]
-                left = [b for b in self._registered if self._domains.get(b) == domain]
-                if len(gone) >= _SMALLEST_DOMAIN and not left:
-                    return Brake(
-                        tuple(sorted(gone)), f"all {len(gone)} bookies of {domain} went within {self._delay_s:g} s"
-                    )
+            domains = self._domains_of(together)
+            whole = [domain for domain, gone in domains.items() if self._is_whole(domain, gone)]
+            if whole:
+                widest = max(whole, key=lambda domain: len(domains[domain]))
+                gone = tuple(sorted(domains[widest]))
+                return Brake(gone, f"all {len(gone)} bookies of {widest} went within {self._delay_s:g} s")
         return None
+
+    def _domains_of(self, bookies: Collection[BookieId]) -> dict[str, list[BookieId]]:
+        found: dict[str, list[BookieId]] = {}
+        for bookie in bookies:
+            for domain in self._domains.get(bookie, ()):
+                found.setdefault(domain, []).append(bookie)
+        return found
+
+    def _is_whole(self, domain: str, gone: Collection[BookieId]) -> bool:
+        """Whether nobody of the domain is left."""
+        left = any(domain in self._domains.get(bookie, ()) for bookie in self._registered)
+        return len(gone) >= _SMALLEST_DOMAIN and not left
 
     def due(self, now: float) -> frozenset[BookieId]:
         """Whose ledgers are to be marked now; empty while the brake holds."""
