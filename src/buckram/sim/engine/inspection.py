@@ -54,6 +54,11 @@ class WorldInspector:
         runs = store.entries(ledger_id)
         return {e: any(first <= e < first + count for first, count in runs) for e in entries}
 
+    def runs_on_disk(self, bookie: BookieId, ledger_id: LedgerId) -> list[tuple[EntryId, int]]:
+        """What the bookie would still have of a ledger after a power loss, as (first entry, count)."""
+        store = self._open_after_power_loss(bookie)
+        return [] if store is None else list(store.entries(ledger_id))
+
     def copies_on_disk(
         self, bookie: BookieId, ledger_id: LedgerId, entries: list[EntryId]
     ) -> dict[EntryId, bytes | None] | None:

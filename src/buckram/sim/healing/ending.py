@@ -21,6 +21,8 @@ DEADLINE_S = 240.0
 """How long all marks may take after faults are over; a look of the auditor may come a minute late."""
 SETTLE_S = 100.0
 """How long auditors get to notice the last loss before anything is judged."""
+OPEN_S = 60.0
+"""How much longer a marked ledger that is open gets until it counts as one that stays so."""
 
 
 class Ending:
@@ -53,13 +55,28 @@ class Ending:
                 await self.board.proceed()
             elif passed_s > SETTLE_S:
                 marked = [ledger async for ledger in self.tree.marked()]
-                if not marked:
+                if await self._is_over(marked, passed_s):
                     break
             await asyncio.sleep(4.0)
         await self._judge(marked)
         self.stage.finished = True
         if not self.report.violations:
             await self._read_all()
+
+    async def _is_over(self, marked: list[LedgerId], passed_s: float) -> bool:
+        """Whether each ledger that is still marked says truly why: faults are over, so that stays true.
+
+        An open one may be recovered yet, when it stood still for its grace period.
+        """
+        said = {waiting.ledger: waiting async for waiting in self.board.waiting()} if marked else {}
+        for ledger in marked:
+            metadata = self.world.judge.facts.ledger(ledger).metadata
+            if metadata is None or ledger not in said or not (metadata.closed or passed_s > SETTLE_S + OPEN_S):
+                return False
+            is_true = self.stage.rules.reasons.is_true_at_the_end
+            if not all(is_true(ledger, metadata, reason) for reason in said[ledger].reasons):
+                return False
+        return True
 
     async def _judge(self, marked: list[LedgerId]) -> None:
         said = {waiting.ledger: waiting async for waiting in self.board.waiting()}

@@ -14,6 +14,7 @@ from buckram.core.ledgers.metadata_codec import parse
 from buckram.errors import MalformedRecord
 from buckram.seams import KeyValue
 from buckram.sim.engine.checkers.facts import fragment_of, members_of
+from buckram.sim.engine.inspection import WorldInspector
 from buckram.sim.engine.world import World
 from buckram.sim.healing.reasons import Reasons, entries_of
 from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState
@@ -70,6 +71,9 @@ class Rules:
         self.unreadable: dict[LedgerId, tuple[float, float]] = {}
         """Since when, and until when, nobody could read a mark."""
         self.reasons = Reasons(self)
+        self._inspector = WorldInspector(world)
+        self._disks: dict[tuple[BookieId, LedgerId], list[tuple[EntryId, int]]] = {}
+        self._disks_at = -1
 
     def began(self, who: str, ledger: LedgerId) -> None:
         """A replicator begins to look at a ledger."""
@@ -350,8 +354,14 @@ class Rules:
         return self._on_disk(bookie, ledger, entries)
 
     def _on_disk(self, bookie: BookieId, ledger: LedgerId, entries: list[EntryId]) -> set[EntryId]:
-        found = self.world.judge._inspector.entries_on_disk(bookie, ledger, entries) or {}
-        return {entry for entry, there in found.items() if there}
+        """A disk is opened once for each step of the life, whatever is asked of it: nothing changes within a step."""
+        if self._disks_at != self.world.loop.steps:
+            self._disks_at = self.world.loop.steps
+            self._disks.clear()
+        if (bookie, ledger) not in self._disks:
+            self._disks[bookie, ledger] = self._inspector.runs_on_disk(bookie, ledger)
+        runs = self._disks[bookie, ledger]
+        return {entry for entry in entries if any(first <= entry < first + count for first, count in runs)}
 
     def copies(self, ledger: LedgerId, entry: EntryId, members: tuple[BookieId, ...]) -> int:
         """How many of these have the entry."""
