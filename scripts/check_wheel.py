@@ -22,7 +22,7 @@ NEEDED = (
     "buckram/spark/log4j2.properties",
     "buckram/zookeeper_server/log4j2.properties",
 )
-NOT_FOR_USERS = re.compile(r"^(buckram/sim/|tests/|bench/|scripts/|examples/|javakit/)|\.(c|o|pyc)$")
+NOT_FOR_USERS = re.compile(r"^(buckram/(sim|chaos)/|tests/|bench/|scripts/|examples/|javakit/)|\.(c|o|pyc)$")
 RELATIVE_LINK = re.compile(r"\]\((?!https?://)([^)]+)\)")
 RESERVED = re.compile(r"^https?://[^/]*\.example(/|$)")
 
