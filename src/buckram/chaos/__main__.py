@@ -19,7 +19,7 @@ from typing import Any
 from buckram.chaos.cluster import running
 from buckram.chaos.history import Event, read_history
 from buckram.chaos.network import Network, network
-from buckram.chaos.plan import Plan, make_plan
+from buckram.chaos.plan import MOST_OF_IT, Plan, make_plan
 from buckram.chaos.processes import ProcessFailed
 from buckram.chaos.run import NotHealed, Run, folder_of, forget_data
 from buckram.chaos.verdict.judge import End, judge
@@ -33,15 +33,17 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=5.0, help="about how long it takes (default 5)")
     parser.add_argument("--seed", type=int, help="chooses the faults (default: a new one, which is printed)")
     parser.add_argument("--metadata", choices=("sqlite", "zookeeper", "etcd"), default="sqlite")
+    for kind in ("zookeeper", "etcd"):
+        parser.add_argument(f"--{kind}", dest="metadata", action="store_const", const=kind, help=f"--metadata {kind}")
     parser.add_argument("--folder", type=Path, help="where histories, logs and data go (default: a temporary one)")
-    parser.add_argument("--one-machine", action="store_true", help="no network namespaces, no faults of the network")
+    parser.add_argument("--one-machine", action="store_true", help="relays on loopback, no network namespaces")
     options = parser.parse_args()
     if options.minutes <= 0:
         parser.error(f"--minutes {options.minutes}: needs more than 0")
     seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
     parent = options.folder or Path(tempfile.mkdtemp(prefix="buckram-chaos-"))
     with network(not options.one_machine) as net:
-        plan = make_plan(seed, options.metadata, options.minutes, apart=net.wire is not None)
+        plan = make_plan(seed, options.metadata, options.minutes)
         verdict = _play(plan, net, folder_of(parent, plan), options)
     sys.stdout.write(json.dumps(verdict) + "\n")
     return 1 if verdict["violations"] else 0
@@ -49,9 +51,9 @@ def main() -> int:
 
 def _play(plan: Plan, net: Network, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     report, began, end = Report(), time.monotonic(), None
-    sys.stderr.write(f"seed {plan.seed}, {plan.metadata}, network: {net.kind}; files in {folder}\n")
+    sys.stderr.write(f"seed {plan.seed}, {plan.metadata}, network: {net.machines.kind}; files in {folder}\n")
     with running(plan, net, folder) as cluster:
-        run = Run(cluster, plan)
+        run = Run(cluster, plan, options.minutes * 60 * MOST_OF_IT)
         try:
             run.play()
             end = run.end()
@@ -67,7 +69,7 @@ def _play(plan: Plan, net: Network, folder: Path, options: argparse.Namespace) -
     if end is not None:
         verdict |= {"copies": end.first.good, "lacked_at_the_end": end.first.missing}
         verdict |= {"whole_after_s": round(end.seconds, 1)}
-    verdict |= {"faults": run.counts, "healed_s": [round(one, 1) for one in run.healed_s]}
+    verdict |= {"faults": run.counts, "healed_s": [round(one, 1) for one in run.healed_s], "rounds": len(run.healed_s)}
     verdict |= {"seconds": round(time.monotonic() - began, 1), "replay": _replay(plan, options)}
     (folder / "verdict.json").write_text(json.dumps(verdict, indent=1))
     _show(report, verdict, folder)
@@ -84,8 +86,8 @@ def _verdict(
     return {
         "seed": plan.seed,
         "metadata": plan.metadata,
-        "rounds": len(plan.rounds),
-        "network": net.kind,
+        "planned_rounds": len(plan.rounds),
+        "network": net.machines.kind,
         "acked": acked + records,
         "lost": sum(rule in LOSSES for rule, _ in report.violations),
         "healed": end is not None and all(rule != "healed" for rule, _ in report.violations),

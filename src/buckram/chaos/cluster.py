@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from buckram.chaos.network import FIRST_ACTOR, FIRST_BOOKIE, FIRST_HEALER, FIRST_SERVER, Network
+from buckram.chaos.network import CONTROL, FIRST_ACTOR, FIRST_BOOKIE, FIRST_HEALER, FIRST_SERVER, Network
 from buckram.chaos.plan import Plan
 from buckram.chaos.processes import PYTHON, Child, ProcessFailed, clean_environment
-from buckram.chaos.servers import PORT
+from buckram.chaos.servers import PORT, PORTS
 from buckram.disk.faulty import DiskFaults
 from buckram.net.clock import OFFSET_VARIABLE
 
@@ -36,7 +36,7 @@ _INIT_S = 120.0
 _SETTINGS = {
     "BUCKRAM_HEALING_OPEN_LEDGER_GRACE_S": "5",
     "BUCKRAM_HEALING_RETRY_S": "5",
-    "BUCKRAM_HEALING_COPIES_CHECK_INTERVAL_S": "5",
+    "BUCKRAM_HEALING_COPIES_CHECK_INTERVAL_S": "15",
     "BUCKRAM_HEALING_BOOKIE_CHECK_INTERVAL_S": "60",
 }
 """Healing does in seconds what it does in minutes or days elsewhere."""
@@ -89,12 +89,14 @@ class Cluster:
         self._made += 1
         name = f"b{self._made}"
         machine = FIRST_BOOKIE + self._made
-        host, port = self.net.host(machine), 0 if self.net.wire is None else _PORT
+        machines = self.net.machines
+        host, reached = machines.listens(machine), f"{machines.reached(machine, _PORT)}:{_PORT}"
         data, control = self.folder / "data" / name, self.folder / "faults" / f"{name}.json"
         # Every second one loses what it did not sync when it is killed; the others have a disk that fails on demand.
         layer = f"withhold:{self.plan.seed * 100 + self._made}" if self._made % 2 else f"faults:{control}"
         self.racks[name] = rack or f"/rack-{self._made % RACKS + 1}"
-        words = ["--data", str(data), "--host", host, "--port", str(port), "--id", name, "--location", self.racks[name]]
+        words = ["--data", str(data), "--host", host, "--port", str(_PORT), "--advertise", reached]
+        words += ["--id", name, "--location", self.racks[name]]
         child = self._buckram(name, machine, "bookie", "run", *words)
         child.ready, child.environment = True, {**child.environment, "BUCKRAM_DISK": layer}
         child.spawn()
@@ -144,7 +146,7 @@ class Cluster:
         """Run `buckram WORDS` here and return what it prints. ProcessFailed when it fails."""
         done = subprocess.run(
             [PYTHON, "-m", "buckram", *words],
-            env={**clean_environment(), **self.net.environment, "BUCKRAM_METADATA": self.uri},
+            env={**clean_environment(), **self.net.machines.environment(CONTROL), "BUCKRAM_METADATA": self.uri},
             capture_output=True,
             text=True,
             timeout=within_s,
@@ -159,13 +161,15 @@ class Cluster:
             self.uri = f"sqlite://{(self.folder / 'data' / 'metadata.db').absolute()}"
             self._initialise()
             return
-        hosts = [self.net.host(FIRST_SERVER + number) for number in range(SERVERS)]
+        machines = self.net.machines
+        hosts = [machines.reached(FIRST_SERVER + number, *PORTS) for number in range(SERVERS)]
         for number in range(SERVERS):
             name = f"{self.plan.metadata}-{number + 1}"
             server = self._child(name, FIRST_SERVER + number)
             server.command = [
                 *(PYTHON, "-m", "buckram.chaos.servers", self.plan.metadata, "--number", str(number + 1)),
                 *("--data", str(self.folder / "data" / name), "--hosts", ",".join(hosts)),
+                *("--listen", machines.listens(FIRST_SERVER + number)),
             ]
             server.spawn()
             self.servers.append(server)
@@ -190,8 +194,9 @@ class Cluster:
         return child
 
     def _child(self, name: str, machine: int, *words: str) -> Child:
-        environment = {**self.net.environment, OFFSET_VARIABLE: str(self.folder / "faults" / f"{name}.clock")}
-        log, launcher = self.folder / "logs" / f"{name}.log", self.net.launcher(machine)
+        clock, machines = str(self.folder / "faults" / f"{name}.clock"), self.net.machines
+        environment = {**machines.environment(machine), OFFSET_VARIABLE: clock}
+        log, launcher = self.folder / "logs" / f"{name}.log", machines.launcher(machine)
         return Child(name, machine, [PYTHON, "-m", "buckram", *words], log, launcher, environment)
 
     def _actor(self, name: str, role: str, machine: int) -> Child:

@@ -106,22 +106,50 @@ def _disk(**faults: int) -> Begin:
     return begin
 
 
-def _links(make: Callable[[int, int], list[Link]]) -> Begin:
-    """A fault of the network between a bookie and all others, or one other."""
+def _long(cluster: Cluster) -> list[Child]:
+    """Whom a fault concerns that outlives sessions. The metadata's servers have none."""
+    return [*cluster.actors, *cluster.healers, *cluster.bookies]
 
-    def begin(cluster: Cluster, rng: random.Random) -> Begun | None:
-        if cluster.net.wire is None:
-            return None
+
+def _links(make: Callable[[int, int], list[Link]]) -> Begin:
+    """A fault of the network between a process and all others, or one other."""
+
+    def begin(cluster: Cluster, rng: random.Random) -> Begun:
         everybody = cluster.everybody()
         one = rng.choice(everybody)
         others = [child for child in everybody if child is not one]
         if rng.random() < 0.5:
             others = [rng.choice(others)]
-        links = [link for other in others for link in make(one.machine, other.machine)]
-        cluster.net.add(*links)
-        return f"{one.name} and {' '.join(child.name for child in others)}", lambda: cluster.net.mend(*links)
+        return _spoil(cluster, [one], others, make)
 
     return begin
+
+
+def _spoil(
+    cluster: Cluster, these: Sequence[Child], those: Sequence[Child], make: Callable[[int, int], list[Link]]
+) -> Begun:
+    """Everything between these and those."""
+    links = [link for one in these for other in those for link in make(one.machine, other.machine)]
+    cluster.net.add(*links)
+    sides = (" ".join(child.name for child in side) for side in (these, those))
+    return " and ".join(sides), lambda: cluster.net.mend(*links)
+
+
+def _cut(one: int, other: int) -> list[Link]:
+    return [Link(one, other, 1.0), Link(other, one, 1.0)]
+
+
+def _long_cut(cluster: Cluster, rng: random.Random) -> Begun:
+    one = rng.choice(_long(cluster))
+    return _spoil(cluster, [one], [child for child in cluster.everybody() if child is not one], _cut)
+
+
+def _split(cluster: Cluster, rng: random.Random) -> Begun:
+    """Two halves that do not reach each other."""
+    everybody = cluster.everybody()
+    rng.shuffle(everybody)
+    middle = len(everybody) // 2
+    return _spoil(cluster, everybody[:middle], everybody[middle:], _cut)
 
 
 def _clock(cluster: Cluster, rng: random.Random) -> Begun:
@@ -140,6 +168,8 @@ _BEGIN: dict[str, Begin] = {
     "kill all bookies": lambda cluster, rng: _kill(cluster.bookies),
     "pause bookie": lambda cluster, rng: _pause(rng.choice(cluster.bookies)),
     "pause writer": lambda cluster, rng: _pause(rng.choice(_writers(cluster))),
+    "pause actor": lambda cluster, rng: _pause(rng.choice(cluster.actors)),
+    "long pause": lambda cluster, rng: _pause(rng.choice(_long(cluster))),
     "kill actor": lambda cluster, rng: _kill([rng.choice(cluster.actors)]),
     "kill healer": lambda cluster, rng: _kill([rng.choice(cluster.healers)]),
     "pause healer": lambda cluster, rng: _pause(rng.choice(cluster.healers)),
@@ -151,7 +181,9 @@ _BEGIN: dict[str, Begin] = {
     "failed sync": _disk(syncs=1),
     "changed bytes": _disk(reads=3),
     "wrong clock": _clock,
-    "cut off": _links(lambda a, b: [Link(a, b, 1.0), Link(b, a, 1.0)]),
+    "cut off": _links(_cut),
+    "long cut": _long_cut,
+    "split": _split,
     "cut in one direction": _links(lambda a, b: [Link(a, b, 1.0)]),
     "lossy link": _links(lambda a, b: [Link(a, b, 0.1), Link(b, a, 0.1)]),
     "slow link": _links(lambda a, b: [Link(a, b, 0.0, 50_000), Link(b, a, 0.0, 20_000)]),

@@ -13,13 +13,19 @@ from typing import NamedTuple
 ROUND_S = 45.0
 """Seconds of faults in a round; healing comes on top."""
 LONGEST_S = 6.0
+LONG_S = (12.0, 20.0)
+"""Of faults that outlive the sessions of whom they concern (10 s)."""
 AT_ONCE = 3
+MOST_OF_IT = 0.6
+"""The share of the minutes in which rounds begin; the rest is for healing and reading everything."""
 
-EVERYWHERE = {
+FAULTS = {
     "kill bookie": 5,
     "kill all bookies": 1,
     "pause bookie": 3,
     "pause writer": 3,
+    "pause actor": 1,
+    "long pause": 2,
     "kill actor": 3,
     "kill healer": 3,
     "pause healer": 2,
@@ -31,13 +37,14 @@ EVERYWHERE = {
     "failed sync": 1,
     "changed bytes": 2,
     "wrong clock": 2,
-}
-BETWEEN_MACHINES = {
     "cut off": 3,
+    "long cut": 1,
+    "split": 1,
     "cut in one direction": 3,
     "lossy link": 2,
     "slow link": 2,
 }
+LONG = {"long pause", "long cut"}
 OWN_SERVER = {"kill metadata", "kill all metadata", "pause metadata"}
 """Only where metadata are in processes of their own."""
 
@@ -61,14 +68,14 @@ class Plan(NamedTuple):
     lost: tuple[int, ...]
 
 
-def make_plan(seed: int, metadata: str, minutes: float, *, apart: bool, round_s: float = ROUND_S) -> Plan:
-    """The plan of this seed. About a third of `minutes` is left for the end: healing and reading everything."""
+def make_plan(seed: int, metadata: str, minutes: float, *, round_s: float = ROUND_S) -> Plan:
+    """The plan of this seed: as many rounds as there may be time for."""
     rng = random.Random(f"chaos {seed}")
-    weights = {**EVERYWHERE, **(BETWEEN_MACHINES if apart else {})}
+    weights = dict(FAULTS)
     if metadata == "sqlite":
         weights = {fault: weight for fault, weight in weights.items() if fault not in OWN_SERVER}
     seconds = min(round_s, minutes * 60 * 0.5)
-    count = max(1, round(minutes * 60 * 0.65 / (seconds + 15)))
+    count = max(1, round(minutes * 60 * MOST_OF_IT / (seconds + 15)))
     rounds = tuple(_round(rng, weights, seconds) for _ in range(count))
     return Plan(seed, metadata, 5, rounds, tuple(rng.randrange(1 << 30) for _ in rounds))
 
@@ -78,6 +85,8 @@ def _round(rng: random.Random, weights: dict[str, int], seconds: float) -> tuple
     while at_s < seconds:
         fault = rng.choices(names, list(weights.values()))[0]
         lasts = min(LONGEST_S, 0.2 + rng.random() ** 2 * LONGEST_S)
+        if fault in LONG:
+            lasts = rng.uniform(*LONG_S)
         if _under_way(found, at_s) < AT_ONCE:
             found.append(Happening(round(at_s, 3), fault, round(lasts, 3), rng.randrange(1 << 30)))
         at_s += rng.expovariate(0.6)

@@ -26,7 +26,7 @@ from buckram.client.client import Client, connect
 from buckram.errors import BuckramError
 from buckram.types import LedgerId
 
-HEAL_S = 300.0
+HEAL_S = 600.0
 """Within this every ledger has all its copies again, after the last fault has ended."""
 _STEP_S = 0.05
 _LOOK_S = 0.5
@@ -38,19 +38,24 @@ class NotHealed(AssertionError):
 
 
 class Run:
-    """`healed_s`: how long it took each time from the loss of a bookie until nothing lacked copies.
+    """`healed_s`: how long it took each time from the loss of a bookie until nothing lacked copies; one for each round
+    that was played. No round begins after `seconds`.
 
     Faults go into the history as events of the actor "chaos"."""
 
-    def __init__(self, cluster: Cluster, plan: Plan) -> None:
-        self._cluster, self._plan = cluster, plan
+    def __init__(self, cluster: Cluster, plan: Plan, seconds: float) -> None:
+        self._cluster, self._plan, self._seconds = cluster, plan, seconds
         self._faults = Faults(cluster)
         self._recorder = Recorder(cluster.folder / "history" / "chaos.jsonl", "chaos")
         self.healed_s: list[float] = []
 
     def play(self) -> None:
-        """All rounds. NotHealed; ProcessFailed when a bookie cannot be added."""
+        """All rounds that there is time for, at least one. NotHealed; ProcessFailed when a bookie cannot be added."""
+        first = time.monotonic()
         for number, happenings in enumerate(self._plan.rounds):
+            if number and time.monotonic() - first > self._seconds:
+                _say("there is no time for more rounds on this machine")
+                break
             _say(f"round {number + 1} of {len(self._plan.rounds)}: {len(happenings)} faults")
             self._round(happenings)
             self._heal()

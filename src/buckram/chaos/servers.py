@@ -1,7 +1,8 @@
-"""One server of the metadata: `python -m buckram.chaos.servers KIND --data DIR --number N --hosts H1,H2,H3`.
+"""One server of the metadata: `python -m buckram.chaos.servers KIND --data DIR --number N --hosts H1,H2 --listen HOST`.
 
 It writes the server's configuration and becomes the server, so that what is done to its process is done to the server.
-All servers together are one ensemble of ZooKeeper or one cluster of etcd; each is on a machine of its own.
+All servers together are one ensemble of ZooKeeper or one cluster of etcd; each is on a machine of its own. It listens
+at HOST; the others and clients reach it at its place in --hosts, which may be a relay.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ from buckram.zookeeper_server.directory import ServerDirectory
 from buckram.zookeeper_server.server import FOREIGN_VARIABLES
 from buckram.zookeeper_server.settings import Member, Settings, java_command, zoo_cfg
 
-PORT, PEER_PORT, ELECTION_PORT = 2181, 2182, 2183
+PORT, PEER_PORT, ELECTION_PORT = PORTS = 2181, 2182, 2183
 _ETCD_TIMES = ("--heartbeat-interval=100", "--election-timeout=1000")
 
 
-def zookeeper(data: Path, number: int, hosts: list[str]) -> list[str]:
+def zookeeper(data: Path, number: int, hosts: list[str], listen: str) -> list[str]:
     """Prepare server `number` (from 1); returns its command."""
-    members = tuple(Member(n, PORT, PEER_PORT, ELECTION_PORT, host) for n, host in enumerate(hosts, 1))
-    settings = Settings(host=hosts[number - 1], heap_mb=128, tick_ms=500, members=members, number=number)
+    # A server binds what its own line says, so each has the others' lines alone in common with them.
+    known = [*hosts[: number - 1], listen, *hosts[number:]]
+    members = tuple(Member(n, PORT, PEER_PORT, ELECTION_PORT, host) for n, host in enumerate(known, 1))
+    settings = Settings(host=listen, heap_mb=128, tick_ms=500, members=members, number=number)
     place = ServerDirectory(data, number)
     place.config.write_text(zoo_cfg(settings, place.data, PORT), encoding="ascii")
     place.close()
@@ -32,10 +35,16 @@ def zookeeper(data: Path, number: int, hosts: list[str]) -> list[str]:
     return java_command(settings, place.path, place.config, place.log)
 
 
-def etcd(data: Path, number: int, hosts: list[str]) -> list[str]:
+def etcd(data: Path, number: int, hosts: list[str], listen: str) -> list[str]:
     """The same for etcd."""
     members = ",".join(f"etcd-{n}=http://{host}:{PEER_PORT}" for n, host in enumerate(hosts, 1))
-    settings = EtcdSettings(hosts[number - 1], name=f"etcd-{number}", members=members, options=_ETCD_TIMES)
+    reached = hosts[number - 1]
+    options = (
+        *_ETCD_TIMES,
+        f"--advertise-client-urls=http://{reached}:{PORT}",
+        f"--initial-advertise-peer-urls=http://{reached}:{PEER_PORT}",
+    )
+    settings = EtcdSettings(listen, name=f"etcd-{number}", members=members, options=options)
     data.mkdir(parents=True, exist_ok=True)
     return etcd_command(find_etcd(), settings, data / "data", PORT, PEER_PORT)
 
@@ -46,9 +55,10 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--number", type=int, required=True)
     parser.add_argument("--hosts", required=True)
+    parser.add_argument("--listen", required=True)
     options = parser.parse_args()
     make = zookeeper if options.kind == "zookeeper" else etcd
-    command = make(options.data, options.number, options.hosts.split(","))
+    command = make(options.data, options.number, options.hosts.split(","), options.listen)
     os.execvp(command[0], command)
 
 

@@ -16,8 +16,10 @@ from buckram.errors import BuckramError, DuplicateEntry, NoSuchLedger
 from buckram.types import LedgerId
 
 SHAPES = ("3/3/2", "3/2/2", "4/3/2", "3/3/3")
-_ENTRIES = (1, 30, 400, 3000)
+_ENTRIES = (1, 30, 300, 1500)
 _IN_FLIGHT = 4
+_PAUSE_S = 0.1
+"""Between batches, so that two cores have time for the faults, and the verdict for every copy."""
 PLAIN, EXPLICIT, DEFERRED, PLACED = "plain", "explicit ids", "deferred sync", "placed"
 _KINDS = (PLAIN,) * 7 + (EXPLICIT, DEFERRED, PLACED)
 PLACEMENT = "rack:2 enforce"
@@ -80,7 +82,7 @@ async def _append(stage: Stage, writer: Writer, entries: int) -> None:
             await asyncio.sleep(0)  # so that the batch gets its ids before the next one
             if len(flight) >= _IN_FLIGHT:
                 await settle()
-            await stage.pause(0.04)
+            await stage.pause(_PAUSE_S)
         while flight:
             await settle()
     finally:
@@ -108,7 +110,7 @@ async def _append_with_ids(stage: Stage, writer: Writer, entries: int) -> None:
         record("explicit", ledger=ledger, first=ids[0], in_order=done == ids, refused=refused)
         if stage.stop.is_set():
             return
-        await stage.pause(0.04)
+        await stage.pause(_PAUSE_S)
 
 
 def _note(done: list[int], entry: int, _: asyncio.Future[int]) -> None:
@@ -138,7 +140,7 @@ async def _append_and_force(stage: Stage, writer: Writer, entries: int) -> None:
             forced = durable
         if stage.stop.is_set():
             return
-        await stage.pause(0.04)
+        await stage.pause(_PAUSE_S)
 
 
 async def _choose(stage: Stage, client: Client) -> LedgerId | None:

@@ -49,7 +49,7 @@ async def _write(stage: Stage, namespace: Namespace, stream: str, following: int
             fresh = [offsets.start, offsets.stop] if len(offsets) == count else None  # otherwise some were there
             record("appended", stream=stream, sequence=following, count=count, offsets=fresh)
             following += count
-            await stage.pause(0.05)
+            await stage.pause(0.1)
         await writer.close()
         record("released", stream=stream)
     except BuckramError as error:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from buckram.chaos.actors.stage import MARK
 from buckram.chaos.payloads import entry_payload
+from buckram.chaos.verdict.state import for_each
 from buckram.client.client import Client
 from buckram.client.maintain.audit import ReplicaAuditor
 from buckram.core.ledgers.answers import Positive
@@ -43,20 +44,22 @@ async def check_copies(client: Client, ledgers: Iterable[LedgerId]) -> Copies:
     bookies = await client.services.store.bookies()
     peers = {bookie: info.address for bookie, info in bookies.everybody()}
     async with ReplicaAuditor(client.services.runtime, peers) as auditor:
-        for ledger in ledgers:
+
+        async def look(ledger: LedgerId) -> None:
             try:
                 metadata = await client.metadata(ledger)
             except NoSuchLedger:
-                continue
+                return
             if not metadata.closed:
                 found.open.append(ledger)
-            pieces = plan_pieces(ledger, metadata, _PIECE_BYTES)
-            reports = [await auditor.check(piece) for piece in pieces]
+            reports = [await auditor.check(piece) for piece in plan_pieces(ledger, metadata, _PIECE_BYTES)]
             for report in reports:
                 _count(report, found)
             if MARK in metadata.custom_metadata:
                 for piece, entry in _unequal(reports):
                     await _compare(auditor, piece, entry, metadata, found)
+
+        await for_each(ledgers, look)
     return found
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from buckram.chaos.actors.ledgers import PLACEMENT
@@ -14,6 +15,9 @@ from buckram.client.maintain.placement import misplaced
 from buckram.errors import NoSuchLedger
 from buckram.healing.overview import Overview, overview
 from buckram.types import BookieId, LedgerId, LedgerMetadata
+
+AT_ONCE = 8
+"""Ledgers that are read at the same time."""
 
 
 @dataclass
@@ -71,16 +75,36 @@ async def lacking(client: Client, lost: Collection[BookieId]) -> tuple[Overview,
     return found, naming
 
 
+async def for_each(ledgers: Iterable[LedgerId], work: Callable[[LedgerId], Awaitable[None]]) -> None:
+    """Do this for all ledgers, several at a time. The first error ends it."""
+    left = iter(ledgers)
+
+    async def take() -> None:
+        for ledger in left:
+            await work(ledger)
+
+    takers = [asyncio.ensure_future(take()) for _ in range(AT_ONCE)]
+    try:
+        await asyncio.gather(*takers)
+    finally:
+        for taker in takers:
+            taker.cancel()
+        await asyncio.gather(*takers, return_exceptions=True)
+
+
 async def read_state(client: Client) -> State:
     """Recover and read everything. Raises what the client raises: nothing may be unreadable by now."""
     state = State()
     for stream in STREAMS:
         if await client.namespace().exists(stream):
             state.streams[stream] = await _read_stream(client, stream)
-    async for ledger in client.list():
+
+    async def read(ledger: LedgerId) -> None:
         metadata = await client.metadata(ledger)
         if MARK in metadata.custom_metadata:
             state.ledgers[ledger] = await _read_ledger(client, ledger)
+
+    await for_each([ledger async for ledger in client.list()], read)
     async for one in misplaced(client.services):
         if PLACEMENT in str(one.policy):
             state.misplaced.append(f"ledger {one.ledger_id}: {one.fragments}")

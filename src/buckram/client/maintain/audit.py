@@ -81,9 +81,9 @@ class ReplicaAuditor:
         walkers = [self._scope.spawn(work.walk(), f"audit {piece.ledger}") for _ in range(work.width)]
         try:
             for walker in walkers:
-                await walker
-        except BuckramError as error:
-            report.error = str(error)
+                if error := await walker:
+                    report.error = str(error)
+                    break
         finally:
             for walker in walkers:
                 walker.cancel()
@@ -159,8 +159,15 @@ class _PieceCheck:
             self._ranges = [(a, b) for a, b in ((low, middle - 1), (middle, high)) if a <= b]
         self._ranges.reverse()
 
-    async def walk(self) -> None:
-        """Take ranges until none is left. Raises what keeps the bookie from being asked."""
+    async def walk(self) -> BuckramError | None:
+        """Take ranges until none is left. Returns what keeps the bookie from being asked."""
+        try:
+            await self._walk()
+        except BuckramError as error:
+            return error
+        return None
+
+    async def _walk(self) -> None:
         while self._ranges:
             at, last = self._ranges.pop()
             singles = 1
