@@ -315,6 +315,25 @@ def spark_write() -> Figures:
     return figures
 
 
+@case
+def heal_bytes() -> Figures:
+    """One worker copies BENCH_HEAL_GIB (6) in 1,000 ledgers of a lost bookie, no rate limit; a plain copy beside it."""
+    return _healing("large")
+
+
+@case
+def heal_small() -> Figures:
+    """One worker copies 10,000 small ledgers (BENCH_HEAL_SMALL) of a lost bookie: metadata in SQLite, in ZooKeeper."""
+    return _healing("small")
+
+
+def _healing(what: str) -> Figures:
+    from bench import healing
+
+    figures: Figures = getattr(healing, what)()
+    return figures
+
+
 def _spark(what: str) -> Figures:
     from bench import spark_read
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -14,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.machines import bookie_place
+from bench.machines import bookie_place, zookeeper
+from buckram.metadata.uri import open_store
 from buckram.processes import BookieProcess, stop_all
 
 DATA_VARIABLE = "BENCH_DIR"
@@ -27,10 +29,28 @@ class Bench:
     folder: Path
     uri: str
     bookies: list[BookieProcess]
+    environment: Mapping[str, str] | None = None
 
     @property
     def pids(self) -> list[int]:
         return [bookie.pid for bookie in self.bookies if bookie.alive]
+
+    def add(self) -> BookieProcess:
+        """One more bookie, started and registered."""
+        number = len(self.bookies) + 1
+        place, name = bookie_place(number), f"bookie-{number}"
+        bookie = BookieProcess(
+            self.uri,
+            self.folder / name,
+            bookie_id=name,
+            host=place.host,
+            environment=self.environment,
+            launcher=place.launcher,
+        )
+        self.bookies.append(bookie)
+        bookie.start()
+        bookie.wait_ready()
+        return bookie
 
     def run(self, *arguments: object, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
         """A `buckram` command to its end; the JSON of its last line."""
@@ -59,29 +79,32 @@ def data_root() -> Path:
 
 
 @contextlib.contextmanager
-def cluster(bookies: int = 3, environment: Mapping[str, str] | None = None) -> Iterator[Bench]:
-    """Bookie processes with data below BENCH_DIR (default bench-results/data); all of it is removed at the end."""
+def cluster(
+    bookies: int = 3, environment: Mapping[str, str] | None = None, metadata: str = "sqlite"
+) -> Iterator[Bench]:
+    """Bookie processes with data below BENCH_DIR (default bench-results/data); all of it is removed at the end.
+
+    `metadata`: "sqlite", or "zookeeper" for a server of its own.
+    """
     folder = Path(tempfile.mkdtemp(prefix="case-", dir=data_root()))
-    uri = f"sqlite://{folder / 'metadata.db'}"
-    children = []
-    for n in range(1, bookies + 1):
-        place = bookie_place(n)
-        name = f"bookie-{n}"
-        children.append(
-            BookieProcess(
-                uri,
-                folder / name,
-                bookie_id=name,
-                host=place.host,
-                environment=environment,
-                launcher=place.launcher,
-            )
-        )
+    with contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        if metadata == "zookeeper":
+            uri = f"zk://{stack.enter_context(zookeeper(folder / 'zookeeper'))}/ledgers"
+        else:
+            uri = f"sqlite://{folder / 'metadata.db'}"
+        asyncio.run(initialise(uri))
+        bench = Bench(folder, uri, [], environment)
+        stack.callback(stop_all, bench.bookies)
+        for _ in range(bookies):
+            bench.add()
+        yield bench
+
+
+async def initialise(uri: str) -> None:
+    """A new cluster there, or the one that is there."""
+    store = await open_store(uri)
     try:
-        for child in children:
-            child.start()
-            child.wait_ready()
-        yield Bench(folder, uri, children)
+        await store.initialise()
     finally:
-        stop_all(children)
-        shutil.rmtree(folder, ignore_errors=True)
+        await store.close()

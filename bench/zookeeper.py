@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.harness import data_root
+from bench.harness import data_root, initialise
 from bench.machines import bookie_place, zookeeper
 from buckram import connect
 from buckram.client.client import Client
@@ -34,7 +34,7 @@ def measure() -> dict[str, Any]:
     try:
         with zookeeper(folder / "zookeeper") as server:
             uri = f"zk://{server}/ledgers"
-            asyncio.run(_initialise(uri))
+            asyncio.run(initialise(uri))
             starts = []
             for number in range(1, 4):
                 place = bookie_place(number)
@@ -53,12 +53,6 @@ def measure() -> dict[str, Any]:
     finally:
         stop_all(bookies)
         shutil.rmtree(folder, ignore_errors=True)
-
-
-async def _initialise(uri: str) -> None:
-    store = await open_store(uri)
-    await store.initialise()
-    await store.close()
 
 
 async def _load(uri: str) -> dict[str, Any]:

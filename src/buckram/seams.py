@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
+from buckram.errors import MalformedRecord
 from buckram.types import (
     BookieId,
     BookieInfo,
@@ -279,6 +280,8 @@ class CheckVersion:
 KeyOp = Create | SetValue | Delete | CheckVersion
 MAX_VALUE_BYTES = 512 * 1024
 MAX_MULTI_BYTES = 900 * 1024
+MAX_PAGE_BYTES = 4 * 1024 * 1024
+"""A page of children with their values ends with the child that brings it to so many bytes."""
 
 
 class KeyStore(Protocol):
@@ -308,6 +311,13 @@ class KeyStore(Protocol):
         self, parent: str, *, after: str = "", limit: int = 1000, watch: Notify | None = None
     ) -> list[str]:
         """Names of direct children in order, those greater than `after`; empty when there are no more."""
+        ...
+
+    async def children_with_values(
+        self, parent: str, *, after: str = "", limit: int = 1000
+    ) -> list[tuple[str, KeyValue]]:
+        """The same with what they hold, in one request where the store can do that. A page may have fewer than `limit`
+        (MAX_PAGE_BYTES of values end it), and is empty only when there are no more."""
         ...
 
     async def multi(self, ops: Sequence[KeyOp]) -> None:
@@ -397,6 +407,13 @@ class MetadataStore(Protocol):
     async def delete_ledger(self, ledger_id: LedgerId, version: int) -> None: ...
     async def list_ledgers(self, *, after: LedgerId = -1, limit: int = 1000) -> list[LedgerId]:
         """Ascending; empty means the end. A failure raises, never looks like the end."""
+        ...
+
+    async def read_ledgers(
+        self, *, after: LedgerId = -1, limit: int = 1000
+    ) -> list[tuple[LedgerId, Versioned | MalformedRecord]]:
+        """The records of ledgers above `after`, ascending, in few requests; the error where one cannot be read. A page
+        may have fewer than `limit`; empty means the end. A failure raises, never looks like the end."""
         ...
 
     async def register(self, info: BookieInfo, *, readonly: bool) -> None:

@@ -16,7 +16,17 @@ from buckram.errors import (
     ValueTooLarge,
     VersionConflict,
 )
-from buckram.seams import MAX_MULTI_BYTES, MAX_VALUE_BYTES, CheckVersion, Create, Delete, KeyOp, KeyValue, SetValue
+from buckram.seams import (
+    MAX_MULTI_BYTES,
+    MAX_PAGE_BYTES,
+    MAX_VALUE_BYTES,
+    CheckVersion,
+    Create,
+    Delete,
+    KeyOp,
+    KeyValue,
+    SetValue,
+)
 
 
 async def test_versions_begin_at_zero_and_rise_by_one(cluster: Cluster) -> None:
@@ -137,6 +147,58 @@ async def test_children_come_in_order_and_in_pages(cluster: Cluster) -> None:
     for limit in (0, -1, 10_001):
         with pytest.raises(InvalidArgument):
             await keys.children("/p", limit=limit)
+
+
+async def test_children_come_with_their_values_in_pages(cluster: Cluster) -> None:
+    keys, other = await cluster.keys(), await cluster.keys()
+    names = [f"{number:05d}" for number in range(450)]
+    for start in range(0, 450, 50):
+        await keys.multi([Create(f"/p/{name}", b"v" + name.encode()) for name in names[start : start + 50]])
+    await keys.set("/p/00007", b"changed", 0)
+    await keys.create("/p/00100/below", b"not of this folder")
+    await keys.create("/pq", b"")
+    await keys.create("/p/session", b"mine", ephemeral=True)
+    seen: list[tuple[str, KeyValue]] = []
+    while page := await keys.children_with_values("/p", after=seen[-1][0] if seen else "", limit=400):
+        assert len(page) <= 400
+        seen += page
+    values = {name: KeyValue(b"v" + name.encode(), 0) for name in names}
+    values["00007"], values["session"] = KeyValue(b"changed", 1), KeyValue(b"mine", 0, owned=True)
+    assert seen == list(values.items())
+    last = await other.children_with_values("/p", after=names[-1])
+    assert last == [("session", KeyValue(b"mine", 0, owned=False))]
+    assert await keys.children_with_values("/p", after="00100", limit=1) == [("00101", values["00101"])]
+    assert await keys.children_with_values("/absent") == []
+    assert [name for name, _ in await keys.children_with_values("/")][:2] == ["p", "pq"]
+    for limit in (0, 10_001):
+        with pytest.raises(InvalidArgument):
+            await keys.children_with_values("/p", limit=limit)
+
+
+async def test_values_that_changed_between_pages_are_the_new_ones(cluster: Cluster) -> None:
+    keys, other = await cluster.keys(), await cluster.keys()
+    await keys.multi([Create(f"/p/{number}", b"old") for number in range(6)])
+    first = await keys.children_with_values("/p", limit=2)
+    await other.set("/p/3", b"new", 0)
+    await other.delete("/p/4", 0)
+    await keys.sync()
+    rest = await keys.children_with_values("/p", after=first[-1][0])
+    assert [(name, found.value) for name, found in first] == [("0", b"old"), ("1", b"old")]
+    assert [(name, found.value) for name, found in rest] == [("2", b"old"), ("3", b"new"), ("5", b"old")]
+
+
+async def test_a_page_of_large_values_ends_before_it_takes_much_memory(cluster: Cluster) -> None:
+    keys = await cluster.keys()
+    count = 3 * MAX_PAGE_BYTES // MAX_VALUE_BYTES
+    for number in range(count):
+        await keys.create(f"/p/{number:03d}", b"x" * MAX_VALUE_BYTES)
+    seen: list[str] = []
+    while page := await keys.children_with_values("/p", after=seen[-1] if seen else "", limit=count):
+        assert sum(len(found.value) for _, found in page) <= 200 * MAX_VALUE_BYTES
+        if cluster.backend.name in ("memory", "sqlite"):
+            assert len(page) == MAX_PAGE_BYTES // MAX_VALUE_BYTES
+        seen += [name for name, _ in page]
+    assert seen == [f"{number:03d}" for number in range(count)]
 
 
 async def test_a_value_over_the_limit_is_refused(cluster: Cluster) -> None:

@@ -10,6 +10,7 @@ from tests.contracts.conftest import Cluster, Watch
 from tests.support.polling import until
 
 from buckram.core.ledgers.metadata import closed, created, ensemble_changed, in_recovery
+from buckram.core.ledgers.metadata_codec import serialise
 from buckram.errors import (
     AlreadyRegistered,
     ClusterNotInitialised,
@@ -173,12 +174,35 @@ async def test_listing_ten_thousand_ledgers(cluster: Cluster) -> None:
     assert await store.list_ledgers(after=ids[-1]) == []
 
 
+async def test_records_are_read_in_pages_and_bad_ones_are_named(cluster: Cluster) -> None:
+    store = await cluster.store()
+    ids = [number * 7 for number in range(300)]
+    for ledger_id in ids:
+        await store.keys.create(store.layout.ledger(ledger_id), serialise(new_ledger(number=b"%d" % ledger_id)))
+    await store.keys.create(store.layout.ledger(9), b"not metadata")
+    await store.keys.create(store.layout.ledger(7).rpartition("/")[0] + "/stray", b"")
+    ids = sorted([*ids, 9])
+    seen: list[tuple[int, Versioned | MalformedRecord]] = []
+    while page := await store.read_ledgers(after=seen[-1][0] if seen else -1, limit=140):
+        assert len(page) <= 140
+        seen += page
+    assert [ledger_id for ledger_id, _ in seen] == ids
+    for ledger_id, found in seen:
+        if ledger_id == 9:
+            assert isinstance(found, MalformedRecord)
+            assert "ledger 9" in str(found)
+        else:
+            assert found == Versioned(new_ledger(number=b"%d" % ledger_id), 0)
+    assert await store.read_ledgers(after=ids[-1]) == []
+
+
 async def test_listing_continues_after_a_page_of_invalid_keys(cluster: Cluster) -> None:
     store = await cluster.store()
     for number in range(5):
         await store.keys.create(store.layout.ledger(7).rpartition("/")[0] + f"/0{number}", b"")
     await store.create_ledger(10**18, new_ledger())
     assert await store.list_ledgers(limit=2) == [10**18]
+    assert [ledger_id for ledger_id, _ in await store.read_ledgers(limit=2)] == [10**18]
 
 
 async def test_a_ledger_watch_fires_for_creation_update_and_deletion(cluster: Cluster) -> None:

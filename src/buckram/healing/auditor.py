@@ -18,7 +18,7 @@ from buckram.client.client import Client
 from buckram.config import HealingConfig
 from buckram.core.backoff import STORE_WATCH, Delays
 from buckram.core.healing.losses import Brake, Losses
-from buckram.core.healing.needs import members_of, needs_of
+from buckram.core.healing.needs import members_of
 from buckram.core.healing.wishes import Countdown, Wish
 from buckram.core.placement.topology import LEVELS
 from buckram.errors import (
@@ -26,14 +26,13 @@ from buckram.errors import (
     ConfigError,
     MalformedRecord,
     MetadataError,
-    NoSuchLedger,
     StoreReplaced,
 )
 from buckram.healing.board import Board
 from buckram.metadata.election import Election
 from buckram.metadata.underreplication import Delay, Underreplication
 from buckram.metadata.wishes import change_wish, read_wishes
-from buckram.types import BookieId, LedgerId
+from buckram.types import BookieId, LedgerId, Versioned
 
 log = logging.getLogger("buckram.healing")
 _PAGE = 1000
@@ -234,31 +233,33 @@ class Auditor:
     async def _walk(self, due: Collection[BookieId]) -> Index:
         """Read every record. One that cannot be read is counted and left; a listing that fails ends the walk (M10)."""
         index, after = Index(), -1
-        while page := await self._store.list_ledgers(after=after, limit=_PAGE):
-            for start in range(0, len(page), _AT_ONCE):
-                part = page[start : start + _AT_ONCE]
-                await asyncio.gather(*(self._look(ledger, due, index) for ledger in part))
-            after = page[-1]
+        while page := await self._store.read_ledgers(after=after, limit=_PAGE):
+            lacking = [one for ledger, found in page if (one := self._look(ledger, found, due, index)) is not None]
+            for start in range(0, len(lacking), _AT_ONCE):
+                part = lacking[start : start + _AT_ONCE]
+                await asyncio.gather(*(self._mark(ledger, names, index) for ledger, names in part))
+            after = page[-1][0]
         self._named = sorted(bookie for bookie, ledgers in index.named.items() if ledgers)
         return index
 
-    async def _look(self, ledger: LedgerId, due: Collection[BookieId], index: Index) -> None:
+    def _look(
+        self, ledger: LedgerId, found: Versioned | MalformedRecord, due: Collection[BookieId], index: Index
+    ) -> tuple[LedgerId, list[BookieId]] | None:
+        """The ledger and those of its bookies that are due; None where there are none."""
         index.ledgers += 1
+        if isinstance(found, MalformedRecord):
+            index.unreadable += 1
+            log.warning("auditor %s: %s", self.name, found)
+            return None
+        members = members_of(found.metadata)
+        index.named.update(members)
+        names = [bookie for bookie in members if bookie in due]
+        return (ledger, names) if names else None
+
+    async def _mark(self, ledger: LedgerId, names: list[BookieId], index: Index) -> None:
+        index.marked += 1
         try:
-            metadata = (await self._store.read_ledger(ledger)).metadata
-        except NoSuchLedger:
-            return
-        except MalformedRecord as error:
+            await self._tree.mark(ledger, names, self._client.services.runtime.clock.wall_us() // 1000)
+        except MalformedRecord as error:  # a mark it is, and workers say why it waits; the others go on
             index.unreadable += 1
             log.warning("auditor %s: %s", self.name, error)
-            return
-        index.named.update(members_of(metadata))
-        needs = needs_of(ledger, metadata, due)
-        if not needs.healthy:
-            names = list(dict.fromkeys(member.bookie for member in needs.missing))
-            index.marked += 1
-            try:
-                await self._tree.mark(ledger, names, self._client.services.runtime.clock.wall_us() // 1000)
-            except MalformedRecord as error:  # a mark it is, and workers say why it waits; the others go on
-                index.unreadable += 1
-                log.warning("auditor %s: %s", self.name, error)

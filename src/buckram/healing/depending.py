@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Collection
 
 from buckram.core.healing.needs import entries_held, members_of
-from buckram.errors import NoSuchLedger
+from buckram.errors import MalformedRecord, NoSuchLedger
 from buckram.seams import MetadataStore
 from buckram.types import BookieId, LedgerId, LedgerMetadata
 
@@ -31,10 +31,12 @@ async def records(
             yield one
         return
     after = -1
-    while page := await store.list_ledgers(after=after, limit=_PAGE):
-        async for one in _read(store, page):
-            yield one
-        after = page[-1]
+    while page := await store.read_ledgers(after=after, limit=_PAGE):
+        for ledger, found in page:
+            if isinstance(found, MalformedRecord):
+                raise found
+            yield ledger, found.metadata
+        after = page[-1][0]
 
 
 async def _read(store: MetadataStore, asked: list[LedgerId]) -> AsyncIterator[tuple[LedgerId, LedgerMetadata]]:

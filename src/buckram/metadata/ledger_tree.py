@@ -60,6 +60,10 @@ class LedgerTree(Protocol):
         """Ascending ids greater than `after`; empty means the end, a failure raises."""
         ...
 
+    async def records(self, after: LedgerId, limit: int) -> list[tuple[LedgerId, KeyValue]]:
+        """The same with what their records hold, in few requests. A page may be shorter than `limit`."""
+        ...
+
     async def removed(self, key: str) -> None:
         """The record at `key` was deleted: tidy up what only it needed."""
         ...
@@ -153,6 +157,15 @@ class FolderTree:
             if found or not names:
                 return found
             name = names[-1]  # a page of foreign names is not the end
+
+    async def records(self, after: LedgerId, limit: int) -> list[tuple[LedgerId, KeyValue]]:
+        name = self._layout.ledger_name(after) if after >= 0 else ""
+        while True:
+            page = await self._keys.children_with_values(self._layout.ledgers, after=name, limit=limit)
+            found = [(ledger, value) for name, value in page if (ledger := self._layout.ledger_id(name)) is not None]
+            if found or not page:
+                return found
+            name = page[-1][0]
 
     async def removed(self, key: str) -> None:
         """The folder stays."""

@@ -23,7 +23,7 @@ from buckram.errors import (
     VersionConflict,
 )
 from buckram.metadata.keys import check_key, check_multi, check_op, check_parent, split
-from buckram.seams import CheckVersion, Create, Delete, Deliver, KeyOp, KeyValue, Notify, SetValue
+from buckram.seams import MAX_PAGE_BYTES, CheckVersion, Create, Delete, Deliver, KeyOp, KeyValue, Notify, SetValue
 
 
 @dataclass(slots=True)
@@ -125,6 +125,20 @@ class MemoryTree:
             names = self._children.get(parent, [])
             start = bisect_right(names, after)
             return names[start : start + limit]
+
+    def children_with_values(
+        self, parent: str, session: int, after: str = "", limit: int = 1000
+    ) -> list[tuple[str, KeyValue]]:
+        above = "" if parent == "/" else parent
+        found: list[tuple[str, KeyValue]] = []
+        size = 0
+        for name in self.children(parent, session, after, limit):
+            node = self._nodes[f"{above}/{name}"]
+            found.append((name, KeyValue(node.value, node.version, node.session == session)))
+            size += len(node.value)
+            if size >= MAX_PAGE_BYTES:
+                break
+        return found
 
     def peek(self, key: str) -> KeyValue | None:
         """The value without a session and without an error; for checkers and tests."""
@@ -301,6 +315,12 @@ class MemoryKeys:
     ) -> list[str]:
         await self._turn()
         return self.tree.children(parent, self.session, after, limit, watch)
+
+    async def children_with_values(
+        self, parent: str, *, after: str = "", limit: int = 1000
+    ) -> list[tuple[str, KeyValue]]:
+        await self._turn()
+        return self.tree.children_with_values(parent, self.session, after, limit)
 
     async def sync(self) -> None:
         """There is one copy, and every read sees it as it is."""

@@ -97,6 +97,12 @@ class SqliteKeys:
         check_parent(parent, limit)
         return await self._call(lambda: self._worker.children(parent, after, limit, watch))
 
+    async def children_with_values(
+        self, parent: str, *, after: str = "", limit: int = 1000
+    ) -> list[tuple[str, KeyValue]]:
+        check_parent(parent, limit)
+        return await self._call(lambda: self._worker.tree.children_with_values(parent, after, limit))
+
     async def sync(self) -> None:
         """Every read is a transaction of its own, which begins with what was committed by then."""
         self._check_usable()

@@ -28,7 +28,7 @@ from buckram.errors import (
 from buckram.metadata import session_lock, sqlite_file
 from buckram.metadata.keys import split
 from buckram.metadata.session_lock import SessionLock
-from buckram.seams import CheckVersion, Create, KeyOp, KeyValue, SetValue
+from buckram.seams import MAX_PAGE_BYTES, CheckVersion, Create, KeyOp, KeyValue, SetValue
 
 TRY_S = 0.1
 """How long one attempt to begin a change waits for other processes. In between there may be reads to do."""
@@ -169,18 +169,31 @@ class SqliteTree:
         with self._translated():
             self.check_file()
             token = self.token(("children", parent))  # first, so that a change in between shows
-            dead = [session for session in self._foreign_sessions() if not self._is_live(session)]
-            marks = ",".join("?" * len(dead))
-            rows = (
-                self._open()
-                .execute(
-                    "SELECT name FROM keys WHERE parent=? AND name>? "
-                    f"AND (session IS NULL OR session NOT IN ({marks})) ORDER BY name LIMIT ?",
-                    (parent, after, *dead, limit),
-                )
-                .fetchall()
-            )
-            return [row[0] for row in rows], token
+            return [row[0] for row in self._rows("name", parent, after, limit)], token
+
+    def children_with_values(self, parent: str, after: str, limit: int) -> list[tuple[str, KeyValue]]:
+        """As of one moment; as many as have MAX_PAGE_BYTES of values."""
+        with self._translated():
+            self.check_file()
+            found: list[tuple[str, KeyValue]] = []
+            size, own = 0, self._session
+            with contextlib.closing(self._rows("name, value, version, session", parent, after, limit)) as rows:
+                for name, value, version, session in rows:
+                    found.append((name, KeyValue(value, version, session is not None and session == own)))
+                    size += len(value)
+                    if size >= MAX_PAGE_BYTES:
+                        break
+            return found
+
+    def _rows(self, columns: str, parent: str, after: str, limit: int) -> sqlite3.Cursor:
+        """Children behind `after` in order, without those of sessions that ended."""
+        dead = [session for session in self._foreign_sessions() if not self._is_live(session)]
+        marks = ",".join("?" * len(dead))
+        return self._open().execute(
+            f"SELECT {columns} FROM keys WHERE parent=? AND name>? "
+            f"AND (session IS NULL OR session NOT IN ({marks})) ORDER BY name LIMIT ?",
+            (parent, after, *dead, limit),
+        )
 
     def lasting(self) -> list[tuple[str, int, bytes]]:
         """Every key that is bound to no session, with version and value, as of one moment."""

@@ -213,10 +213,7 @@ class TreeStore:
             found = await self._keys.get(key, watch)
         except NoSuchKey:
             raise NoSuchLedger(ledger_id) from None
-        try:
-            return Versioned(parse(found.value), found.version)
-        except MalformedRecord as error:
-            raise MalformedRecord(f"ledger {ledger_id}, {key}: {error}; {UNREADABLE}") from None
+        return _parsed(ledger_id, key, found)
 
     async def _key(self, ledger_id: LedgerId) -> str:
         """Where the record is. An id that this store cannot keep is no ledger's: bookies ask for what they are sent."""
@@ -245,6 +242,17 @@ class TreeStore:
 
     async def list_ledgers(self, *, after: LedgerId = -1, limit: int = _PAGE) -> list[LedgerId]:
         return await self.ledgers.page(after, limit)
+
+    async def read_ledgers(
+        self, *, after: LedgerId = -1, limit: int = _PAGE
+    ) -> list[tuple[LedgerId, Versioned | MalformedRecord]]:
+        read: list[tuple[LedgerId, Versioned | MalformedRecord]] = []
+        for ledger_id, found in await self.ledgers.records(after, limit):
+            try:
+                read.append((ledger_id, _parsed(ledger_id, "", found)))
+            except MalformedRecord as error:
+                read.append((ledger_id, error))
+        return read
 
     # Bookies
 
@@ -369,3 +377,11 @@ class TreeStore:
 
     async def close(self) -> None:
         await self._keys.close()
+
+
+def _parsed(ledger_id: LedgerId, key: str, found: KeyValue) -> Versioned:
+    try:
+        return Versioned(parse(found.value), found.version)
+    except MalformedRecord as error:
+        where = f", {key}" if key else ""
+        raise MalformedRecord(f"ledger {ledger_id}{where}: {error}; {UNREADABLE}") from None

@@ -7,6 +7,7 @@ created with; what a legal record is and how it may change is core/ledgers/metad
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -21,6 +22,8 @@ _Enum = TypeVar("_Enum", DigestType, LedgerState)
 HEADER = b"BookieMetadataFormatVersion\t"
 _MAX_VERSION_DIGITS = 9
 _RECOVERY_MARK = -102
+_FRAGMENTS, _SHORT_FRAGMENT = 1024, 512
+"""So many fragments of at most so many bytes are remembered."""
 _DIGESTS = {"HMAC" if digest is DigestType.MAC else digest.name: digest for digest in DigestType}
 _DIGEST_NAMES = {digest: name for name, digest in _DIGESTS.items()}
 _STATES = {state.name: state for state in LedgerState}
@@ -125,10 +128,10 @@ def _parse_3(body: bytes) -> LedgerMetadata:
     ensemble_size = _required(fields.last_int(2), "ensembleSize")
     length = _required(fields.last_int(3), "length")
     state = _state(_required(fields.last_int(5), "state"))
-    fragments = []
-    for segment in map(Fields, fields.all_bytes(6)):
-        first_entry = _required(segment.last_int(2), "firstEntryId")
-        fragments.append(Fragment(first_entry, tuple(text(member) for member in segment.all_bytes(1))))
+    fragments = [
+        (_known_fragment if len(segment) <= _SHORT_FRAGMENT else _fragment_3)(segment)
+        for segment in fields.all_bytes(6)
+    ]
     ack_quorum = fields.last_int(9)
     custom = {}
     for pair in map(Fields, fields.all_bytes(11)):
@@ -144,6 +147,16 @@ def _parse_3(body: bytes) -> LedgerMetadata:
         fields.last_int(12) or 0,
         3,
     )
+
+
+def _fragment_3(segment: bytes) -> Fragment:
+    fields = Fields(segment)
+    first_entry = _required(fields.last_int(2), "firstEntryId")
+    return Fragment(first_entry, tuple(text(member) for member in fields.all_bytes(1)))
+
+
+_known_fragment = lru_cache(maxsize=_FRAGMENTS)(_fragment_3)
+"""Most ledgers have one fragment, and there are few ensembles: whoever reads all records meets the same again."""
 
 
 def _required(value: int | None, name: str) -> int:

@@ -115,6 +115,19 @@ class EtcdKeys:
             self._watches.settle(armed, int(answer["header"]["revision"]))
         return names
 
+    async def children_with_values(
+        self, parent: str, *, after: str = "", limit: int = 1000
+    ) -> list[tuple[str, KeyValue]]:
+        check_parent(parent, limit)
+        wanted = read(self.places.children(parent, after), limit=min(limit, _PAGE))
+        answer = await self._range(wanted, parent)
+        found = [self.places.found(kv) for kv in answer.get("kvs", ())]
+        lease = self.session.lease
+        return [
+            (key.rpartition("/")[2], KeyValue(one.value, one.version, one.lease != 0 and one.lease == lease))
+            for key, one in found
+        ]
+
     async def sync(self) -> None:
         """Every read is answered by a quorum, so it sees what was complete before."""
         self.client.check_usable()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 import re
 
-from buckram.errors import InvalidArgument, WrongCluster
+from buckram.errors import InvalidArgument, MalformedRecord, WrongCluster
 from buckram.metadata.etcd.keys import EtcdKeys
 from buckram.metadata.store import TreeStore
 from buckram.seams import Notify
-from buckram.types import BookieId, BookieSet, LedgerId
+from buckram.types import BookieId, BookieSet, LedgerId, Versioned
 
 _MARGIN_S = 2.0
 """etcd ends a session some time after its time to live."""
@@ -47,6 +47,14 @@ class EtcdStore(TreeStore):
         found = await super().list_ledgers(after=after, limit=limit)
         if not found:
             await self.instance_id()  # a cluster that was removed is no cluster without ledgers
+        return found
+
+    async def read_ledgers(
+        self, *, after: LedgerId = -1, limit: int = 1000
+    ) -> list[tuple[LedgerId, Versioned | MalformedRecord]]:
+        found = await super().read_ledgers(after=after, limit=limit)
+        if not found:
+            await self.instance_id()
         return found
 
     async def bookies(self, watch: Notify | None = None) -> BookieSet:

@@ -14,13 +14,14 @@ from collections.abc import Iterable, Sequence
 from buckram.errors import KeyExists, MetadataUnavailable, NoSuchKey
 from buckram.metadata.keys import check_key, check_multi, check_op, check_parent, split
 from buckram.metadata.zookeeper.session import ZkSession
-from buckram.seams import CheckVersion, Create, Delete, KeyOp, KeyValue, Notify, SetValue
+from buckram.seams import MAX_PAGE_BYTES, CheckVersion, Create, Delete, KeyOp, KeyValue, Notify, SetValue
 
 _LISTING_S = 10.0
 """How long the rest of a listing may be asked for before it is read anew."""
 _MAX_LISTINGS = 8
 _MULTI_TRIES = 20
 _MAX_OWNED = 1000
+_READS_AT_ONCE = 128
 
 
 class ZooKeeperKeys:
@@ -90,6 +91,41 @@ class ZooKeeperKeys:
         if start + limit < len(names):
             self._keep_listing(parent, page[-1], names)
         return page
+
+    async def children_with_values(
+        self, parent: str, *, after: str = "", limit: int = 1000
+    ) -> list[tuple[str, KeyValue]]:
+        """A listing and then a request for each value, many at the same time."""
+        check_parent(parent, limit)
+        above = "" if parent == "/" else parent
+        names = self._rest_of_listing(parent, after) or await self._list(parent, None)
+        found: list[tuple[str, KeyValue]] = []
+        at, size = bisect_right(names, after), 0
+        while at < len(names) and len(found) < limit and size < MAX_PAGE_BYTES:
+            part = names[at : at + min(_READS_AT_ONCE, limit - len(found))]
+            at += len(part)
+            values = await self.get_all([f"{above}/{name}" for name in part])
+            found += [(name, value) for name, value in zip(part, values, strict=True) if value is not None]
+            size += sum(len(value.value) for value in values if value is not None)
+        if found and at < len(names):
+            self._keep_listing(parent, found[-1][0], names)
+        return found
+
+    async def get_all(self, keys: Sequence[str]) -> list[KeyValue | None]:
+        """Each of these keys, all asked for at the same time; None for those that are absent."""
+
+        async def get(key: str) -> KeyValue | None:
+            try:
+                return await self.get(key)
+            except NoSuchKey:
+                return None
+
+        found: list[KeyValue | None] = []
+        for answer in await asyncio.gather(*map(get, keys), return_exceptions=True):
+            if isinstance(answer, BaseException):
+                raise answer
+            found.append(answer)
+        return found
 
     async def multi(self, ops: Sequence[KeyOp]) -> None:
         check_multi(ops)

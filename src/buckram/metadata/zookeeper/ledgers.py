@@ -25,6 +25,7 @@ from buckram.metadata.keys import check_op, split
 from buckram.metadata.ledger_tree import HIGHEST_COUNTED
 from buckram.metadata.used_ids import Intervals, is_used, parse_used, used_key, with_used
 from buckram.metadata.zookeeper.ids import LedgerIds
+from buckram.metadata.zookeeper.keys import ZooKeeperKeys
 from buckram.metadata.zookeeper.layout_file import choose_manager, serialise_layout
 from buckram.metadata.zookeeper.paths import (
     HEALTH_CHECK_SWITCH,
@@ -36,11 +37,12 @@ from buckram.metadata.zookeeper.paths import (
     own_root,
 )
 from buckram.metadata.zookeeper.session import ANY_VERSION, ZkSession
-from buckram.seams import Create, Delete, KeyOp, KeyStore, SetValue
+from buckram.seams import Create, Delete, KeyOp, KeyValue, SetValue
 from buckram.types import LedgerId
 
 _AT_ONCE = 32
 """Folders that are read at the same time."""
+_RECORDS_AT_ONCE = 128
 _MAX_USED = 100
 _TRIES = 64
 _WALK_S = 10.0
@@ -50,7 +52,7 @@ _WALK_S = 10.0
 class ApacheTree:
     """A LedgerTree. `wanted` is the manager that the URI asks for, None to take what is there."""
 
-    def __init__(self, session: ZkSession, root: str, uri: str, wanted: Manager | None, keys: KeyStore) -> None:
+    def __init__(self, session: ZkSession, root: str, uri: str, wanted: Manager | None, keys: ZooKeeperKeys) -> None:
         self._keys = keys
         self._chosen: dict[str, Intervals] = {}
         self._session, self._root, self._uri, self._wanted = session, root, uri, wanted
@@ -275,6 +277,19 @@ class ApacheTree:
         if page and began == self._began and (walk.ready() or not walk.finished):
             self._paused = (page[-1], walk, asyncio.get_running_loop().time())
         return page
+
+    async def records(self, after: LedgerId, limit: int) -> list[tuple[LedgerId, KeyValue]]:
+        while page := await self.page(after, limit):
+            found: list[tuple[LedgerId, KeyValue]] = []
+            for start in range(0, len(page), _RECORDS_AT_ONCE):
+                part = page[start : start + _RECORDS_AT_ONCE]
+                keys = [await self.key(ledger) for ledger in part]
+                values = await self._keys.get_all(keys)
+                found += [(ledger, value) for ledger, value in zip(part, values, strict=True) if value is not None]
+            if found:
+                return found
+            after = page[-1]  # all of them were deleted meanwhile
+        return []
 
     def _forget_walk(self) -> None:
         """The one that pauses, and those that are being read just now when they are to pause."""

@@ -215,6 +215,17 @@ class SimKeys:
         )
         return names
 
+    async def children_with_values(
+        self, parent: str, *, after: str = "", limit: int = 1000
+    ) -> list[tuple[str, KeyValue]]:
+        found: list[tuple[str, KeyValue]] = await self._request(
+            [], lambda: self._server.tree.children_with_values(parent, self.session, after, limit)
+        )
+        above = "" if parent == "/" else parent
+        for name, one in found:
+            self._known[f"{above}/{name}"] = max(one.version, self._known.get(f"{above}/{name}", -1))
+        return found
+
     async def sync(self) -> None:
         await self._request([], lambda: None)
 

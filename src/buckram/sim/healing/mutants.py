@@ -199,8 +199,8 @@ MUTANTS: dict[str, Mutant] = {
             edited(
                 (
                     "buckram.healing.auditor:Auditor._walk",
-                    "await self._store.list_ledgers(after=after, limit=_PAGE)",
-                    "next((p for p in await asyncio.gather(self._store.list_ledgers(after=after, limit=_PAGE), "
+                    "await self._store.read_ledgers(after=after, limit=_PAGE)",
+                    "next((p for p in await asyncio.gather(self._store.read_ledgers(after=after, limit=_PAGE), "
                     "return_exceptions=True) if isinstance(p, list | tuple)), [])",
                 )
             ),
@@ -235,7 +235,7 @@ MUTANTS: dict[str, Mutant] = {
             "a mark that nobody can read ends every audit",
             edited(
                 (
-                    "buckram.healing.auditor:Auditor._look",
+                    "buckram.healing.auditor:Auditor._mark",
                     "except MalformedRecord as error:  # a mark",
                     "except KeyError as error:  # a mark",
                 )

@@ -1,0 +1,224 @@
+"""How fast lost copies are made again: bookies, ledgers, a bookie that is killed, and one autorecovery process.
+
+The ledgers are on three bookies; a fourth, empty one joins before one of the three is killed. Times count from the
+kill (`seconds`) and from the first copied byte (`mb_per_s`, `ledgers_per_s`) to the moment when no mark is left.
+Not here: audits without copies (`audits.py`), the same beside Apache's worker (`healing_java.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.harness import Bench, cluster
+from bench.machine import Watch, memory
+from bench.machines import helpers
+from buckram import connect
+from buckram.client.client import Client
+from buckram.core.healing.needs import members_of
+from buckram.healing.board import Board
+from buckram.metadata.underreplication import Underreplication
+from buckram.metadata.uri import open_store
+from buckram.seams import MetadataStore
+from buckram.types import BookieId
+
+Figures = dict[str, Any]
+GIB = 1024**3
+ENTRY = 1024
+HEAL_GIB = float(os.environ.get("BENCH_HEAL_GIB", "6"))
+LEDGERS = int(os.environ.get("BENCH_HEAL_LEDGERS", "1000"))
+SMALL = int(os.environ.get("BENCH_HEAL_SMALL", "10000"))
+SMALL_ENTRIES = 4
+_WRITERS = 8
+_CHUNK = 2000
+_LOOK_S = 0.02
+_COPY_BYTES = 4 * 1024 * 1024
+_WITHIN_S = 1800.0
+
+
+@dataclass
+class Healer:
+    """A `buckram autorecovery run`."""
+
+    process: subprocess.Popen[bytes]
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def peak_mb(self) -> float:
+        return round(memory(self.pid)["peak"] / 1e6, 1)
+
+
+@dataclass
+class Healed:
+    """What was seen from the kill of a bookie to the last mark, in seconds of one clock."""
+
+    killed: float
+    marked: float = 0.0
+    first_byte: float = 0.0
+    end: float = 0.0
+    bytes: int = 0
+    ledgers: int = 0
+    most_marked: int = field(default=0, repr=False)
+
+    def figures(self) -> Figures:
+        took = max(1e-9, self.end - self.first_byte)
+        return {
+            "seconds": round(self.end - self.killed, 2),
+            "first_copy_s": round(self.first_byte - self.killed, 2),
+            "copied_mb": round(self.bytes / 1e6, 1),
+            "mb_per_s": round(self.bytes / took / 1e6, 1),
+            "copied_ledgers": self.ledgers,
+            "ledgers_per_s": round(self.ledgers / took),
+        }
+
+
+@contextlib.contextmanager
+def healer(uri: str, **settings: object) -> Iterator[Healer]:
+    """One worker process with an auditor; `settings` are those of [healing]. No delay, no rate limit where not said."""
+    given = {"lost_bookie_delay_s": 0, "copy_bytes_per_s": 0, **settings}
+    environment = {**os.environ, **{f"BUCKRAM_HEALING_{name.upper()}": str(value) for name, value in given.items()}}
+    command = [sys.executable, "-m", "buckram", "autorecovery", "run", "--metadata", uri, "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
+    assert process.stdout is not None
+    try:
+        if not process.stdout.readline():
+            raise RuntimeError(f"autorecovery ended with {process.wait()}")
+        yield Healer(process)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+        process.stdout.close()
+
+
+@contextlib.asynccontextmanager
+async def looking(uri: str) -> AsyncIterator[MetadataStore]:
+    store = await open_store(uri)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def fill(uri: str, ledgers: int, entries: int, size: int = ENTRY, ensemble: str = "3/3/2") -> list[int]:
+    """Closed ledgers with so many entries each, a few written at a time; their ids."""
+    payloads = [random.randbytes(size) for _ in range(64)]
+    left, made = iter(range(ledgers)), list[int]()
+
+    async def writer(client: Client) -> None:
+        for _ in left:
+            async with client.create(ensemble=ensemble) as ledger:
+                for start in range(0, entries, _CHUNK):
+                    await ledger.append_many([payloads[n % 64] for n in range(min(_CHUNK, entries - start))])
+            made.append(ledger.ledger_id)
+
+    async with connect(uri) as client:
+        await asyncio.gather(*(writer(client) for _ in range(_WRITERS * (8 if entries < _CHUNK else 1))))
+    return sorted(made)
+
+
+async def until_healed(store: MetadataStore, killed: float, ledgers: int) -> Healed:
+    """Follow the marks and the workers' reports until `ledgers` were marked and none is any more."""
+    tree, board, seen = Underreplication(store.keys, store.root, ""), Board(store), Healed(killed)
+    before = await _copied(board)
+    while time.monotonic() - killed < _WITHIN_S:
+        count, size = await _copied(board)
+        now = time.monotonic()
+        if size > before[1] and not seen.first_byte:
+            seen.first_byte = now
+        seen.ledgers, seen.bytes = count - before[0], size - before[1]
+        left = await _any_mark(tree)
+        if left and not seen.marked:
+            seen.marked = now
+        if not left and seen.ledgers >= ledgers:
+            seen.end = time.monotonic()
+            return seen
+        await asyncio.sleep(_LOOK_S)
+    raise RuntimeError(f"{seen.ledgers} of {ledgers} ledgers were healed in {_WITHIN_S:g} s")
+
+
+async def _copied(board: Board) -> tuple[int, int]:
+    reports = await board.progress()
+    return sum(one.copied_ledgers for one in reports), sum(one.copied_bytes for one in reports)
+
+
+async def _any_mark(tree: Underreplication) -> bool:
+    async for _ in tree.marked():
+        return True
+    return False
+
+
+async def check_copies(store: MetadataStore, ledgers: list[int], dead: BookieId) -> None:
+    """RuntimeError if one of a sample of ledgers still names the bookie."""
+    for ledger in random.sample(ledgers, min(200, len(ledgers))):
+        if dead in members_of((await store.read_ledger(ledger)).metadata):
+            raise RuntimeError(f"ledger {ledger} still names {dead} although no mark is left")
+
+
+async def heal(bench: Bench, ledgers: list[int], number: int = 0) -> Healed:
+    """Kill a bookie and wait until its copies are made again; a worker has to run already."""
+    dead = bench.bookies[number]
+    assert dead.ready is not None
+    async with looking(bench.uri) as store:
+        dead.kill()
+        seen = await until_healed(store, time.monotonic(), len(ledgers))
+        await check_copies(store, ledgers, dead.ready.bookie_id)
+    return seen
+
+
+def plain_copy(source: Path, folder: Path, limit: int) -> float:
+    """Bytes a second of copying up to `limit` bytes of a bookie's files, all on the disk at the end, in their order."""
+    target, copied, began = folder / "plain-copy", 0, time.monotonic()
+    buffer = memoryview(bytearray(_COPY_BYTES))
+    try:
+        with target.open("wb", buffering=0) as out:
+            for path in sorted(source.iterdir()):
+                if not path.is_file() or copied >= limit:
+                    continue
+                with path.open("rb", buffering=0) as into:
+                    while copied < limit and (count := into.readinto(buffer)):
+                        out.write(buffer[:count])
+                        os.fdatasync(out.fileno())
+                        copied += count
+        return copied / (time.monotonic() - began)
+    finally:
+        target.unlink(missing_ok=True)
+
+
+def measure(ledgers: int, entries: int, **options: Any) -> Figures:
+    """One bookie's copies of so many ledgers, made again by one worker; a plain copy of as many bytes beside it."""
+    with cluster(3, **options) as bench:
+        made = asyncio.run(fill(bench.uri, ledgers, entries))
+        bench.add()
+        with healer(bench.uri) as worker:
+            pids = [*bench.pids, worker.pid, *helpers()]
+            with Watch(bench.folder, pids[1:]) as watch:  # not the one that is killed
+                seen = asyncio.run(heal(bench, made))
+            figures = {**seen.figures(), "worker_peak_mb": worker.peak_mb}
+        copied = plain_copy(bench.bookies[1].directory, bench.folder, seen.bytes)
+        return {**figures, "plain_copy_mb_per_s": round(copied / 1e6, 1), "foreign_cpu": watch.foreign_share}
+
+
+def large() -> Figures:
+    return measure(LEDGERS, max(1, int(HEAL_GIB * GIB / LEDGERS / ENTRY)))
+
+
+def small() -> Figures:
+    figures: Figures = {}
+    for store in ("sqlite", "zookeeper"):
+        found = measure(SMALL, SMALL_ENTRIES, metadata=store)
+        figures |= {f"{name}_{store}": value for name, value in found.items() if name != "foreign_cpu"}
+        figures["foreign_cpu"] = max(figures.get("foreign_cpu", 0.0), found["foreign_cpu"])
+    return figures
