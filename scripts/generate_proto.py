@@ -13,7 +13,7 @@ from pathlib import Path
 
 GENERATOR = "grpcio-tools==1.75.1"  # brings protoc 31.1, whose output runs on protobuf 6.31 and later
 SOURCE = Path(__file__).resolve().parent.parent / "src"
-PROTO = SOURCE / "buckram" / "core" / "bookkeeper.proto"
+PROTO = SOURCE / "buckram" / "core" / "wire" / "bookkeeper.proto"
 
 
 def main() -> int:

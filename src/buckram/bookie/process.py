@@ -17,6 +17,7 @@ from buckram.bookie.gc import Collector
 from buckram.bookie.handover import Handover
 from buckram.bookie.http_pages import parse_address
 from buckram.bookie.registration import Registration
+from buckram.bookie.scrub import Scrub
 from buckram.bookie.service.server import BookieServer, Service
 from buckram.bookie.storage import superblock
 from buckram.bookie.storage.position import NO_CLAIM, Claim
@@ -38,6 +39,7 @@ from buckram.core.wire.introduction import (
     Identity,
     Introduction,
 )
+from buckram.core.wire.messages import Trouble
 from buckram.disk.descriptors import Shares
 from buckram.errors import ConfigError, MetadataUnavailable
 from buckram.net.retry import retry
@@ -81,6 +83,7 @@ class Bookie:
         self.info: BookieInfo | None = None
         self.witness: Witness | None = None
         self.wishes: Wishes | None = None
+        self.scrub: Scrub | None = None
         self._cluster = ""
         self._address: BookieAddress | None = None
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
@@ -162,6 +165,9 @@ class Bookie:
         )
         self._scope.spawn(self.collector.run(), "collection")
         self._scope.spawn(self.wishes.run(), "wishes")
+        self.scrub = Scrub(store, self._disk, self._metadata, claimed.bookie_id, self._store_config, self._runtime)
+        self._scope.spawn(self.scrub.run(), "scrub")
+        self._scope.spawn(self.scrub.follow(), "bad records")
         log.info("bookie %s serves at %s", claimed.bookie_id, address)
         return self.info
 
@@ -184,6 +190,14 @@ class Bookie:
     def disk_space(self) -> Space:
         """Return the space of the data directory's device. Raises OSError."""
         return self._disk.space()
+
+    def figures(self) -> dict[str, int]:
+        """Return figures of the disk and of the check of its files, by name."""
+        return {} if self.scrub is None else self.scrub.figures()
+
+    def troubles(self) -> list[Trouble]:
+        """Return what is wrong with this bookie now."""
+        return [] if self.scrub is None else self.scrub.troubles()
 
     def identity(self) -> Identity:
         """Return what this bookie says of itself to clients that introduce themselves, once it serves."""

@@ -115,14 +115,15 @@ def _read(disk: Disk) -> Memory:
         ) from None
 
 
-def write_file(disk: Disk, record: bytes) -> None:
-    """Replace the file atomically: after a crash it is the old one or the new one. Blocking; raises OSError."""
-    if NEW_FILE in disk.names():
-        disk.remove(NEW_FILE)
-    file = disk.open(NEW_FILE, create=True)
+def write_file(disk: Disk, record: bytes, name: str = FILE) -> None:
+    """Replace a file atomically: after a crash it is the old one or the new one. Blocking; raises OSError."""
+    draft = f"{name}.new"
+    if draft in disk.names():
+        disk.remove(draft)
+    file = disk.open(draft, create=True)
     try:
         disk.write_now([Write(file, 0, [record])])
     finally:
         file.close()
-    disk.rename(NEW_FILE, FILE)
+    disk.rename(draft, name)
     disk.sync_names()

@@ -18,6 +18,7 @@ from buckram.cli.output import emit, table
 from buckram.core.entries.entry import Digest
 from buckram.core.wire.availability import EntryList
 from buckram.core.wire.messages import (
+    DISK_STATE,
     FREE_DISK_SPACE,
     LOSS,
     MEMORY_USE,
@@ -120,7 +121,7 @@ def _describe(bookie_id: str, info: BookieInfo | None, state: str, asked: str) -
 @metadata_option
 @json_option
 def show(bookie_id: str, uri: str | None, as_json: bool) -> None:
-    """One bookie: address, state, space on its disk, and who in it holds how much memory.
+    """One bookie: address, state, space and state of its disk, what is wrong, and who in it holds how much memory.
 
     `loss` is 0, or the number of the newest loss of a bookie that may lack acknowledged data: after the ledgers that
     name it were repaired, `buckram bookie clear-limbo --loss` takes it.
@@ -133,13 +134,17 @@ def show(bookie_id: str, uri: str | None, as_json: bool) -> None:
     if as_json:
         emit(found)
         return
-    memory = found.pop("memory")
+    memory, disk, troubles = found.pop("memory"), found.pop("disk"), found.pop("troubles")
     if found["state"] == "down":
         print(f"bookie {bookie_id} is down: the cluster knows its cookie, and it is not registered")
         print("  start it again; if it is gone for good, `buckram cluster check` says what to do")
         return
     for key, value in found.items():
-        print(f"{key:>12}  {'' if value is None else value}")
+        print(f"{key:>20}  {'' if value is None else value}")
+    for name, figure in disk.items():
+        print(f"{name:>20}  {figure}")
+    for trouble in troubles:
+        print(f"{trouble['what']}: {trouble['why']}\n  {trouble['do']}")
     if memory:
         print()
         rows = [[name, _megabytes(use["bytes"]), _megabytes(use["limit_bytes"])] for name, use in memory.items()]
@@ -155,9 +160,10 @@ async def _show(uri: str | None, bookie_id: str) -> dict[str, Any]:
     if row is None:
         raise NoSuchBookie(bookie_id)
     if row["state"] == "down":
-        return {**row, "total_bytes": None, "free_bytes": None, "loss": None, "memory": {}}
+        nothing = {"total_bytes": None, "free_bytes": None, "loss": None, "memory": {}, "disk": {}, "troubles": []}
+        return {**row, **nothing}
     async with connected(uri) as client:
-        everything = GetBookieInfo(TOTAL_DISK_CAPACITY | FREE_DISK_SPACE | MEMORY_USE | LOSS)
+        everything = GetBookieInfo(TOTAL_DISK_CAPACITY | FREE_DISK_SPACE | MEMORY_USE | LOSS | DISK_STATE)
         reply = await client.services.pool.call(bookie_id, everything)
     space = reply if isinstance(reply, BookieInfoReply) and reply.code is Code.OK else None
     return {
@@ -166,6 +172,8 @@ async def _show(uri: str | None, bookie_id: str) -> dict[str, Any]:
         "free_bytes": space.free_bytes if space is not None else None,
         "loss": space.loss if space is not None else None,
         "memory": {u.name: {"bytes": u.bytes, "limit_bytes": u.limit} for u in (space.memory if space else ())},
+        "disk": dict(space.figures) if space else {},
+        "troubles": [{"what": t.what, "why": t.why, "do": t.action} for t in (space.troubles if space else ())],
     }
 
 

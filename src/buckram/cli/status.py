@@ -13,7 +13,14 @@ from buckram.cli import values
 from buckram.cli.exits import Exit
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import counted, emit, table
-from buckram.core.wire.messages import FREE_DISK_SPACE, TOTAL_DISK_CAPACITY, BookieInfoReply, GetBookieInfo
+from buckram.core.wire.messages import (
+    DISK_STATE,
+    FREE_DISK_SPACE,
+    TOTAL_DISK_CAPACITY,
+    BookieInfoReply,
+    GetBookieInfo,
+    Trouble,
+)
 from buckram.errors import BuckramError, Code
 from buckram.types import BookieSet
 
@@ -44,6 +51,8 @@ class BookieState:
     state: str
     free_bytes: int | None = None
     total_bytes: int | None = None
+    troubles: tuple[Trouble, ...] = ()
+    """What is wrong with its disk or its files, as it says itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +116,14 @@ async def _bookie(client: Client, bookie: str, registered: BookieSet) -> BookieS
     if state == "down":
         return BookieState(bookie, state)
     try:
-        reply = await client.services.pool.call(bookie, GetBookieInfo(TOTAL_DISK_CAPACITY | FREE_DISK_SPACE))
+        reply = await client.services.pool.call(
+            bookie, GetBookieInfo(TOTAL_DISK_CAPACITY | FREE_DISK_SPACE | DISK_STATE)
+        )
     except BuckramError:
         return BookieState(bookie, "silent")
     if not isinstance(reply, BookieInfoReply) or reply.code is not Code.OK:
         return BookieState(bookie, state)
-    return BookieState(bookie, state, reply.free_bytes, reply.total_bytes)
+    return BookieState(bookie, state, reply.free_bytes, reply.total_bytes, tuple(reply.troubles))
 
 
 def _problems(bookies: list[BookieState], found: Overview) -> list[Problem]:
@@ -131,6 +142,7 @@ def _problems(bookies: list[BookieState], found: Overview) -> list[Problem]:
             problems.append(Problem("bookie", one.id, "it is down: it has a cookie and is not registered", do))
         elif one.state == "silent":
             problems.append(Problem("bookie", one.id, "it is registered and does not answer", "see its log"))
+        problems += [Problem(trouble.what, one.id, trouble.why, trouble.action) for trouble in one.troubles]
     if found.queue and not found.auditor and not found.workers:
         problems.append(Problem("autorecovery", "cluster", "nobody runs it", "buckram autorecovery run"))
     for ledger in found.queue:

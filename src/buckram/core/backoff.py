@@ -64,6 +64,8 @@ REGISTRATION = Backoff(0.05, 2.0)
 """A bookie's registration; all bookies register at once when the store comes back, so callers add a random factor."""
 ADMISSION = Backoff(0.02, 1.0)
 """A bookie's look at the metadata of a ledger that it has never seen, while an add waits."""
+SCRUB = Backoff(1.0, 60.0)
+"""A bookie's check of its own files that lacks descriptors or the metadata store; nobody waits for it."""
 BUSY_BOOKIE = Backoff(0.1, 1.0)
 """An audit's next request to a bookie that may only be busy."""
 LAGGING_MEMBER = Backoff(1.0, 60.0)

@@ -7,6 +7,7 @@ Not here: adds (`bookie/service/adds.py`) and reads (`bookie/service/reads.py`).
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from functools import partial
 from struct import Struct
 from typing import Protocol
@@ -25,6 +26,7 @@ from buckram.core.wire import availability
 from buckram.core.wire.context import ReplyContext
 from buckram.core.wire.introduction import Identity, Introduction, identity_mismatch
 from buckram.core.wire.messages import (
+    DISK_STATE,
     FREE_DISK_SPACE,
     LOSS,
     MEMORY_USE,
@@ -42,6 +44,7 @@ from buckram.core.wire.messages import (
     ReadLac,
     ReadLacReply,
     Request,
+    Trouble,
     WriteLac,
     WriteLacReply,
 )
@@ -60,6 +63,14 @@ class ServedBookie(Protocol):
 
     def disk_space(self) -> Space:
         """Return the space of the data directory's device. Raises OSError."""
+        ...
+
+    def figures(self) -> Mapping[str, int]:
+        """Return figures of the disk and of the check of its files, by name."""
+        ...
+
+    def troubles(self) -> Sequence[Trouble]:
+        """Return what is wrong with this bookie now."""
         ...
 
     def identity(self) -> Identity:
@@ -270,7 +281,10 @@ class Dispatcher:
         loss = None
         if request.requested & LOSS:
             loss = self._store.loss if self._store.limbo else 0
-        session.reply(context, BookieInfoReply(Code.OK, total, free, memory, loss))
+        found: tuple[Mapping[str, int], Sequence[Trouble]] = {}, ()
+        if request.requested & DISK_STATE:
+            found = self._bookie.figures(), self._bookie.troubles()
+        session.reply(context, BookieInfoReply(Code.OK, total, free, memory, loss, figures=found[0], troubles=found[1]))
 
     def _memory(self) -> list[MemoryUse]:
         budget = self._budget

@@ -56,7 +56,10 @@ class Fetch:
 
     def deliver(self, results: list[Outcome], data: bytes, at: int) -> None:
         """Put the outcomes into `results`; the runs' bytes are data[at:]."""
-        results[self.result_at : self.result_at + self.count] = self.take(data, at)
+        outcomes, bad = self.take(data, at), self.segment.bad
+        if bad is not None:
+            outcomes = bad.masked(outcomes, self.ledger, self.entry)
+        results[self.result_at : self.result_at + self.count] = outcomes
 
     def take(self, data: bytes, at: int) -> Sequence[Outcome]:
         """Return the outcomes from the runs' bytes at data[at:]."""
@@ -93,6 +96,9 @@ class FrameFetch(Fetch):
 
     def deliver(self, results: list[Outcome], data: bytes, at: int) -> None:
         first, _, skip, _, length = self.place
+        bad = self.segment.bad
+        if bad is not None and bad.meets(self.ledger, self.entry, self.count):
+            return
         try:
             start, end = run_extent(
                 data, at, min(len(data), at + length), skip + self.entry - first, self.ledger, self.entry, self.count

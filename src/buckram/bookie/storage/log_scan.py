@@ -47,8 +47,11 @@ class Scanned:
     digest: int = 1
 
 
-class _Window:
-    """A sliding view of the file; unreadable pieces read as zeros and are remembered."""
+class BlockWindow:
+    """A sliding view of a file of blocks; unreadable pieces read as zeros and are remembered.
+
+    Every method blocks, and raises OSError if the file cannot be read just now.
+    """
 
     def __init__(self, file: File) -> None:
         self._file, self.size = file, file.size()
@@ -115,7 +118,7 @@ def scan_segment(file: File, segment: int, salt: int, ask: int = 0) -> Scanned:
 
     `ask`: the offset where the block ends whose checksum is wanted. Raises OSError if the file cannot be read just now.
     """
-    window = _Window(file)
+    window = BlockWindow(file)
     result = Scanned(SegmentIndex())
     offset = 0
     while True:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TypeAlias, TypeVar, cast
 
+from buckram.bookie.storage.bad_entries import Span, union, without
 from buckram.bookie.storage.commit import GroupCommit
 from buckram.bookie.storage.errors import StoreError, unless_harmless
 from buckram.bookie.storage.fetching import Fetch, Fetcher, FrameFetch
@@ -143,23 +144,26 @@ class Lookup:
         return found
 
     def entries(self, record: LedgerRecord) -> list[tuple[EntryId, int]]:
-        """Return (first, count) of all entries here, ascending and disjoint. Raises StoreError for a bad index."""
-        spans: list[tuple[EntryId, EntryId]] = []
-        for segment, _ in self._holders(record):
+        """Return (first, count) of all entries here, ascending and disjoint. Raises StoreError for a bad index.
+
+        An entry whose newest copy is known to be bad is not here, whatever there is of it in older files.
+        """
+        held: list[Span] = []
+        hidden: list[Span] = []
+        for segment, _ in self._holders(record):  # newest first
             try:
                 places = list(segment.places(record.ledger_id, record.epoch))
             except (CorruptBytes, OSError) as error:
                 places = list(self._again(segment, error).places(record.ledger_id, record.epoch))
-            spans.extend((place[0], place[0] + place[1]) for place in places)
-        spans.sort()
-        merged: list[tuple[EntryId, int]] = []
-        for first, end in spans:
-            if merged and first <= merged[-1][0] + merged[-1][1]:
-                begin, count = merged[-1]
-                merged[-1] = (begin, max(count, end - begin))
-            else:
-                merged.append((first, end - first))
-        return merged
+            spans: Iterable[Span] = [(place[0], place[0] + place[1]) for place in places]
+            bad = () if segment.bad is None else segment.bad.of(record.ledger_id)
+            if hidden:
+                spans = without(spans, hidden)
+            if bad:
+                hidden = union([*hidden, *without(bad, union(held))])
+                spans = without(spans, hidden)
+            held.extend(spans)
+        return [(first, end - first) for first, end in union(held)]
 
     # -- reading
 
@@ -297,7 +301,8 @@ class Lookup:
                 taken = min(stop, start + held, end) - entry
                 if taken <= 0:
                     break
-                if offset + length > durable:
+                bad = segment.bad
+                if offset + length > durable or (bad is not None and bad.meets(ledger, entry, taken)):
                     return found
                 extent = Extent(segment.name, offset, length, skip + entry - start, entry, taken)
                 joined = extended(found[-1], extent, CHUNK_BYTES) if whole else None

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Protocol
 
+from buckram.bookie.storage.bad_entries import BadEntries
 from buckram.bookie.storage.index import Place, SegmentIndex, last_at_or_below, narrowed
 from buckram.bookie.storage.open_files import OpenFiles
 from buckram.bookie.storage.page_cache import PageCache
@@ -255,10 +256,12 @@ class Segment:
     `log_end` is where its blocks end. The file has been written up to `zeroed_to` and is at least `made` bytes long. No
     block ends beyond `limit`; once blocks pass `grows_at`, the file should be made longer. `damage` identifies the
     loss of its blocks that was counted; 0 for none. `dead_bytes` is an estimate that compaction checks. `readers`
-    counts reads under way: the file of a segment that left the list is reused only when there are none.
+    counts reads under way: the file of a segment that left the list is reused only when there are none. `bad`: entries
+    of it that are known to be bad; None for none.
     """
 
     __slots__ = (
+        "bad",
         "base",
         "damage",
         "dead_bytes",
@@ -283,6 +286,7 @@ class Segment:
         self.index: SegmentIndex | None = None
         self.footer: Footer | None = None
         self.base: int | None = None
+        self.bad: BadEntries | None = None
         self.limit = self.grows_at = NO_LIMIT
         self.log_end = self.zeroed_to = self.dead_bytes = self.made = self.damage = self.readers = self.runs = 0
 

@@ -25,6 +25,7 @@ from buckram.bookie.storage.position import Claim, Position
 from buckram.bookie.storage.store_ledgers import LedgerStates
 from buckram.bookie.storage.store_state import StoreState
 from buckram.bookie.storage.tail_ring import TailRing
+from buckram.bookie.storage.verifying import Verifying
 from buckram.config import StoreConfig
 from buckram.core.storage.ledger_state import STATE_FRAME_SIZE
 from buckram.core.wire.messages import MemoryUse
@@ -71,6 +72,8 @@ class Store(LedgerStates):
             state,
             self._maintenance,
         )
+        self.verifying = Verifying(state, self._maintenance)
+        """Checks sealed log files, and knows which entries in them are bad."""
 
     @classmethod
     def open(

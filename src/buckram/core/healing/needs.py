@@ -6,7 +6,7 @@ counts as gone (`core/healing/losses`).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from buckram.core.ledgers.metadata import fragment_end
@@ -108,6 +108,19 @@ def entries_held(metadata: LedgerMetadata, bookie: BookieId) -> int:
         if member.last is not None
         for low, high in quorum.held_ranges(member.position, member.first, member.last)
     )
+
+
+def places_of(metadata: LedgerMetadata, bookie: BookieId, up_to: EntryId) -> Iterator[tuple[EntryId, EntryId]]:
+    """The entries up to `up_to` that the record places on a bookie: (first, last), ascending.
+
+    Of a fragment that can still grow these are the ones that its writer may have sent there.
+    """
+    quorum = Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+    for index, fragment in enumerate(metadata.fragments):
+        if bookie in fragment.ensemble:
+            end = fragment_end(metadata, index)
+            last = up_to if end is None else min(end, up_to)
+            yield from quorum.held_ranges(fragment.ensemble.index(bookie), fragment.first_entry, last)
 
 
 def members_of(metadata: LedgerMetadata) -> list[BookieId]:

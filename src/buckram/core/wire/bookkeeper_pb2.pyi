@@ -311,7 +311,7 @@ class ReadLacResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., lacBody: _Optional[bytes] = ..., lastEntryBody: _Optional[bytes] = ...) -> None: ...
 
 class GetBookieInfoResponse(_message.Message):
-    __slots__ = ("status", "totalDiskCapacity", "freeDiskSpace", "memory", "cluster", "bookie", "incarnation", "epoch", "wallUs", "features", "highestLedger", "loss")
+    __slots__ = ("status", "totalDiskCapacity", "freeDiskSpace", "memory", "cluster", "bookie", "incarnation", "epoch", "wallUs", "features", "highestLedger", "loss", "figures", "troubles")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     TOTALDISKCAPACITY_FIELD_NUMBER: _ClassVar[int]
     FREEDISKSPACE_FIELD_NUMBER: _ClassVar[int]
@@ -324,6 +324,8 @@ class GetBookieInfoResponse(_message.Message):
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     HIGHESTLEDGER_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
+    FIGURES_FIELD_NUMBER: _ClassVar[int]
+    TROUBLES_FIELD_NUMBER: _ClassVar[int]
     status: StatusCode
     totalDiskCapacity: int
     freeDiskSpace: int
@@ -336,7 +338,27 @@ class GetBookieInfoResponse(_message.Message):
     features: int
     highestLedger: int
     loss: int
-    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., totalDiskCapacity: _Optional[int] = ..., freeDiskSpace: _Optional[int] = ..., memory: _Optional[_Iterable[_Union[MemoryUse, _Mapping]]] = ..., cluster: _Optional[bytes] = ..., bookie: _Optional[bytes] = ..., incarnation: _Optional[bytes] = ..., epoch: _Optional[int] = ..., wallUs: _Optional[int] = ..., features: _Optional[int] = ..., highestLedger: _Optional[int] = ..., loss: _Optional[int] = ...) -> None: ...
+    figures: _containers.RepeatedCompositeFieldContainer[Figure]
+    troubles: _containers.RepeatedCompositeFieldContainer[Trouble]
+    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., totalDiskCapacity: _Optional[int] = ..., freeDiskSpace: _Optional[int] = ..., memory: _Optional[_Iterable[_Union[MemoryUse, _Mapping]]] = ..., cluster: _Optional[bytes] = ..., bookie: _Optional[bytes] = ..., incarnation: _Optional[bytes] = ..., epoch: _Optional[int] = ..., wallUs: _Optional[int] = ..., features: _Optional[int] = ..., highestLedger: _Optional[int] = ..., loss: _Optional[int] = ..., figures: _Optional[_Iterable[_Union[Figure, _Mapping]]] = ..., troubles: _Optional[_Iterable[_Union[Trouble, _Mapping]]] = ...) -> None: ...
+
+class Figure(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: int
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+
+class Trouble(_message.Message):
+    __slots__ = ("what", "why", "action")
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    what: str
+    why: str
+    action: str
+    def __init__(self, what: _Optional[str] = ..., why: _Optional[str] = ..., action: _Optional[str] = ...) -> None: ...
 
 class MemoryUse(_message.Message):
     __slots__ = ("name", "bytes", "limit")

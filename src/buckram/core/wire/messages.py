@@ -8,8 +8,8 @@ Not here: bytes (`core/wire/v2.py`, `core/wire/v3.py`), the format of entries (`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from buckram.core.wire.introduction import Identity, Introduction
@@ -23,7 +23,8 @@ TOTAL_DISK_CAPACITY = 1
 FREE_DISK_SPACE = 2
 MEMORY_USE = 0x100
 LOSS = 0x200
-"""A flag of our own; Apache's bookies ignore it and leave the value out of the answer."""
+DISK_STATE = 0x400
+"""Flags of our own; Apache's bookies ignore them and leave the values out of the answer."""
 
 
 class MemoryUse(NamedTuple):
@@ -32,6 +33,14 @@ class MemoryUse(NamedTuple):
     name: str
     bytes: int
     limit: int | None = None
+
+
+class Trouble(NamedTuple):
+    """Something that is wrong with a bookie: what, why, and what an operator can do, which may be nothing."""
+
+    what: str
+    why: str
+    action: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +243,9 @@ class BookieInfoReply:
     loss: int | None = None
     """The number of the newest loss of a bookie in limbo, 0 without limbo, None if the answer does not have it."""
     identity: Identity | None = None
+    figures: Mapping[str, int] = field(default_factory=dict)
+    """Of its disk and the check of its files, by name; the unit is in the name."""
+    troubles: Sequence[Trouble] = ()
 
 
 @dataclass(frozen=True, slots=True)

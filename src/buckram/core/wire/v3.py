@@ -51,6 +51,7 @@ from buckram.core.wire.messages import (
     Request,
     StartTls,
     StartTlsReply,
+    Trouble,
     WriteLac,
     WriteLacReply,
 )
@@ -269,6 +270,10 @@ def encode_reply(context: ReplyContext, reply: Reply) -> bytes:
             body.memory.add(name=name, bytes=size, limit=limit)
         if reply.loss is not None:
             body.loss = reply.loss
+        for name, value in reply.figures.items():
+            body.figures.add(name=name, value=value)
+        for trouble in reply.troubles:
+            body.troubles.add(what=trouble.what, why=trouble.why, action=trouble.action)
         if reply.identity is not None:
             who = reply.identity
             body.cluster, body.bookie = who.cluster.encode(), who.bookie_id.encode()
@@ -331,7 +336,9 @@ def _reply_of(operation: int, code: Code, body: Any) -> Reply:
         free = body.freeDiskSpace if body.HasField("freeDiskSpace") else None
         memory = tuple(MemoryUse(u.name, u.bytes, u.limit if u.HasField("limit") else None) for u in body.memory)
         loss = body.loss if body.HasField("loss") else None
-        return BookieInfoReply(code, total, free, memory, loss, _identity(body))
+        figures = {one.name: one.value for one in body.figures}
+        troubles = tuple(Trouble(one.what, one.why, one.action) for one in body.troubles)
+        return BookieInfoReply(code, total, free, memory, loss, _identity(body), figures, troubles)
     if operation == OP_LIST_ENTRIES:
         birth = body.birth if len(body.birth) == BIRTH_SIZE else b""
         return ListEntriesReply(code, body.ledgerId, body.availabilityOfEntriesOfLedger, birth)
