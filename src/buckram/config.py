@@ -66,6 +66,10 @@ class StoreConfig:
     writable_again_bytes: int = _key(768 * MIB, "free space from which a read-only bookie accepts writes again")
     compaction_threshold: float = _key(0.5, "a sealed file with a smaller share of live bytes is rewritten", most=1)
     compaction_bytes_per_s: int = _key(64 * MIB, "rewriting speed limit", least=64 * KIB)
+    slow_sync_ms: float = _key(
+        50.0,
+        "a disk whose syncs take less is never called slow, however fast it used to be or others are; 0: none ever is",
+    )
     scrub_bytes_per_s: int = _key(
         4 * MIB, "how fast a bookie checks its own sealed files for damage; 0: it does not", most=16 * 1024 * MIB
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.healing.test_lost_bookie import healing, tree, until
 
-from buckram.bookie import scrub
+from buckram.bookie import marks, scrub
 from buckram.bookie.process import Bookie
 from buckram.client.client import Client
 from buckram.client.maintain.entry_lists import lists_all
@@ -36,7 +36,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(in_process, "STORE", config)
     monkeypatch.setattr(scrub, "LOOK_S", 0.3)
-    monkeypatch.setattr(scrub, "REMARK_S", 1.0)
+    monkeypatch.setattr(marks, "REMARK_S", 1.0)
 
 
 def bookie_of(c: Cluster, number: int) -> Bookie:

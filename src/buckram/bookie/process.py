@@ -13,9 +13,12 @@ from typing import TypeVar
 
 from buckram.bookie import cookie, registration
 from buckram.bookie.brake import Brake
+from buckram.bookie.disk_watch import DiskWatch
 from buckram.bookie.gc import Collector
 from buckram.bookie.handover import Handover
 from buckram.bookie.http_pages import parse_address
+from buckram.bookie.limbo_end import LimboEnd
+from buckram.bookie.marks import Marks
 from buckram.bookie.registration import Registration
 from buckram.bookie.scrub import Scrub
 from buckram.bookie.service.server import BookieServer, Service
@@ -84,6 +87,8 @@ class Bookie:
         self.witness: Witness | None = None
         self.wishes: Wishes | None = None
         self.scrub: Scrub | None = None
+        self.limbo_end: LimboEnd | None = None
+        self.disk_watch: DiskWatch | None = None
         self._cluster = ""
         self._address: BookieAddress | None = None
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
@@ -168,6 +173,18 @@ class Bookie:
         self.scrub = Scrub(store, self._disk, self._metadata, claimed.bookie_id, self._store_config, self._runtime)
         self._scope.spawn(self.scrub.run(), "scrub")
         self._scope.spawn(self.scrub.follow(), "bad records")
+        marks = Marks(self._metadata, claimed.bookie_id, self._runtime.clock)
+        self.limbo_end = LimboEnd(store, self._metadata, claimed.bookie_id, witness, marks, self._runtime.rng)
+        self._scope.spawn(self.limbo_end.run(), "limbo")
+        self.disk_watch = DiskWatch(
+            store,
+            self._disk,
+            self._metadata,
+            claimed.bookie_id,
+            self._store_config.slow_sync_ms,
+            self._runtime.stats,
+        )
+        self._scope.spawn(self.disk_watch.run(), "disk")
         log.info("bookie %s serves at %s", claimed.bookie_id, address)
         return self.info
 
@@ -193,11 +210,13 @@ class Bookie:
 
     def figures(self) -> dict[str, int]:
         """Return figures of the disk and of the check of its files, by name."""
-        return {} if self.scrub is None else self.scrub.figures()
+        watching = [one for one in (self.disk_watch, self.scrub) if one is not None]
+        return {name: value for one in watching for name, value in one.figures().items()}
 
     def troubles(self) -> list[Trouble]:
         """Return what is wrong with this bookie now."""
-        return [] if self.scrub is None else self.scrub.troubles()
+        watching = [one for one in (self.limbo_end, self.scrub, self.disk_watch) if one is not None]
+        return [trouble for one in watching for trouble in one.troubles()]
 
     def identity(self) -> Identity:
         """Return what this bookie says of itself to clients that introduce themselves, once it serves."""

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 
+from buckram.bookie.marks import Marks
 from buckram.bookie.service.births import is_other
 from buckram.bookie.storage.bad_entries import Span, union, without
 from buckram.bookie.storage.errors import StoreError
@@ -27,7 +28,6 @@ from buckram.core.healing.needs import places_of
 from buckram.core.ledgers.metadata import birth_of
 from buckram.core.wire.messages import Trouble
 from buckram.errors import MalformedRecord, MetadataError, NoSuchLedger
-from buckram.metadata.underreplication import Underreplication
 from buckram.net.pace import Pace
 from buckram.seams import Disk, MetadataStore, Runtime
 from buckram.types import BookieId, DigestType, LedgerId, LedgerMetadata
@@ -37,8 +37,6 @@ FILE = "scrub"
 """Where the check goes on after a restart: a line of JSON."""
 LOOK_S = 10.0
 """So often it is seen whether bad entries are healed."""
-REMARK_S = 600.0
-"""A ledger that is still not healed is marked again: a worker that does not check digests may take a mark back."""
 _SAVE_S = 60.0
 _SAVE_BYTES = 64 << 20
 _READ_ENTRIES, _READ_BYTES = 500, 1 << 20
@@ -60,9 +58,8 @@ class Scrub:
         self._store, self._disk, self._metadata, self._bookie_id = store, disk, metadata, bookie_id
         self._rate, self._interval_s = config.scrub_bytes_per_s, config.scrub_interval_s
         self._clock, self._rng = runtime.clock, runtime.rng
-        self._tree = Underreplication(metadata.keys, metadata.root, bookie_id)
+        self._marks = Marks(metadata, bookie_id, runtime.clock)
         self._found = asyncio.Event()
-        self._marked_at: dict[LedgerId, float] = {}
         self._at = Position(0, 0)
         self._clean_from = -1
         """The number of the file that was good so far, from its begin on; -1: none."""
@@ -244,25 +241,16 @@ class Scrub:
             self._found.clear()
             if not self._store.verifying.bad_entries:
                 self._bad_gauge.set(0)
-                self._marked_at.clear()
+                self._marks.keep(())
                 continue
             try:
                 await self._store.verifying.forget_healed()
-                await self._mark()
+                bad = self._store.verifying.bad()
+                self._marks.keep(bad)
+                await self._marks.mark(bad)
             except (StoreError, OSError, MetadataError) as error:
                 log.warning("bookie %s: bad records are not looked after now: %s", self._bookie_id, error)
             self._bad_gauge.set(self._store.verifying.bad_entries)
-
-    async def _mark(self) -> None:
-        now = asyncio.get_running_loop().time()
-        bad = self._store.verifying.bad()
-        self._marked_at = {ledger: at for ledger, at in self._marked_at.items() if ledger in bad}
-        due = [ledger for ledger in bad if now - self._marked_at.get(ledger, -REMARK_S) >= REMARK_S]
-        if due:
-            await self._tree.prepare()
-        for ledger in due:
-            await self._tree.mark(ledger, [self._bookie_id], self._clock.wall_us() // 1000)
-            self._marked_at[ledger] = now
 
     # -- the note of where it is --------------------------------------------------------------------------
 

@@ -66,6 +66,8 @@ ADMISSION = Backoff(0.02, 1.0)
 """A bookie's look at the metadata of a ledger that it has never seen, while an add waits."""
 SCRUB = Backoff(1.0, 60.0)
 """A bookie's check of its own files that lacks descriptors or the metadata store; nobody waits for it."""
+LIMBO = Backoff(5.0, 300.0)
+"""A bookie's look whether its ledgers are complete again after a loss: others copy meanwhile, and each look costs."""
 BUSY_BOOKIE = Backoff(0.1, 1.0)
 """An audit's next request to a bookie that may only be busy."""
 LAGGING_MEMBER = Backoff(1.0, 60.0)

@@ -1,8 +1,9 @@
-"""FaultyDisk: a LocalDisk that fails on demand: no space, a write or a sync that fails, bytes that are read changed.
+"""FaultyDisk: a LocalDisk that fails on demand: no space, a write or a sync that fails or takes long, changed bytes.
 
 For tests of whole processes. What is to fail stands in a small JSON file, which is looked at before each operation:
-{"number": 3, "full": true, "writes": 1, "syncs": 0, "reads": 0}. The counts say how many of the next operations fail;
-they count anew when `number` is another. What is on the device stays as it is: only answers are changed.
+{"number": 3, "full": true, "writes": 1, "syncs": 0, "reads": 0, "slow_ms": 0}. The counts say how many of the next
+operations fail; they count anew when `number` is another. While `slow_ms` is set each sync takes so much longer. What
+is on the device stays as it is: only answers are changed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import errno
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -29,6 +31,7 @@ class DiskFaults(NamedTuple):
     writes: int = 0
     syncs: int = 0
     reads: int = 0
+    slow_ms: int = 0
 
     def save(self, path: Path) -> None:
         """Replace the file in one step, so that no disk reads half of it."""
@@ -69,7 +72,7 @@ class FaultyDisk(LocalDisk):
             if left[what] <= 0:
                 return False
             left[what] -= 1
-            self._faults = DiskFaults(faults.number, faults.full, **left)
+            self._faults = faults._replace(**left)
             return True
 
     def _is_full(self) -> bool:
@@ -103,6 +106,10 @@ class FaultyDisk(LocalDisk):
         super()._lay_down(file, offset, buffers)
 
     def _sync(self, writes: Sequence[Write]) -> None:
+        with self._lock:
+            slow_ms = self._now().slow_ms
+        if slow_ms:
+            time.sleep(slow_ms / 1000)
         if writes and self._fails("syncs"):
             raise _sync_failed(OSError(errno.EIO, os.strerror(errno.EIO)), self.path / writes[0].file.name)
         super()._sync(writes)

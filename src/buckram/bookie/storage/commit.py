@@ -14,7 +14,15 @@ from collections import deque
 
 from buckram.bookie.storage.block_assembly import BlockAssembly
 from buckram.bookie.storage.errors import StoreError
-from buckram.bookie.storage.group import CommitEvents, CommitStats, DurableCallback, Group, GrowthNeed, copy_of
+from buckram.bookie.storage.group import (
+    CommitEvents,
+    CommitStats,
+    DurableCallback,
+    Group,
+    GrowthNeed,
+    Syncs,
+    copy_of,
+)
 from buckram.bookie.storage.segments import Segment
 from buckram.bookie.storage.tail_page import TailPage
 from buckram.bookie.storage.tail_ring import TailRing
@@ -65,6 +73,7 @@ class GroupCommit:
         self._closed: deque[Group] = deque()
         self._closed_bytes = 0
         self._in_flight: Group | None = None
+        self._began = 0.0
         self._retry: asyncio.TimerHandle | None = None
         self._idle: asyncio.TimerHandle | None = None
         self.page: TailPage | None = None
@@ -174,6 +183,18 @@ class GroupCommit:
         """Inserted but not yet handed to the disk."""
         return self._closed_bytes + (0 if self._open is None else self._pos - self._open.start)
 
+    @property
+    def syncs(self) -> Syncs:
+        """What syncs took so far."""
+        return Syncs(self._stats.count, self._stats.taken_s)
+
+    @property
+    def sync_under_way_s(self) -> float:
+        """For how long the sync that is under way has been; 0.0 while there is none, or it waits for space."""
+        if self._in_flight is None or self._retry is not None or self._loop is None:
+            return 0.0
+        return self._loop.time() - self._began
+
     def after_durable(self, done: DurableCallback) -> None:
         """Call `done` once everything inserted so far is durable; at once if it is."""
         if self.failed is not None:
@@ -238,13 +259,13 @@ class GroupCommit:
         self._retry = None
         loop = self._loop
         assert loop is not None
-        began = loop.time()
+        began = self._began = loop.time()
 
         def done(error: OSError | None) -> None:
             if error is None:
                 self.full = False
                 self._synced_at = now = loop.time()
-                self._stats.seconds.observe(now - began)
+                self._stats.took(now - began)
                 self._written(group)
             elif passing(error) and not self._closing:
                 # Nothing was acknowledged and nothing later was written: the same block may be written again.

@@ -79,10 +79,25 @@ class GrowthNeed(NamedTuple):
     urgent: bool
 
 
+class Syncs(NamedTuple):
+    """How many writes with their syncs ended since the store was opened, and the seconds that they took."""
+
+    count: int
+    seconds: float
+
+
 class CommitStats:
     """What group commit counts."""
 
     def __init__(self, stats: Stats) -> None:
         self.commits = stats.counter("buckram_store_commits_total", "blocks written and synced")
         self.bytes = stats.counter("buckram_store_log_bytes_total", "bytes of frames written to the log")
-        self.seconds = stats.histogram("buckram_store_commit_seconds", "from handing a block to the disk to its sync")
+        self._seconds = stats.histogram("buckram_store_commit_seconds", "from handing a block to the disk to its sync")
+        self.count = 0
+        self.taken_s = 0.0
+
+    def took(self, seconds: float) -> None:
+        """Count one write with its sync."""
+        self._seconds.observe(seconds)
+        self.count += 1
+        self.taken_s += seconds

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from buckram.bookie.storage.commit import GroupCommit
 from buckram.bookie.storage.compaction import Compaction, Progress
 from buckram.bookie.storage.errors import StoreError
-from buckram.bookie.storage.group import CommitStats, DurableCallback
+from buckram.bookie.storage.group import CommitStats, DurableCallback, Syncs
 from buckram.bookie.storage.ledger_table import LedgerRecord, LedgerTable
 from buckram.bookie.storage.listeners import FailureListener, StateListener, StoreListeners
 from buckram.bookie.storage.lookup import Lookup
@@ -176,6 +176,16 @@ class Store(LedgerStates):
     def memory(self) -> list[MemoryUse]:
         """Return how much of the process's memory each part of the store uses."""
         return self._state.memory()
+
+    @property
+    def syncs(self) -> Syncs:
+        """How many commits there were, and the seconds that their writes and syncs took."""
+        return self._log.syncs
+
+    @property
+    def sync_under_way_s(self) -> float:
+        """For how long the present commit has waited for the disk; 0.0 for none."""
+        return self._log.sync_under_way_s
 
     # -- inserting
 

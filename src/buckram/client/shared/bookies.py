@@ -32,6 +32,7 @@ from buckram.core.placement.topology import NOWHERE, Topology, registered_locati
 from buckram.core.wire.introduction import answers_introductions
 from buckram.errors import MalformedRecord, MetadataError, NotEnoughBookies
 from buckram.metadata.accused import convicted_bookies
+from buckram.metadata.slow import slow_bookies
 from buckram.metadata.topology import read_topology
 from buckram.net.tasks import TaskScope
 from buckram.seams import MetadataStore, Runtime
@@ -61,6 +62,8 @@ class BookieWatcher:
         each change."""
         self.convicted: frozenset[BookieId] = frozenset()
         """Bookies that lied (F21): no new ensemble has them, writers replace them, and others are read first."""
+        self.slow: frozenset[BookieId] = frozenset()
+        """Bookies that say that their disks are slow: new ensembles avoid them, and others are read first."""
         self.free_bytes: dict[BookieId, int] = {}
         """Free disk space as bookies report it, where a placement has weights (`client/shared/weights.py`)."""
         self._told = Topology()
@@ -185,7 +188,7 @@ class BookieWatcher:
 
         None is left out: order is about latency, never about correctness.
         """
-        quiet = not self._failed_until and not self._slow_until and not self.convicted
+        quiet = not self._failed_until and not self._slow_until and not self.convicted and not self.slow
         if self._here is not NOWHERE:
             members = by_distance(members, self._here, self.topology)
         if quiet and self._registered.issuperset(members):
@@ -198,12 +201,11 @@ class BookieWatcher:
         if bookie_id in self.convicted or self.quarantined(bookie_id):
             return 2
         until = self._slow_until.get(bookie_id)
-        if until is None:
-            return 0
-        if until > self._now():
-            return 1
-        del self._slow_until[bookie_id]
-        return 0
+        if until is not None:
+            if until > self._now():
+                return 1
+            del self._slow_until[bookie_id]
+        return 1 if bookie_id in self.slow else 0
 
     # -- placement ----------------------------------------------------------------------------------------
 
@@ -289,7 +291,9 @@ class BookieWatcher:
     def candidates(self) -> list[Candidate]:
         """Bookies that may be chosen now."""
         return [
-            Candidate(bookie_id, self.quarantined(bookie_id), self.free_bytes.get(bookie_id, 0))
+            Candidate(
+                bookie_id, self.quarantined(bookie_id) or bookie_id in self.slow, self.free_bytes.get(bookie_id, 0)
+            )
             for bookie_id, info in self._bookies.writable.items()
             if info.address is not None
             and bookie_id not in self.convicted
@@ -317,11 +321,12 @@ class BookieWatcher:
             try:
                 fresh = await self._store.bookies(self._stale.set)
                 convicted = frozenset(await convicted_bookies(self._store, self._stale.set))
+                slow = frozenset(await slow_bookies(self._store, self._stale.set))
                 told = await self._told_topology()
             except BaseException:
                 self._stale.set()
                 raise
-            lately, self.convicted = convicted - self.convicted, convicted
+            lately, self.convicted, self.slow = convicted - self.convicted, convicted, slow
             first = not self._known
             change = self._install(fresh, lately, told)
             if not first:

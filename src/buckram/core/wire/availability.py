@@ -90,20 +90,24 @@ class EntryList:
 
     def covers(self, ranges: Iterable[tuple[EntryId, EntryId]]) -> bool:
         """Whether all of these ranges (first, last), ascending, are in the list."""
-        runs = self.runs()
-        start = end = -1  # a stretch without a gap, `end` not in it
-        for low, high in ranges:
-            while end <= high:
-                first, count = next(runs, (-1, 0))
-                if count == 0:
-                    return False
-                start, end = (start, first + count) if first == end else (first, first + count)
-            if low < start:
-                return False
-        return True
+        return covers(self.runs(), ranges)
 
     def runs(self) -> Iterator[tuple[EntryId, int]]:
         """Return (first, count) in the order of the groups."""
         for group in self.groups:
             for k in range(group.sequences):
                 yield group.first_start + k * group.period, group.size
+
+
+def covers(runs: Iterator[tuple[EntryId, int]], ranges: Iterable[tuple[EntryId, EntryId]]) -> bool:
+    """Whether runs (first, count) have all of some ranges (first, last); both ascend."""
+    start = end = -1  # a stretch without a gap, `end` not in it
+    for low, high in ranges:
+        while end <= high:
+            first, count = next(runs, (-1, 0))
+            if count == 0:
+                return False
+            start, end = (start, first + count) if first == end else (first, first + count)
+        if low < start:
+            return False
+    return True
