@@ -17,6 +17,8 @@ from buckram.errors import ConfigError, CorruptStore
 DESCRIPTION = "cluster.json"
 FORMATS = {"sqlite": 1, "zookeeper": 2, "etcd": 3}
 """A number for each kind of metadata, so that a Buckram that does not know one puts no database beside it."""
+ON_DISKS = 10
+"""Added to it where bookies are on disks of their own: a Buckram that does not know that starts none elsewhere."""
 
 _OURS = re.compile(r"up\.lock|cluster\.json(\.new)?|metadata\.db.*|bookie-\d+|zookeeper|etcd|lost\+found")
 """What a first start that was cut short may have left, and what every new file system has."""
@@ -27,6 +29,8 @@ class ClusterDirectory:
     """What cluster.json says. `ports`: bookie number -> port; only bookies that served at least once are in it.
 
     `kind` is one of FORMATS; `metadata` the URI of the directory's own ZooKeeper or etcd, empty for the database.
+    `disks`: directories in which new bookies are made in rotation; `places`: bookie number -> its directory, for those
+    that are not below `root`.
     """
 
     root: Path
@@ -34,6 +38,8 @@ class ClusterDirectory:
     kind: str = "sqlite"
     metadata: str = ""
     ports: dict[int, int] = field(default_factory=dict)
+    disks: list[Path] = field(default_factory=list)
+    places: dict[int, Path] = field(default_factory=dict)
 
     @classmethod
     def read(cls, root: Path) -> ClusterDirectory:
@@ -42,11 +48,14 @@ class ClusterDirectory:
         try:
             found = json.loads(path.read_bytes())
             version = found["format_version"]
-            kind = {number: name for name, number in FORMATS.items()}.get(version)
+            numbers = {number: name for name, number in FORMATS.items()}
+            kind = numbers.get(version, numbers.get(version - ON_DISKS))
             if kind is None:
                 raise CorruptStore(f"{path}: format version {version}; another version of buckram made it, use that")
             ports = {int(number): int(port) for number, port in found["ports"].items() if port}
-            return cls(root, int(found["bookies"]), kind, str(found.get("metadata", "")), ports)
+            disks = [Path(str(one)) for one in found.get("disks", [])]
+            places = {int(number): Path(str(one)) for number, one in found.get("places", {}).items()}
+            return cls(root, int(found["bookies"]), kind, str(found.get("metadata", "")), ports, disks, places)
         except FileNotFoundError:
             return cls(root)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -72,12 +81,27 @@ class ClusterDirectory:
         said: dict[str, object] = {"format_version": FORMATS[self.kind], "bookies": self.bookies, "ports": self.ports}
         if self.metadata:
             said["metadata"] = self.metadata
+        if self.disks or self.places:
+            said["format_version"] = FORMATS[self.kind] + ON_DISKS
+            said["disks"] = [str(one) for one in self.disks]
+            said["places"] = {number: str(one) for number, one in self.places.items()}
         draft = self.root / (DESCRIPTION + ".new")
         draft.write_text(json.dumps(said))
         draft.replace(self.root / DESCRIPTION)
 
     def bookie(self, number: int) -> Path:
-        return self.root / f"bookie-{number}"
+        """The directory of a bookie, which it keeps whatever disks are named later."""
+        return self.places.get(number, self.root / f"bookie-{number}")
+
+    def place(self, count: int) -> None:
+        """Give each bookie that is new, up to number `count`, its directory: on one disk after the other."""
+        for number in range(self.bookies + 1, count + 1) if self.disks else ():
+            self.places.setdefault(number, self.disks[(number - 1) % len(self.disks)] / f"bookie-{number}")
+
+    def missing_disk(self, number: int) -> Path | None:
+        """The disk of a bookie if it is not there: not mounted, or no directory."""
+        place = self.places.get(number)
+        return None if place is None or place.parent.is_dir() else place.parent
 
     def lost(self, number: int) -> bool:
         """Whether this bookie served before and has no data any more."""

@@ -35,6 +35,11 @@ NAMES = {"sqlite": "the embedded metadata database", "zookeeper": "ZooKeeper", "
 @click.command()
 @click.option("--bookies", type=int, help="How many; default 3, or as many as the directory has.")
 @click.option("--data", "directory", default="buckram-data", show_default=True, metavar="DIR", help="Where it lives.")
+@click.option(
+    "--disks",
+    metavar="A,B,...",
+    help="One bookie on each of these disks (directories that exist); more bookies go on them in rotation.",
+)
 @click.option("--zookeeper", is_flag=True, help="Metadata in a ZooKeeper server of its own, under DIR (needs Java).")
 @click.option("--etcd", is_flag=True, help="Metadata in an etcd server of its own, under DIR (needs etcd 3.5).")
 @click.option(
@@ -55,6 +60,7 @@ NAMES = {"sqlite": "the embedded metadata database", "zookeeper": "ZooKeeper", "
 def up(
     bookies: int | None,
     directory: str,
+    disks: str | None,
     zookeeper: bool,
     etcd: bool,
     janitor: str,
@@ -67,9 +73,13 @@ def up(
     The bookies are child processes with their data under DIR. The same DIR again starts the same cluster again.
     A bookie that is killed stays down: start it again with `buckram bookie run`, or `up` as a whole.
 
+    With --disks a disk that fails is a bookie that fails, and nothing else: DIR then holds the metadata and remembers
+    which bookie is where.
+
     \b
-    Example:
+    Examples:
       buckram up --bookies 3 --data ./buckram-data
+      buckram up --disks /mnt/a,/mnt/b,/mnt/c --data ./buckram-data
     """
     every = None if janitor == "never" else max(values.duration("--janitor", janitor), 0.1)
     if zookeeper and etcd:
@@ -84,6 +94,8 @@ def up(
         with only_one(root):
             place = ClusterDirectory.read(root)
             place.check_is_ours()
+            if disks is not None:
+                place.disks = _disks(disks)
             _run(place, bookies, kind, every, autorecovery, metrics, as_json, stop)
     except (ChildFailed, ZooKeeperFailed, EtcdFailed):
         if not stop.is_set():
@@ -103,12 +115,14 @@ def _run(
     count = _count(place, bookies)
     pages = _pages(metrics, count)
     _choose_kind(place, kind)
+    _say_shared(place.disks)
     with ExitStack() as cleanup:
         server: ZooKeeperServer | EtcdServer | None = None
         if place.kind != "sqlite":
             server = _start_server(place, stop)
             cleanup.callback(server.stop)
         # Before the first bookie makes its directory: a start that is cut short must not lose count of them.
+        place.place(count)
         before, place.bookies = place.bookies, count
         place.write()
         uri = place.metadata or f"sqlite://{place.root / 'metadata.db'}"
@@ -120,6 +134,7 @@ def _run(
                 bookie_id=f"bookie-{n}",
                 port=place.free_port(n),
                 options=("--metrics", pages[n]) if n in pages else (),
+                log=place.root / f"bookie-{n}.log",  # a disk that fails must not take the reason with it
             )
             for n in range(1, count + 1)
         }
@@ -133,6 +148,32 @@ def _run(
         _watch(children, NAMES[place.kind], server, stop)
 
 
+def _disks(given: str) -> list[Path]:
+    """The directories that --disks names. InvalidArgument for one that is not there, or there twice."""
+    found: list[Path] = []
+    for name in given.split(","):
+        path = Path(name.strip()).absolute()
+        if not name.strip() or not path.is_dir():
+            raise InvalidArgument(
+                f"--disks {given}: {name.strip() or 'an empty name'} is no directory: mount the disk, or make it"
+            )
+        if any(path.samefile(other) for other in found):
+            raise InvalidArgument(f"--disks {given}: {path} is named twice; each disk gets its bookies by one name")
+        found.append(path)
+    return found
+
+
+def _say_shared(disks: list[Path]) -> None:
+    """Directories of one file system are not separate disks, which is fine for a trial and should be known."""
+    by_device: dict[int, list[str]] = {}
+    for path in disks:
+        if path.is_dir():
+            by_device.setdefault(path.stat().st_dev, []).append(str(path))
+    for names in by_device.values():
+        if len(names) > 1:
+            remark(f"{', '.join(names)} are on one file system: if that fails, all their bookies do")
+
+
 def _count(place: ClusterDirectory, asked: int | None) -> int:
     if asked is not None and not 1 <= asked <= MAX_BOOKIES:
         raise InvalidArgument(f"--bookies {asked}: needs 1 to {MAX_BOOKIES}")
@@ -140,7 +181,7 @@ def _count(place: ClusterDirectory, asked: int | None) -> int:
         raise InvalidArgument(
             f"--bookies {asked}: {place.root} has {place.bookies} bookies with data; leave the option out"
         )
-    return asked or place.bookies or 3
+    return asked or place.bookies or len(place.disks) or 3
 
 
 def _pages(metrics: str | None, count: int) -> dict[int, str]:
@@ -206,16 +247,30 @@ async def _fit_policy(store: MetadataStore, before: int, count: int) -> None:
         await namespaces.set("default", ensemble=wanted)
 
 
+def _why_not(place: ClusterDirectory, number: int, more: str) -> str:
+    """Why a bookie cannot be started where it was, and what can be done; empty: nothing is known."""
+    try:
+        disk = place.missing_disk(number)
+        if disk is not None:
+            return f"its disk {disk} is not there. Mount it and start again; or, if it is lost for good, {more}"
+        if place.lost(number):
+            return (
+                f"its data in {place.bookie(number)} is gone. Put the directory back and start again; or, if it is "
+                f"lost for good, {more}"
+            )
+    except OSError as error:
+        return f"{place.bookie(number)} cannot be read: {error.strerror}. If its disk is lost for good, {more}"
+    return ""
+
+
 def _start(children: dict[int, BookieProcess], place: ClusterDirectory, stop: threading.Event) -> None:
     """Start all that can be started; says of each other what can be done. ChildFailed when none is left."""
     problems = []
     more = f"start again with --bookies {len(children) + 1}, then `buckram ledger repair` each ledger"
     for n, child in children.items():
-        if place.lost(n):
-            problems.append(
-                f"bookie-{n} is not started: its data in {child.directory} is gone. Put the directory back and start "
-                f"again; or, if it is lost for good, {more}"
-            )
+        why = _why_not(place, n, more)
+        if why:
+            problems.append(f"bookie-{n} is not started: {why}")
         else:
             child.start()
     for n, child in children.items():
