@@ -14,6 +14,7 @@ from buckram.bookie.notes import Note
 from buckram.bookie.storage.store import Store
 from buckram.core.healing.slow_disk import SlowDisk
 from buckram.core.wire.messages import Trouble
+from buckram.disk.trouble import passing
 from buckram.errors import MetadataError
 from buckram.metadata.slow import slow_key, speed_key, sync_speeds
 from buckram.seams import Disk, MetadataStore, Stats, Write
@@ -94,7 +95,7 @@ class DiskWatch:
     def _window(self) -> float | None:
         """Return the mean of the syncs since the last look, one that does not end included; None: there were none."""
         before, self._seen = self._seen, self._store.syncs
-        count, seconds = self._seen.count - before.count, self._seen.seconds - before.seconds
+        count, seconds = self._seen.number - before.number, self._seen.seconds - before.seconds
         hanging_s = self._store.sync_under_way_s
         if hanging_s > self._floor_s:
             count, seconds = count + 1, seconds + hanging_s
@@ -110,6 +111,8 @@ class DiskWatch:
         try:
             await self._disk.offload(self._write_probe)
         except OSError as error:
+            if not passing(error):
+                raise  # a disk that fails a write ends its bookie, whatever file it was
             log.info("bookie %s: its disk is not probed: %s", self._bookie_id, error)
             return None
         return loop.time() - began

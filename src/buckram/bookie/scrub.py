@@ -27,6 +27,7 @@ from buckram.core.entries.entry import Digest
 from buckram.core.healing.needs import places_of
 from buckram.core.ledgers.metadata import birth_of
 from buckram.core.wire.messages import Trouble
+from buckram.disk.trouble import passing
 from buckram.errors import MalformedRecord, MetadataError, NoSuchLedger
 from buckram.net.pace import Pace
 from buckram.seams import Disk, MetadataStore, Runtime
@@ -141,7 +142,7 @@ class Scrub:
         self.bytes += piece.bytes
         self._bytes_metric.inc(piece.bytes)
         now = asyncio.get_running_loop().time()
-        if piece.last or now - self._saved[0] >= _SAVE_S or self.bytes - self._saved[1] >= _SAVE_BYTES:
+        if now - self._saved[0] >= _SAVE_S or self.bytes - self._saved[1] >= _SAVE_BYTES:
             await self._save()
         await pace.take(piece.bytes)
         if piece.last:
@@ -274,12 +275,16 @@ class Scrub:
             file.close()
 
     async def _save(self) -> None:
+        if self.bytes == self._saved[1]:
+            return
         self._saved = asyncio.get_running_loop().time(), self.bytes
         at = {"seq": self._at.seq, "offset": self._at.offset, "passes": self.passes, "last_pass_ms": self.last_pass_ms}
         record = json.dumps(at).encode() + b"\n"
         try:
             await self._disk.offload(lambda: write_file(self._disk, record, FILE))
         except OSError as error:
+            if not passing(error):
+                raise  # a disk that fails a write ends its bookie, whatever file it was
             log.info("bookie %s: where the check of its files is cannot be written down: %s", self._bookie_id, error)
 
 

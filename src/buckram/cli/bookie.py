@@ -160,7 +160,14 @@ async def _show(uri: str | None, bookie_id: str) -> dict[str, Any]:
     if row is None:
         raise NoSuchBookie(bookie_id)
     if row["state"] == "down":
-        nothing = {"total_bytes": None, "free_bytes": None, "loss": None, "memory": {}, "disk": {}, "troubles": []}
+        nothing: dict[str, Any] = {
+            "total_bytes": None,
+            "free_bytes": None,
+            "loss": None,
+            "memory": {},
+            "disk": {},
+            "troubles": [],
+        }
         return {**row, **nothing}
     async with connected(uri) as client:
         everything = GetBookieInfo(TOTAL_DISK_CAPACITY | FREE_DISK_SPACE | MEMORY_USE | LOSS | DISK_STATE)

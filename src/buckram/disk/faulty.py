@@ -72,7 +72,7 @@ class FaultyDisk(LocalDisk):
             if left[what] <= 0:
                 return False
             left[what] -= 1
-            self._faults = faults._replace(**left)
+            self._faults = DiskFaults(faults.number, faults.full, **left, slow_ms=faults.slow_ms)
             return True
 
     def _is_full(self) -> bool:

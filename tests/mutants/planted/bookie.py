@@ -6,6 +6,30 @@ from tests.mutants.testmutant import TestMutant, edited
 
 MUTANTS = (
     TestMutant(
+        "limbo-clears-a-newer-loss",
+        "limbo ends for a loss that was found while the ledgers were looked at for the one before",
+        edited(
+            ("buckram.bookie.limbo_end:LimboEnd._clear", "clear_limbo(loss)", "clear_limbo(self._store.loss)"),
+            ("buckram.bookie.limbo_end:LimboEnd._check", "raise _Interrupted", "pass"),
+        ),
+        ("tests/bookie/test_limbo_end.py::test_a_loss_that_is_found_meanwhile_is_not_cleared",),
+    ),
+    TestMutant(
+        "limbo-ends-without-a-fence",
+        "what was closed before a loss is not fenced again when limbo ends",
+        edited(("buckram.bookie.limbo_end:LimboEnd._fence", "self._store.fence(ledger)", "pass")),
+        ("tests/bookie/test_limbo_end.py::test_what_was_closed_is_fenced_again_before_limbo_ends",),
+    ),
+    TestMutant(
+        "bad-record-is-listed",
+        "an entry that the scrub found to be bad stays in the list of entries",
+        edited(("buckram.bookie.storage.lookup:Lookup.entries", "spans = without(spans, hidden)", "pass")),
+        (
+            "tests/bookie/storage/test_verifying.py::"
+            "test_bad_entries_are_errors_and_not_listed_until_a_newer_copy_is_there",
+        ),
+    ),
+    TestMutant(
         "opening-damaged-active",
         "the log continues in a damaged segment",
         edited(

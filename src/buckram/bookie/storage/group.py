@@ -82,7 +82,7 @@ class GrowthNeed(NamedTuple):
 class Syncs(NamedTuple):
     """How many writes with their syncs ended since the store was opened, and the seconds that they took."""
 
-    count: int
+    number: int
     seconds: float
 
 

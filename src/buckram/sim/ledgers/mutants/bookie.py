@@ -8,11 +8,13 @@ from functools import partial
 from typing import Any
 
 from buckram.bookie import cookie, gc
+from buckram.bookie.limbo_end import LimboEnd
 from buckram.bookie.service import adds, dispatch, fencing, read_replies, reads
 from buckram.bookie.service.adds import AddPath
 from buckram.bookie.service.admission import Admission, Finding, Verdict
 from buckram.bookie.service.read_replies import ReadReplies
 from buckram.bookie.service.reads import ReadPath
+from buckram.bookie.storage.bad_entries import BadEntries
 from buckram.bookie.storage.ledger_table import Losses
 from buckram.bookie.storage.store import Store
 from buckram.client.write import engine
@@ -27,6 +29,7 @@ from buckram.types import NO_ENTRY, LedgerState
 
 _finish, _insert, _fence = ReadPath._finish, AddPath._insert, Store.fence
 _add = AddPath.add
+_masked = BadEntries.masked
 _create_remote, _look = cookie._create_remote, Admission._decide
 
 
@@ -111,6 +114,15 @@ def _no_proof(record: Any, key: bytes) -> bool:
     return False
 
 
+def _bad_is_absent(self: BadEntries, outcomes: Any, ledger: int, first: int) -> Any:
+    masked = _masked(self, outcomes, ledger, first)
+    return [None if one is not outcomes[number] else one for number, one in enumerate(masked)]
+
+
+async def _nothing_lacks(self: LimboEnd, ledger: int) -> str:
+    return ""
+
+
 def _damaged(plan: Plan) -> bool:
     return "flip" in plan.faults and plan.entries >= 2
 
@@ -173,6 +185,24 @@ MUTANTS = [
         ("limbo",),
         _damaged,
         300,
+    ),
+    Mutant(
+        "bad-record-is-absence",
+        "10, F6",
+        "an entry that the scrub found to be bad is denied",
+        plant((BadEntries, "masked", _bad_is_absent)),
+        ("scrubbed",),
+        _damaged,
+        0,
+    ),
+    Mutant(
+        "limbo-ends-unproved",
+        "11, F6",
+        "limbo ends although a ledger that names the bookie is open, or lacks entries there",
+        plant((LimboEnd, "_why_not", _nothing_lacks)),
+        ("limbo-ends",),
+        _damaged,
+        0,
     ),
     Mutant(
         "no-limbo",

@@ -14,7 +14,7 @@ from buckram.sim.engine.schedules import ScheduleFailed, ScheduleResult, quiet_p
 from buckram.sim.engine.spies import watch_stores
 from buckram.sim.engine.trace import Echo
 from buckram.sim.engine.world import Died, World
-from buckram.sim.ledgers.scenarios import absence, absent, directed, foreign, identity, more
+from buckram.sim.ledgers.scenarios import absence, absent, directed, disks, foreign, identity, more
 from buckram.sim.ledgers.scenarios.script import Script
 
 Shape = tuple[int, int, int]
@@ -79,6 +79,8 @@ SCENARIOS: dict[str, Scenario] = {
     "away-at-birth": Scenario(absent.away_at_birth, (3, 3, 2)),
     "two-away-at-birth": Scenario(absent.two_away_at_birth, (3, 3, 2)),
     "limbo": Scenario(more.limbo, (3, 3, 2)),
+    "limbo-ends": Scenario(disks.limbo_ends, (3, 3, 2)),
+    "scrubbed": Scenario(disks.scrubbed, (3, 3, 2)),
     "slow-repair": Scenario(more.slow_repair, (3, 3, 2), metadata=("memory",)),
     "two-repairs": Scenario(more.two_repairs, (3, 3, 2)),
     "collected-while-repaired": Scenario(more.collected_while_repaired, (3, 3, 2)),
