@@ -123,8 +123,8 @@ def _describe(bookie_id: str, info: BookieInfo | None, state: str, asked: str) -
 def show(bookie_id: str, uri: str | None, as_json: bool) -> None:
     """One bookie: address, state, space and state of its disk, what is wrong, and who in it holds how much memory.
 
-    `loss` is 0, or the number of the newest loss of a bookie that may lack acknowledged data: after the ledgers that
-    name it were repaired, `buckram bookie clear-limbo --loss` takes it.
+    `loss` is 0, or the number of the newest loss of a bookie that may lack acknowledged data. That ends by itself when
+    the ledgers that name it are complete there; `buckram bookie clear-limbo --loss` is an operator's word for the same.
 
     \b
     Example:

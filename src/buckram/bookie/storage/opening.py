@@ -103,7 +103,7 @@ class Opening:
             for what in self._lost:
                 log.error(
                     "acknowledged data may be missing (loss %d): %s; absent entries are reported as unknown (limbo) "
-                    "until the ledgers are repaired and `buckram bookie clear-limbo` is told so",
+                    "until every ledger that names this bookie is complete here",
                     state.losses.count,
                     what,
                 )

@@ -30,7 +30,7 @@ async def _is_marked(s: Script, ledger: LedgerId) -> bool:
 
 
 async def scrubbed(s: Script) -> None:
-    """F6 (3/3/2): a byte of a sealed file changes. The scrub finds it: what is bad is never denied and no longer listed,
+    """F6 (3/3/2): a byte of a sealed file changes. The scrub finds it: what is bad is never denied and is not listed,
     and its ledger is marked; after a repair nothing is bad."""
     configs = s.world.configs
     configs.store = replace(
