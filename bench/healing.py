@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import Bench, cluster
-from bench.machine import Watch, memory
+from bench.machine import Watch, cpu_seconds, memory
 from bench.machines import helpers
 from buckram import connect
 from buckram.client.client import Client
@@ -203,12 +203,22 @@ def measure(ledgers: int, entries: int, **options: Any) -> Figures:
         made = asyncio.run(fill(bench.uri, ledgers, entries))
         bench.add()
         with healer(bench.uri) as worker:
-            pids = [*bench.pids, worker.pid, *helpers()]
-            with Watch(bench.folder, pids[1:]) as watch:  # not the one that is killed
+            living = bench.pids[1:]
+            before = cpu_seconds(worker.pid), sum(map(cpu_seconds, living))
+            with Watch(bench.folder, [*living, worker.pid, *helpers()]) as watch:
                 seen = asyncio.run(heal(bench, made))
-            figures = {**seen.figures(), "worker_peak_mb": worker.peak_mb}
+            spent = cpu_seconds(worker.pid) - before[0], sum(map(cpu_seconds, living)) - before[1]
+            figures = {**seen.figures(), "worker_peak_mb": worker.peak_mb, **_costs(spent, seen)}
         copied = plain_copy(bench.bookies[1].directory, bench.folder, seen.bytes)
         return {**figures, "plain_copy_mb_per_s": round(copied / 1e6, 1), "foreign_cpu": watch.foreign_share}
+
+
+def _costs(spent: tuple[float, float], seen: Healed) -> Figures:
+    """CPU of the worker, and of all bookies together, which other load on the machine changes little."""
+    parts = zip(("worker", "bookies"), spent, strict=True)
+    if seen.ledgers > LEDGERS:
+        return {f"{who}_cpu_us_per_ledger": round(cpu / seen.ledgers * 1e6) for who, cpu in parts}
+    return {f"{who}_cpu_s_per_gb": round(cpu / seen.bytes * 1e9, 2) for who, cpu in parts}
 
 
 def large() -> Figures:

@@ -173,7 +173,9 @@ class HealingConfig:
         600.0, "how long an open ledger of a lost bookie must stand still before it is recovered"
     )
     copy_bytes_per_s: int = _key(64 * MIB, "speed limit of one replicator; 0: none")
-    ledgers_at_once: int = _key(4, "ledgers that one replicator copies at the same time", least=1)
+    ledgers_at_once: int = _key(
+        4, "ledgers that one replicator copies at the same time; eight of less than 1 MB count as one", least=1
+    )
     retry_s: float = _key(30.0, "how long a ledger that could not be repaired waits for the next attempt", least=0.1)
 
 

@@ -7,15 +7,21 @@ metadata afterwards (`healing/ledger_repair`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
+from buckram.client.read.local import LocalReads
 from buckram.client.read.replicas import LedgerReads
 from buckram.client.shared.services import Services
 from buckram.core.entries.entry import Digest
+from buckram.core.entries.packed import total_bytes
 from buckram.core.healing.status import Row, add_to_rows
 from buckram.core.ledgers.answers import Negative, Positive, Unknown
 from buckram.core.ledgers.quorum import Quorum
+from buckram.core.ledgers.reading import Span
 from buckram.core.wire.adds import ack_frames, frame_copies
 from buckram.errors import BookieError, BuckramError, HandleClosed
 from buckram.net.pace import Pace
@@ -26,6 +32,7 @@ _BATCH_ENTRIES = 20_000
 _AHEAD_BYTES = 8 * 1024 * 1024
 _RUN_ENTRIES = 1000
 _WALKERS = 32
+_READS_AHEAD = 3
 
 
 @dataclass(slots=True)
@@ -47,7 +54,8 @@ class Copied:
 
 
 class FragmentCopy:
-    """Copies of one fragment of one ledger. `gone`: bookies that are not asked."""
+    """Copies of one fragment of one ledger. `gone`: bookies that are not asked; `entry_bytes`: about how many bytes an
+    entry has, 0 where nobody knows."""
 
     def __init__(
         self,
@@ -61,26 +69,32 @@ class FragmentCopy:
         *,
         gone: Collection[BookieId],
         pace: Pace,
+        entry_bytes: int = 0,
     ) -> None:
         self._services, self.ledger, self._quorum, self._fragment = services, ledger, quorum, fragment
         self._digest, self._key, self._scope, self._gone, self._pace = digest, key, scope, gone, pace
         self._reads = LedgerReads(services, ledger, digest, scope)
+        self._local, self._entry_bytes = LocalReads(services, ledger, digest, scope), entry_bytes
 
     async def to(self, target: BookieId, position: Position, last: EntryId) -> Copied:
         """Make `target` hold what `position` stores up to `last`. Raises the error of a target that refuses."""
         done, sink = Copied(), _Acks(self.ledger, self._digest.birth)
         # One iterator for all walkers: a striped fragment has millions of short ranges.
         ranges = self._quorum.held_ranges(position, self._fragment.first_entry, last)
+        files = self._has_files(last)
+        if self._quorum.mirrored and not files:
+            ranges = _pieces(ranges, self._piece_entries())
 
         async def walk() -> BuckramError | None:
             try:
                 for first, end in ranges:
-                    await self._range(target, position, first, end, sink, done)
+                    at = await self._from_files(target, position, first, end, sink, done) if files else first
+                    await self._range(target, position, at, end, sink, done)
             except BookieError as error:
                 return error
             return None
 
-        width = 1 if self._quorum.mirrored else _WALKERS
+        width = 1 if files else _READS_AHEAD if self._quorum.mirrored else _WALKERS
         walkers = [self._scope.spawn(walk(), f"copy {self.ledger}") for _ in range(width)]
         try:
             for walker in walkers:
@@ -92,32 +106,81 @@ class FragmentCopy:
                 walker.cancel()
         return done
 
+    def _has_files(self, last: EntryId) -> bool:
+        """Whether a neighbour's files are worth a question, as for any reader. Each has all entries where E == Qw."""
+        least = self._services.config.local_read_bytes
+        size = (last - self._fragment.first_entry + 1) * self._entry_bytes
+        return self._quorum.mirrored and 0 < least < size and self._local.may()
+
+    def _piece_entries(self) -> int:
+        """A batch or two, so that the next one is read while this one is on its way."""
+        return max(1, min(_BATCH_ENTRIES, 2 * self._services.config.read_batch_bytes // max(64, self._entry_bytes)))
+
+    async def _from_files(
+        self, target: BookieId, position: Position, first: EntryId, last: EntryId, sink: _Acks, done: Copied
+    ) -> EntryId:
+        """Copy from the files of a bookie on this machine, as far as that goes; where it ended."""
+        span = Span(self._fragment.ensemble, first, last)
+        async with aclosing(self._local.chunks(span, self._holders(position, first), self._runs)) as chunks:
+            async for chunk in chunks:
+                first += len(chunk)
+                await self._pass_on(target, chunk, sink, done)
+        return first
+
     async def _range(
         self, target: BookieId, position: Position, first: EntryId, last: EntryId, sink: _Acks, done: Copied
     ) -> None:
         at = first
         while at <= last:
-            bodies = await self._read(position, at, last, done)
-            if bodies:
-                self._send(target, at, bodies, sink)
-                done.entries += len(bodies)
-                size = sum(map(len, bodies))
-                done.bytes += size
-                await sink.acknowledged(_AHEAD_BYTES)
-                await self._pace.take(size)
-            at += max(1, len(bodies))
+            chunk = await self._read(position, at, last, done)
+            if chunk:
+                await self._pass_on(target, chunk, sink, done)
+            at += max(1, len(chunk))
 
-    async def _read(self, position: Position, at: EntryId, last: EntryId, done: Copied) -> Sequence[bytes]:
-        """Good entries from `at` on; none when entry `at` cannot be had, which is noted then."""
-        ensemble, errors = self._fragment.ensemble, list[BuckramError]()
-        holders = [p for p in self._quorum.write_set(at) if p != position and ensemble[p] not in self._gone]
+    async def _pass_on(self, target: BookieId, chunk: Sequence[_Run], sink: _Acks, done: Copied) -> None:
+        """Send, and wait while too much is not acknowledged. `chunk` has the run of each entry."""
+        lane = self._services.pool.lane(target)
+        ours = self._services.bookies.incarnation(target) is not None
+        at = 0
+        while at < len(chunk):
+            run = chunk[at]
+            at += run.entries
+            last = run.first + run.entries - 1
+            sink.sent(len(run.frames), run.first, last)
+            acks = ack_frames(self.ledger, run.first, run.entries)
+            lane.send(run.frames, acks, [(sink, Slot(0), run.first, last)], copies_on_v2=ours)
+            done.entries += run.entries
+            done.bytes += run.size
+            await sink.acknowledged(_AHEAD_BYTES)
+            await self._pace.take(run.size)
+
+    def _runs(self, ledger: LedgerId, first: EntryId, bodies: Sequence[bytes]) -> list[_Run]:
+        """For each good entry from the first on the run that it is sent with: no object is made for an entry."""
+        good = self._digest.count_good(ledger, first, bodies)
+        runs: list[_Run] = []
+        for start in range(0, good, _RUN_ENTRIES):
+            part = bodies[start : min(good, start + _RUN_ENTRIES)]
+            run = _Run(first + start, len(part), total_bytes(part), frame_copies(self._key, part))
+            runs += [run] * run.entries
+        return runs
+
+    def _holders(self, position: Position, entry: EntryId) -> list[BookieId]:
+        """Who is asked for an entry, in this order."""
+        ensemble = self._fragment.ensemble
+        holders = [p for p in self._quorum.write_set(entry) if p != position and ensemble[p] not in self._gone]
         order = list(self._services.bookies.read_order([ensemble[p] for p in holders]))
         if ensemble[position] not in self._gone:
             order.append(ensemble[position])  # it lives and gives way: the last to be asked, and perhaps the only one
-        for bookie in order:
+        return order
+
+    async def _read(self, position: Position, at: EntryId, last: EntryId, done: Copied) -> Sequence[_Run]:
+        """The run of each good entry from `at` on; none when entry `at` cannot be had, which is noted then."""
+        ensemble, errors = self._fragment.ensemble, list[BuckramError]()
+        opener = partial(self._runs, self.ledger, at)
+        for bookie in self._holders(position, at):
             end = self._shared_end(ensemble.index(bookie), at, last)
             count = min(_BATCH_ENTRIES, end - at + 1)
-            answer = await self._reads.batch(bookie, at, count, self._verified(at), _ignore, from_files=True)
+            answer = await self._reads.batch(bookie, at, count, opener, _ignore, from_files=True)
             if isinstance(answer, Positive):
                 return answer.value
             if isinstance(answer, Unknown) and not answer.damaged:
@@ -138,23 +201,21 @@ class FragmentCopy:
         """The last entry from `at` on that this position stores without a gap."""
         return next((high for low, high in self._quorum.held_ranges(position, at, last) if low <= at), at)
 
-    def _verified(self, first: EntryId) -> Callable[[Sequence[bytes]], list[bytes]]:
-        def verify(bodies: Sequence[bytes]) -> list[bytes]:
-            good = len(self._digest.open_digests(self.ledger, first, bodies))
-            return list(bodies[:good])
 
-        return verify
+class _Run(NamedTuple):
+    """Consecutive entries that are sent together. `size`: their stored bytes, `frames`: what is sent."""
 
-    def _send(self, target: BookieId, first: EntryId, bodies: Sequence[bytes], sink: _Acks) -> None:
-        lane = self._services.pool.lane(target)
-        ours = self._services.bookies.incarnation(target) is not None
-        for start in range(0, len(bodies), _RUN_ENTRIES):
-            part = bodies[start : start + _RUN_ENTRIES]
-            low = first + start
-            high = low + len(part) - 1
-            frames = frame_copies(self._key, part)
-            sink.sent(len(frames), low, high)
-            lane.send(frames, ack_frames(self.ledger, low, len(part)), [(sink, Slot(0), low, high)], copies_on_v2=ours)
+    first: EntryId
+    entries: int
+    size: int
+    frames: bytes
+
+
+def _pieces(ranges: Iterator[Row], most: int) -> Iterator[Row]:
+    """The same entries in ranges of at most so many."""
+    for low, high in ranges:
+        for start in range(low, high + 1, most):
+            yield start, min(high, start + most - 1)
 
 
 def _ignore(entries: int, size: int) -> None:

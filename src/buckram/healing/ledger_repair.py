@@ -129,6 +129,7 @@ class LedgerRepair:
                         scope,
                         gone=[bookie for bookie in fragment.ensemble if self._services.bookies.info(bookie) is None],
                         pace=self._pace,
+                        entry_bytes=_entry_bytes(cell.metadata),
                     )
                     await self._replace(cell, copy, digest, quorum, member, target, outcome, look_first=True)
         return outcome
@@ -218,6 +219,7 @@ class LedgerRepair:
                     scope,
                     gone=[b for b in lost if self._services.bookies.info(b) is None],
                     pace=self._pace_of(lost, leaving),
+                    entry_bytes=_entry_bytes(metadata),
                 )
                 spare = self._spare(metadata, fragment, lost, leaving)
                 for member in (member for member in missing if member.first == first):
@@ -351,6 +353,11 @@ class LedgerRepair:
         digest = digest_of(ledger, metadata, password, kind)
         key = master_key(password)
         return await fill_in(self._services, ledger, versioned, digest, key, list(members), confirmed=confirmed)
+
+
+def _entry_bytes(metadata: LedgerMetadata) -> int:
+    """About how many payload bytes an entry has; 0 where the record does not say how many there are."""
+    return (metadata.length or 0) // ((metadata.last_entry or 0) + 1)
 
 
 def _no_bookie(lost: Collection[BookieId]) -> Reason:

@@ -44,6 +44,11 @@ _QUEUE = 10_000
 _SEEN = 64
 _BATCH = 16
 """So many ledgers for each one at a time are worked on before it is seen whether work may go on."""
+_SMALL_BYTES, _SMALL_AT_ONCE = 1024 * 1024, 8
+"""So many ledgers with at most so much to copy count as one."""
+_READS_AT_ONCE = 64
+_REPORT_S = 0.25
+"""Progress is not written more often, but for the last of a round."""
 
 
 class Replicator:
@@ -67,6 +72,10 @@ class Replicator:
         self._retry_at: dict[LedgerId, float] = {}
         self._active: dict[LedgerId, None] = {}
         """Ledgers in work."""
+        self._coming: dict[LedgerId, None] = {}
+        """Those of the batch that are not begun yet."""
+        self._unmarked: list[LedgerId] = []
+        """Those of the batch that are whole: their folders are looked at together."""
         self._attempts: dict[LedgerId, asyncio.Timeout] = {}
         """What ends the attempts at ledgers when their locks are gone."""
         self._kept: dict[LedgerId, None] = {}
@@ -76,6 +85,7 @@ class Replicator:
         self._store.on_session_lost(self._session_lost)
         self.copied_ledgers = self.copied_bytes = self.rounds = 0
         self._reported: Progress | None = None
+        self._reported_at = -_REPORT_S
 
     async def run(self) -> None:
         """Copy what is marked, for ever. Ends with InvariantViolation, or when the client is closed."""
@@ -114,27 +124,39 @@ class Replicator:
             return _POLL_S
         await self._fill()
         while self._queue and await self._may_work():
-            count = min(len(self._queue), _BATCH * self._config.ledgers_at_once)
-            await self._work([heapq.heappop(self._queue)[1] for _ in range(count)])
+            await self._work()
             if not self._queue:
                 await self._fill()
         await self._report()
         return _POLL_S
 
-    async def _work(self, batch: list[LedgerId]) -> None:
-        """Work on these ledgers, some at a time."""
-        batch.reverse()
+    async def _work(self) -> None:
+        """Work on the next ledgers, some at a time, more of small ones: those wait for answers most of the time."""
+        at_once = self._config.ledgers_at_once
+        small, large = deque[LedgerId](), deque[LedgerId]()
+        while self._queue and len(small) + _SMALL_AT_ONCE * len(large) < _BATCH * at_once * _SMALL_AT_ONCE:
+            ledger = heapq.heappop(self._queue)[1]
+            (small if 0 < self._sizes.get(ledger, 0) <= _SMALL_BYTES else large).append(ledger)
+            self._coming[ledger] = None
 
-        async def next_one() -> None:
-            while batch:
-                await self._take(batch.pop())
+        async def next_one(ledgers: deque[LedgerId]) -> None:
+            while ledgers:
+                ledger = ledgers.popleft()
+                self._coming.pop(ledger, None)
+                await self._take(ledger)
 
-        async with TaskScope(f"replicator {self.name}") as scope:
-            working = [scope.spawn(next_one(), "ledgers") for _ in range(self._config.ledgers_at_once)]
-            await asyncio.wait(working, return_when=asyncio.FIRST_EXCEPTION)
-            for task in working:
-                if task.done():
-                    task.result()
+        parts = [large] * min(at_once, len(large)) + [small] * min(_SMALL_AT_ONCE * at_once, len(small))
+        try:
+            async with TaskScope(f"replicator {self.name}") as scope:
+                working = [scope.spawn(next_one(part), "ledgers") for part in parts]
+                await asyncio.wait(working, return_when=asyncio.FIRST_EXCEPTION)
+                for task in working:
+                    if task.done():
+                        task.result()
+        finally:
+            self._coming.clear()
+        unmarked, self._unmarked = self._unmarked, []
+        await self._tree.tidy(unmarked)
 
     async def _may_work(self) -> bool:
         return await self._tree.enabled(self._changed.set) and await self._board.brake(self._changed.set) is None
@@ -146,14 +168,22 @@ class Replicator:
         self._leaving = frozenset(b for b, wish in (await read_wishes(self._store)).items() if wish.leave)
         self._queue, self._sizes = [], {}
         self._retry_at = {ledger: at for ledger, at in self._retry_at.items() if at > now}
+        found: list[LedgerId] = []
         async for ledger in self._tree.marked():
             if ledger in locked or ledger in self._retry_at:
                 continue
-            needs, size = await self._needs(ledger)
-            self._sizes[ledger] = size
-            heapq.heappush(self._queue, (needs, ledger))
-            if len(self._queue) >= _QUEUE:
+            found.append(ledger)
+            if len(self._queue) + len(found) >= _QUEUE:
                 break
+            if len(found) == _READS_AT_ONCE:
+                await self._queue_up(found)
+                found = []
+        await self._queue_up(found)
+
+    async def _queue_up(self, ledgers: list[LedgerId]) -> None:
+        for ledger, (copies, size) in zip(ledgers, await asyncio.gather(*map(self._needs, ledgers)), strict=True):
+            self._sizes[ledger] = size
+            heapq.heappush(self._queue, (copies, ledger))
 
     async def _needs(self, ledger: LedgerId) -> tuple[int, int]:
         """The fewest copies of any entry, and about how many bytes are to be copied."""
@@ -190,8 +220,9 @@ class Replicator:
                 outcome = await self._attempt(ledger, mark.replicas)
                 self._attempts.pop(ledger, None)  # its session may have ended this moment
             self.copied_bytes += outcome.copied.bytes
-            if outcome.whole and await self._tree.unmark(mark):
+            if outcome.whole and await self._tree.unmark(mark, tidy=False):
                 self.copied_ledgers += 1
+                self._unmarked.append(ledger)
                 self._retry_at.pop(ledger, None)
                 await self._board.clear_waiting(ledger)
             elif not outcome.whole:
@@ -205,7 +236,8 @@ class Replicator:
             del self._active[ledger]
             self._sizes.pop(ledger, None)
             await self._unlock(ledger)
-        await self._report()
+        if asyncio.get_running_loop().time() - self._reported_at >= _REPORT_S:
+            await self._report()
 
     async def _unlock(self, ledger: LedgerId) -> None:
         """What fails is tried again in the next round: nobody else can work on the ledger until then."""
@@ -243,11 +275,12 @@ class Replicator:
 
     async def _report(self) -> None:
         now, seen = asyncio.get_running_loop().time(), self._pace_seen
+        self._reported_at = now
         seen.append((now, self.copied_bytes))
         passed = now - seen[0][0]
         rate = (self.copied_bytes - seen[0][1]) / passed if passed > 0 and self._active else 0.0
         left = sum(self._sizes.values())
-        active, queued = tuple(self._active), len(self._queue)
+        active, queued = tuple(self._active), len(self._queue) + len(self._coming)
         progress = Progress(self.name, active, queued, self.copied_ledgers, self.copied_bytes, rate, left)
         if progress != self._reported:
             self._reported = progress

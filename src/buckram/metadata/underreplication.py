@@ -122,8 +122,11 @@ class Underreplication:
                 return
             after = names[-1]
 
-    async def unmark(self, mark: Mark) -> bool:
-        """The ledger has all its copies: take the mark back, unless it was marked again since. Needs the lock."""
+    async def unmark(self, mark: Mark, *, tidy: bool = True) -> bool:
+        """The ledger has all its copies: take the mark back, unless it was marked again since. Needs the lock.
+
+        Without `tidy` its folders stay until `tidy` is called.
+        """
         key = self.paths.mark(mark.ledger)
         try:
             await self._keys.delete(key, mark.version)
@@ -131,14 +134,20 @@ class Underreplication:
             return False
         except NoSuchKey:
             return True
-        parent = split(key)[0]
-        while parent != self.paths.marks:
-            try:
-                await self._keys.delete(parent, (await self._keys.get(parent)).version)
-            except (KeyNotEmpty, NoSuchKey, VersionConflict):
-                break
-            parent = split(parent)[0]
+        if tidy:
+            await self.tidy([mark.ledger])
         return True
+
+    async def tidy(self, ledgers: Collection[LedgerId]) -> None:
+        """Remove the folders above the marks that these ledgers had, where nothing is in them any more."""
+        for folder in dict.fromkeys(split(self.paths.mark(ledger))[0] for ledger in ledgers):
+            parent = folder
+            while parent != self.paths.marks:
+                try:
+                    await self._keys.delete(parent, (await self._keys.get(parent)).version)
+                except (KeyNotEmpty, NoSuchKey, VersionConflict):
+                    break
+                parent = split(parent)[0]
 
     # -- locks --------------------------------------------------------------------------------------------
 

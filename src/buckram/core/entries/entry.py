@@ -213,6 +213,14 @@ class Digest:
             numbers.append(int.from_bytes(stored, "big") if size else _crc32c_of(payload))
         return numbers
 
+    def count_good(self, ledger_id: LedgerId, first: EntryId, bodies: Sequence[bytes]) -> int:
+        """Like `open_prefix`, but return only how many entries are good: for who passes them on as they are."""
+        packed = PackedBodies.of(bodies)
+        good = self._good(ledger_id, first, packed)
+        if good < len(packed):
+            good += len(self.open_digests(ledger_id, first + good, packed[good:]))
+        return good
+
     def _good(
         self,
         ledger_id: LedgerId,

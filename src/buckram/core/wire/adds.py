@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from buckram.core.entries.entry import ENTRY_HEADER, Digest
 from buckram.core.entries.hot import scan_add_frames, seal_adds
+from buckram.core.entries.packed import PackedBodies
 from buckram.core.entries.scan import ADD
 from buckram.errors import Code
 from buckram.types import DigestType, EntryId, LedgerId
@@ -175,7 +176,12 @@ def frame_add(master_key: bytes, stored: bytes, flags: int = 0) -> bytes:
 
 
 def frame_copies(master_key: bytes, bodies: Sequence[bytes]) -> bytes:
-    """Return stored entries as v2 ADD frames of recovery adds, which fenced ledgers accept."""
+    """Return stored entries as v2 ADD frames of recovery adds, which fenced ledgers accept.
+
+    Entries of one size that are in such frames already are copied with them, and each frame gets its new header.
+    """
+    if isinstance(bodies, PackedBodies) and _are_framed(bodies):
+        return _with_headers(bodies, ADD_HEADER | RECOVERY_ADD | HIGH_PRIORITY, master_key)
     parts: list[bytes] = []
     prefix, size = b"", -1
     for body in bodies:
@@ -184,6 +190,20 @@ def frame_copies(master_key: bytes, bodies: Sequence[bytes]) -> bytes:
             prefix = _PREFIX.pack(24 + size, ADD_HEADER | RECOVERY_ADD | HIGH_PRIORITY, master_key)
         parts += (prefix, body)
     return b"".join(parts)
+
+
+def _are_framed(bodies: PackedBodies) -> bool:
+    return bool(bodies.stride) and bodies.stride - (bodies.ends[0] - bodies.starts[0]) == FRAME_OVERHEAD
+
+
+def _with_headers(bodies: PackedBodies, header: int, master_key: bytes) -> bytes:
+    """Column by column: byte n of all headers is the same."""
+    stride, count = bodies.stride, len(bodies)
+    begin = bodies.starts[0] - FRAME_OVERHEAD
+    frames = bytearray(memoryview(bodies.packet)[begin : begin + count * stride])
+    for at, byte in enumerate(_PREFIX.pack(stride - 4, header, master_key)):
+        frames[at::stride] = bytes((byte,)) * count
+    return bytes(frames)
 
 
 def walk_frames(chunk: bytes, start: int, end: int) -> Iterator[tuple[int, bytes, bytes]]:
