@@ -100,6 +100,8 @@ def test_a_changed_byte_in_a_large_packet_ends_the_prefix_there(kind: DigestType
         assert digest.open_payloads(7, 5, packed) == [b"%020d" % i for i in range(bad)]
         assert digest.open_prefix(7, 5, packed) == [(7, 5 + i, b"%020d" % i, i, 20 * i) for i in range(bad)]
         assert len(digest.open_digests(7, 5, packed)) == bad
+        assert digest.count_good(7, 5, packed) == bad
+        assert digest.count_good(8, 5, packed) == 0
 
 
 def test_good_entries_in_the_wrong_place_of_a_large_packet() -> None:

@@ -9,8 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from buckram.core.entries.entry import Digest, master_key
+from buckram.core.entries.packed import PackedBodies
 from buckram.core.wire.acks import AckEvent, AckMatcher
-from buckram.core.wire.adds import ack_frames, frame_add, frame_adds, scan_adds
+from buckram.core.wire.adds import (
+    HIGH_PRIORITY,
+    RECOVERY_ADD,
+    ack_frames,
+    frame_add,
+    frame_adds,
+    frame_copies,
+    scan_adds,
+)
 from buckram.errors import BuckramError, Code
 from buckram.types import DigestType, Slot
 
@@ -222,3 +231,16 @@ def test_any_order_and_any_chunking_report_every_entry_once(rng: random.Random) 
     assert matcher.idle
     said = {(s.ledger, slot, entry): codes for s in sinks for (slot, entry), codes in s.said.items()}
     assert said == {key: [code] for key, code in expected.items()}
+
+
+@pytest.mark.parametrize("sizes", [[10] * 700, [10, 11, 10], [0], [0, 0]])
+@pytest.mark.parametrize("cut", [slice(None), slice(1, None), slice(0, -1)])
+def test_copies_get_new_headers_and_are_the_same_entries(sizes: list[int], cut: slice) -> None:
+    payloads = [bytes([n % 251]) * size for n, size in enumerate(sizes)]
+    stored = [DIGEST.seal(7, n, n - 1, 0, payload) for n, payload in enumerate(payloads)]
+    packet = b"before" + b"".join(frame_add(master_key(b"old"), body, 1) for body in stored)
+    packed = PackedBodies.parse_frames(packet, len(b"before"))
+    assert packed is not None
+    wanted = b"".join(frame_add(KEY, body, RECOVERY_ADD | HIGH_PRIORITY) for body in stored[cut])
+    assert frame_copies(KEY, packed[cut]) == wanted
+    assert frame_copies(KEY, stored[cut]) == wanted
