@@ -327,6 +327,40 @@ def heal_small() -> Figures:
     return _healing("small")
 
 
+@case
+def heal_foreground() -> Figures:
+    """p99 of 5,000 adds/s while copies are made at the default rate, and alone, in turns."""
+    return _healing("foreground")
+
+
+@case
+def heal_detect() -> Figures:
+    """From the kill of a bookie to the first copied byte, without a delay."""
+    return _healing("detect")
+
+
+@case
+def heal_memory() -> Figures:
+    """One worker copies one ledger of BENCH_HEAL_LEDGER_GIB (3): its memory."""
+    return _healing("memory_of_worker")
+
+
+@case
+def heal_java() -> Figures:
+    """The same 1,000 ledgers made whole by Apache's auditor and worker on its bookies, and by ours on ours."""
+    from bench import healing_java
+
+    return healing_java.measure()
+
+
+@case
+def audit_many() -> Figures:
+    """An audit of BENCH_AUDIT_SQLITE (1,000,000) ledgers in SQLite, of BENCH_AUDIT_ZOOKEEPER (100,000) in ZooKeeper."""
+    from bench import audits
+
+    return audits.measure()
+
+
 def _healing(what: str) -> Figures:
     from bench import healing
 

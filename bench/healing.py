@@ -12,6 +12,7 @@ import contextlib
 import os
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -25,6 +26,7 @@ from bench.machine import Watch, cpu_seconds, memory
 from bench.machines import helpers
 from buckram import connect
 from buckram.client.client import Client
+from buckram.config import HealingConfig
 from buckram.core.healing.needs import members_of
 from buckram.healing.board import Board
 from buckram.metadata.underreplication import Underreplication
@@ -39,6 +41,11 @@ HEAL_GIB = float(os.environ.get("BENCH_HEAL_GIB", "6"))
 LEDGERS = int(os.environ.get("BENCH_HEAL_LEDGERS", "1000"))
 SMALL = int(os.environ.get("BENCH_HEAL_SMALL", "10000"))
 SMALL_ENTRIES = 4
+LEDGER_GIB = float(os.environ.get("BENCH_HEAL_LEDGER_GIB", "3"))
+DETECTIONS = 3
+FOREGROUND_S, FOREGROUND_TURNS = float(os.environ.get("BENCH_SECONDS", "15")), 3
+_START_S = 3.0
+"""About how long a load needs to start and end."""
 _WRITERS = 8
 _CHUNK = 2000
 _LOOK_S = 0.02
@@ -129,8 +136,11 @@ async def fill(uri: str, ledgers: int, entries: int, size: int = ENTRY, ensemble
     return sorted(made)
 
 
-async def until_healed(store: MetadataStore, killed: float, ledgers: int) -> Healed:
-    """Follow the marks and the workers' reports until `ledgers` were marked and none is any more."""
+async def until_healed(store: MetadataStore, killed: float, ledgers: int, *, reports: bool = True) -> Healed:
+    """Follow the marks and the workers' reports until `ledgers` were marked and none is any more.
+
+    Without `reports`, which Apache's workers do not write: until none is marked that was.
+    """
     tree, board, seen = Underreplication(store.keys, store.root, ""), Board(store), Healed(killed)
     before = await _copied(board)
     while time.monotonic() - killed < _WITHIN_S:
@@ -142,7 +152,7 @@ async def until_healed(store: MetadataStore, killed: float, ledgers: int) -> Hea
         left = await _any_mark(tree)
         if left and not seen.marked:
             seen.marked = now
-        if not left and seen.ledgers >= ledgers:
+        if not left and (seen.ledgers >= ledgers if reports else seen.marked):
             seen.end = time.monotonic()
             return seen
         await asyncio.sleep(_LOOK_S)
@@ -219,6 +229,54 @@ def _costs(spent: tuple[float, float], seen: Healed) -> Figures:
     if seen.ledgers > LEDGERS:
         return {f"{who}_cpu_us_per_ledger": round(cpu / seen.ledgers * 1e6) for who, cpu in parts}
     return {f"{who}_cpu_s_per_gb": round(cpu / seen.bytes * 1e9, 2) for who, cpu in parts}
+
+
+def detect() -> Figures:
+    """Medians and the worst of a few trials, each with bookies of its own."""
+    first: list[float] = []
+    with_foreign = 0.0
+    for _ in range(DETECTIONS):
+        found = measure(4, 100)
+        first.append(found["first_copy_s"])
+        with_foreign = max(with_foreign, found["foreign_cpu"])
+    return {"first_copy_s": statistics.median(first), "first_copy_worst_s": max(first), "foreign_cpu": with_foreign}
+
+
+def memory_of_worker() -> Figures:
+    """One ledger of several GB."""
+    return measure(1, int(LEDGER_GIB * GIB / ENTRY))
+
+
+def foreground() -> Figures:
+    """Alternate turns of paced writing: nothing is copied, copies are made at the default rate."""
+    rate = HealingConfig().copy_bytes_per_s
+    size = FOREGROUND_TURNS * rate * (FOREGROUND_S * 1.1 + _START_S)
+    p99: dict[bool, list[float]] = {False: [], True: []}
+    with cluster(3) as bench:
+        asyncio.run(fill(bench.uri, LEDGERS, max(1, int(size / LEDGERS / ENTRY))))
+        bench.add()
+        bench.run("autorecovery", "disable")
+        with healer(bench.uri, copy_bytes_per_s=rate) as worker:
+            bench.bookies[0].kill()
+            with Watch(bench.folder, [*bench.pids, worker.pid, *helpers()]) as watch:
+                for _ in range(FOREGROUND_TURNS):
+                    for copying in (False, True):
+                        bench.run("autorecovery", "enable" if copying else "disable")
+                        p99[copying].append(bench.write(ledgers=1, rate=5000, seconds=FOREGROUND_S)["p99_ms"])
+                copied, left = asyncio.run(_progress(bench.uri))
+        if not left:
+            raise RuntimeError("everything was copied before the last turn was over: fill more")
+        alone, beside = statistics.median(p99[False]), statistics.median(p99[True])
+        return {
+            "p99_ms_alone": alone, "p99_ms": beside, "p99_ratio": round(beside / alone, 2),
+            "copied_mb": round(copied / 1e6, 1), "foreign_cpu": watch.foreign_share,
+        }  # fmt: skip
+
+
+async def _progress(uri: str) -> tuple[int, bool]:
+    """Bytes that were copied, and whether anything is still marked."""
+    async with looking(uri) as store:
+        return (await _copied(Board(store)))[1], await _any_mark(Underreplication(store.keys, store.root, ""))
 
 
 def large() -> Figures:
