@@ -6,10 +6,13 @@ import asyncio
 import random
 
 from buckram.client.client import Client
-from buckram.errors import BuckramError
+from buckram.client.read.reader import Reader as LedgerReader
+from buckram.errors import BuckramError, NoSuchEntry
+from buckram.sim.engine.checkers.base import ReadResult
+from buckram.sim.engine.checkers.judge import describe
 from buckram.sim.engine.world import Died
 from buckram.sim.healing.workers import Stage
-from buckram.types import LedgerId
+from buckram.types import EntryId, LedgerId
 
 
 class Actor:
@@ -55,15 +58,30 @@ class Reader(Actor):
         reader = await client.open(ledger, password=b"")
         try:
             if reader.last_confirmed >= 0:
-                first = self.rng.randrange(reader.last_confirmed + 1)
-                for entry in await reader.read(first, reader.last_confirmed):
-                    wanted = self.stage.rules.written[ledger].acked.get(entry.entry_id)
-                    same = wanted is None or bytes(entry.payload) == wanted
-                    text = "{} read another entry {} of ledger {}"
-                    self.world.report.check("content", same, text, self.host, entry.entry_id, ledger)
+                await self._read(reader, ledger)
                 self.world.report.situation("a reader read beside healing")
         finally:
             await reader.close()
+
+    async def _read(self, reader: LedgerReader, ledger: LedgerId) -> None:
+        lac = reader.last_confirmed
+        first = self.rng.randrange(lac + 1)
+        self.world.judge.lac_seen(ledger, self.host, -1, lac)
+        result = ReadResult(self.host, "read", first, lac, lac, [], began_at=self.world.loop.time())
+        try:
+            found = await reader.read(first, lac)
+            result.entries = [(e.entry_id, e.payload, e.length, e.last_add_confirmed) for e in found]
+        except BuckramError as error:
+            result.error = describe(error)
+            result.error_entry = error.entry_id if isinstance(error, NoSuchEntry) else None
+            raise
+        finally:
+            self.world.judge.read_done(ledger, result)
+        for entry in found:
+            wanted = self.stage.rules.written[ledger].acked.get(entry.entry_id)
+            same = wanted is None or bytes(entry.payload) == wanted
+            text = "{} read another entry {} of ledger {}"
+            self.world.report.check("content", same, text, self.host, entry.entry_id, ledger)
 
 
 class Recoverer(Actor):
@@ -77,7 +95,15 @@ class Recoverer(Actor):
             return
         if self.stage.rules.is_marked(ledger):
             self.world.report.situation("a marked ledger was recovered by another")
-        await (await client.recover(ledger, password=b"")).close()
+        last: EntryId | None = None
+        length = 0
+        self.world.judge.recovery_started(self.host, ledger)
+        try:
+            reader = await client.recover(ledger, password=b"")
+            last, length = reader.last_confirmed, reader.length or 0
+            await reader.close()
+        finally:
+            self.world.judge.recovery_ended(self.host, ledger, last, length)
         await asyncio.sleep(self.stage.plan.busy_s)
 
 
@@ -94,5 +120,10 @@ class Deleter(Actor):
             return
         if self.stage.rules.is_marked(ledger):
             self.world.report.situation("a marked ledger was deleted")
-        await client.delete(ledger, password=b"")
+        self.world.judge.recovery_started(self.host, ledger)
+        try:
+            await client.delete(ledger, password=b"")
+            self.world.judge.facts.ledger(ledger).delete_returned = True
+        finally:
+            self.world.judge.recovery_ended(self.host, ledger, None, None)
         await asyncio.sleep(self.stage.plan.busy_s * 2)

@@ -6,11 +6,13 @@ Faults are over by then. Not here: what is judged at each change (`rules.py`).
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from buckram.core.healing.status import Waiting
 from buckram.errors import BuckramError
 from buckram.healing.board import Board
 from buckram.metadata.underreplication import Underreplication
+from buckram.metadata.wishes import change_wish, read_wishes
 from buckram.sim.engine.faults import FaultRunner
 from buckram.sim.engine.world import Died
 from buckram.sim.healing.reasons import entries_of
@@ -46,6 +48,7 @@ class Ending:
                     await self.faults.restart(machine)
                     await asyncio.sleep(0.5)
                 self.report.check("L12", machine.running, "{} does not start: {}", machine.name, machine.refused)
+        await self._take_back()
         await self.tree.enable(True)
         await self.tree.set_delay(round(self.stage.healing.config.lost_bookie_delay_s))
         began = world.loop.time()
@@ -63,6 +66,14 @@ class Ending:
         if not self.report.violations:
             await self._read_all()
 
+    async def _take_back(self) -> None:
+        """Nobody takes a bookie out any more that lives; those that are gone for good stay out."""
+        for bookie in await read_wishes(self.stage.store):
+            if bookie not in self.stage.rules.lost:
+                await change_wish(
+                    self.stage.store, bookie, lambda wish: replace(wish, readonly=False, leave=False, target="", rate=0)
+                )
+
     async def _is_over(self, marked: list[LedgerId], passed_s: float) -> bool:
         """Whether each ledger that is still marked says truly why: faults are over, so that stays true.
 
@@ -79,11 +90,12 @@ class Ending:
         return True
 
     async def _judge(self, marked: list[LedgerId]) -> None:
+        self.stage.rules.asked.check_ended()
         said = {waiting.ledger: waiting async for waiting in self.board.waiting()}
         for ledger in self.stage.ledgers:
             metadata = self.world.judge.facts.ledger(ledger).metadata
             if metadata is None:
-                left = ledger in marked and ledger not in self.stage.rules.unreadable
+                left = ledger in marked and ledger not in self.stage.rules.marks.unreadable
                 self.report.check("L12", not left, "ledger {} is deleted and stays marked", ledger)
                 continue
             lost = self._lost_members(metadata)
@@ -92,7 +104,9 @@ class Ending:
                 self._check_reasons(ledger, metadata, said.get(ledger))
                 continue
             self.report.check("L12", not lost, "ledger {} has no mark and still names {}", ledger, lost)
-            if metadata.closed and not (ledger in self.stage.rules.gone and ledger in self.stage.rules.unreadable):
+            if metadata.closed and not (
+                ledger in self.stage.rules.gone and ledger in self.stage.rules.marks.unreadable
+            ):
                 self._check_copies(ledger, metadata)
 
     def _lost_members(self, metadata: LedgerMetadata) -> list[str]:
@@ -101,7 +115,7 @@ class Ending:
     def _check_copies(self, ledger: LedgerId, metadata: LedgerMetadata) -> None:
         """A member that was never lost may lack an entry above its Qa copies: no auditor marks that."""
         for entry, members in entries_of(metadata):
-            copies = self.stage.rules.copies(ledger, entry, members)
+            copies = self.stage.rules.copies.count(ledger, entry, members)
             self.report.check(
                 "L12",
                 copies >= metadata.ack_quorum,
@@ -140,7 +154,7 @@ class Ending:
                 continue
             acked = self.stage.rules.written[ledger].acked
             end = metadata.last_entry if metadata.last_entry is not None else -1
-            left = {e for e, members in entries_of(metadata) if self.stage.rules.copies(ledger, e, members)}
+            left = {e for e, members in entries_of(metadata) if self.stage.rules.copies.count(ledger, e, members)}
             above = [entry for entry in acked if entry > end]
             self.report.check("content", not above, "ledger {} ends at {}, acknowledged: {}", ledger, end, above)
 

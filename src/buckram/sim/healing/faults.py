@@ -12,7 +12,7 @@ from buckram.metadata.underreplication import Underreplication
 from buckram.seams import KeyStore
 from buckram.sim.engine.metadata import HOST
 from buckram.sim.engine.world import Machine
-from buckram.sim.healing.rules import REPLICATOR
+from buckram.sim.healing.marks import REPLICATOR
 from buckram.sim.healing.workers import Stage
 
 
@@ -95,7 +95,7 @@ class Operator:
                 machine.device.wipe()
                 self.world.judge.facts.bookie(machine.name).wiped = True
                 started = await self.world.boot(machine)
-                self.world.report.check("L12", not started, "{} serves from an empty disk", machine.name)
+                self.world.report.check("M8", not started, "{} serves from an empty disk", machine.name)
                 self.world.report.situation("an empty disk was refused")
             await self.nap(30.0)
 
@@ -122,7 +122,9 @@ class Operator:
 
     def _worker(self) -> str:
         """A host with a worker, rather one that holds a lock."""
-        holders = [host for host in self._hosts() if any(self.stage.rules.holds(host, one) for one in self._ledgers())]
+        holders = [
+            host for host in self._hosts() if any(self.stage.rules.marks.holds(host, one) for one in self._ledgers())
+        ]
         return self.rng.choice(holders or self._hosts())
 
     def _hosts(self) -> list[str]:
@@ -134,7 +136,7 @@ class Operator:
     async def _at_a_lock(self) -> None:
         """Until some ledger is locked, or for a while."""
         for _ in range(self.rng.randrange(1500)):
-            if any(self.stage.rules.holds(host, one) for host in self._hosts() for one in self._ledgers()):
+            if any(self.stage.rules.marks.holds(host, one) for host in self._hosts() for one in self._ledgers()):
                 break
             await asyncio.sleep(0.02)
         await self.nap(self.rng.choice((0.01, 0.1, 1.0)))
@@ -144,7 +146,7 @@ class Operator:
             await self._at_a_lock()
             host = self._worker()
             process = self.world.processes[host]
-            if any(self.stage.rules.holds(host, one) for one in self._ledgers()):
+            if any(self.stage.rules.marks.holds(host, one) for one in self._ledgers()):
                 self.world.report.situation("a replicator crashed with a lock")
             self.world.faults += 1
             if not process.dead:
@@ -155,7 +157,7 @@ class Operator:
         for _ in range(3):
             await self._at_a_lock()
             host = self._worker()
-            if any(self.stage.rules.holds(host, one) for one in self._ledgers()):
+            if any(self.stage.rules.marks.holds(host, one) for one in self._ledgers()):
                 self.world.report.situation("a session ended with a lock")
             self.world.faults += 1
             if not self.world.processes[host].dead:
@@ -178,7 +180,7 @@ class Operator:
 
     async def _disable(self) -> None:
         await self._at_a_lock()
-        with_marks = [key for key in self.stage.rules.marked_at if key in self._ledgers()]
+        with_marks = [key for key in self.stage.rules.marks.marked_at if key in self._ledgers()]
         try:
             await self.tree.enable(False)
             if with_marks:

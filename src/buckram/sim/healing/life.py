@@ -9,22 +9,24 @@ from contextlib import AbstractContextManager, ExitStack
 from buckram.core.healing.records import TreePaths
 from buckram.healing import auditor
 from buckram.healing.board import Board
-from buckram.metadata.store import TreeStore
 from buckram.metadata.underreplication import Underreplication
 from buckram.sim.engine.checkers.safety import Records
 from buckram.sim.engine.faults import FaultRunner
 from buckram.sim.engine.lives import LifeResult, report_broken_invariants
 from buckram.sim.engine.loop import Stuck
 from buckram.sim.engine.planting import plant
+from buckram.sim.engine.spies import watch_stores
 from buckram.sim.engine.trace import Echo
 from buckram.sim.engine.world import World
 from buckram.sim.healing.actors import Deleter, Reader, Recoverer
 from buckram.sim.healing.ending import Ending
 from buckram.sim.healing.faults import Operator
+from buckram.sim.healing.marks import AUDITOR, REPLICATOR
 from buckram.sim.healing.names import INVARIANTS, SITUATIONS
 from buckram.sim.healing.operations import OPERATIONS
 from buckram.sim.healing.plan import HealingPlan, make_healing_plan
-from buckram.sim.healing.rules import AUDITOR, REPLICATOR, Rules
+from buckram.sim.healing.rules import Rules
+from buckram.sim.healing.watching import watch_healing
 from buckram.sim.healing.workers import Stage, Worker, Writer
 
 
@@ -36,24 +38,25 @@ class Life:
         world = self.world = World(
             f"healing {plan.seed}", echo=echo, configs=cluster.configs, metadata=cluster.metadata, pace=cluster.pace
         )
-        world.fabric.observers.remove(world.judge.wire)
-        world.judge.checkers = [checker for checker in world.judge.checkers if isinstance(checker, Records)]
+        if plan.tampered:
+            world.fabric.observers.remove(world.judge.wire)
+            world.judge.checkers = [checker for checker in world.judge.checkers if isinstance(checker, Records)]
         world.report.evaluated |= dict.fromkeys(INVARIANTS, 0)
         world.report.reached |= dict.fromkeys(SITUATIONS, 0)
-        rules = Rules(world, plan.config.open_ledger_grace_s, plan.config.lost_bookie_delay_s)
-        world.metadata.observers.append(rules)
-        self.stage = Stage(world, plan, rules)
+        self.rules = Rules(world, plan)
+        world.metadata.observers.append(self.rules)
+        self.stage = Stage(world, plan, self.rules)
         self.faults = FaultRunner(self.stage)
 
     async def run(self) -> None:
         world = self.world
         world.broken = asyncio.Event()
         world.trace.note("plan", str(self.plan))
-        self.store: TreeStore = world.store(world.loop.world, world.rng)
-        self.stage.rules.paths = TreePaths(self.store.root)
+        self.stage.store = self.store = world.store(world.loop.world, world.rng)
+        self.rules.paths = TreePaths(self.store.root)
         await self.store.initialise()
         for n in range(1, self.plan.cluster.bookies + 1):
-            world.add_machine(f"b{n}")
+            world.add_machine(f"b{n}", self.plan.location(n))
         started = await asyncio.gather(*[world.boot(machine) for machine in world.machines.values()])
         if not all(started):
             world.report.violate("L12", f"a new cluster does not start: {[m.refused for m in world.machines.values()]}")
@@ -127,6 +130,8 @@ def run_healing_life(
         if mutant is not None:
             stack.enter_context(mutant)
         life = Life(plan or make_healing_plan(seed), echo)
+        stack.enter_context(watch_stores(life.world))
+        stack.enter_context(watch_healing(life.world, life.rules))
         stack.enter_context(report_broken_invariants(life.world))
         try:
             life.world.loop.run_until_complete(life.run())

@@ -223,7 +223,7 @@ MUTANTS: dict[str, Mutant] = {
         ),
         Mutant(
             "decommissioned-too-soon",
-            "decommission",
+            "departure",
             "the command ends before the ledgers of its bookie are copied",
             edited(("buckram.healing.decommission:_wait", "while left:", "while False:")),
             160,

@@ -1,4 +1,7 @@
-"""What operators do in a life of self-healing, and what happens to disks and records meanwhile."""
+"""What happens to disks, racks and records in a life of self-healing, and what operators switch meanwhile.
+
+Not here: taking bookies out, maintenances and evening out (`departures.py`).
+"""
 
 from __future__ import annotations
 
@@ -6,49 +9,20 @@ import asyncio
 import struct
 from contextlib import suppress
 
-from buckram.client.client import Client
 from buckram.core.wire import bookkeeper_pb2 as pb
 from buckram.errors import BuckramError, Code
-from buckram.healing.decommission import decommission
-from buckram.healing.depending import Refused
+from buckram.healing.board import Board
 from buckram.sim.engine.metadata import HOST
 from buckram.sim.engine.transport import Connection
-from buckram.sim.engine.world import Died, Machine
+from buckram.sim.engine.world import Machine
+from buckram.sim.healing.departures import DEPARTURES, new_bookie
 from buckram.sim.healing.faults import Operation, Operator
-from buckram.sim.healing.plan import most_bookies
-from buckram.sim.healing.rules import REPLICATOR
+from buckram.sim.healing.marks import REPLICATOR
 from buckram.types import LedgerId
 
 _ANSWER = struct.Struct(">IBBHiqq")
 _READ, _BATCH = 2, 7
 """Operations of the v2 wire that read one entry, or several."""
-
-
-async def decommission_one(op: Operator) -> None:
-    """Stop a bookie for good and take it out with the operator's command, tried again while it does not end well."""
-    await op.nap(op.stage.plan.busy_s * 1.5)
-    if not op.running():
-        return
-    machine = op.rng.choice(op.members())
-    op.lose(machine, "is stopped for good", power=False)
-    for _ in range(20):
-        await asyncio.sleep(4.0)  # its session ends
-        if op.stage.over:
-            return
-        try:
-            client = await op.world.client("o1")
-            done = await op.world.join(op.world.processes["o1"], _decommission(client, machine.name), "decommission")
-        except (BuckramError, Refused, Died) as error:
-            op.world.trace.note("o1", f"decommission {machine.name}: {error!r}")
-            continue
-        if done:
-            op.stage.rules.decommissioned(machine.name)
-            return
-
-
-async def _decommission(client: Client, bookie: str) -> bool:
-    async with asyncio.timeout(60.0):
-        return (await decommission(client, bookie, lambda progress: None)).done
 
 
 async def change_delay(op: Operator) -> None:
@@ -187,13 +161,31 @@ async def fill_bookies(op: Operator) -> None:
 async def add_bookie(op: Operator) -> None:
     """An empty bookie joins."""
     await op.nap(op.stage.plan.busy_s * 2)
-    world = op.world
-    if len(world.machines) >= most_bookies(op.stage.plan):
+    await new_bookie(op)
+
+
+async def lose_rack(op: Operator) -> None:
+    """All bookies of a rack go at once: they come back, or an operator says that they do not."""
+    await op.nap(op.stage.plan.busy_s)
+    racks = list(dict.fromkeys(machine.rack for machine in op.running()))
+    if not racks:
         return
-    machine = world.add_machine(f"b{len(world.machines) + 1}")
-    if await world.boot(machine):
-        world.report.situation("an empty bookie joined")
-    op.stage.newcomers.append(machine)
+    rack = op.rng.choice(racks)
+    gone = [machine for machine in op.running() if machine.rack == rack]
+    op.world.faults += 1
+    op.world.trace.note("fault", f"all of {rack} go: {[machine.name for machine in gone]}")
+    op.world.report.situation("a whole rack went")
+    for machine in gone:
+        machine.away = True
+        op.world.crash(machine, power=op.rng.random() < 0.5)
+    await asyncio.sleep(10.0 + op.rng.random() * 20.0)
+    if op.rng.random() < 0.4:
+        with suppress(BuckramError):
+            if await Board(op.stage.store).proceed():
+                op.world.report.situation("an operator let copying proceed")
+        await op.nap(20.0)
+    for machine in gone:
+        machine.away = machine.name in op.stage.rules.lost
 
 
 async def cut_auditor(op: Operator) -> None:
@@ -212,7 +204,7 @@ async def cut_auditor(op: Operator) -> None:
 
 
 OPERATIONS: dict[str, Operation] = {
-    "decommission": decommission_one,
+    **DEPARTURES,
     "delay": change_delay,
     "check": ask_check,
     "bad mark": spoil_mark,
@@ -220,5 +212,6 @@ OPERATIONS: dict[str, Operation] = {
     "full": fill_bookies,
     "new bookie": add_bookie,
     "cut auditor": cut_auditor,
+    "lose rack": lose_rack,
 }
-"""Faults of this module by name."""
+"""What is not a fault of `faults.py`, by name."""

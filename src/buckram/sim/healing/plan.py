@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from buckram.config import ClientConfig, HealingConfig, NetConfig
+from buckram.config import BookieConfig, ClientConfig, HealingConfig, NetConfig
 from buckram.sim.engine.plan import Plan
 from buckram.sim.engine.world import Configs
 from buckram.types import DigestType
@@ -28,6 +28,12 @@ FAULTS = (
     "new bookie",
     "cut auditor",
 )
+ASKED = {"drain": 0.15, "replace": 0.08, "maintenance": 0.12, "rebalance": 0.12}
+"""What operators ask for besides, each in so large a share of the lives."""
+RACKS, BOOKIES_OF_A_RACK = 3, 2
+"""With a rule of places there are so many racks of so many bookies: one rack is no more than a third of them."""
+SPREAD = 2
+"""Racks that each write quorum spans under the rule."""
 
 
 @dataclass(slots=True)
@@ -44,6 +50,17 @@ class HealingPlan:
     readers: int = 0
     recoverers: int = 0
     deleters: int = 0
+    streams: bool = False
+    """Some ledgers are a stream's, whose writer has a lease."""
+
+    @property
+    def tampered(self) -> bool:
+        """Bookies deny what they had: what is told on the wire is not the truth then, and is not judged."""
+        return "copies gone" in self.cluster.faults
+
+    def location(self, number: int) -> str | None:
+        """Where a bookie is; None where that does not matter."""
+        return f"/rack{number % self.cluster.racks}" if self.cluster.racks else None
 
     @property
     def seed(self) -> int:
@@ -81,7 +98,27 @@ def make_healing_plan(seed: int) -> HealingPlan:
     plan = HealingPlan(cluster, config, rng.choice((1, 2, 2)), rng.choice((1, 2, 3)), rng.choice((2, 4, 6)), lost)
     plan.readers, plan.recoverers = rng.choice((0, 1)), rng.choice((0, 0, 1))
     plan.deleters = rng.choice((0, 0, 1))
+    _draw_rest(plan)
     return plan
+
+
+def _draw_rest(plan: HealingPlan) -> None:
+    """All that is drawn from random numbers of its own, so that it changes nothing else of a life."""
+    cluster, rng = plan.cluster, random.Random(f"operators {plan.seed}")
+    cluster.faults = [*cluster.faults, *(name for name, share in ASKED.items() if rng.random() < share)]
+    if rng.random() < 0.3:
+        cluster.collecting = True
+        cluster.configs.bookie = BookieConfig(collection_interval_s=4.0, collection_age_s=6.0)
+    mode = rng.random()
+    cluster.explicit, cluster.deferred = mode < 0.06, 0.06 <= mode < 0.12
+    plan.streams = rng.random() < 0.2
+    if rng.random() < 0.2:
+        cluster.explicit = cluster.deferred = False
+        cluster.racks, cluster.bookies = RACKS, max(cluster.bookies, RACKS * BOOKIES_OF_A_RACK)
+        cluster.configs.client = replace(cluster.configs.client, placement=f"rack:{SPREAD} enforce")
+        plan.config = replace(plan.config, lost_bookie_delay_s=6.0)
+        if rng.random() < 0.5:
+            cluster.faults = [*cluster.faults, "lose rack"]
 
 
 def most_bookies(cluster: Plan) -> int:

@@ -52,19 +52,17 @@ class Reasons:
 
     def is_true_at_the_end(self, ledger: LedgerId, metadata: LedgerMetadata, reason: Reason) -> bool:
         if reason.why is Why.NO_BOOKIE:
-            return any(self._no_spare(fragment.ensemble) for fragment in metadata.fragments)
+            return any(self.rules.domains.no_spare(metadata, fragment) for fragment in metadata.fragments)
         if reason.why is Why.NO_GOOD_COPY:
             return metadata.closed and self._copies(ledger, reason) == 0
         if reason.why is Why.COPY_AWAY:
             away = self._names_lost(metadata)
             return away and (not metadata.closed or self._copies(ledger, reason) == 0)
-        # A ledger that waits for its end is recovered when its writer is dead, and all are by now.
+        if reason.why is Why.WRITER_LIVES:
+            # Writers are dead by now, but for a stream's that lost its ledger and keeps its lease.
+            lease = self.rules.written[ledger].lease
+            return bool(lease) and self.world.metadata.peek(lease) is not None
         return reason.why is Why.UNREADABLE_RECORD and self._unreadable(ledger)
-
-    def _no_spare(self, ensemble: tuple[str, ...]) -> bool:
-        there = [machine.name for machine in self.world.machines.values() if machine.running]
-        lost = [bookie for bookie in ensemble if bookie in self.rules.lost]
-        return bool(lost) and len([bookie for bookie in there if bookie not in ensemble]) < len(lost)
 
     def _names_lost(self, metadata: LedgerMetadata) -> bool:
         return any(bookie in self.rules.lost for fragment in metadata.fragments for bookie in fragment.ensemble)
@@ -75,7 +73,7 @@ class Reasons:
         if metadata is None or not metadata.closed:
             return -1
         copies = [
-            self.rules.copies(ledger, entry, members)
+            self.rules.copies.count(ledger, entry, members)
             for entry, members in entries_of(metadata)
             if any(first <= entry <= last for first, last in reason.entries)
         ]
@@ -83,7 +81,7 @@ class Reasons:
 
     def _may_be_unreadable(self, ledger: LedgerId, reason: Reason) -> bool:
         """An attempt that began before the mark changed may end after that."""
-        since, until = self.rules.unreadable.get(ledger, (1e9, 1e9))
+        since, until = self.rules.marks.unreadable.get(ledger, (1e9, 1e9))
         now = self.world.loop.time()
         if reason.why is Why.UNREADABLE_RECORD:
             return since <= now <= until + _UNDER_WAY_S
@@ -95,7 +93,7 @@ class Reasons:
         No if the mark became another one since the attempt began.
         """
         ledger = waiting.ledger
-        if self.rules.marked_at.get(ledger, 0.0) > self.rules.began_at.get((waiting.worker, ledger), 0.0):
+        if self.rules.marks.marked_at.get(ledger, 0.0) > self.rules.began_at.get((waiting.worker, ledger), 0.0):
             return False
         key = self.rules.paths.mark(ledger)
         found = self.world.metadata.peek(key)

@@ -11,7 +11,7 @@ from buckram.sim.engine.trace import Echo
 from buckram.sim.healing.life import run_healing_life
 from buckram.sim.healing.mutants import hunt
 from buckram.sim.healing.names import INVARIANTS, SITUATIONS
-from buckram.sim.healing.plan import FAULTS, make_healing_plan
+from buckram.sim.healing.plan import ASKED, FAULTS, make_healing_plan
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Healing:
         return HealingTotals()
 
     def fault_names(self) -> list[str]:
-        return list(FAULTS)
+        return [*FAULTS, *ASKED, "lose rack"]
 
     def planned_faults(self, seed: int) -> list[str]:
         return make_healing_plan(seed).cluster.faults
