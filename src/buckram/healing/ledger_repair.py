@@ -90,14 +90,17 @@ class LedgerRepair:
         lost = [b for b in members if b in gone or b in leaving]
         needs = needs_of(ledger, versioned.metadata, lost)
         outcome.survivors = needs_of(ledger, versioned.metadata, gone).survivors
+        joined = False
         if needs.open_tail:
             versioned = await self._end(ledger, versioned, leaving, outcome) or versioned
             needs = needs_of(ledger, versioned.metadata, lost)
+            # A recovery ends a ledger when Qa members have its entries, and may have put others into it by then.
+            joined = any(bookie not in members for bookie in members_of(versioned.metadata))
         if needs.closed_part:
             await self._replace_lost(ledger, versioned, needs.closed_part, lost, leaving, outcome)
         # EVERY_MEMBER is no bookie that is lost. A bookie of the mark that is no member any more was replaced, maybe by
         # a worker that died before it saw whether the new member has its copies: all are looked at then, too.
-        if (not named or any(bookie not in lost for bookie in named)) and not outcome.reasons:
+        if (not named or joined or any(bookie not in lost for bookie in named)) and not outcome.reasons:
             await self._check(ledger, versioned.metadata, outcome)
         if outcome.whole:
             self._open_ledgers.forget(ledger)

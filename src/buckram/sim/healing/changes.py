@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from buckram.sim.engine.checkers.facts import fragment_of, members_of
 from buckram.sim.healing.reasons import entries_of
-from buckram.types import LedgerId, LedgerMetadata, LedgerState
+from buckram.types import BookieId, LedgerId, LedgerMetadata, LedgerState
 
 if TYPE_CHECKING:
     from buckram.sim.healing.rules import Rules
@@ -20,10 +20,15 @@ class Changes:
 
     def __init__(self, rules: Rules, grace_s: float) -> None:
         self.rules, self.report, self.copies, self._grace_s = rules, rules.report, rules.copies, grace_s
+        self.placed: dict[LedgerId, set[BookieId]] = {}
+        """Bookies that healing put into a ledger, recoveries included."""
 
     def ledger_changed(self, who: str, ledger: LedgerId, old: LedgerMetadata, new: LedgerMetadata) -> None:
         if old.state is not LedgerState.CLOSED and new.state is LedgerState.CLOSED:
             self._check_end(who, ledger, new)
+        before = {bookie for fragment in old.fragments for bookie in fragment.ensemble}
+        after = {bookie for fragment in new.fragments for bookie in fragment.ensemble}
+        self.placed.setdefault(ledger, set()).update(after - before)
         holds = self.rules.marks.holds_lock(who, ledger)
         self.report.check("H5", holds, "{} changes ledger {} without its lock", who, ledger)
         for fragment in new.fragments:
@@ -38,6 +43,17 @@ class Changes:
                 self._check_replaced(who, ledger, old, new)
             return
         self._check_replaced(who, ledger, old, new)
+
+    def check_placed(self, who: str, ledger: LedgerId, metadata: LedgerMetadata) -> None:
+        """L12: when healing is done with a ledger, those that it put there have all that is placed on them."""
+        for bookie in sorted(self.placed.get(ledger, ())):
+            needed = [entry for entry, members in entries_of(metadata) if bookie in members]
+            if not needed or bookie in self.rules.lost or ledger in self.rules.gone:
+                continue
+            held = self.copies.on_disk(bookie, ledger, needed)
+            text = "{} is done with ledger {}, and {}, which it put there, lacks {}"
+            missing = [entry for entry in needed if entry not in held]
+            self.report.check("L12", not missing, text, who, ledger, bookie, missing)
 
     def _check_dead(self, who: str, ledger: LedgerId) -> None:
         """H2: whoever ends a ledger has seen it stand still, and a stream's has no lease."""

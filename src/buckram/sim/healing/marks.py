@@ -12,6 +12,7 @@ from buckram.core.healing.status import Waiting
 from buckram.errors import MalformedRecord
 from buckram.seams import KeyValue
 from buckram.sim.engine.checkers.facts import fragment_of, members_of
+from buckram.sim.healing.reasons import entries_of
 from buckram.types import BookieId, LedgerId
 
 if TYPE_CHECKING:
@@ -122,12 +123,15 @@ class Marks:
         named = {bookie for fragment in metadata.fragments for bookie in fragment.ensemble}
         left = sorted(bookie for bookie in mark.replicas if bookie in named and bookie in self.rules.lost)
         self.report.check("L12", not left, "{} deletes the mark of {}, which still names {}", who, ledger, left)
+        if metadata.closed:
+            self.rules.changes.check_placed(who, ledger, metadata)
         began = self.rules.began_at.get((who, ledger), -1.0)
         if (mark.replicas and EVERY_MEMBER not in mark.replicas) or not metadata.closed:
             return
-        silent = [b for b in sorted(named) if not self._answered_since(b, began) and b not in self.rules.lost]
+        asked = sorted({bookie for _, members in entries_of(metadata) for bookie in members})
+        silent = [b for b in asked if not self._answered_since(b, began) and b not in self.rules.lost]
         text = "{} says that the copies of ledger {} are good, and {} did not answer"
-        self.report.check("H7", not silent or not self.rules.has_entries(ledger), text, who, ledger, silent)
+        self.report.check("H7", not silent, text, who, ledger, silent)
         gone = self.rules.gone.get(ledger, began) < began and ledger not in self.unreadable
         self.report.check("H7", not gone, text, who, ledger, "any member")
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from buckram.client.maintain.recover import recover_ledger
 from buckram.client.read.reader import Reader
 from buckram.healing import ledger_repair
 from buckram.healing.auditor import Auditor, Index
@@ -25,7 +26,7 @@ from buckram.types import BookieId, EntryId, LedgerId
 def watch_healing(world: World, rules: Rules) -> Iterator[None]:
     """Tell the rules and the judge which process repairs, moves, recovers or audits what."""
     run, move, walk = LedgerRepair.run, LedgerRepair.move, Auditor._walk
-    recover = ledger_repair.recover_ledger
+    recover = recover_ledger
     judge = world.judge
 
     def host() -> str:
