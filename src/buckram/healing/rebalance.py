@@ -120,6 +120,9 @@ class _Rebalance:
         async def mover() -> None:
             nonlocal done, left_bytes
             while work:
+                await _check_allowed(self._client)
+                if not work:
+                    return
                 part = work.pop()
                 await self._ledger(part, found)
                 done += len(part)

@@ -56,12 +56,30 @@ class Reader(Actor):
 
     async def act(self, client: Client, ledger: LedgerId) -> None:
         reader = await client.open(ledger, password=b"")
+        if self.rng.random() < 0.2 and ledger not in [one for _, one, _ in self.stage.tails]:
+            task = self.world.processes[self.host].spawn(self._follow(reader, ledger), "tail")
+            self.stage.tails.append((self.host, ledger, task))
+            return
         try:
             if reader.last_confirmed >= 0:
                 await self._read(reader, ledger)
                 self.world.report.situation("a reader read beside healing")
         finally:
             await reader.close()
+
+    async def _follow(self, reader: LedgerReader, ledger: LedgerId) -> None:
+        """To the end of the ledger, however long that is."""
+        wanted = 0
+        try:
+            async for entry in reader.tail(0):
+                known = self.stage.rules.written[ledger].acked.get(entry.entry_id)
+                same = entry.entry_id == wanted and known in (None, bytes(entry.payload))
+                text = "{} followed ledger {} to another entry {}"
+                self.world.report.check("content", same, text, self.host, ledger, entry.entry_id)
+                wanted += 1
+            self.world.report.situation("a reader followed a ledger to its end")
+        except BuckramError as error:
+            self.world.trace.note(self.host, f"follows ledger {ledger} no further: {error!r}")
 
     async def _read(self, reader: LedgerReader, ledger: LedgerId) -> None:
         lac = reader.last_confirmed

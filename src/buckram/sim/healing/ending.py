@@ -1,6 +1,6 @@
 """The end of a life of self-healing: each ledger becomes whole, or says truly why it cannot (L12).
 
-Faults are over by then. Not here: what is judged at each change (`rules.py`).
+Faults are over by then. Not here: what is judged at each change (`rules.py`), and what comes last (`final.py`).
 """
 
 from __future__ import annotations
@@ -9,15 +9,14 @@ import asyncio
 from dataclasses import replace
 
 from buckram.core.healing.status import Waiting
-from buckram.errors import BuckramError
 from buckram.healing.board import Board
 from buckram.metadata.underreplication import Underreplication
 from buckram.metadata.wishes import change_wish, read_wishes
 from buckram.sim.engine.faults import FaultRunner
-from buckram.sim.engine.world import Died
+from buckram.sim.healing.final import Final
 from buckram.sim.healing.reasons import entries_of
 from buckram.sim.healing.workers import Stage
-from buckram.types import EntryId, LedgerId, LedgerMetadata
+from buckram.types import LedgerId, LedgerMetadata
 
 DEADLINE_S = 240.0
 """How long all marks may take after faults are over; a look of the auditor may come a minute late."""
@@ -63,8 +62,10 @@ class Ending:
             await asyncio.sleep(4.0)
         await self._judge(marked)
         self.stage.finished = True
+        final = Final(self.stage)
+        final.check_calls()
         if not self.report.violations:
-            await self._read_all()
+            await final.run()
 
     async def _take_back(self) -> None:
         """Nobody takes a bookie out any more that lives; those that are gone for good stay out."""
@@ -138,40 +139,3 @@ class Ending:
                 ledger,
                 reason,
             )
-
-    # -- content
-
-    async def _read_all(self) -> None:
-        """Every acknowledged entry of a closed ledger of which a copy is left is read as it was written."""
-        try:
-            client = await self.world.client("f1")
-        except (BuckramError, Died) as error:
-            self.report.check("content", False, "no client starts: {!r}", error)
-            return
-        for ledger in self.stage.ledgers:
-            metadata = self.world.judge.facts.ledger(ledger).metadata
-            if metadata is None or not metadata.closed:
-                continue
-            acked = self.stage.rules.written[ledger].acked
-            end = metadata.last_entry if metadata.last_entry is not None else -1
-            left = {e for e, members in entries_of(metadata) if self.stage.rules.copies.count(ledger, e, members)}
-            above = [entry for entry in acked if entry > end]
-            self.report.check("content", not above, "ledger {} ends at {}, acknowledged: {}", ledger, end, above)
-
-            async def read(
-                ledger: LedgerId = ledger, wanted: dict[EntryId, bytes] = acked, left: set[int] = left
-            ) -> str:
-                reader = await client.open(ledger, password=b"")
-                for entry, payload in wanted.items():
-                    if entry in left:
-                        (found,) = await reader.read(entry, entry)
-                        if bytes(found.payload) != payload:
-                            return f"entry {entry} is another"
-                await reader.close()
-                return ""
-
-            try:
-                problem = await self.world.join(self.world.processes["f1"], read(), "final read")
-            except (BuckramError, Died) as error:
-                problem = repr(error)
-            self.report.check("content", not problem, "ledger {}: {}", ledger, problem)

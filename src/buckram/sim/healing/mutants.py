@@ -11,7 +11,7 @@ from buckram.sim.engine.hunting import Kill, first_caught, hunt_all
 from buckram.sim.engine.planting import Patches
 from buckram.sim.healing.life import run_healing_life
 from buckram.sim.healing.names import INVARIANTS
-from buckram.sim.healing.plan import make_healing_plan
+from buckram.sim.healing.plan import make_healing_plan, with_racks
 
 _REPAIR = "buckram.healing.ledger_repair:LedgerRepair"
 _WORKER = "buckram.healing.replicator:Replicator"
@@ -30,6 +30,10 @@ class Mutant:
     """Those of its lives, where the bug shows under few; else each life has its own."""
     slow: bool = False
     """Copying takes long in its lives."""
+    racks: bool = False
+    """Its lives have a rule of places."""
+    streams: bool = False
+    """Half of the ledgers of its lives are streams'."""
 
 
 MUTANTS: dict[str, Mutant] = {
@@ -317,6 +321,133 @@ MUTANTS: dict[str, Mutant] = {
             300,
             faults=("check",),
         ),
+        Mutant(
+            "joined-unlooked",
+            "L12",
+            "nobody looks whether a bookie that a recovery put into a ledger has all of it",
+            edited((f"{_REPAIR}.run", "not named or joined or", "not named or")),
+            200,
+        ),
+        Mutant(
+            "rule-ignored",
+            "M6",
+            "whoever heals puts any bookie in any place, whatever the rule of places says",
+            edited(
+                (
+                    f"{_REPAIR}._spare",
+                    "policy = policy_of(metadata.custom_metadata, self._services.bookies.policy)",
+                    "policy = __import__('buckram.core.placement.policy', fromlist=['*']).PlacementPolicy()",
+                )
+            ),
+            80,
+            racks=True,
+        ),
+        Mutant(
+            "rack-is-no-domain",
+            "domain",
+            "the brake does not look at fault domains",
+            edited(("buckram.healing.auditor:Auditor._domains", "for level in self._brake_levels", "for level in ()")),
+            80,
+            faults=("lose rack",),
+            racks=True,
+        ),
+        Mutant(
+            "lease-ignored",
+            "H2",
+            "a stream's ledger is ended although its writer has the lease",
+            edited(
+                (
+                    "buckram.healing.open_ledger:OpenLedgers.why_not",
+                    "if owner is not None and await self._leased(owner[1]):",
+                    "if False:",
+                )
+            ),
+            120,
+            streams=True,
+        ),
+        Mutant(
+            "drained-too-soon",
+            "departure",
+            "a drain ends before the bookie's ledgers are copied",
+            edited(("buckram.healing.decommission:_wait", "while left:", "while False:")),
+            80,
+            faults=("drain",),
+        ),
+        Mutant(
+            "replaced-too-soon",
+            "departure",
+            "a bookie counts as replaced before its ledgers are copied",
+            edited(("buckram.healing.decommission:_wait", "while left:", "while False:")),
+            80,
+            faults=("replace",),
+        ),
+        Mutant(
+            "rest-ignored",
+            "maintenance",
+            "the ledgers of a bookie are marked while it rests",
+            edited(
+                (
+                    "buckram.healing.auditor:Auditor._step",
+                    "self._losses.resting(self._countdown.resting(now))",
+                    "self._losses.resting(())",
+                )
+            ),
+            120,
+            faults=("maintenance",),
+        ),
+        Mutant(
+            "rest-for-ever",
+            "maintenance",
+            "a maintenance that is over is not taken back",
+            edited(("buckram.core.healing.wishes:Countdown.changed", "if at <= now:", "if False:")),
+            80,
+            faults=("maintenance",),
+        ),
+        Mutant(
+            "rest-below-quorum",
+            "maintenance",
+            "a bookie may rest although entries are left with fewer than Qa copies",
+            edited(
+                ("buckram.healing.room:below_ack_quorum", "left is not None and left < metadata.ack_quorum", "False")
+            ),
+            120,
+            faults=("maintenance",),
+        ),
+        Mutant(
+            "moved-without-lock",
+            "H5",
+            "evening out does not take the locks of ledgers",
+            edited(
+                ("buckram.healing.rebalance:_Rebalance._ledger", "if not await self._tree.lock(ledger):", "if False:")
+            ),
+            120,
+            faults=("rebalance",),
+        ),
+        Mutant(
+            "moves-while-disabled",
+            "H9",
+            "evening out goes on while autorecovery is disabled",
+            edited(
+                ("buckram.healing.rebalance:_Rebalance._carry_out", "await _check_allowed(self._client)", "pass"),
+                ("buckram.healing.rebalance:_Rebalance.run", "await _check_allowed(self._client)", "pass"),
+                ("buckram.healing.rebalance:rebalance", "await _check_allowed(client)", "pass"),
+            ),
+            160,
+            faults=("rebalance", "disable"),
+        ),
+        Mutant(
+            "named-is-collected",
+            "F17",
+            "a bookie deletes its data of ledgers that name it",
+            edited(
+                (
+                    "buckram.bookie.gc:is_foreign",
+                    "not any(bookie_id in fragment.ensemble for fragment in metadata.fragments)",
+                    "True",
+                )
+            ),
+            80,
+        ),
     )
 }
 
@@ -329,6 +460,9 @@ def kill(name: str, budget: int | None = None) -> Kill:
         plan = make_healing_plan(seed)
         if mutant.slow:
             plan.config, plan.cluster.entries = replace(plan.config, copy_bytes_per_s=3_000), 30
+        if mutant.racks and not plan.cluster.racks:
+            with_racks(plan)
+        plan.streams = plan.streams or mutant.streams
         if mutant.faults:
             plan.cluster.faults, plan.lost = list(mutant.faults), 2 if "second loss" in mutant.faults else 1
         caught = first_caught(run_healing_life(seed, plan=plan, mutant=mutant.apply()).violations, INVARIANTS)

@@ -113,12 +113,18 @@ def _draw_rest(plan: HealingPlan) -> None:
     cluster.explicit, cluster.deferred = mode < 0.06, 0.06 <= mode < 0.12
     plan.streams = rng.random() < 0.2
     if rng.random() < 0.2:
-        cluster.explicit = cluster.deferred = False
-        cluster.racks, cluster.bookies = RACKS, max(cluster.bookies, RACKS * BOOKIES_OF_A_RACK)
-        cluster.configs.client = replace(cluster.configs.client, placement=f"rack:{SPREAD} enforce")
-        plan.config = replace(plan.config, lost_bookie_delay_s=6.0)
+        with_racks(plan)
         if rng.random() < 0.5:
             cluster.faults = [*cluster.faults, "lose rack"]
+
+
+def with_racks(plan: HealingPlan) -> None:
+    """Give the life a rule of places, and bookies that can keep it."""
+    cluster = plan.cluster
+    cluster.explicit = cluster.deferred = False
+    cluster.racks, cluster.bookies = RACKS, max(cluster.bookies, RACKS * BOOKIES_OF_A_RACK)
+    cluster.configs.client = replace(cluster.configs.client, placement=f"rack:{SPREAD} enforce")
+    plan.config = replace(plan.config, lost_bookie_delay_s=6.0)
 
 
 def most_bookies(cluster: Plan) -> int:

@@ -33,6 +33,8 @@ class Stage:
     store: MetadataStore = field(init=False)
     """What operators see who give no command."""
     ledgers: list[LedgerId] = field(default_factory=list)
+    tails: list[tuple[str, LedgerId, asyncio.Task[None]]] = field(default_factory=list)
+    """Readers that follow a ledger to its end: host, ledger and task."""
     newcomers: list[Machine] = field(default_factory=list)
     """Bookies that joined since the life began."""
     over: bool = False
