@@ -218,7 +218,7 @@ MUTANTS: dict[str, Mutant] = {
             edited(
                 (
                     "buckram.core.healing.losses:Losses._due_at",
-                    "(0.0 if bookie in self._leaving else self._delay_s)",
+                    "(0.0 if at_once else self._delay_s)",
                     "0.0",
                 )
             ),
@@ -434,6 +434,20 @@ MUTANTS: dict[str, Mutant] = {
             ),
             160,
             faults=("rebalance", "disable"),
+        ),
+        Mutant(
+            "empty-disk-serves",
+            "M8",
+            "an empty disk is accepted under an old id",
+            edited(
+                ("buckram.bookie.cookie:_refuse_unless_new", "if remote is not None:", "if False:"),
+                (
+                    "buckram.bookie.cookie:_create_remote",
+                    "except KeyExists:",
+                    "except KeyExists:\n        return\n    except ZeroDivisionError:",
+                ),
+            ),
+            80,
         ),
         Mutant(
             "named-is-collected",
