@@ -34,7 +34,11 @@ def _metadata(*fragments: Fragment) -> LedgerMetadata:
 def _state() -> State:
     values = [record_value("s1-one", n) for n in range(4)]
     return State(
-        {1: LedgerState(1, _metadata(Fragment(0, ("a", "b", "c")), Fragment(5, ("a", "b", "d"))), 9, 100, total=100)},
+        {
+            1: LedgerState(
+                1, _metadata(Fragment(0, ("a", "b", "c")), Fragment(5, ("a", "b", "d"))), 9, 100, total=100, entries=10
+            )
+        },
         {"one": StreamState("one", [producer_of(value) for value in values], values, [], [(0, 3, True), (3, 4, True)])},
     )
 
@@ -82,7 +86,7 @@ def _set(number: int, **facts: Any) -> Callable[[State, list[Event]], None]:
 
 def _end(last: int) -> Callable[[State, list[Event]], None]:
     def change(state: State, events: list[Event]) -> None:
-        state.ledgers[1].last = last
+        state.ledgers[1].last, state.ledgers[1].entries = last, last + 1
 
     return change
 
@@ -93,6 +97,15 @@ def _wrong(text: str) -> Callable[[State, list[Event]], None]:
 
 def _bytes(total: int) -> Callable[[State, list[Event]], None]:
     return lambda state, events: setattr(state.ledgers[1], "total", total)
+
+
+def _read(entries: int) -> Callable[[State, list[Event]], None]:
+    return lambda state, events: setattr(state.ledgers[1], "entries", entries)
+
+
+def _forced_and_gone(state: State, events: list[Event]) -> None:
+    events[10]["kind"] = DEFERRED
+    state.ledgers[1].entries = 9
 
 
 def _fragments(*fragments: Fragment) -> Callable[[State, list[Event]], None]:
@@ -139,6 +152,9 @@ def _records(change: Callable[[StreamState], None]) -> Callable[[State, list[Eve
         (_gone, "S3"),
         (_wrong("entry 3 is b'x'"), "S6"),
         (_bytes(5), "S13"),
+        (_read(9), "S19"),
+        (_read(9), "M4"),
+        (_forced_and_gone, "M2"),
         (_set(2, first=6), "S8"),
         (_failed, "S8"),
         (_set(0, last=8), "S9"),

@@ -69,7 +69,8 @@ def _play(plan: Plan, net: Network, folder: Path, options: argparse.Namespace) -
     if end is not None:
         verdict |= {"copies": end.first.good, "lacked_at_the_end": end.first.missing}
         verdict |= {"whole_after_s": round(end.seconds, 1)}
-    verdict |= {"faults": run.counts, "healed_s": [round(one, 1) for one in run.healed_s], "rounds": len(run.healed_s)}
+    verdict |= {"faults": sum(run.counts.values()), "faults_by_kind": run.counts}
+    verdict |= {"healed_s": [round(one, 1) for one in run.healed_s], "rounds": len(run.healed_s)}
     verdict |= {"seconds": round(time.monotonic() - began, 1), "replay": _replay(plan, options)}
     (folder / "verdict.json").write_text(json.dumps(verdict, indent=1))
     _show(report, verdict, folder)
@@ -94,7 +95,8 @@ def _verdict(
         "acked_entries": acked,
         "acked_records": records,
         "checks": dict(report.checks),
-        "violations": [{"rule": rule, "text": text} for rule, text in report.violations],
+        "violations": len(report.violations),
+        "violated": [{"rule": rule, "text": text} for rule, text in report.violations],
         "folder": str(folder),
     }
 

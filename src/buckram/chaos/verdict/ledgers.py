@@ -31,11 +31,16 @@ class Told:
     deleted: list[Event] = field(default_factory=list)
 
     @property
+    def kind(self) -> str:
+        return self.created[0]["kind"] if self.created else ""
+
+    @property
     def sums_up(self) -> bool:
         """Whether the length is the sum of payloads. Where ids come in any order, or not all became durable, the last
         entry does not say so, and whoever recovers the ledger cannot know it."""
-        kind = self.created[0]["kind"] if self.created else ""
-        return kind in (PLAIN, PLACED) or (kind == EXPLICIT and any(one["event"] == "closed" for one in self.ends))
+        return self.kind in (PLAIN, PLACED) or (
+            self.kind == EXPLICIT and any(one["event"] == "closed" for one in self.ends)
+        )
 
 
 _LISTS = {
@@ -106,6 +111,13 @@ def _judge_end(ledger: LedgerId, said: Told, found: LedgerState, report: Report)
     acked = max((event["last"] for event in said.acked), default=-1)
     sent = max((event["last"] for event in said.sent), default=-1)
     report.check("S1", acked <= found.last, f"{name}: {acked} was acknowledged, it ends at {found.last}")
+    complete = found.entries == found.last + 1
+    report.check("S19", complete, f"{name}: {found.entries} entries were read, the last one is {found.last}")
+    if said.acked:
+        # Every second bookie loses what it did not sync whenever it is killed.
+        durable = "M2" if said.kind == DEFERRED else "M4"
+        there = acked < found.entries and not found.wrong
+        report.check(durable, there, f"{name}: {acked} was durable, {found.entries} entries are there {found.wrong}")
     report.check("S9", found.last <= sent, f"{name}: it ends at {found.last}, only {sent} was sent")
     for event in said.ends:
         said_end = (event["last"], event["length"])

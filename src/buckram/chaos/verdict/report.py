@@ -20,9 +20,12 @@ RULES = {
     "S14": "what a tailing reader got is a part of the ledger's beginning, as it was written",
     "S16": "a tailing reader gets no entry beyond the LAC",
     "S18": "nobody is told that an entry does not exist while he reads what is confirmed",
+    "S19": "a closed ledger is read from its first entry to its last",
     "S20": "each batch is acknowledged once, under the ids that it was appended with",
     "M1": "entries with explicit ids are acknowledged in order, and an id that is taken is refused",
+    "M2": "what a force made durable is there after power losses that take what was not synced",
     "M3": "a ledger with deferred sync keeps its first ensemble until it is closed",
+    "M4": "what was acknowledged is there after power losses that take what was not synced",
     "M6": "an enforced placement is met by every write quorum of every ensemble",
     "M7": "no ledger names a bookie that was lost for good, after healing",
     "M8": "a bookie that comes back without its data is not let in",
@@ -35,7 +38,7 @@ RULES = {
     "ends": "an actor that is told to end does so",
 }
 
-LOSSES = frozenset({"S1", "S3", "exactly-once"})
+LOSSES = frozenset({"S1", "S3", "M2", "M4", "exactly-once"})
 """Rules that are broken when something acknowledged is lost."""
 
 
