@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SEED = 12
-"""Draws 12 kinds: kills of one and of all bookies, a pause that outlives sessions, a split, every fault of disks, a wrong clock."""
+"""Draws twelve kinds: kills of one and of all bookies, a long pause, a split, every fault of disks, a wrong clock."""
 RULES = {"S1", "S2", "S3", "S5", "S6", "S8", "S9", "S10", "S13", "S19", "M4", "M7", "M8", "exactly-once", "offsets"}
 
 

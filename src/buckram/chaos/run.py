@@ -26,8 +26,9 @@ from buckram.client.client import Client, connect
 from buckram.errors import BuckramError
 from buckram.types import LedgerId
 
-HEAL_S = 600.0
-"""Within this every ledger has all its copies again, after the last fault has ended."""
+HEAL_S = 1200.0
+"""Within this every ledger has all its copies again, after the last fault has ended. Two quiet cores need seconds, but
+nothing here may fail because others use the machine, too."""
 _STEP_S = 0.05
 _LOOK_S = 0.5
 T = TypeVar("T")

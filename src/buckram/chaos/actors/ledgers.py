@@ -31,6 +31,7 @@ async def write_ledgers(stage: Stage) -> None:
         async with stage.client() as client:
             while not stage.stop.is_set():
                 await _one_ledger(stage, client)
+                await stage.pause(0.3)
 
 
 async def _one_ledger(stage: Stage, client: Client) -> None:

@@ -66,14 +66,17 @@ class State:
 async def lacking(client: Client, lost: Collection[BookieId]) -> tuple[Overview, list[LedgerId]]:
     """What autorecovery says, and the ledgers whose metadata name a bookie that is gone for good."""
     found = await overview(client.services.store)
-    naming = []
-    async for ledger in client.list():
+    naming = list[LedgerId]()
+
+    async def look(ledger: LedgerId) -> None:
         try:
             metadata = await client.metadata(ledger)
         except NoSuchLedger:
-            continue
+            return
         if any(bookie in lost for fragment in metadata.fragments for bookie in fragment.ensemble):
             naming.append(ledger)
+
+    await for_each([ledger async for ledger in client.list()], look)
     return found, naming
 
 
