@@ -167,3 +167,40 @@ async def test_unsubscribed_listeners_hear_nothing() -> None:
         stop()
         await w.register("a")
         assert heard == []
+
+
+async def test_near_bookies_come_first_then_quick_ones_then_as_given() -> None:
+    async with world(ClientConfig(location="/1")) as w:
+        for name, rack in (("a", "/1"), ("b", "/1"), ("c", "/2"), ("d", "/2")):
+            await w.register(name, rack=rack)
+        assert w.watcher.read_order(["a", "b", "c", "d"]) == ["a", "b", "c", "d"]
+        now = asyncio.get_running_loop().time()
+        for name, seconds in (("a", 0.2), ("b", 0.01), ("c", 0.1), ("d", 0.004)):
+            w.watcher.recent.reads.took(name, seconds, now)
+        assert w.watcher.read_order(["a", "b", "c", "d"]) == ["b", "a", "d", "c"]
+        w.watcher.report_failed("b")
+        assert w.watcher.read_order(["a", "b", "c", "d"]) == ["a", "d", "c", "b"]
+
+
+async def test_a_bookie_that_registers_anew_is_as_quick_as_any() -> None:
+    async with world() as w:
+        for name in ("a", "b"):
+            await w.register(name)
+        now = asyncio.get_running_loop().time()
+        for name, seconds in (("a", 0.2), ("b", 0.01)):
+            w.watcher.recent.batches.took(name, seconds, now)
+        assert w.watcher.read_order(["a", "b"]) == ["b", "a"]
+        await w.leave("a")
+        await w.register("a", incarnation="another")
+        assert w.watcher.read_order(["a", "b"]) == ["a", "b"]
+
+
+async def test_slow_bookies_get_no_new_ensemble() -> None:
+    async with world() as w:
+        for name in ("a", "b", "c", "d"):
+            await w.register(name)
+        now = asyncio.get_running_loop().time()
+        for name in ("a", "b", "c", "d"):
+            w.watcher.recent.adds.took(name, 0.3 if name == "b" else 0.01, now)
+        assert all("b" not in w.watcher.choose(Quorum(3, 3, 2)).members for _ in range(20))
+        assert "b" in w.watcher.choose(Quorum(4, 3, 2)).members

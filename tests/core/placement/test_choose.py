@@ -10,6 +10,7 @@ from buckram.core.placement.choose import (
     choose_with_absent,
     fewest_moves,
     replace_members,
+    slow_ones,
 )
 from buckram.core.placement.policy import PlacementPolicy
 from buckram.core.placement.topology import Topology
@@ -182,13 +183,45 @@ def test_heavier_bookies_are_drawn_more_often_and_none_is_left_out() -> None:
     assert min(counts.values()) > 400
 
 
-def test_a_slow_bookie_is_drawn_less_often_and_never_left_out_for_that() -> None:
-    candidates = [Candidate(f"b{i}", latency_ms=500.0 if i == 0 else 5.0) for i in range(4)]
-    rng, taken = random.Random(3), 0
-    for _ in range(1000):
-        taken += "b0" in choose_ensemble(candidates, Quorum(2, 2, 2), rng).members
-    assert 50 < taken < 350
-    assert "b0" in choose_ensemble(candidates, Quorum(4, 2, 2), rng).members
+def test_a_slow_bookie_is_taken_only_where_there_is_no_other_choice() -> None:
+    candidates = [Candidate(f"b{i}", latency_s=0.5 if i == 0 else 0.005) for i in range(4)]
+    for seed in range(50):
+        assert "b0" not in choose_ensemble(candidates, Quorum(3, 2, 2), random.Random(seed)).members
+        assert replace_members(candidates, ("b1", "b2"), [0], 2, random.Random(seed)) == {0: "b3"}
+    assert "b0" in choose_ensemble(candidates, Quorum(4, 2, 2), random.Random(1)).members
+    slow = slow_ones(candidates)
+    assert slow == {"b0": "its adds took 500 ms lately, those of others 5 ms"}
+
+
+def test_a_slow_bookie_is_taken_where_no_other_one_is_in_a_second_rack() -> None:
+    candidates = [Candidate(f"b{i}", latency_s=0.5 if i == 0 else 0.005) for i in range(5)]
+    two = Topology.of({f"b{i}": "/r1" if i == 0 else "/r2" for i in range(5)})
+    three = Topology.of({f"b{i}": f"/r{min(i, 2)}" for i in range(5)})
+    for seed in range(20):
+        got = choose_ensemble(candidates, Quorum(2, 2, 2), random.Random(seed), topology=two, policy=RACKS)
+        assert "b0" in got.members
+        got = choose_ensemble(candidates, Quorum(2, 2, 2), random.Random(seed), topology=three, policy=RACKS)
+        assert "b0" not in got.members
+        assert not got.short
+
+
+@pytest.mark.parametrize(
+    ("latencies", "slow"),
+    [
+        ((0.021, 0.005, 0.005), [0]),
+        ((0.019, 0.001, 0.001), []),  # it may be many times as slow: nobody minds so little
+        ((0.5, 0.2, 0.2), []),  # all are slow
+        ((0.5, 0.001), []),  # which of two is the usual one?
+        ((0.5, 0.5, 0.001, 0.001, 0.001), [0, 1]),
+        ((None, None, 0.5, 0.001), []),
+        ((0.5, 0.001, 0.001, None), [0]),
+    ],
+)
+def test_slow_is_what_takes_several_times_the_median_of_the_others(
+    latencies: tuple[float | None, ...], slow: list[int]
+) -> None:
+    found = slow_ones([Candidate(f"b{i}", latency_s=one) for i, one in enumerate(latencies)])
+    assert list(found) == [f"b{i}" for i in slow]
 
 
 def test_a_ledger_with_a_label_gets_the_bookies_of_its_group() -> None:

@@ -13,6 +13,7 @@ from buckram.client.read.open import check_ledger_id, list_ledgers
 from buckram.client.shared.services import Services
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.ledgers.recovery import quorum_of
+from buckram.core.placement.choose import slow_ones
 from buckram.core.placement.explain import Reason, explain
 from buckram.core.placement.judge import Breach, breaches
 from buckram.core.placement.policy import PlacementPolicy, policy_of
@@ -109,9 +110,10 @@ def _explained(
     known: list[BookieId],
 ) -> Explained:
     bookies = services.bookies
-    usable = [c.bookie_id for c in bookies.candidates()]
+    candidates = bookies.candidates()
+    usable = [c.bookie_id for c in candidates]
     unusable = {b: _why_unusable(services, b) for b in (*known, *members) if b not in usable}
-    avoided = [b for b in known if bookies.quarantined(b)]
+    avoided = {b: "it failed this client a moment ago" for b in known if bookies.quarantined(b)} | slow_ones(candidates)
     reasons = explain(members, quorum, policy, bookies.topology, unusable=unusable, avoided=avoided, others=known)
     return Explained(policy, first, tuple(reasons), tuple(breaches(members, quorum, policy, bookies.topology)))
 

@@ -258,8 +258,12 @@ class LedgerReads:
         self.digest = digest
 
     async def entry(self, bookie: BookieId, entry: EntryId) -> Answer[Entry]:
-        request = Read(self.ledger_id, entry, birth=self.digest.birth)
-        return self.opened(bookie, entry, await ask(self._pool, bookie, request))
+        loop, request = asyncio.get_running_loop(), Read(self.ledger_id, entry, birth=self.digest.birth)
+        began = loop.time()
+        answer = self.opened(bookie, entry, await ask(self._pool, bookie, request))
+        if isinstance(answer, Positive):
+            self._services.bookies.recent.reads.took(bookie, (now := loop.time()) - began, now)
+        return answer
 
     def entry_soon(self, bookie: BookieId, entry: EntryId, on_reply: OnReply) -> PendingRequest | None:
         """Ask for what `opened` understands, over a connection that is open."""
@@ -329,7 +333,11 @@ class LedgerReads:
             from_files=from_files,
             birth=self.digest.birth,
         )
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         reply = await ask(self._pool, bookie, request)
+        if isinstance(reply, BatchReadReply) and reply.code is Code.OK:
+            self._services.bookies.recent.batches.took(bookie, (now := loop.time()) - began, now)
         if isinstance(reply, BookieUnavailable | ProtocolError) or reply_is(reply, Code.BAD_REQUEST):
             # One entry tells a peer that is gone from one that hung up on the unknown request.
             answer = await self._singles(bookie, first, 1, opener, on_bytes)

@@ -55,7 +55,8 @@ class SingleReads:
         scope, reads, first = self._scope, self._reads, order[0]
         check_running(scope)
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(loop.create_future(), loop.time() + self._hedge_s if len(order) > 1 else inf)
+        began = loop.time()
+        waiting = _Waiting(loop.create_future(), began + self._hedge_s if len(order) > 1 else inf)
         asked = reads.entry_soon(first, entry, waiting.on_reply)
         begun: PendingRequest | Answer[Entry] | None = asked
         if asked is not None:
@@ -64,6 +65,7 @@ class SingleReads:
                 begun = reads.opened(first, entry, waiting.reply)
                 report(self._services, first, begun)
                 if isinstance(begun, Positive):
+                    self._services.bookies.recent.reads.took(first, (now := loop.time()) - began, now)
                     return begun
         one = _OneEntry(reads, entry)
         return await play(Race(order), one, self._services, scope, one, begun=begun)

@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from buckram.client.shared.bookie_change import BookieChange, OnChange, Unsubscribe, log_change
 from buckram.client.shared.log import log
+from buckram.client.shared.recent import Recent
 from buckram.config import ClientConfig
 from buckram.core.backoff import STORE_WATCH, Delays
 from buckram.core.ledgers.quorum import Quorum
@@ -49,7 +50,7 @@ class BookieWatcher:
     def __init__(self, runtime: Runtime, store: MetadataStore, config: ClientConfig) -> None:
         self._rng = runtime.rng
         self._store = store
-        self._quarantine_s = config.quarantine_s
+        self.recent = Recent(config.quarantine_s)
         self.policy = parse_policy("[client] placement", config.placement)
         """For ledgers that say nothing else."""
         self._here = parse_location("[client] location", config.location)
@@ -68,8 +69,6 @@ class BookieWatcher:
         """Free disk space as bookies report it, where a placement has weights (`client/shared/weights.py`)."""
         self._told = Topology()
         self._map_trouble = ""
-        self._failed_until: dict[BookieId, float] = {}
-        self._slow_until: dict[BookieId, float] = {}
         self._listeners: dict[int, OnChange] = {}
         self._next_listener = 0
         self.identity_required = False
@@ -157,7 +156,7 @@ class BookieWatcher:
 
     def report_failed(self, bookie_id: BookieId) -> None:
         """It refused, timed out or broke: avoid it for a while where there is a choice."""
-        self._failed_until[bookie_id] = self._now() + self._quarantine_s
+        self.recent.failed(bookie_id, self._now())
 
     def report_stranger(self, bookie_id: BookieId) -> None:
         """Somebody else answers in its place: avoid it for a while, and see whether it is registered anew."""
@@ -166,46 +165,34 @@ class BookieWatcher:
 
     def report_slow(self, bookie_id: BookieId, for_s: float | None = None) -> None:
         """A hedged read beat it: read from others first, for a while or for `for_s`. No effect on placement."""
-        until = self._now() + (self._quarantine_s if for_s is None else for_s)
-        self._slow_until[bookie_id] = max(until, self._slow_until.get(bookie_id, 0.0))
+        self.recent.beaten(bookie_id, self._now(), for_s)
 
     def report_ok(self, bookie_id: BookieId) -> None:
         """It answered: forget what it did before. Cheap; call it once per batch, not per entry."""
-        if self._failed_until:
-            self._failed_until.pop(bookie_id, None)
+        self.recent.answered(bookie_id)
 
     def quarantined(self, bookie_id: BookieId) -> bool:
-        until = self._failed_until.get(bookie_id)
-        if until is None:
-            return False
-        if until > self._now():
-            return True
-        del self._failed_until[bookie_id]
-        return False
+        return self.recent.quarantined(bookie_id, self._now())
 
     def read_order(self, members: Sequence[BookieId]) -> Sequence[BookieId]:
-        """The members in the order in which to read from them: good ones as given, then slow, failed, unregistered.
+        """The members in the order in which to read from them: near ones first, of these the quick ones, else as given;
+        then those that were beaten, failed ones, unregistered ones.
 
         None is left out: order is about latency, never about correctness.
         """
-        quiet = not self._failed_until and not self._slow_until and not self.convicted and not self.slow
+        members = self.recent.quick_first(members, self._now())
         if self._here is not NOWHERE:
             members = by_distance(members, self._here, self.topology)
-        if quiet and self._registered.issuperset(members):
+        if self.recent.quiet and not self.convicted and not self.slow and self._registered.issuperset(members):
             return members
         return sorted(members, key=self._read_class)
 
     def _read_class(self, bookie_id: BookieId) -> int:
         if self._bookies.find(bookie_id) is None:
             return 3
-        if bookie_id in self.convicted or self.quarantined(bookie_id):
+        if bookie_id in self.convicted:
             return 2
-        until = self._slow_until.get(bookie_id)
-        if until is not None:
-            if until > self._now():
-                return 1
-            del self._slow_until[bookie_id]
-        return 1 if bookie_id in self.slow else 0
+        return max(self.recent.read_class(bookie_id, self._now()), 1 if bookie_id in self.slow else 0)
 
     # -- placement ----------------------------------------------------------------------------------------
 
@@ -290,9 +277,13 @@ class BookieWatcher:
 
     def candidates(self) -> list[Candidate]:
         """Bookies that may be chosen now."""
+        now = self._now()
         return [
             Candidate(
-                bookie_id, self.quarantined(bookie_id) or bookie_id in self.slow, self.free_bytes.get(bookie_id, 0)
+                bookie_id,
+                self.quarantined(bookie_id) or bookie_id in self.slow,
+                self.free_bytes.get(bookie_id, 0),
+                self.recent.adds.recent_s(bookie_id, now),
             )
             for bookie_id, info in self._bookies.writable.items()
             if info.address is not None
@@ -364,9 +355,7 @@ class BookieWatcher:
         self._bookies, self._registered = fresh, frozenset((*fresh.writable, *fresh.readonly))
         appeared = tuple(b for b in fresh.writable if b not in old.writable)
         for bookie_id in (*appeared, *reborn):
-            # It registered anew: whatever it did before was another process or session.
-            self._failed_until.pop(bookie_id, None)
-            self._slow_until.pop(bookie_id, None)
+            self.recent.forget(bookie_id)
         gone = tuple(b for b in old.writable if b not in fresh.writable)
         topology = told.over(Topology({b: registered_location(info) for b, info in self._known.items()}))
         before = self.topology

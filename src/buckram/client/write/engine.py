@@ -379,7 +379,10 @@ class LedgerAppender:
 
     def acked(self, slot: Slot, bookie_id: BookieId, first: EntryId, last: EntryId) -> None:
         """From a lane: the bookie in `slot` stored these entries."""
-        self._outbox.copies.answered(last - first + 1)
+        outbox = self._outbox
+        outbox.copies.answered(last - first + 1)
+        if first <= outbox.probe.entry <= last:
+            outbox.probed(bookie_id)
         if self._window.deferred_sync and bookie_id not in self._acked_under:
             self._acked_under[bookie_id] = self._services.pool.losses(bookie_id)
         try:

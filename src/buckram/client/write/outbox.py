@@ -6,6 +6,7 @@ tells when a bookie is so slow to take bytes that the writer must wait for it. R
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -15,9 +16,10 @@ from buckram.client.shared.services import Services
 from buckram.client.write.explicit_lac import ExplicitLac
 from buckram.core.entries.entry import Digest
 from buckram.core.ledgers.append import AppendWindow, Run, Send
+from buckram.core.placement.latency import Probe
 from buckram.core.wire.acks import AckSink
 from buckram.core.wire.adds import cut_frames, frame_adds
-from buckram.types import EntryId, Slot
+from buckram.types import BookieId, EntryId, Slot
 
 RUN_BYTES = 256 * 1024
 """Runs are cut at about this size, so that room for appends comes back in small steps."""
@@ -55,6 +57,7 @@ class Outbox:
     ) -> None:
         self._window, self._services, self._digest, self._key = window, services, digest, master_key
         self._owner, self._explicit_lac = owner, explicit_lac
+        self._loop = asyncio.get_running_loop()
         self._bodies: list[bytes] = []
         self._ids: list[EntryId] = []
         self._first: EntryId = 0
@@ -67,6 +70,8 @@ class Outbox:
             turn.entries_total = stats.counter("buckram_client_appended_entries_total", "entries sent by writers")
             turn.lane_limit = _LANE_LIMIT_FACTOR * services.config.max_pending_bytes
             turn.bytes_total = stats.counter("buckram_client_appended_bytes_total", "payload bytes sent by writers")
+        self.probe = Probe()
+        """Which entry is followed to see how long bookies take."""
         self.backpressure = False
         """Some lane holds more than its share: appends wait. The owner's `on_writable` is called when that is over."""
         self._retarget()
@@ -133,6 +138,8 @@ class Outbox:
             for first, start, stop in _rows(ids) if ids else _pieces(self._first, bodies):
                 length = self._send_run(first, bodies[start:stop], length)
         self._explicit_lac.on_lac_sent(window.lac)
+        if self.probe.due(now := self._loop.time()) and not (window.deferred_sync or window.explicit_ids):
+            self._follow(window.next_entry - 1, now)
         self._batcher.entries += len(bodies)
         self._batcher.bytes += size
 
@@ -152,6 +159,20 @@ class Outbox:
             window.start(run)
             self._put(window.stripe(run))
         return after
+
+    def _follow(self, entry: EntryId, now: float) -> None:
+        window, took = self._window, self._services.bookies.recent.adds.took
+        write_set = window.quorum.write_set(entry)
+        bookies = [window.ensemble[position] for position, _ in window.live() if position in write_set]
+        for bookie, seconds in self.probe.sent(entry, bookies, now):
+            took(bookie, seconds, now)
+
+    def probed(self, bookie: BookieId) -> None:
+        """The entry that is followed was acknowledged."""
+        now = self._loop.time()
+        seconds = self.probe.acked(bookie, now)
+        if seconds is not None:
+            self._services.bookies.recent.adds.took(bookie, seconds, now)
 
     def _put(self, sends: Sequence[Send]) -> None:
         loads = {slot: load for load, slot in self._targets} if sends else {}

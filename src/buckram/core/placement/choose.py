@@ -11,7 +11,7 @@ is never taken.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, islice
 
 from buckram.core.ledgers.quorum import Quorum
@@ -25,6 +25,8 @@ from buckram.types import BookieId, Position
 NO_TOPOLOGY = Topology()
 _TRIES = 200
 """So many choices of absent members, or of members to move, are looked at."""
+_SLOW_TIMES, _SLOW_S, _LEAST_TIMED = 4.0, 0.02, 2
+"""A bookie is slow whose adds take longer than this, and so many times as long as the median of at least two others."""
 _HEAVIEST = 3.0
 """No bookie weighs more than so many times the median, nor less than this part of it."""
 
@@ -34,13 +36,13 @@ class Candidate:
     """One bookie that may be chosen.
 
     `avoid`: only where there is no other choice (quarantine, L9). `free_bytes` counts where the policy has weights.
-    `latency_ms`: how long it took lately, where that is known; a slow one is drawn later, and never left out for it.
+    `latency_s`: how long its adds took lately, where that is known; one that is slow beside the others is avoided, too.
     """
 
     bookie_id: BookieId
     avoid: bool = False
     free_bytes: int = 0
-    latency_ms: float | None = None
+    latency_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ def choose_ensemble(
 ) -> Chosen:
     """A new ensemble of distinct bookies, in order. NotEnoughBookies when there are too few, or in the wrong places."""
     size, width = quorum.ensemble_size, quorum.write_quorum
-    every = [c for c in _drawn(candidates, policy, rng) if c.bookie_id not in exclude]
+    every = [c for c in _drawn(candidates, topology, policy, rng) if c.bookie_id not in exclude]
     usable = [c for c in every if allowed(c.bookie_id, topology, policy, width)]
     if len(every) < size:
         raise NotEnoughBookies(size, len(every))
@@ -104,7 +106,7 @@ def choose_with_absent(
     acknowledgement needs, or nothing could be acknowledged. Earlier ones in `away` are preferred. NotEnoughBookies.
     """
     size, width = quorum.ensemble_size, quorum.write_quorum
-    live = [c for c in _drawn(candidates, policy, rng) if allowed(c.bookie_id, topology, policy, width)]
+    live = [c for c in _drawn(candidates, topology, policy, rng) if allowed(c.bookie_id, topology, policy, width)]
     here = dict.fromkeys(c.bookie_id for c in live)
     known = [Candidate(b) for b in away if b not in here and allowed(b, topology, policy, width)]
     missing = size - len(live)
@@ -144,7 +146,7 @@ def replace_members(
     """
     usable = [
         c
-        for c in _drawn(candidates, policy, rng)
+        for c in _drawn(candidates, topology, policy, rng)
         if c.bookie_id not in exclude
         and c.bookie_id not in ensemble
         and allowed(c.bookie_id, topology, policy, write_quorum)
@@ -181,7 +183,7 @@ def fewest_moves(
     """Which members to change so that the ensemble meets the rules, as few as possible; None where nothing does."""
     if not breaches(ensemble, quorum, policy, topology):
         return {}
-    drawn_ones = _drawn(candidates, policy, rng)
+    drawn_ones = _drawn(candidates, topology, policy, rng)
     pool = [c for c in drawn_ones if c.bookie_id not in ensemble and policy.label_fits(c.bookie_id, topology)]
     pool = [c for c in pool if located(c.bookie_id, topology, policy, quorum.write_quorum)]
     places = _places([c for c in pool if not c.avoid] + [c for c in pool if c.avoid], topology, policy)
@@ -285,9 +287,25 @@ def _pools(usable: Sequence[Candidate], topology: Topology, policy: PlacementPol
                 yield pool
 
 
-def _drawn(candidates: Sequence[Candidate], policy: PlacementPolicy, rng: Chooser) -> list[Candidate]:
-    by_id = {c.bookie_id: c for c in candidates}
+def _drawn(
+    candidates: Sequence[Candidate], topology: Topology, policy: PlacementPolicy, rng: Chooser
+) -> list[Candidate]:
+    by_id = {c.bookie_id: c for c in _avoiding_slow(candidates, topology, policy)}
     return [by_id[bookie] for bookie in drawn(_weights(candidates, policy), rng)]
+
+
+def _avoiding_slow(candidates: Sequence[Candidate], topology: Topology, policy: PlacementPolicy) -> Sequence[Candidate]:
+    """The same; slow ones are to be avoided, unless the others would be in too few places: copies are safe first."""
+    slow = slow_ones(candidates)
+    if not slow:
+        return candidates
+    good = [c.bookie_id for c in candidates if not c.avoid]
+    quick = [bookie for bookie in good if bookie not in slow]
+    for rule in policy.rules:
+        there, left = ({topology.domain(b, rule.level) or "" for b in group} for group in (good, quick))
+        if len(left) < min(len(there), max(rule.spread, rule.desired)):
+            return candidates
+    return [replace(c, avoid=True) if c.bookie_id in slow else c for c in candidates]
 
 
 def _weights(candidates: Sequence[Candidate], policy: PlacementPolicy) -> dict[BookieId, float]:
@@ -297,13 +315,21 @@ def _weights(candidates: Sequence[Candidate], policy: PlacementPolicy) -> dict[B
         middle = known[len(known) // 2]
         for c in candidates:
             weights[c.bookie_id] = _bounded((c.free_bytes if c.free_bytes > 0 else known[0]) / middle)
-    timed = sorted(c.latency_ms for c in candidates if c.latency_ms is not None and c.latency_ms > 0)
-    if timed:
-        middle_ms = timed[len(timed) // 2]
-        for c in candidates:
-            if c.latency_ms is not None and c.latency_ms > 0:
-                weights[c.bookie_id] *= _bounded(middle_ms / c.latency_ms)
     return weights
+
+
+def slow_ones(candidates: Sequence[Candidate]) -> dict[BookieId, str]:
+    """Those whose adds take several times as long as the median of the others does, each with what is to be said."""
+    timed = {c.bookie_id: c.latency_s for c in candidates if c.latency_s is not None}
+    found: dict[BookieId, str] = {}
+    for bookie, latency_s in timed.items():
+        others = sorted(other_s for other, other_s in timed.items() if other != bookie)
+        if len(others) < _LEAST_TIMED or latency_s < _SLOW_S:
+            continue
+        middle_s = others[len(others) // 2]
+        if latency_s > _SLOW_TIMES * middle_s:
+            found[bookie] = f"its adds took {latency_s * 1000:.0f} ms lately, those of others {middle_s * 1000:.0f} ms"
+    return found
 
 
 def _bounded(weight: float) -> float:
@@ -320,4 +346,5 @@ __all__ = [
     "fewest_moves",
     "place_of",
     "replace_members",
+    "slow_ones",
 ]

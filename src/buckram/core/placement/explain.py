@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.placement.choose import allowed
@@ -30,12 +31,13 @@ def explain(
     topology: Topology,
     *,
     unusable: Mapping[BookieId, str],
-    avoided: Collection[BookieId] = (),
+    avoided: Mapping[BookieId, str] = MappingProxyType({}),
     others: Collection[BookieId],
 ) -> list[Reason]:
     """A reason for each member, in order, and for each of `others`.
 
-    `unusable`: bookies that nobody could take, and why; `avoided`: those that failed this client lately.
+    `unusable`: bookies that nobody could take, and why; `avoided`: those that are taken only where there is no
+    other choice, and why.
     """
     broken = breaches(members, quorum, policy, topology)
     reasons = [
@@ -45,7 +47,7 @@ def explain(
         if bookie not in members:
             why = unusable.get(bookie) or _why_not(bookie, members, quorum, policy, topology, len(broken))
             if bookie in avoided and bookie not in unusable:
-                why += "; it failed this client a moment ago and is avoided where there is a choice"
+                why += f"; it is avoided where there is a choice: {avoided[bookie]}"
             reasons.append(Reason(bookie, str(topology.location(bookie)), False, why))
     return reasons
 
