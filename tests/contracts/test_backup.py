@@ -106,7 +106,7 @@ async def test_a_client_refuses_metadata_older_than_bookies_have_seen(cluster: C
     await past.start()
     used = guarded(store, past)
     assert len(await used.list_ledgers()) == 3
-    past.heard(3)
+    past.note_epoch(3)
     for attempt in (used.list_ledgers, used.allocate_ledger_id, lambda: used.keys.get(store.layout.instance_id)):
         with pytest.raises(StoreWentBack, match="epoch is 1, and 3 was seen"):
             await attempt()  # type: ignore[operator]

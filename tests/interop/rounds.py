@@ -142,7 +142,7 @@ class JavaSteps:
     async def __call__(self, step: str, **args: object) -> Any:
         return await outcome(self._java.start(f"Handles.{step}", **self._known, **args), 2 * STALL_S)
 
-    async def patiently(self, step: str, **args: object) -> Any:
+    async def call_until_ok(self, step: str, **args: object) -> Any:
         """Retry a step that is safe to repeat, because servers may still be restarting."""
 
         limit = time.monotonic() + STALL_S
@@ -161,7 +161,7 @@ async def play(spec: Round, world: World) -> dict[str, int]:
     java = JavaSteps(world, spec)
     ensemble, write_quorum, ack_quorum = spec.shape
     async with connect(world.cluster.uri, config=ClientConfig(wire_protocol=spec.our_wire)) as client:
-        made = await java.patiently("create", e=ensemble, qw=write_quorum, qa=ack_quorum)
+        made = await java.call_until_ok("create", e=ensemble, qw=write_quorum, qa=ack_quorum)
         writer = await client.create(ensemble=spec.shape, password=PASSWORD)
         await java("startWriting", writer=made["writer"])
         ours = OurWriting(writer)
@@ -204,7 +204,7 @@ async def _end_ours(spec: Round, java: JavaSteps, ours: OurWriting) -> int:
     """End our ledger as the round says, or by recovery if our writer failed; the last acknowledged entry."""
     ours.stopping = spec.our_ending != "fenced"
     if spec.our_ending == "fenced":
-        await java.patiently("read", ledger=ours.writer.ledger_id, recover=True)
+        await java.call_until_ok("read", ledger=ours.writer.ledger_id, recover=True)
     async with asyncio.timeout(STALL_S):
         await ours.task
     assert ours.error is not None or ours.stopping, "our writer was not fenced"
@@ -212,7 +212,7 @@ async def _end_ours(spec: Round, java: JavaSteps, ours: OurWriting) -> int:
         await ours.writer.close()
     else:
         await ours.writer.abandon()
-        await java.patiently("read", ledger=ours.writer.ledger_id, recover=True)
+        await java.call_until_ok("read", ledger=ours.writer.ledger_id, recover=True)
     return ours.acknowledged
 
 
@@ -230,14 +230,14 @@ async def _end_theirs(spec: Round, client: Client, java: JavaSteps, made: Any) -
     state = await java("stopWriting", writer=made["writer"])
     assert state["failed"] or spec.java_ending != "fenced", "Apache's writer was not fenced"
     if spec.java_ending == "closed" and not state["failed"]:
-        await java.patiently("closeWriter", writer=made["writer"])
+        await java.call_until_ok("closeWriter", writer=made["writer"])
     else:
         await poll(recover)
     return int(state["acknowledged"])
 
 
 async def _read_by_both(client: Client, java: JavaSteps, ledger: int, acknowledged: int) -> int:
-    read = await java.patiently("read", ledger=ledger)
+    read = await java.call_until_ok("read", ledger=ledger)
     assert read["closed"], f"ledger {ledger} is not closed"
     assert read["last"] >= acknowledged, f"ledger {ledger} ends at {read['last']}, acknowledged was {acknowledged}"
     async with client.open(ledger, password=PASSWORD) as reader:

@@ -43,7 +43,7 @@ class Known:
         if self.refuse is not None:
             raise self.refuse
 
-    def on_stranger(self, bookie_id: BookieId) -> None:
+    def on_wrong_bookie(self, bookie_id: BookieId) -> None:
         self.strangers.append(bookie_id)
 
 

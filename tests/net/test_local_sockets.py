@@ -30,7 +30,7 @@ class Echo(asyncio.Protocol):
         self.transport.write(data)
 
 
-class Taker(asyncio.Protocol):
+class Receiver(asyncio.Protocol):
     """Hears until it has `wanted` bytes, or the end."""
 
     def __init__(self, wanted: int = 0) -> None:
@@ -57,10 +57,10 @@ async def echoing(network: TcpNetwork) -> AsyncIterator[TcpListener]:
 
 async def family(network: TcpNetwork, port: int) -> int:
     """Of the socket of a connection that works."""
-    transport, protocol = await network.connect(HOST, port, lambda: Taker(5))
+    transport, protocol = await network.connect(HOST, port, lambda: Receiver(5))
     transport.write(b"hello")
     async with asyncio.timeout(5):
-        await cast("Taker", protocol).enough.wait()
+        await cast("Receiver", protocol).enough.wait()
     found: int = transport.get_extra_info("socket").family
     transport.abort()
     return found
@@ -71,16 +71,16 @@ def test_megabytes_come_back_through_it(kind: str) -> None:
     async def run() -> None:
         network, data = TcpNetwork(), os.urandom(6_000_000)
         async with echoing(network) as listener:
-            transport, protocol = await network.connect(HOST, listener.port, lambda: Taker(len(data)))
-            taker = cast("Taker", protocol)
+            transport, protocol = await network.connect(HOST, listener.port, lambda: Receiver(len(data)))
+            receiver = cast("Receiver", protocol)
             assert transport.get_extra_info("socket").family == socket.AF_UNIX
             transport.write(data)
             async with asyncio.timeout(20):
-                await taker.enough.wait()
-            assert taker.heard == data
+                await receiver.enough.wait()
+            assert receiver.heard == data
             transport.close()
             async with asyncio.timeout(5):
-                await taker.over.wait()
+                await receiver.over.wait()
 
     with asyncio.Runner(loop_factory=loop_factory({"BUCKRAM_LOOP": kind})) as runner:
         runner.run(run())
@@ -120,18 +120,18 @@ async def test_both_doors_close_and_what_is_open_stays() -> None:
     network = TcpNetwork()
     async with echoing(network) as listener:
         port = listener.port
-        transport, protocol = await network.connect(HOST, port, lambda: Taker(5))
-        taker = cast("Taker", protocol)
+        transport, protocol = await network.connect(HOST, port, lambda: Receiver(5))
+        receiver = cast("Receiver", protocol)
         transport.write(b"first")
         async with asyncio.timeout(5):
-            await taker.enough.wait()  # it is accepted
-        taker.wanted, taker.enough = 10, asyncio.Event()
+            await receiver.enough.wait()  # it is accepted
+        receiver.wanted, receiver.enough = 10, asyncio.Event()
     assert local_sockets.connected(HOST, port) is None
     with pytest.raises(OSError, match="onnect"):
-        await network.connect(HOST, port, Taker)
+        await network.connect(HOST, port, Receiver)
     transport.write(b"still")
     async with asyncio.timeout(5):
-        await taker.enough.wait()
+        await receiver.enough.wait()
     transport.abort()
 
 

@@ -69,7 +69,9 @@ def test_a_release_with_placeholder_addresses_is_refused(wheel: Path) -> None:
     assert reserved == any("example address" in fault for fault in faults(wheel, release=True))
 
 
-@pytest.mark.parametrize("name", ["buckram/sim/__init__.py", "buckram/chaos/run.py", "tests/conftest.py", "buckram/core/x.c"])
+@pytest.mark.parametrize(
+    "name", ["buckram/sim/__init__.py", "buckram/chaos/run.py", "tests/conftest.py", "buckram/core/x.c"]
+)
 def test_a_file_that_is_not_for_users_is_reported(wheel: Path, tmp_path: Path, name: str) -> None:
     spoilt = tmp_path / wheel.name
     spoilt.write_bytes(wheel.read_bytes())

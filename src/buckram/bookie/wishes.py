@@ -71,7 +71,7 @@ class Wishes:
             except MetadataError as error:
                 log.info("bookie %s: what is asked of it cannot be read now: %s", self._bookie_id, error)
                 wait_s = delays.take()
-            self._tell()
+            self._publish()
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._changed.wait()
@@ -82,7 +82,7 @@ class Wishes:
         except MalformedRecord as error:
             log.warning("bookie %s: what is asked of it stays as it was: %s", self._bookie_id, error)
         self._countdown.seen({self._bookie_id: self._wish}, asyncio.get_running_loop().time())
-        self._tell()
+        self._publish()
 
     async def _count(self) -> None:
         """Write down what is left of a maintenance, and end it."""
@@ -99,7 +99,7 @@ class Wishes:
             await self.on_collect(word)
             self._answered = word
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         if self._wish.out and not self.out:
             self.out = True
             log.warning("bookie %s was taken out of the cluster: nothing needs it, stop it", self._bookie_id)

@@ -97,13 +97,13 @@ class FaultyDisk(LocalDisk):
         real = super().space()
         return Space(real.total_bytes, 0) if self._is_full() else real
 
-    def _lay_down(self, file: LocalFile, offset: int, buffers: Sequence[Buffer]) -> None:
+    def _write_buffers(self, file: LocalFile, offset: int, buffers: Sequence[Buffer]) -> None:
         if self._fails("writes"):
             raise OSError(errno.EIO, os.strerror(errno.EIO), file.path)
         end = offset + sum(map(len, buffers))
         if end > file.size():
             self._need_room(file.path)
-        super()._lay_down(file, offset, buffers)
+        super()._write_buffers(file, offset, buffers)
 
     def _sync(self, writes: Sequence[Write]) -> None:
         with self._lock:

@@ -205,14 +205,14 @@ class LocalDisk:
             assert isinstance(write.file, LocalFile)
             if write.buffers:
                 try:
-                    self._lay_down(write.file, write.offset, write.buffers)
+                    self._write_buffers(write.file, write.offset, write.buffers)
                 except OSError as error:
                     what = f"write {sum(map(len, write.buffers))} bytes at {write.offset}"
                     raise explained(error, what, write.file.path) from error
         if sync:
             self._sync(writes)
 
-    def _lay_down(self, file: LocalFile, offset: int, buffers: Sequence[Buffer]) -> None:
+    def _write_buffers(self, file: LocalFile, offset: int, buffers: Sequence[Buffer]) -> None:
         if file.direct:
             if all(type(one) is memoryview and not one.readonly for one in buffers):
                 try:

@@ -45,7 +45,7 @@ class LocalReads:
         self._speed = Speed()
         self._threads: ThreadPoolExecutor | None = None
         self._small: deque[_Small] = deque()
-        self._turn_due: asyncio.AbstractEventLoop | None = None
+        self._round_due: asyncio.AbstractEventLoop | None = None
 
     def read(self, reads: Sequence[Read], done: OnRead) -> None:
         """seams.Disk.read."""
@@ -60,7 +60,7 @@ class LocalReads:
             small = _Small(reads, found, done)
             self._hint(small)
             self._small.append(small)
-            self._turn_soon(loop)
+            self._schedule_round(loop)
         else:
             self._in_thread(reads, found, done)
 
@@ -79,14 +79,14 @@ class LocalReads:
                 os.posix_fadvise(one.file.read_fd, one.offset, one.length, os.POSIX_FADV_WILLNEED)
         self._took((time.perf_counter() - began) / (small.hinted - begin))
 
-    def _turn_soon(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._turn_due is not loop:
-            self._turn_due = loop
-            loop.call_soon(self._turn)
+    def _schedule_round(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._round_due is not loop:
+            self._round_due = loop
+            loop.call_soon(self._round)
 
-    def _turn(self) -> None:
+    def _round(self) -> None:
         """Small reads are waited for, for some time; the others, and those that answers lead to, have the next turn."""
-        self._turn_due = None
+        self._round_due = None
         end = time.perf_counter() + _AT_ONCE_S
         try:
             for _ in range(len(self._small)):
@@ -96,7 +96,7 @@ class LocalReads:
                     break
         finally:
             if self._small:
-                self._turn_soon(asyncio.get_running_loop())
+                self._schedule_round(asyncio.get_running_loop())
 
     def _go_on(self, small: _Small, end: float) -> None:
         reads, found = small.reads, small.found

@@ -64,12 +64,12 @@ def find_etcd() -> Path:
     if not found:
         raise ConfigError(f"there is no etcd here: {_HELP}")
     try:
-        told = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout
+        output = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout
     except OSError as error:
         raise ConfigError(f"{found}: {error.strerror}: {_HELP}") from None
-    version = re.search(r"etcd Version: (\d+)\.(\d+)", told)
+    version = re.search(r"etcd Version: (\d+)\.(\d+)", output)
     if version is None or (int(version[1]), int(version[2])) < OLDEST:
-        words = told.splitlines()[0][:80] if told else "it says nothing of its version"
+        words = output.splitlines()[0][:80] if output else "it says nothing of its version"
         raise ConfigError(f"{found}: {words!r}, 3.5 or later is needed: {_HELP}")
     return Path(found)
 

@@ -303,17 +303,17 @@ class MemoryKeys:
         await self._apply(Delete(key, version))
 
     async def multi(self, ops: Sequence[KeyOp]) -> None:
-        await self._turn()
+        await self._yield_once()
         self.tree.apply_all(ops, self.session)
 
     async def get(self, key: str, watch: Notify | None = None) -> KeyValue:
-        await self._turn()
+        await self._yield_once()
         return self.tree.get(key, self.session, watch)
 
     async def children(
         self, parent: str, *, after: str = "", limit: int = 1000, watch: Notify | None = None
     ) -> list[str]:
-        await self._turn()
+        await self._yield_once()
         return self.tree.children(parent, self.session, after, limit, watch)
 
     async def children_with_values(
@@ -324,7 +324,7 @@ class MemoryKeys:
 
     async def sync(self) -> None:
         """There is one copy, and every read sees it as it is."""
-        await self._turn()
+        await self._yield_once()
 
     def on_session_lost(self, notify: Notify) -> None:
         self._lost.append(notify)
@@ -334,10 +334,10 @@ class MemoryKeys:
         self.tree.close_session(self.session)
 
     async def _apply(self, op: KeyOp) -> int:
-        await self._turn()
+        await self._yield_once()
         return self.tree.apply(op, self.session)
 
-    async def _turn(self) -> None:
+    async def _yield_once(self) -> None:
         # One turn of the loop, so that nobody comes to rely on a store that answers at once.
         await asyncio.sleep(0)
         if self._closed:

@@ -124,7 +124,7 @@ class SqliteTree:
             session = self._lock.session
             # Not being able to write now is no reason to keep the session: without its lock it is dead anyhow.
             with contextlib.suppress(MetadataError):
-                self._write_all(lambda: self._bury(session), self._busy_timeout_s)
+                self._write_all(lambda: self._end_session(session), self._busy_timeout_s)
             self._drop_session()
         self._disconnect()
 
@@ -287,7 +287,7 @@ class SqliteTree:
                 self._notice_lost_session()
                 dead = [session for session in self._foreign_sessions() if not self._is_live(session)]
                 for session in dead:
-                    self._bury(session)
+                    self._end_session(session)
                 body()
                 self.check_file()
                 db.execute("COMMIT")
@@ -408,7 +408,7 @@ class SqliteTree:
     def _keys_of(self, session: int) -> list[WatchKey]:
         return self._open().execute("SELECT parent, name FROM keys WHERE session=? ORDER BY id", (session,)).fetchall()
 
-    def _bury(self, session: int) -> None:
+    def _end_session(self, session: int) -> None:
         for parent, name in self._keys_of(session):
             self._remove(parent, name)
         self._open().execute("DELETE FROM sessions WHERE id=?", (session,))

@@ -48,7 +48,7 @@ class PendingRequest:
         self.on_reply = on_reply
         self.key: Key = (0, 0, 0)
 
-    def tell(self, answer: Reply | BuckramError) -> None:
+    def deliver(self, answer: Reply | BuckramError) -> None:
         if self._connection is not None:
             self._connection = None
             self.on_reply(answer)
@@ -291,7 +291,7 @@ class Connection(asyncio.Protocol):
                 token.set_result(reply)
         elif isinstance(token, PendingRequest):
             try:
-                token.tell(reply)
+                token.deliver(reply)
             except Exception as bug:  # one listener's bug must not keep the answers from the others
                 self._loop.call_exception_handler({"message": "handling an answer failed", "exception": bug})
 
@@ -357,7 +357,7 @@ class Connection(asyncio.Protocol):
                 if not token.done():
                     token.set_exception(error())  # Its own for each waiter: raising one adds to its traceback.
             elif isinstance(token, PendingRequest):
-                self._loop.call_soon(token.tell, error())
+                self._loop.call_soon(token.deliver, error())
 
     def _deliver(self, events: list[AckEvent], no_answer: Callable[[LedgerId], BuckramError]) -> None:
         bookie = self.bookie_id

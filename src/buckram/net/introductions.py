@@ -26,7 +26,7 @@ class ExpectedIdentities(Protocol):
         """The expected bookie answered. May raise a BuckramError, which keeps the connection from being used."""
         ...
 
-    def on_stranger(self, bookie_id: BookieId) -> None:
+    def on_wrong_bookie(self, bookie_id: BookieId) -> None:
         """Another bookie than the expected one answered in its place."""
         ...
 
@@ -43,7 +43,7 @@ class FixedIdentities:
     def on_identity(self, bookie_id: BookieId, identity: Identity) -> None:
         """Nothing depends on it."""
 
-    def on_stranger(self, bookie_id: BookieId) -> None:
+    def on_wrong_bookie(self, bookie_id: BookieId) -> None:
         """The connection is refused, which is all that there is to do."""
 
 
@@ -68,7 +68,7 @@ class Introductions:
         # Compared with what is known now: that may have changed meanwhile.
         wrong = self.mismatch(connection)
         if wrong is not None:
-            self._identities.on_stranger(bookie_id)
+            self._identities.on_wrong_bookie(bookie_id)
             raise wrong
         if connection.identity is not None:
             self._identities.on_identity(bookie_id, connection.identity)

@@ -47,7 +47,7 @@ class _Endpoint:
         self.version = version
         self.connection: Connection | None = None
         self.losses = 0
-        self.last_stranger = ""
+        self.last_wrong = ""
         """Who was found in its place last, as it was logged."""
         self._connecting: asyncio.Future[Outcome] | None = None
         self._met = ""
@@ -126,7 +126,7 @@ class _Endpoint:
         connecting, self._connecting = self._connecting, None
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         if isinstance(outcome, Connection):
-            self.connection, self.last_stranger = outcome, ""
+            self.connection, self.last_wrong = outcome, ""
             self._met = outcome.incarnation
         for send, meant in waiting:
             if isinstance(outcome, Connection):
@@ -223,7 +223,9 @@ class BookiePool:
         self._opened = stats.counter("buckram_client_connections_total", "connections to bookies opened")
         self._refused = stats.counter("buckram_client_connection_failures_total", "failed attempts to connect")
         self._lost = stats.counter("buckram_client_connections_lost_total", "connections that ended")
-        self._strangers = stats.counter("buckram_client_strangers_total", "connections that a stranger answered")
+        self._wrong_bookies = stats.counter(
+            "buckram_client_wrong_bookies_total", "connections that another bookie answered"
+        )
 
     def endpoint(self, bookie_id: BookieId, version: int) -> _Endpoint:
         key = (bookie_id, version)
@@ -332,9 +334,9 @@ class BookiePool:
 
     def _not_there(self, endpoint: _Endpoint, connection: Connection, error: BuckramError) -> None:
         if isinstance(error, WrongBookie):
-            self._strangers.inc()
-            if str(error) != endpoint.last_stranger:  # not at every attempt
-                endpoint.last_stranger = str(error)
+            self._wrong_bookies.inc()
+            if str(error) != endpoint.last_wrong:  # not at every attempt
+                endpoint.last_wrong = str(error)
                 _log.warning("%s", error)
         connection.fail(error)
 
@@ -354,10 +356,10 @@ class BookiePool:
     def fail_soon(self, bookie_id: BookieId, runs: Sequence[SentRun], error: BuckramError) -> None:
         """Tell the sinks in the next loop turn."""
         if not self._failed:
-            asyncio.get_running_loop().call_soon(self._tell_failed)
+            asyncio.get_running_loop().call_soon(self._report_failed)
         self._failed.append((bookie_id, runs, error))
 
-    def _tell_failed(self) -> None:
+    def _report_failed(self) -> None:
         failed, self._failed = self._failed, []
         for bookie_id, runs, error in failed:
             for sink, slot, first, last in runs:
@@ -373,7 +375,7 @@ class BookiePool:
         connections = list(self._connections)
         for connection in connections:
             connection.fail(_closed())
-        self._tell_failed()
+        self._report_failed()
         for connection in connections:
             await connection.wait_gone()
 

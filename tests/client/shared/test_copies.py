@@ -93,14 +93,14 @@ async def test_what_is_not_sealed_is_not_waited_for() -> None:
 
 
 async def test_counting() -> None:
-    owed: dict[Copies, None] = {}
-    copies = Copies(owed)
+    lagging: dict[Copies, None] = {}
+    copies = Copies(lagging)
     copies.unanswered += 6
     copies.answered(2)
     copies.complete()
-    assert list(owed) == [copies]
+    assert list(lagging) == [copies]
     copies.answered(3)
     await copies.wait(0.0)  # gives up
-    assert not owed
+    assert not lagging
     copies.answered(1)
     await copies.wait(60.0)

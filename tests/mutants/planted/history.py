@@ -142,7 +142,9 @@ MUTANTS = (
     TestMutant(
         "history-epoch-of-bookies-not-learned",
         "a client does not learn the epoch of its bookies",
-        edited(("buckram.client.shared.identities:Identities.on_identity", "self.past.heard(identity.epoch)", "pass")),
+        edited(
+            ("buckram.client.shared.identities:Identities.on_identity", "self.past.note_epoch(identity.epoch)", "pass")
+        ),
         ("tests/client/test_strangers.py::test_a_client_refuses_a_store_whose_epoch_its_bookies_have_passed",),
     ),
     TestMutant(

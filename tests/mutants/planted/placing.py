@@ -13,7 +13,7 @@ MUTANTS = (
         "a client that runs does not hear that bookies are in other places",
         edited(
             (
-                "buckram.client.shared.bookies:BookieWatcher._told_topology",
+                "buckram.client.shared.bookies:BookieWatcher._configured_topology",
                 "read_topology(self._store, self._stale.set)",
                 "read_topology(self._store)",
             )

@@ -57,7 +57,7 @@ MUTANTS = (
     TestMutant(
         "sqlite-dead-keys-block",
         "keys of a dead session block writes",
-        edited((f"{TREE}._write_all", "self._bury(session)", "pass")),
+        edited((f"{TREE}._write_all", "self._end_session(session)", "pass")),
         INTERLEAVED,
     ),
     TestMutant(

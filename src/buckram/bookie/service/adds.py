@@ -48,7 +48,7 @@ class AddPath:
     ) -> None:
         self._store, self._polls, self._budget, self._admission = store, polls, budget, admission
         self._ledger, self._vouched, self._undecided = store.ledger, admission.vouched, admission.waiting
-        self._turn: list[Held] = []
+        self._inserted: list[Held] = []
         self._loop = asyncio.get_running_loop()
         self._added = stats.counter("buckram_bookie_added_entries_total", "entries acknowledged")
         self._added_bytes = stats.counter("buckram_bookie_added_bytes_total", "bytes of those, as framed on the wire")
@@ -233,10 +233,10 @@ class AddPath:
 
     def _insert(self, session: Session, run: AddRun) -> None:
         ledger_id = run.ledger_id
-        turn = self._turn
-        if not turn:
+        inserted = self._inserted
+        if not inserted:
             # Before add_run, so that this runs before the store starts the commit that it schedules itself.
-            self._loop.call_soon(self._close_turn)
+            self._loop.call_soon(self._wait_for_commit)
         try:
             self._store.add_run(
                 ledger_id, run.first, run.count, run.lac, run.chunk, run.start, run.end, even=run.stride > 0
@@ -249,24 +249,24 @@ class AddPath:
             now = self._loop.time()
             self._store.after_written(partial(self._answer, [(session, run)], now))
         else:
-            turn.append((session, run))
+            inserted.append((session, run))
         if ledger_id in self._polls.waiting:  # wake waiters before the commit starts
             self._polls.lac_advanced(ledger_id, run.lac, run.proof)
 
-    def _close_turn(self) -> None:
-        turn, self._turn = self._turn, []
-        if turn:
+    def _wait_for_commit(self) -> None:
+        inserted, self._inserted = self._inserted, []
+        if inserted:
             if self._store.backpressure:
-                for session, _ in turn:
+                for session, _ in inserted:
                     self._budget.pause_reads_of(session)
-            self._store.after_durable(partial(self._answer, turn, self._loop.time()))
+            self._store.after_durable(partial(self._answer, inserted, self._loop.time()))
 
-    def _answer(self, turn: list[Held], since: float, error: OSError | None) -> None:
+    def _answer(self, inserted: list[Held], since: float, error: OSError | None) -> None:
         """Acknowledge the runs of one loop turn, or report the error, with one write per connection."""
         code = Code.OK if error is None else Code.IO_ERROR
         blobs: dict[Session, list[bytes]] = {}
         entries = size = 0
-        for session, run in turn:
+        for session, run in inserted:
             held = run.end - run.start
             session.requests_held -= held
             size += held

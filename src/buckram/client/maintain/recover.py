@@ -18,7 +18,7 @@ from buckram.client.maintain.fill import copy_missing_of
 from buckram.client.read.lac import bookie_lac
 from buckram.client.read.open import check_ledger_id, check_password, digest_of
 from buckram.client.read.reader import OnReaderClosed, Reader
-from buckram.client.read.replicas import LedgerReads, play
+from buckram.client.read.replicas import LedgerReads, run_race
 from buckram.client.shared.copies import Copies
 from buckram.client.shared.metadata_cell import Change, MetadataCell
 from buckram.client.shared.services import Services
@@ -269,7 +269,7 @@ class _Attempt:
     async def _decide(self, reads: ForwardRead, entry: EntryId, order: dict[BookieId, int]) -> None:
         try:
             race = reads.race(entry, order)
-            outcome = await play(
+            outcome = await run_race(
                 race, lambda b: self._fencing_read(b, entry), self._services, self._scope, on_answers=self._progress.set
             )
             reads.decided(entry, outcome)
@@ -328,7 +328,7 @@ class _Attempt:
         span = span_of(self._metadata, back.head, back.head)
         members = [span.ensemble[position] for position in quorum_of(self._metadata).write_set(back.head)]
         race: Race[Entry] = Race(self._services.bookies.read_order(members), Strategy.PARALLEL)
-        outcome = await play(race, lambda b: self._reads.entry(b, back.head), self._services, self._scope)
+        outcome = await run_race(race, lambda b: self._reads.entry(b, back.head), self._services, self._scope)
         if isinstance(outcome, Positive):
             return outcome.value.length
         why = outcome.error if isinstance(outcome, Unknown) else "every replica says that it does not hold it"

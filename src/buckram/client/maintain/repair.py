@@ -24,7 +24,7 @@ from buckram.client.maintain.repair_report import (
     lost_entries_problem,
 )
 from buckram.client.read.open import check_ledger_id, check_password, digest_of
-from buckram.client.read.replicas import LedgerReads, ask, play, reply_is
+from buckram.client.read.replicas import LedgerReads, ask, reply_is, run_race
 from buckram.client.shared.metadata_cell import MetadataCell
 from buckram.client.shared.services import Services
 from buckram.core.cluster.conviction import Deed
@@ -315,7 +315,7 @@ class _Repair:
         if not order:
             return "there is no other replica"
         race: Race[Entry] = Race(order)
-        outcome = await play(race, lambda b: self._reads.entry(b, entry), self._services, self._scope)
+        outcome = await run_race(race, lambda b: self._reads.entry(b, entry), self._services, self._scope)
         if isinstance(outcome, Positive):
             return outcome.value
         if isinstance(outcome, Negative):

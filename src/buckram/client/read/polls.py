@@ -134,7 +134,7 @@ class LacPolls:
     async def wait(self, changed: asyncio.Event) -> EntryId | None:
         """Return a proven LAC beyond the asked one, after `begin`.
 
-        None: `changed` is set, or all were asked in vain; `vain` says how.
+        None: `changed` is set, or no bookie had one; `no_bookie_waited` says why.
         """
         self._watch(changed)
         self._hedge_due = False
@@ -158,7 +158,7 @@ class LacPolls:
                 await self._sleep()
         return None
 
-    def vain(self) -> tuple[bool, bool]:
+    def no_bookie_waited(self) -> tuple[bool, bool]:
         """Return whether no bookie waited, and whether that is because none has seen the ledger."""
         spent = self._loop.time() - self._begun_at
         return not self._polls and spent < self._services.config.long_poll_s / 2, self._unseen

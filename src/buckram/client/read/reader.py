@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from buckram.client.read.lac import read_last_confirmed
 from buckram.client.read.local import LocalReads
-from buckram.client.read.replicas import LedgerReads, RangeOpener, play
+from buckram.client.read.replicas import LedgerReads, RangeOpener, run_race
 from buckram.client.read.single_reads import SingleReads
 from buckram.client.read.tail import Tail
 from buckram.client.shared.follow import LedgerFollower
@@ -346,7 +346,7 @@ class Reader(NotBlocking):
         if not self._batches:
             return await self._read_singles(span, opener)
         race: Race[list[T]] = Race(self._write_set(span.ensemble, first))
-        return await play(
+        return await run_race(
             race,
             lambda b: self._reads.batch(b, first, count, partial(opener, self.ledger_id, first), self._adapt),
             self._services,
@@ -374,7 +374,9 @@ class Reader(NotBlocking):
     async def _stored(self, ensemble: tuple[BookieId, ...], entry: EntryId, opener: RangeOpener[T]) -> Answer[list[T]]:
         race: Race[list[T]] = Race(self._write_set(ensemble, entry))
         one = partial(opener, self.ledger_id, entry)
-        return await play(race, lambda b: self._reads.single(b, entry, one, self._adapt), self._services, self._scope)
+        return await run_race(
+            race, lambda b: self._reads.single(b, entry, one, self._adapt), self._services, self._scope
+        )
 
     def _adapt(self, entries: int, size: int) -> None:
         """Size the next chunks so that one fills one batch read; `size` bytes came for `entries`."""

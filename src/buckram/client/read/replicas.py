@@ -56,7 +56,7 @@ Question = Callable[[BookieId], Awaitable[Answer[T]]]
 """Asks one bookie and classifies what it answers. May raise BookieError and HandleClosed."""
 
 
-class Soon(Protocol[T]):
+class DirectRequest(Protocol[T]):
     """A request whose reply needs no task."""
 
     def ask(self, bookie: BookieId, on_reply: OnReply) -> PendingRequest | None:
@@ -66,19 +66,19 @@ class Soon(Protocol[T]):
     def opened(self, bookie: BookieId, reply: Reply | BuckramError) -> Answer[T]: ...
 
 
-async def play(
+async def run_race(
     race: Race[T],
     question: Question[T],
     services: Services,
     scope: TaskScope,
-    soon: Soon[T] | None = None,
+    direct: DirectRequest[T] | None = None,
     *,
     begun: PendingRequest | Answer[T] | None = None,
     on_answers: Notify | None = None,
 ) -> Answer[T]:
     """Ask as the race says until it is decided; returns its outcome. Requests still open then are cancelled.
 
-    `begun`: the first bookie was asked through `soon`. It has said this (which is reported), or takes so long that
+    `begun`: the first bookie was asked through `direct`. It has said this (which is reported), or takes so long that
     the next one's time has come. `on_answers` is called when the race has taken answers: its owner may decide it, too.
     """
     first = race.start()
@@ -88,47 +88,47 @@ async def play(
     elif begun is not None:
         first = race.answered(asked, begun)
     elif len(first) == 1 and not (services.hedge_s and race.can_hedge):
-        answer = await _put(question, asked)
+        answer = await _answer_of(question, asked)
         check_running(scope)
         report(services, asked, answer)
         first = race.answered(asked, answer)
-    game = _Game(question, scope, soon)
-    scope.hold(game)
+    requests = _OpenRequests(question, scope, direct)
+    scope.hold(requests)
     try:
         if isinstance(begun, PendingRequest):
-            game.take_over(asked, begun)
-        game.ask(first)
+            requests.take_over(asked, begun)
+        requests.ask(first)
         while (outcome := race.outcome) is None:
-            answers = await game.answers(services.hedge_s if race.can_hedge else None)
+            answers = await requests.answers(services.hedge_s if race.can_hedge else None)
             for bookie, answer in answers:
                 report(services, bookie, answer)
-                game.ask(race.answered(bookie, answer))
+                requests.ask(race.answered(bookie, answer))
             if not answers:
-                game.ask(race.hedge())
+                requests.ask(race.hedge())
             elif on_answers is not None:
                 on_answers()
     finally:
-        scope.drop(game)
-        game.forget()
+        scope.drop(requests)
+        requests.forget()
     for bookie in race.beaten():
         services.bookies.report_slow(bookie)
     return outcome
 
 
-async def _put(question: Question[T], bookie: BookieId) -> Answer[T]:
+async def _answer_of(question: Question[T], bookie: BookieId) -> Answer[T]:
     try:
         return await question(bookie)
     except (BookieError, HandleClosed) as error:
         return Unknown(error)
 
 
-class _Game(Generic[T]):
+class _OpenRequests(Generic[T]):
     """Which bookies were asked, what they answered, and the future of the caller that waits."""
 
-    __slots__ = ("_asked", "_cancelled", "_question", "_replies", "_scope", "_soon", "_woken")
+    __slots__ = ("_asked", "_cancelled", "_direct", "_question", "_replies", "_scope", "_woken")
 
-    def __init__(self, question: Question[T], scope: TaskScope, soon: Soon[T] | None) -> None:
-        self._question, self._scope, self._soon = question, scope, soon
+    def __init__(self, question: Question[T], scope: TaskScope, direct: DirectRequest[T] | None) -> None:
+        self._question, self._scope, self._direct = question, scope, direct
         self._asked: dict[BookieId, PendingRequest | asyncio.Task[Answer[T]]] = {}
         self._replies: dict[BookieId, Reply | BuckramError | asyncio.Task[Answer[T]]] = {}
         self._woken: asyncio.Future[None] | None = None
@@ -138,10 +138,10 @@ class _Game(Generic[T]):
         """Raise HandleClosed when the handle that owns the scope was closed."""
         for bookie in bookies:
             check_running(self._scope)
-            on_reply = partial(self._hear, bookie)
-            asked = None if self._soon is None else self._soon.ask(bookie, on_reply)
+            on_reply = partial(self._on_reply, bookie)
+            asked = None if self._direct is None else self._direct.ask(bookie, on_reply)
             if asked is None:
-                task = self._scope.spawn(_put(self._question, bookie), f"ask {bookie}")
+                task = self._scope.spawn(_answer_of(self._question, bookie), f"ask {bookie}")
                 task.add_done_callback(on_reply)
                 self._asked[bookie] = task
             else:
@@ -149,10 +149,10 @@ class _Game(Generic[T]):
 
     def take_over(self, bookie: BookieId, asked: PendingRequest) -> None:
         """Adopt a request that was sent already: its reply belongs here."""
-        asked.on_reply = partial(self._hear, bookie)
+        asked.on_reply = partial(self._on_reply, bookie)
         self._asked[bookie] = asked
 
-    def _hear(self, bookie: BookieId, what: Reply | BuckramError | asyncio.Task[Answer[T]]) -> None:
+    def _on_reply(self, bookie: BookieId, what: Reply | BuckramError | asyncio.Task[Answer[T]]) -> None:
         self._replies[bookie] = what
         self._wake()
 
@@ -184,8 +184,8 @@ class _Game(Generic[T]):
     def _opened(self, bookie: BookieId, what: Reply | BuckramError | asyncio.Task[Answer[T]]) -> Answer[T]:
         del self._asked[bookie]
         if not isinstance(what, asyncio.Task):
-            assert self._soon is not None
-            return self._soon.opened(bookie, what)
+            assert self._direct is not None
+            return self._direct.opened(bookie, what)
         if what.cancelled():
             raise _closed()
         return what.result()
@@ -265,7 +265,7 @@ class LedgerReads:
             self._services.bookies.recent.reads.took(bookie, (now := loop.time()) - began, now)
         return answer
 
-    def entry_soon(self, bookie: BookieId, entry: EntryId, on_reply: OnReply) -> PendingRequest | None:
+    def ask_entry(self, bookie: BookieId, entry: EntryId, on_reply: OnReply) -> PendingRequest | None:
         """Ask for what `opened` understands, over a connection that is open."""
         try:
             return self._pool.ask(bookie, Read(self.ledger_id, entry, birth=self.digest.birth), on_reply)

@@ -1,7 +1,7 @@
 """Single entries of one ledger, many at a time: the first bookie is asked, and mostly its answer is all there is to it.
 
-That takes a future and no task, timer or race of its own. Whatever else happens is the race's (replicas.play), which
-takes the question over.
+That takes a future and no task, timer or race of its own. Whatever else happens is the race's (replicas.run_race),
+which takes the question over.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from math import inf
 
-from buckram.client.read.replicas import LedgerReads, check_running, play, report
+from buckram.client.read.replicas import LedgerReads, check_running, report, run_race
 from buckram.client.shared.services import Services
 from buckram.core.ledgers.answers import Answer, Positive
 from buckram.core.ledgers.reading import Race
@@ -57,7 +57,7 @@ class SingleReads:
         loop = asyncio.get_running_loop()
         began = loop.time()
         waiting = _Waiting(loop.create_future(), began + self._hedge_s if len(order) > 1 else inf)
-        asked = reads.entry_soon(first, entry, waiting.on_reply)
+        asked = reads.ask_entry(first, entry, waiting.on_reply)
         begun: PendingRequest | Answer[Entry] | None = asked
         if asked is not None:
             await self._wait(waiting, asked)
@@ -68,7 +68,7 @@ class SingleReads:
                     self._services.bookies.recent.reads.took(first, (now := loop.time()) - began, now)
                     return begun
         one = _OneEntry(reads, entry)
-        return await play(Race(order), one, self._services, scope, one, begun=begun)
+        return await run_race(Race(order), one, self._services, scope, one, begun=begun)
 
     async def _wait(self, waiting: _Waiting, asked: PendingRequest) -> None:
         """Wait until there is an answer, or until it is time to ask another bookie."""
@@ -106,7 +106,7 @@ class SingleReads:
 
 
 class _OneEntry:
-    """The request for one entry, with a task or (as Soon) without."""
+    """The request for one entry, with a task or (as a DirectRequest) without."""
 
     __slots__ = ("_entry", "_reads")
 
@@ -117,7 +117,7 @@ class _OneEntry:
         return await self._reads.entry(bookie, self._entry)
 
     def ask(self, bookie: BookieId, on_reply: OnReply) -> PendingRequest | None:
-        return self._reads.entry_soon(bookie, self._entry, on_reply)
+        return self._reads.ask_entry(bookie, self._entry, on_reply)
 
     def opened(self, bookie: BookieId, reply: Reply | BuckramError) -> Answer[Entry]:
         return self._reads.opened(bookie, self._entry, reply)

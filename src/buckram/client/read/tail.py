@@ -218,8 +218,8 @@ class Tail:
             self._lac = max(self._lac, lac)
             self._on_lac(self._lac)
         elif not changed.is_set():
-            vain, unseen = self._polls.vain()
-            if vain:
+            refused, unseen = self._polls.no_bookie_waited()
+            if refused:
                 # Nobody waited for us (fenced, unknown there, unreachable): come back later, not at once.
                 if unseen and asyncio.get_running_loop().time() < self._unseen_until:
                     self._pause_s = _UNSEEN_PAUSE_S

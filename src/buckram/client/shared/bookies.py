@@ -67,7 +67,7 @@ class BookieWatcher:
         """Bookies that say that their disks are slow: new ensembles avoid them, and others are read first."""
         self.free_bytes: dict[BookieId, int] = {}
         """Free disk space as bookies report it, where a placement has weights (`client/shared/weights.py`)."""
-        self._told = Topology()
+        self._configured = Topology()
         self._map_trouble = ""
         self._listeners: dict[int, OnChange] = {}
         self._next_listener = 0
@@ -105,7 +105,7 @@ class BookieWatcher:
         return self._bookies.find(bookie_id)
 
     def incarnation(self, bookie_id: BookieId) -> str | None:
-        """The last incarnation seen of a bookie; None where it never told one (Apache's do not)."""
+        """The last incarnation seen of a bookie; None where it never gave one (Apache's do not)."""
         known = self._known.get(bookie_id)
         return known.incarnation if known else None
 
@@ -117,7 +117,7 @@ class BookieWatcher:
         """Use only bookies that say who they are; listeners are called as after a change of the list."""
         if required != self.identity_required:
             self.identity_required = required
-            self._tell(BookieChange())
+            self._notify(BookieChange())
 
     @property
     def readonly(self) -> tuple[BookieId, ...]:
@@ -126,7 +126,7 @@ class BookieWatcher:
 
     def resolve(self, bookie_id: BookieId) -> BookieAddress | None:
         """Where to connect. Also for a bookie that lost its registration, unless another one lives there now:
-        an answer of a stranger would count as evidence of absence."""
+        an answer of another bookie would count as evidence of absence."""
         known = self._known.get(bookie_id)
         if known is None or known.address is None:
             return None
@@ -158,7 +158,7 @@ class BookieWatcher:
         """It refused, timed out or broke: avoid it for a while where there is a choice."""
         self.recent.failed(bookie_id, self._now())
 
-    def report_stranger(self, bookie_id: BookieId) -> None:
+    def report_wrong_bookie(self, bookie_id: BookieId) -> None:
         """Somebody else answers in its place: avoid it for a while, and see whether it is registered anew."""
         self.report_failed(bookie_id)
         self._stale.set()
@@ -313,35 +313,35 @@ class BookieWatcher:
                 fresh = await self._store.bookies(self._stale.set)
                 convicted = frozenset(await convicted_bookies(self._store, self._stale.set))
                 slow = frozenset(await slow_bookies(self._store, self._stale.set))
-                told = await self._told_topology()
+                configured = await self._configured_topology()
             except BaseException:
                 self._stale.set()
                 raise
             lately, self.convicted, self.slow = convicted - self.convicted, convicted, slow
             first = not self._known
-            change = self._install(fresh, lately, told)
+            change = self._install(fresh, lately, configured)
             if not first:
                 log_change(change, fresh)
         if change:
-            self._tell(change)
+            self._notify(change)
 
-    def _tell(self, change: BookieChange) -> None:
+    def _notify(self, change: BookieChange) -> None:
         for listener in list(self._listeners.values()):
             listener(change)
 
-    async def _told_topology(self) -> Topology:
+    async def _configured_topology(self) -> Topology:
         """What the map in metadata says; one that does not parse changes nothing."""
         try:
-            self._told = await read_topology(self._store, self._stale.set)
+            self._configured = await read_topology(self._store, self._stale.set)
         except MalformedRecord as error:
             if str(error) != self._map_trouble:
                 log.warning("bookies stay where they were last known: %s", error)
             self._map_trouble = str(error)
         else:
             self._map_trouble = ""
-        return self._told
+        return self._configured
 
-    def _install(self, fresh: BookieSet, convicted: frozenset[BookieId], told: Topology) -> BookieChange:
+    def _install(self, fresh: BookieSet, convicted: frozenset[BookieId], configured: Topology) -> BookieChange:
         old = self._bookies
         moved, reborn = [], []
         for group in (fresh.readonly, fresh.writable):
@@ -357,7 +357,7 @@ class BookieWatcher:
         for bookie_id in (*appeared, *reborn):
             self.recent.forget(bookie_id)
         gone = tuple(b for b in old.writable if b not in fresh.writable)
-        topology = told.over(Topology({b: registered_location(info) for b, info in self._known.items()}))
+        topology = configured.over(Topology({b: registered_location(info) for b, info in self._known.items()}))
         before = self.topology
         relocated = before.labels != topology.labels or any(
             topology.location(b) != location for b, location in before.locations.items()

@@ -59,7 +59,7 @@ class Clocks:
 
     async def doubt(self, rounds: Steadiness | None = None) -> str:
         """Why nothing may be deleted by age now; "" where nothing speaks against it. `rounds`: of who asks again."""
-        told = await self.ask()
+        answered = await self.ask()
         own, mono = self._runtime.clock.wall_us(), self._mono()
         moved = rounds.moved(own, mono) if rounds is not None else 0
         reading = self.known.reading(own, mono)
@@ -67,7 +67,7 @@ class Clocks:
             return str(reading)
         if moved:
             return f"wall time was set {between(moved)} since the last round: nothing goes by age until the next one"
-        if not told and self._tellers():
+        if not answered and self._bookies_with_clocks():
             return "no bookie says what time it is"
         return ""
 
@@ -87,7 +87,7 @@ class Clocks:
 
     async def ask(self) -> int:
         """Ask some bookies what time it is; how many said so."""
-        self.known.keep(self._tellers())
+        self.known.keep(self._bookies_with_clocks())
         began, self._asked_at = self._mono(), self._loop_time()
         asked = self._chosen()
         if asked:
@@ -98,7 +98,7 @@ class Clocks:
                     _, waiting = await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
                     if 2 * self.known.since(began) > len(asked):
                         until = min(until, self._loop_time() + _STRAGGLERS_S)
-        self._tell()
+        self._log_change()
         return self.known.since(began)
 
     def reading(self) -> Reading | None:
@@ -111,20 +111,20 @@ class Clocks:
 
     # -- inside -------------------------------------------------------------------------------------------
 
-    def _tellers(self) -> dict[BookieId, None]:
+    def _bookies_with_clocks(self) -> dict[BookieId, None]:
         """Registered bookies that tell the time."""
         there = self._bookies.bookies
         found = {**there.writable, **there.readonly}
         return {bookie: None for bookie in sorted(found) if answers_introductions(found[bookie])}
 
     def _chosen(self) -> list[BookieId]:
-        """Those that were heard before first: they have connections."""
-        tellers = list(self._tellers())
-        if len(tellers) <= _ASKED:
-            return tellers
-        heard = [bookie for bookie in tellers if bookie in self.known][:_ASKED]
-        others = [bookie for bookie in tellers if bookie not in self.known]
-        return heard + self._runtime.rng.sample(others, min(_ASKED - len(heard), len(others)))
+        """Those that answered before come first: they have connections."""
+        bookies = list(self._bookies_with_clocks())
+        if len(bookies) <= _ASKED:
+            return bookies
+        connected = [bookie for bookie in bookies if bookie in self.known][:_ASKED]
+        others = [bookie for bookie in bookies if bookie not in self.known]
+        return connected + self._runtime.rng.sample(others, min(_ASKED - len(connected), len(others)))
 
     async def _ask(self, bookie: BookieId) -> None:
         assert self.pool is not None
@@ -142,7 +142,7 @@ class Clocks:
         ):
             self.on_identity(bookie, reply.identity)
 
-    def _tell(self) -> None:
+    def _log_change(self) -> None:
         """Say once that the clocks are apart, and once that they are not any more."""
         reading = self.reading()
         apart = reading is not None and reading.apart

@@ -59,13 +59,13 @@ class Identities:
 
     def on_identity(self, bookie_id: BookieId, identity: Identity) -> None:
         """The expected bookie answered: look at its epoch (StoreReplaced) and at its clock."""
-        self.past.heard(identity.epoch)
+        self.past.note_epoch(identity.epoch)
         if self.clocks is not None:
             self.clocks.on_identity(bookie_id, identity)
 
-    def on_stranger(self, bookie_id: BookieId) -> None:
+    def on_wrong_bookie(self, bookie_id: BookieId) -> None:
         """Another bookie answered in its place: avoid it where there is a choice, and read its registration anew."""
-        self._bookies.report_stranger(bookie_id)
+        self._bookies.report_wrong_bookie(bookie_id)
 
     # -- what the cluster requires
 

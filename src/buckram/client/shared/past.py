@@ -45,7 +45,7 @@ class Past:
         """The highest that is known."""
         return max(self.history.epoch, self._heard)
 
-    def heard(self, epoch: int) -> None:
+    def note_epoch(self, epoch: int) -> None:
         """A bookie has seen that epoch."""
         if self._heard < epoch <= HIGHEST_EPOCH:
             self._heard = epoch

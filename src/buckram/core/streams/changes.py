@@ -181,8 +181,8 @@ def published(
     offset = first
     for ledger, summary in segments:
         # Their entries were stamped by other clocks: readers clamp them to the row's times.
-        told = summary._replace(first_append=time, last_append=time, last_txid=head.last_txid, snapshot=NO_SNAPSHOT)
-        rows.append(Segment(number, ledger, offset, time, told))
+        stamped = summary._replace(first_append=time, last_append=time, last_txid=head.last_txid, snapshot=NO_SNAPSHOT)
+        rows.append(Segment(number, ledger, offset, time, stamped))
         offset, number = offset + summary.records, number + 1
     transactions = recorded(name, head.transactions, step, first, offset, time)
     head = replace(

@@ -212,7 +212,7 @@ def _padded(size: int) -> int:
 def replacement(name: str, run: Run, ledger: LedgerId, summary: Summary) -> Segment:
     """The row that takes the place of a run; StreamError if what the new ledger holds is not the same."""
     rows = [row.summary for row in run.rows if row.summary is not None]
-    told = Summary(
+    expected = Summary(
         sum(row.records for row in rows),
         summary.last_entry,
         summary.bytes,
@@ -223,12 +223,14 @@ def replacement(name: str, run: Run, ledger: LedgerId, summary: Summary) -> Segm
         rows[-1].last_txid,
         NO_SNAPSHOT,
     )
-    same = summary.records == told.records == run.end - run.base and summary.snapshot == NO_SNAPSHOT
-    times = told.first_append <= summary.first_append <= summary.last_append <= told.last_append
-    span = (told.min_timestamp, told.max_timestamp) == (summary.min_timestamp, summary.max_timestamp)
+    same = summary.records == expected.records == run.end - run.base and summary.snapshot == NO_SNAPSHOT
+    times = expected.first_append <= summary.first_append <= summary.last_append <= expected.last_append
+    span = (expected.min_timestamp, expected.max_timestamp) == (summary.min_timestamp, summary.max_timestamp)
     if not (same and times and span):
-        raise StreamError(name, f"ledger {ledger} holds {summary}, the segments that it should replace {told}; kept")
-    return Segment(run.rows[0].number, ledger, run.base, run.rows[0].created, told)
+        raise StreamError(
+            name, f"ledger {ledger} holds {summary}, the segments that it should replace {expected}; kept"
+        )
+    return Segment(run.rows[0].number, ledger, run.base, run.rows[0].created, expected)
 
 
 def compacted_page(name: str, page: Page, run: Run, row: Segment) -> Page | None:

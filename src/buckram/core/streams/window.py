@@ -69,8 +69,8 @@ class StreamWindow:
     def cut(self, segment: SegmentProgress, end: int) -> None:
         """The oldest segment turned out to end at `end`: what was sent beyond is not in it, nor in its successor."""
         check(self._segments[0] is segment, "M9", "a segment ended that is not the oldest")
-        told = f"{segment.acked} acknowledged, {end} stored, {segment.sent} sent"
-        check(segment.acked <= end <= segment.sent, "S9", told)
+        counts = f"{segment.acked} acknowledged, {end} stored, {segment.sent} sent"
+        check(segment.acked <= end <= segment.sent, "S9", counts)
         del self._segments[1:]
         self.next_offset = segment.sent = segment.acked = end
 

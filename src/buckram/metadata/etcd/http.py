@@ -91,11 +91,11 @@ class HttpConnection:
         except asyncio.IncompleteReadError as error:
             raise _cut(error) from None
         first, *rest = head.decode("latin-1").split("\r\n")
-        version, _, told = first.partition(" ")
-        if not version.startswith("HTTP/1.") or not told[:3].isdigit():
+        version, _, status = first.partition(" ")
+        if not version.startswith("HTTP/1.") or not status[:3].isdigit():
             raise BadAnswer(f"{first[:80]!r} is not the beginning of an HTTP answer")
         found = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in rest if line)}
-        return int(told[:3]), found
+        return int(status[:3]), found
 
     async def _body(self, headers: Mapping[str, str]) -> AsyncIterator[bytes]:
         try:

@@ -309,5 +309,5 @@ class EtcdKeys:
 
     def _session_lost(self) -> None:
         for notify in list(self._lost):
-            self._watches.tell(notify)
+            self._watches.notify(notify)
         self._watches.fire_all()

@@ -56,7 +56,7 @@ class EtcdWatches:
         """Before the read that sets a watch; `settle` or `drop` comes after it."""
         folder = key if kind == "children" else split(key)[0]
         if folder not in self._folders:
-            self._folders[folder] = _Folder(self._client, self._places, folder, self.tell)
+            self._folders[folder] = _Folder(self._client, self._places, folder, self.notify)
         return self._folders[folder].begin((kind, key), notify)
 
     def settle(self, armed: Armed, revision: int) -> None:
@@ -91,7 +91,7 @@ class EtcdWatches:
                 with contextlib.suppress(BuckramError, Refused):
                     await self._client.call("kv/range", wanted, "watches", repeat=True)
 
-    def tell(self, notify: Notify) -> None:
+    def notify(self, notify: Notify) -> None:
         if self._closed:
             return
         try:
@@ -113,8 +113,8 @@ class EtcdWatches:
 class _Folder:
     """Direct children of one key, and its stream of events while somebody watches."""
 
-    def __init__(self, client: EtcdClient, places: Places, folder: str, tell: Deliver) -> None:
-        self._client, self._places, self._tell = client, places, tell
+    def __init__(self, client: EtcdClient, places: Places, folder: str, deliver: Deliver) -> None:
+        self._client, self._places, self._deliver = client, places, deliver
         self._folder = folder
         self._range: Range = places.children(folder)
         self._armed: dict[Place, dict[Notify, Armed]] = {}
@@ -167,7 +167,7 @@ class _Folder:
 
     def _fire(self, armed: Armed) -> None:
         if self._remove(armed):
-            self._tell(armed.notify)
+            self._deliver(armed.notify)
 
     def fire_all(self) -> None:
         for waiting in list(self._armed.values()):

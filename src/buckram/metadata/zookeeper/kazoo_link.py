@@ -155,7 +155,7 @@ class KazooLink:
         for _ in range(_BATCH):
             if self._closed or not self._arrived:
                 return
-            tell(self._loop, self._arrived.popleft())
+            notify_safely(self._loop, self._arrived.popleft())
         if self._arrived and not self._woken:
             self._woken = True
             self._loop.call_soon(self._drain)
@@ -166,8 +166,8 @@ def _hand_over(result: Result) -> None:
         result.follower(result)
 
 
-def tell(loop: asyncio.AbstractEventLoop, notify: Callable[[], None]) -> None:
-    """Call it; what it raises is the loop's matter, as with any callback, and keeps nobody else from being told."""
+def notify_safely(loop: asyncio.AbstractEventLoop, notify: Callable[[], None]) -> None:
+    """Call it; what it raises goes to the loop, as with any callback, and does not keep others from being notified."""
     try:
         notify()
     except Exception as error:

@@ -89,13 +89,13 @@ class KazooSession:
         from kazoo import security  # not before somebody has metadata on ZooKeeper
 
         from buckram.metadata.zookeeper import kazoo_errors
-        from buckram.metadata.zookeeper.kazoo_link import KazooLink, tell
+        from buckram.metadata.zookeeper.kazoo_link import KazooLink, notify_safely
 
         self.hosts = hosts
         self.operations = OperationCount()
         self._session_timeout_s, self._timeout_s = session_timeout_s, operation_timeout_s
         self._translate, self._first_failure = kazoo_errors.translate, kazoo_errors.first_failure
-        self._unanswered_error, self._tell = kazoo_errors.unanswered, tell
+        self._unanswered_error, self._notify = kazoo_errors.unanswered, notify_safely
         self._connection_errors = kazoo_errors.CONNECTION_ERRORS
         self._open_acl = security.OPEN_ACL_UNSAFE
         self._acl = security.CREATOR_ALL_ACL if acl == "creator" else security.OPEN_ACL_UNSAFE
@@ -383,13 +383,13 @@ class KazooSession:
         if before and before != session:
             _log.warning("session with ZooKeeper at %s was lost; a new one serves", self.hosts)
             for notify in list(self._lost):
-                self._tell(self._loop, notify)
+                self._notify(self._loop, notify)
         for notify in self._watches.take_all():  # kazoo does not set them again on the new connection
-            self._tell(self._loop, notify)
+            self._notify(self._loop, notify)
 
     def _node_changed(self, path: str, change: Change) -> None:
         for notify in self._watches.take(path, change):
-            self._tell(self._loop, notify)
+            self._notify(self._loop, notify)
 
 
 def _stat(stat: Any) -> ZkStat:

@@ -87,7 +87,7 @@ class Appender:
         self._loop = asyncio.get_running_loop()
         self._linger_s = linger_s
         self._timer: asyncio.TimerHandle | None = None
-        self._turn_asked = self._lingering = False
+        self._send_scheduled = self._lingering = False
         self._linger_until = 0.0
 
     @property
@@ -257,15 +257,15 @@ class Appender:
         batch = self.batch
         if batch.size >= self._batch_bytes or len(batch.values) >= MAX_ENTRY_RECORDS:
             self.send_batch()
-        elif not self._turn_asked and not self._lingering:
+        elif not self._send_scheduled and not self._lingering:
             if self._linger_s and self.segment is not None and self.segment.in_flight:
                 self._linger()  # The acknowledgement of the last entry in flight sends the batch, at latest the timer.
             else:
-                self._turn_asked = True
-                self._loop.call_soon(self._turn)
+                self._send_scheduled = True
+                self._loop.call_soon(self._send_or_linger)
 
-    def _turn(self) -> None:
-        self._turn_asked = False
+    def _send_or_linger(self) -> None:
+        self._send_scheduled = False
         if not self.batch.values or self.segment is None:
             return
         if not self._linger_s or not self.segment.in_flight:
