@@ -222,10 +222,6 @@ class SqliteTree:
         return row[0], row[1] if kind == "value" else row[2]
 
     @property
-    def has_session(self) -> bool:
-        return self._lock is not None
-
-    @property
     def _session(self) -> int | None:
         return None if self._lock is None else self._lock.session
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from buckram.config import ClientConfig
 from buckram.errors import BuckramError, BufferFull, HandleClosed
@@ -17,8 +17,20 @@ from buckram.sync.thread import LoopThread
 T = TypeVar("T")
 
 
+class AsyncAppends(Protocol[T]):
+    """The async handle behind a blocking one. Both are called on the loop, with what `Handover.put` got."""
+
+    def append_nowait(self, *payload: Any, **extras: Any) -> asyncio.Future[T]:
+        """Append at once. BufferFull where there is no room; another BuckramError where it is refused for good."""
+        ...
+
+    def append(self, *payload: Any, **extras: Any) -> Awaitable[T]:
+        """Append as soon as there is room."""
+        ...
+
+
 class Handover(Generic[T]):
-    """`nowait` and `wait` are the async writer's append_nowait and append, called on the loop with what `put` got."""
+    """The appends of one handle: from any thread, in their order, to `writer` on the loop."""
 
     def __init__(
         self,
@@ -26,10 +38,9 @@ class Handover(Generic[T]):
         scope: TaskScope,
         config: ClientConfig,
         what: str,
-        nowait: Callable[..., asyncio.Future[T]],
-        wait: Callable[..., Awaitable[T]],
+        writer: AsyncAppends[T],
     ) -> None:
-        self._thread, self._scope, self._what, self._nowait, self._wait = thread, scope, what, nowait, wait
+        self._thread, self._scope, self._what, self._writer = thread, scope, what, writer
         self._limit_bytes, self._limit_count = config.max_pending_bytes, config.max_pending_entries
         self._lock = threading.Lock()
         self._queue: list[tuple[int, Any, dict[str, Any], Future[T]]] = []
@@ -66,10 +77,10 @@ class Handover(Generic[T]):
         for size, payload, extras, future in queue:
             done = partial(self._done, size, future)
             try:
-                self._nowait(payload, **extras).add_done_callback(done)
+                self._writer.append_nowait(payload, **extras).add_done_callback(done)
             except BufferFull:
                 # Others append on this handle, too. append() waits in call order, and so do those behind it.
-                task = self._scope.spawn(_outcome(self._wait(payload, **extras)), "append")
+                task = self._scope.spawn(_outcome(self._writer.append(payload, **extras)), "append")
                 task.add_done_callback(partial(self._waited, done))
             except BuckramError as error:
                 self._rejected = self._rejected or error

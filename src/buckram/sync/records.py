@@ -40,9 +40,7 @@ class StreamWriter(NotAsync):
         """The stream's settings, as they were when it was opened."""
         self.lost = threading.Event()
         """Set when lease or fence are lost: somebody else is the writer now, or the stream is gone."""
-        self._handover: Handover[int] = Handover(
-            thread, scope, config, f"stream {writer.stream}", writer.append_nowait, writer.append
-        )
+        self._handover: Handover[int] = Handover(thread, scope, config, f"stream {writer.stream}", writer)
         thread.loop.call_soon_threadsafe(self._watch)
 
     def __repr__(self) -> str:

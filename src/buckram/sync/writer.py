@@ -25,9 +25,7 @@ class Writer(NotAsync):
         self._scope = scope
         self.ledger_id = writer.ledger_id
         """The ledger's id."""
-        self._handover: Handover[EntryId] = Handover(
-            thread, scope, config, f"ledger {writer.ledger_id}", writer.append_nowait, writer.append
-        )
+        self._handover: Handover[EntryId] = Handover(thread, scope, config, f"ledger {writer.ledger_id}", writer)
 
     def __repr__(self) -> str:
         return repr(self._writer).replace("<", "<sync.", 1)
