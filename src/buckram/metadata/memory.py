@@ -319,7 +319,7 @@ class MemoryKeys:
     async def children_with_values(
         self, parent: str, *, after: str = "", limit: int = 1000
     ) -> list[tuple[str, KeyValue]]:
-        await self._turn()
+        await self._yield_once()
         return self.tree.children_with_values(parent, self.session, after, limit)
 
     async def sync(self) -> None:

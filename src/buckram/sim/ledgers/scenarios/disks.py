@@ -40,7 +40,7 @@ async def scrubbed(s: Script) -> None:
     w = await s.writer()
     for n in range(_ENTRIES):
         w.append()
-        await s.until(lambda n=n: w.acked == n + 1, "ack")  # type: ignore[misc]
+        await s.until(lambda n=n: w.acked == n + 1, "ack")
     await s.world.join(s.process("w1"), w.writer.close(), "close")
     store = _store(s, "b1")
     await s.until(lambda: len(store.verifying.sealed()) >= 3, "sealed files")
@@ -85,7 +85,7 @@ async def limbo_ends(s: Script) -> None:
     w = await s.writer()
     for n in range(6):
         w.append()
-        await s.until(lambda n=n: w.acked == n + 1, "ack")  # type: ignore[misc]
+        await s.until(lambda n=n: w.acked == n + 1, "ack")
     machine = s.world.machines["b1"]
     s.kill("b1")
     s.expect(flip_some_byte(machine.device, s.world.rng), "nothing to damage")
