@@ -78,3 +78,5 @@ ROLL = Backoff(0.05, 5.0)
 """A stream writer's creation of its next segment; records go to the current one meanwhile."""
 TAIL = Backoff(0.02, 1.0)
 """A tailing reader's polls of bookies that refused a long poll; a change of the metadata ends the wait."""
+MACHINE = Backoff(0.05, 2.0)
+"""A machine's next attempt to follow its log or to become the leader; the store or bookies were away."""

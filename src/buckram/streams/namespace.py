@@ -5,22 +5,23 @@ The methods check arguments and call the rooms below: `write`, `read`, `maintain
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from buckram.client.client import Client
 from buckram.client.shared.opening import Opening
 from buckram.core.streams.batch import Record
 from buckram.core.streams.changes import check_properties, check_usable, configured
-from buckram.core.streams.head import Head, Segment, Transaction, WriterInfo
+from buckram.core.streams.head import Head, Segment, SnapshotRow, Transaction, WriterInfo
 from buckram.core.streams.names import StreamName, check_writer_name, stream_name
 from buckram.core.streams.policy import Policy, check_overrides, merged
 from buckram.core.streams.transactions import StepId
 from buckram.errors import (
     BuckramError,
     InvalidArgument,
+    MachineLog,
     NoSuchNamespace,
     NoSuchStream,
     OffsetOutOfRange,
@@ -38,6 +39,12 @@ from buckram.streams.shared.namespaces import Namespaces, changed_policy, list_n
 from buckram.streams.write.bulk import Bulk
 from buckram.streams.write.opening import open_writer
 from buckram.streams.write.writer import StreamWriter
+
+if TYPE_CHECKING:
+    from buckram.machine.machine import Machine, StateMachine
+    from buckram.machine.settings import MachineSettings
+
+M = TypeVar("M", bound="StateMachine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +107,19 @@ class Namespace:
 
         Settings are the fields of Policy in `core/streams/policy.py`; unknown ones raise InvalidArgument.
         """
-        name = self._name(stream)
+        return await self._create(self._name(stream), properties, policy)
+
+    async def create_machine_log(self, stream: str, **policy: Any) -> StreamInfo:
+        """Create a stream that is the log of a replicated machine, for `buckram.machine`. Raises StreamExists."""
+        return await self._create(self._name(stream), None, policy, snapshots=())
+
+    async def _create(
+        self,
+        name: StreamName,
+        properties: Mapping[str, str] | None,
+        policy: Mapping[str, Any],
+        snapshots: tuple[SnapshotRow, ...] | None = None,
+    ) -> StreamInfo:
         overrides = check_overrides(policy)
         check_properties(properties or {})
         runtime = self._client.services.runtime
@@ -109,6 +128,7 @@ class Namespace:
             runtime.clock.wall_us(),
             policy=overrides,
             properties=dict(properties or {}),
+            snapshots=snapshots,
         )
         while True:
             space = await self._namespaces.get(self.name)
@@ -207,6 +227,8 @@ class Namespace:
             if create and not await self.exists(full.stream):
                 with suppress(StreamExists):
                     await self.create(full.stream)
+            if (await self._streams.read(full)).head.snapshots is not None:
+                raise MachineLog(str(full))
             space = await self._namespaces.get(self.name)
             engine = await open_writer(
                 self._client,
@@ -303,6 +325,8 @@ class Namespace:
                 raise InvalidArgument(f"truncate({what}={number!r}): needs an int from 0 on")
         head = (await self._streams.read(name)).head
         check_usable(str(name), head)
+        if head.snapshots is not None:
+            raise MachineLog(str(name))
         if before is not None:
             offset = before
         elif before_time is not None:
@@ -315,6 +339,46 @@ class Namespace:
         if trim_now:
             await trim(self._client, self._streams, name)
         return head.earliest
+
+    # -- machines -----------------------------------------------------------------------------------------
+
+    def machine(
+        self,
+        name: str,
+        factory: Callable[[], M],
+        *,
+        create: bool = True,
+        stand: bool = True,
+        process: str = "",
+        settings: MachineSettings | None = None,
+        **policy: Any,
+    ) -> Opening[Machine[M]]:
+        """Open a replicated state machine: `async with ns.machine("inventory", Inventory) as m`, or await it.
+
+        `factory` makes the state (a class with apply, snapshot and restore, see StateMachine in `machine/machine.py`).
+        Its log is a stream of this name; `create` makes it, with `policy`. `stand`: become the leader whenever nobody
+        leads; without it only by `m.lead()`. `process`: what others see of this process when it leads, default
+        HOST:PID. Errors: NoSuchStream, NotMachineLog, StateLost.
+        """
+        # The one door upwards: machines stand on streams, and this is where users look for them.
+        from buckram.machine.opening import open_machine
+        from buckram.machine.settings import MachineSettings
+
+        full = self._name(name)
+        return Opening(
+            lambda: open_machine(
+                self._client,
+                self,
+                full,
+                factory,
+                create=create,
+                stand=stand,
+                process=process,
+                settings=settings or MachineSettings(),
+                policy=policy,
+            ),
+            "ns.machine()",
+        )
 
     # -- cursors ------------------------------------------------------------------------------------------
 

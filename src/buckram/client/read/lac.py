@@ -8,7 +8,8 @@ writer did not send).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from buckram.client.read.replicas import ask, check_running, reply_is, report
 from buckram.client.shared.services import Services
@@ -25,7 +26,9 @@ from buckram.errors import (
     ReadFailed,
 )
 from buckram.net.tasks import TaskScope
-from buckram.types import NO_ENTRY, BookieId, EntryId, LedgerId, LedgerMetadata
+from buckram.types import NO_ENTRY, BookieId, Entry, EntryId, LedgerId, LedgerMetadata
+
+T = TypeVar("T")
 
 
 async def bookie_lac(services: Services, bookie: BookieId, ledger_id: LedgerId, digest: Digest) -> Answer[EntryId]:
@@ -39,6 +42,26 @@ async def bookie_lac(services: Services, bookie: BookieId, ledger_id: LedgerId, 
         if not isinstance(reply, ReadLacReply):
             raise ProtocolError(bookie, "answered a read of the LAC with something else")
         return _proven(ledger_id, digest, reply.lac_body, reply.last_entry_body)
+
+    return classify(bookie, reply, verify)
+
+
+async def bookie_last_stored(
+    services: Services, bookie: BookieId, ledger_id: LedgerId, digest: Digest
+) -> Answer[Entry | None]:
+    """Return the last entry that one bookie has of a ledger, acknowledged or not; None if it has none."""
+    reply = await ask(services.pool, bookie, ReadLac(ledger_id, digest.birth))
+    if isinstance(reply, ProtocolError) or reply_is(reply, Code.BAD_REQUEST, Code.BAD_VERSION):
+        reply = await ask(services.pool, bookie, Read(ledger_id, LAST_ENTRY, birth=digest.birth), protocol=2)
+
+    def verify() -> Entry | None:
+        if isinstance(reply, ReadLacReply):
+            body = reply.last_entry_body
+        elif isinstance(reply, ReadReply):
+            body = reply.body
+        else:
+            raise ProtocolError(bookie, "answered a read of the last entry with something else")
+        return digest.open(ledger_id, None, body) if body else None
 
     return classify(bookie, reply, verify)
 
@@ -83,14 +106,42 @@ async def read_last_confirmed(
     if metadata.closed:
         assert metadata.last_entry is not None
         return metadata.last_entry
+    found = await _ask_covering(
+        services, ledger_id, metadata, lambda bookie: bookie_lac(services, bookie, ledger_id, digest), scope
+    )
+    return max([metadata.last_fragment.first_entry - 1, *found])
+
+
+async def read_last_stored(
+    services: Services, ledger_id: LedgerId, metadata: LedgerMetadata, digest: Digest, scope: TaskScope
+) -> Entry | None:
+    """The last entry that a covering set of the last ensemble has, acknowledged or not; None if it has none.
+
+    Every entry that was acknowledged before this was asked, and is in the last fragment, has at most its id: the
+    covering set meets every quorum that acknowledged one. ReadFailed when the answers cover too little.
+    """
+    found = await _ask_covering(
+        services, ledger_id, metadata, lambda bookie: bookie_last_stored(services, bookie, ledger_id, digest), scope
+    )
+    return max((entry for entry in found if entry is not None), key=lambda entry: entry.entry_id, default=None)
+
+
+async def _ask_covering(
+    services: Services,
+    ledger_id: LedgerId,
+    metadata: LedgerMetadata,
+    ask_one: Callable[[BookieId], Awaitable[Answer[T]]],
+    scope: TaskScope,
+) -> list[T]:
+    """Ask the last ensemble until the answers cover every quorum, and return what was answered."""
     fragment = metadata.last_fragment
     tally = CoverageTally(quorum_of(metadata))
-    best = fragment.first_entry - 1
+    found: list[T] = []
     error: BookieError | DigestMismatch | None = None
 
-    async def question(bookie: BookieId) -> Answer[EntryId]:
+    async def question(bookie: BookieId) -> Answer[T]:
         try:
-            return await bookie_lac(services, bookie, ledger_id, digest)
+            return await ask_one(bookie)
         except HandleClosed as closed:
             return Unknown(closed)
 
@@ -109,7 +160,7 @@ async def read_last_confirmed(
                 report(services, bookie, answer)
                 tally.add(position, answer)
                 if isinstance(answer, Positive):
-                    best = max(best, answer.value)
+                    found.append(answer.value)
                 elif isinstance(answer, Unknown):
                     if isinstance(answer.error, HandleClosed):
                         raise answer.error
@@ -120,7 +171,7 @@ async def read_last_confirmed(
             task.cancel()
     if not tally.covered:
         raise ReadFailed(ledger_id, _too_few(fragment.ensemble, error)) from error
-    return best
+    return found
 
 
 def _too_few(ensemble: Sequence[BookieId], error: BookieError | DigestMismatch | None) -> str:

@@ -15,7 +15,7 @@ from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
-from buckram.client.read.lac import read_last_confirmed
+from buckram.client.read.lac import read_last_confirmed, read_last_stored
 from buckram.client.read.local import LocalReads
 from buckram.client.read.replicas import LedgerReads, RangeOpener, run_race
 from buckram.client.read.single_reads import SingleReads
@@ -113,6 +113,22 @@ class Reader(NotBlocking):
             lac = await read_last_confirmed(self._services, self.ledger_id, metadata, self._digest, self._scope)
             self._raise_lac(lac)
         return self.last_confirmed
+
+    async def last_stored(self) -> Entry | None:
+        """The last entry that bookies have, acknowledged or not; None if there is none. For bounds, never for data.
+
+        Every entry that was acknowledged before the call has at most its id.
+        """
+        self._check_open()
+        metadata = await self._follower.refresh()
+        if not metadata.closed:
+            found = await read_last_stored(self._services, self.ledger_id, metadata, self._digest, self._scope)
+            last = metadata.last_fragment.first_entry - 1
+            if found is not None and found.entry_id >= last:
+                return found
+        else:
+            last = self.last_confirmed
+        return await self.get(last) if last >= 0 else None
 
     # -- reading -----------------------------------------------------------------------------------------
 

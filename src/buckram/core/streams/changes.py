@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 from buckram.core.streams.head import PAGE_SEGMENTS, Head, Page, Segment, Summary, WriterInfo
 from buckram.core.streams.names import utf8_size
 from buckram.core.streams.record_format import NO_SNAPSHOT, NO_TXID
+from buckram.core.streams.snapshots import check_rows, spared
 from buckram.core.streams.transactions import StepId, recorded, settled
 from buckram.errors import (
     InvalidArgument,
+    MachineLog,
     NoSuchStream,
     OffsetOutOfRange,
     OpenSegment,
@@ -137,6 +139,8 @@ def _sealed(head: Head, summary: Summary) -> Head:
 def check_publishable(name: str, head: Head, step: StepId, *, seal_live: bool = False) -> bool:
     """Whether the step can be published now; False: it was already. Otherwise the error that says why not."""
     check_usable(name, head)
+    if head.snapshots is not None:
+        raise MachineLog(name)
     if settled(name, head.transactions, step) is not None:
         return False
     if head.ended:
@@ -206,13 +210,17 @@ class LiveMoved(StreamError):
 
 
 def truncated(name: str, head: Head, offset: int, known_end: int) -> Step | None:
-    """Records below `offset` are gone for readers. `known_end`: offset after the last record known to be readable."""
+    """Records below `offset` are gone for readers. `known_end`: offset after the last record known to be readable.
+
+    Of a machine's log only those go that no snapshot needs.
+    """
     check_usable(name, head)
     end = max(known_end, head.end)
     if type(offset) is not int:
         raise InvalidArgument(f"stream {name}: offset {offset!r}: needs an int from 0 on")
     if not 0 <= offset <= end:
         raise OffsetOutOfRange(name, offset, head.earliest, end)
+    offset = min(offset, spared(head))
     return Step(replace(head, earliest=offset)) if offset > head.earliest else None
 
 
@@ -309,6 +317,7 @@ def check_head(name: str, head: Head) -> None:
         check((previous.end if previous.sealed else previous.base) == head.end, "stream", f"{name}: end {head.end}")
     check(head.open_segment is not None or head.earliest <= head.end, "stream", f"{name}: earliest {head.earliest}")
     check(not (head.ended and head.open_segment), "M9", f"{name}: ended with an open segment")
+    check_rows(name, head)
 
 
 def check_step(name: str, before: Head, after: Head) -> None:

@@ -83,6 +83,21 @@ class Transaction(NamedTuple):
     """Queries that this one replaced; they never publish again."""
 
 
+class SnapshotRow(NamedTuple):
+    """A published snapshot of the machine whose log the stream is; `core/streams/snapshots.py` has the rules."""
+
+    offset: int
+    """Of its state: it contains the records below."""
+    ledger: LedgerId
+    last_entry: EntryId
+    bytes: int
+    """Of the ledger's payloads."""
+    digest: str
+    """Hexadecimal SHA-256 of the ledger's payloads before the last one, which holds the digest itself."""
+    created: int
+    """Microseconds UTC."""
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
     """All of a stream that can change, but for pages, lease, intents and cursors."""
@@ -116,6 +131,8 @@ class Head:
     """Ledgers that left the list or never came into it, to be deleted."""
     rewritten: int = 0
     """How often a page was written again (compaction): what was read of pages before that is out of date."""
+    snapshots: tuple[SnapshotRow, ...] | None = None
+    """Of the machine whose log this is, the oldest first; None for a stream that is no machine's log."""
 
     @property
     def open_segment(self) -> Segment | None:
@@ -161,6 +178,7 @@ def encode_head(head: Head) -> bytes:
             "transactions": {name: _txn(done) for name, done in head.transactions.items()},
             "tail": [_row(segment) for segment in head.tail],
         }
+        | ({} if head.snapshots is None else {"snapshots": [list(row) for row in head.snapshots]})
     )
 
 
@@ -191,6 +209,7 @@ def decode_head(key: str, data: bytes) -> Head:
             tail=tuple(map(_segment, raw["tail"])),
             rewritten=_int(raw.get("rewritten", 0)),
             table=None if raw.get("table") is None else _segment(raw["table"]),
+            snapshots=None if raw.get("snapshots") is None else tuple(map(_snapshot, raw["snapshots"])),
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise MalformedRecord(f"{key}: not the head of a stream ({error!r}); restore it from a backup") from None
@@ -219,6 +238,11 @@ def _segment(row: Sequence[Any]) -> Segment:
         raise ValueError(f"a segment row of {len(row)} fields")
     summary = Summary(*map(_int, rest)) if rest else None
     return Segment(_int(number), _int(ledger), _int(base), _int(created), summary, _text(kind))
+
+
+def _snapshot(row: Sequence[Any]) -> SnapshotRow:
+    offset, ledger, last_entry, size, digest, created = row
+    return SnapshotRow(_int(offset), _int(ledger), _int(last_entry), _int(size), _text(digest), _int(created))
 
 
 def _txn(done: Transaction) -> list[Any]:

@@ -21,6 +21,7 @@ from buckram.core.streams.changes import Step, swept
 from buckram.core.streams.head import Head
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy, merged
+from buckram.core.streams.snapshots import is_published
 from buckram.core.streams.transactions import decided
 from buckram.errors import (
     BuckramError,
@@ -35,7 +36,17 @@ from buckram.streams.maintain.janitor_report import JanitorReport, OnReport, OnW
 from buckram.streams.maintain.orphans import all_names, children_of, delete_orphan, find_orphans
 from buckram.streams.maintain.retention import all_older, apply_retention, is_lease_held
 from buckram.streams.maintain.truncate import dead_rows, trim
-from buckram.streams.shared.ledgers import RETIRED, SEGMENT, Intent, discard, drop_ledger, list_intents
+from buckram.streams.shared.ledgers import (
+    OBJECT,
+    RETIRED,
+    SEGMENT,
+    SNAPSHOT,
+    Intent,
+    discard,
+    drop_ledger,
+    is_stale,
+    list_intents,
+)
 from buckram.streams.shared.metadata import StreamStore, retry_metadata
 from buckram.streams.shared.namespaces import NamespaceInfo, Namespaces
 from buckram.streams.write.opening import open_writer
@@ -251,7 +262,7 @@ class Janitor:
         for intent in made:
             if intent.discard or _may_discard(intent, head, last_activity, self._now(), self._settings):
                 report.discarded_ledgers += await discard(self._client, self._streams, head.uid, intent)
-            elif intent.purpose == SEGMENT and intent.epoch == head.epoch:
+            elif _is_suspect(intent, head):
                 suspects.append(_Suspect(name, head.uid, head.epoch, intent))
         if not suspects or await is_lease_held(self._streams, head.uid):
             return []
@@ -336,6 +347,13 @@ def _application(intent: Intent) -> str:
     return intent.step[0] if intent.step is not None else intent.purpose
 
 
+def _is_suspect(intent: Intent, head: Head) -> bool:
+    """Whether only the writer of the present epoch can need the ledger: nobody does if that one is gone."""
+    if intent.purpose not in (SEGMENT, SNAPSHOT) or intent.epoch != head.epoch:
+        return False
+    return not is_published(head, intent.ledger)
+
+
 def _may_discard(
     intent: Intent, head: Head, last_activity: Mapping[str, int], now: int | None, settings: JanitorSettings
 ) -> bool:
@@ -344,8 +362,10 @@ def _may_discard(
     The ledger's own age does not count: the first tasks of a large batch end long before the batch is published. `now`
     is in microseconds UTC, or None while the time is in doubt (T2).
     """
-    if intent.purpose == SEGMENT:
-        return intent.epoch < head.epoch
+    if intent.purpose in (SEGMENT, SNAPSHOT):
+        return is_stale(intent, head)
+    if intent.purpose == OBJECT:
+        return False  # The objects' index says what becomes of it.
     if intent.purpose == RETIRED:
         return now is not None and now - intent.time > settings.retired_s * _US
     step = intent.step

@@ -66,6 +66,25 @@ async def readable_end(name: StreamName, reader: Reader, segment: Segment) -> in
     return segment.base + header.first + header.records
 
 
+async def end_of_acknowledged(client: Client, streams: StreamStore, name: StreamName) -> int:
+    """Return an offset above every record that was acknowledged before this call; records below it may be missing yet.
+
+    Unlike `known_end` it does not depend on what the writer has told about its acknowledgements. Raises NoSuchStream,
+    MetadataUnavailable, ReadFailed, NoSuchLedger (the list has changed: ask again).
+    """
+    await streams.keys.sync()
+    head = (await streams.read(name)).head
+    segment = head.open_segment
+    if segment is None:
+        return head.end
+    async with client.open(segment.ledger) as reader:
+        last = await reader.last_stored()
+    if last is None:
+        return segment.base
+    header = entry_header(name, last)
+    return segment.base + header.first + header.records
+
+
 async def offset_at_time(client: Client, streams: StreamStore, name: StreamName, head: Head, time: int) -> int:
     """Return the first offset with an append time of at least `time` (microseconds UTC), or the readable end."""
     segment = await streams.find(head, lambda row: row.summary is None or row.summary.last_append >= time)

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 from buckram.client.maintain.delete import delete_ledger
 from buckram.client.write.create import fitting
 from buckram.client.write.writer import engine_of
+from buckram.core.streams.head import Head
 from buckram.core.streams.names import StreamName, owner_mark
 from buckram.core.streams.policy import Policy
+from buckram.core.streams.snapshots import is_published
 from buckram.errors import (
     BuckramError,
     MalformedRecord,
@@ -27,7 +29,7 @@ from buckram.errors import (
     StreamError,
     VersionConflict,
 )
-from buckram.seams import Create, Delete
+from buckram.seams import CheckVersion, Create, Delete
 from buckram.streams.shared.metadata import StreamStore, head_retries, retry_metadata
 from buckram.types import LedgerId
 
@@ -36,6 +38,10 @@ if TYPE_CHECKING:
     from buckram.client.write.engine import LedgerAppender
 
 SEGMENT, COMPACT, RETIRED = "segment", "compact", "retired"
+SNAPSHOT = "snapshot"
+"""The purpose of a ledger with a snapshot of a machine. Its intent stays for as long as the ledger."""
+OBJECT = "object"
+"""The purpose of a ledger with data of objects, which the objects' index alone lists. Its intent stays, too."""
 _BULK = "bulk "
 _MADE, _DISCARD = "made", "discard"
 
@@ -45,8 +51,8 @@ class Intent:
     """The metadata key that a ledger of a stream has while it is not listed, with its `version`.
 
     `epoch` is that of the stream when the ledger was made. `purpose` is "segment", "bulk APPLICATION VERSION",
-    "compact", or "retired": it was listed, and a compacted copy replaced it at `time`. `time` is when the intent was
-    made, in microseconds UTC. `discard`: it was claimed for deletion.
+    "compact", "snapshot", "object", or "retired": it was listed, and a compacted copy replaced it at `time`. `time` is
+    when the intent was made, in microseconds UTC. `discard`: it was claimed for deletion.
     """
 
     ledger: LedgerId
@@ -64,6 +70,13 @@ class Intent:
             return None
         application, _, version = self.purpose.removeprefix(_BULK).rpartition(" ")
         return (application, int(version)) if application and version.isdigit() else None
+
+
+def is_stale(intent: Intent, head: Head) -> bool:
+    """Whether the writer that made the ledger is gone, and can never list or publish it."""
+    if intent.purpose == SNAPSHOT:
+        return intent.epoch < head.epoch and not is_published(head, intent.ledger)
+    return intent.purpose == SEGMENT and intent.epoch < head.epoch
 
 
 def bulk_purpose(application: str, version: int) -> str:
@@ -131,6 +144,11 @@ def _suggest_smaller_ensemble(name: StreamName, policy: Policy, error: NotEnough
 def listing_op(streams: StreamStore, uid: str, intent: Intent) -> Delete:
     """Return the operation for the multi that lists the ledger; the multi fails if the intent was claimed meanwhile."""
     return Delete(streams.layout.intent(uid, intent.ledger), intent.version)
+
+
+def present_op(streams: StreamStore, uid: str, intent: Intent) -> CheckVersion:
+    """Return the condition for a multi that publishes the ledger: nobody has claimed its intent, which stays."""
+    return CheckVersion(streams.layout.intent(uid, intent.ledger), intent.version)
 
 
 def retiring_op(streams: StreamStore, uid: str, ledger: LedgerId, epoch: int, now: int) -> Create:
@@ -210,15 +228,19 @@ def _encode(intent: Intent, state: str = _MADE) -> bytes:
 
 __all__ = [
     "COMPACT",
+    "OBJECT",
     "RETIRED",
     "SEGMENT",
+    "SNAPSHOT",
     "Intent",
     "bulk_purpose",
     "discard",
     "drop_ledger",
+    "is_stale",
     "list_intents",
     "listing_op",
     "make_ledger",
+    "present_op",
     "read_intent",
     "retiring_op",
 ]

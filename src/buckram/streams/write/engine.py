@@ -87,6 +87,10 @@ class StreamEngine:
         """The error of the first append that failed, for `flush` and `close`."""
         self._closing: asyncio.Task[BuckramError | None] | None = None
 
+    def now(self) -> int:
+        """Return the wall time in microseconds UTC that records are stamped with."""
+        return self._claim.now()
+
     def start(self, lease: Lease, first: SegmentWriter) -> None:
         """Own the lease from now on and begin the first segment, which is listed when its first entry is sent."""
         self._lease = lease

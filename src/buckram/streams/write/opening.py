@@ -19,7 +19,7 @@ from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy
 from buckram.errors import BuckramError, InvariantViolation, NoSuchKey, RecoveryFailed, StreamEnded, WriterLost
 from buckram.streams.shared.claim import Claim
-from buckram.streams.shared.ledgers import SEGMENT, discard, list_intents
+from buckram.streams.shared.ledgers import discard, is_stale, list_intents
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.recovery import load_producers, recover_segment
 from buckram.streams.write.engine import EngineClosed, StreamEngine
@@ -177,7 +177,7 @@ async def _sweep(claim: Claim, head: Head) -> None:
         if head.garbage:
             await sweep_garbage(claim, head)
         for intent in await list_intents(claim.streams, claim.uid, limit=_SWEPT_AT_ONCE):
-            if intent.purpose == SEGMENT and intent.epoch < claim.epoch:
+            if is_stale(intent, head) and intent.epoch < claim.epoch:
                 await discard(claim.client, claim.streams, claim.uid, intent)
     except InvariantViolation:
         raise

@@ -1,0 +1,191 @@
+"""Fold: the state of one replica as a pure function of its log: records in, outcomes out.
+
+It applies records in order, keeps the sessions, the time of the log and the digests. The rules R1 to R12 are in
+docs/explanation/machines-design.md. Not here: where records come from (`machine/follower.py`, `machine/leader.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+from buckram.core.machine import records
+from buckram.core.machine.records import CommandRecord, DigestRecord
+from buckram.core.machine.sessions import Forgotten, Outcome, SessionTable
+from buckram.core.machine.snapshot_format import SnapshotHeader
+from buckram.errors import CommandRefused, ReplicaDiverged, ReplicaStopped, UnknownCommand, check
+
+_REMEMBERED_MARKS = 16
+_CHAIN = struct.Struct(">QQ?")
+_NO_CHAIN = bytes(16)
+
+
+class LogEntry(NamedTuple):
+    """A command as the log has it: its offset, the time of the log in microseconds UTC, and its bytes."""
+
+    offset: int
+    time_us: int
+    payload: bytes
+
+
+class Replicated(Protocol):
+    """What a log keeps equal on every replica. All methods are called on the event loop, between two records."""
+
+    def apply_entry(self, entry: LogEntry) -> bytes:
+        """Apply one command and return its result as bytes. It must depend on the state and the entry alone.
+
+        CommandRefused, before anything was changed, is a result, too. Any other error stops the replica.
+        """
+        ...
+
+    def snapshot(self) -> Iterable[bytes]:
+        """Return the present state in pieces. It is consumed while later commands are applied."""
+        ...
+
+    def restore(self, chunks: Iterable[bytes]) -> None:
+        """Replace the state by that of a snapshot, or by the empty one if there are no chunks."""
+        ...
+
+    def digest(self) -> bytes:
+        """Return a digest of the present state, the same on every replica with this state."""
+        ...
+
+
+class Applied(NamedTuple):
+    """What a record did: its kind, and of a command its outcome, or why nothing is known of it."""
+
+    kind: int
+    outcome: Outcome | Forgotten | None = None
+
+
+class Fold:
+    """One replica's state. `apply` takes the records in order; `machine` names the machine in errors."""
+
+    def __init__(self, machine: str, state: Replicated) -> None:
+        self.machine, self.state = machine, state
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin again at offset 0 with the empty state."""
+        self.state.restore(())
+        self._begin(SnapshotHeader(0, 0, 0, 0, 0, _NO_CHAIN.hex()), SessionTable())
+
+    def restore(self, header: SnapshotHeader, sessions: bytes, chunks: Iterable[bytes]) -> None:
+        """Replace everything by a snapshot. ValueError for a malformed session table; errors of the state's restore."""
+        table = SessionTable.decode(sessions)
+        self.state.restore(chunks)
+        self._begin(header, table)
+
+    def _begin(self, header: SnapshotHeader, table: SessionTable) -> None:
+        self.applied = header.offset
+        """The offset of the next record."""
+        self.commands, self.log_bytes = header.commands, header.log_bytes
+        """The number of commands applied, and the bytes of all records, since the machine began."""
+        self.time_us = header.time_us
+        """The time of the log, in microseconds UTC. It never goes back."""
+        self.mark_commands = header.mark_commands
+        """The number of commands at the last mark."""
+        self.sessions = table
+        self.stopped: ReplicaStopped | None = None
+        self.agreed: int | None = None
+        """The offset of the last mark at which the digest was equal to the leader's."""
+        self._chain = bytes.fromhex(header.chain)
+        self._marks: OrderedDict[int, bytes] = OrderedDict()
+
+    def header(self) -> SnapshotHeader:
+        """The header of a snapshot of this moment."""
+        return SnapshotHeader(
+            self.applied, self.commands, self.log_bytes, self.time_us, self.mark_commands, self._chain.hex()
+        )
+
+    def digest(self) -> bytes:
+        """16 bytes of the state and of every outcome so far."""
+        found = hashlib.sha256(self._chain)
+        found.update(self.state.digest())
+        return found.digest()[:16]
+
+    def _digest_at(self, mark: int) -> bytes:
+        try:
+            return self.digest()
+        except Exception as error:
+            raise ReplicaStopped(self.machine, mark, f"the digest of its state failed with {error!r}") from error
+
+    def marked(self, mark: int) -> bytes | None:
+        """The digest that this replica had at a mark, while it remembers."""
+        return self._marks.get(mark)
+
+    def apply(self, offset: int, value: bytes | None) -> Applied:
+        """Apply the next record. Raises ReplicaStopped, now and ever after, if that is not possible (R10)."""
+        if self.stopped is not None:
+            raise self.stopped
+        check(offset == self.applied, "R1", f"machine {self.machine}: record {offset}, applied is {self.applied}")
+        try:
+            done = self._apply(offset, records.decode(value))
+        except ReplicaStopped as error:
+            self.stopped = error
+            raise
+        except UnknownCommand as error:
+            self.stopped = ReplicaStopped(
+                self.machine, offset, f"it does not know the command ({error}); update the program and open it again"
+            )
+            raise self.stopped from error
+        self.applied = offset + 1
+        self.log_bytes += len(value or b"")
+        return done
+
+    def _apply(self, offset: int, record: records.LogRecord) -> Applied:
+        if isinstance(record, CommandRecord):
+            self.time_us = max(self.time_us, record.time_us)
+            return Applied(records.COMMAND, self._command(offset, record))
+        if isinstance(record, DigestRecord):
+            self._compare(offset, record)
+            return Applied(records.DIGEST)
+        self.time_us = max(self.time_us, record.time_us)
+        if record.kind == records.SESSION:
+            self.sessions.open(offset, self.time_us, self.commands)
+        elif record.kind == records.MARK:
+            self.mark_commands = self.commands
+            self._marks[offset] = self._digest_at(offset)
+            if len(self._marks) > _REMEMBERED_MARKS:
+                self._marks.popitem(last=False)
+        return Applied(record.kind)
+
+    def _command(self, offset: int, record: CommandRecord) -> Outcome | Forgotten:
+        """Apply a command unless it was applied before (R3); the outcome is that of the first time (R4)."""
+        session, sequence = record.session, record.sequence
+        known = self.sessions.known(session, sequence)
+        if known is not None:
+            return known
+        try:
+            outcome = Outcome(self.state.apply_entry(LogEntry(offset, self.time_us, record.payload)))
+        except CommandRefused as refusal:
+            outcome = Outcome(str(refusal).encode(errors="replace"), refused=True)
+        except UnknownCommand:
+            raise
+        except Exception as error:
+            raise ReplicaStopped(
+                self.machine,
+                offset,
+                f"apply() failed with {error!r}: the state may be half changed, so it goes no further. A command that "
+                "the state does not allow is refused by CommandRefused; correct apply() and open the machine again",
+            ) from error
+        self.commands += 1
+        self.sessions.store(session, sequence, record.lowest, outcome, self.time_us, self.commands)
+        step = self._chain + _CHAIN.pack(session, sequence, outcome.refused) + outcome.result
+        self._chain = hashlib.blake2b(step, digest_size=16).digest()
+        return outcome
+
+    def _compare(self, offset: int, record: DigestRecord) -> None:
+        """Compare the leader's digest with this replica's, if this replica applied the mark (R11)."""
+        own = self._marks.pop(record.mark, None)
+        if own is None:
+            return
+        if own != record.digest:
+            raise ReplicaDiverged(self.machine, record.mark, self.agreed, own.hex(), record.digest.hex())
+        self.agreed = record.mark
+
+
+__all__ = ["Applied", "Fold", "LogEntry", "Replicated"]

@@ -1,0 +1,162 @@
+"""SessionTable: the results of commands by session and sequence, so that each command is applied once.
+
+It is part of every replica's state: what it drops and when follows from the log alone (rules R3, R4 and R12 of
+docs/explanation/machines-design.md). Not here: a caller's side (`core/machine/tokens.py`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+MAX_SESSIONS = 10_000
+MAX_SEQUENCES = 4096
+"""A session's results by so many sequences are kept at most, counted from the highest one."""
+MAX_RESULT_BYTES = 16 * 1024 * 1024
+SILENT_US = 24 * 3600 * 1_000_000
+SILENT_COMMANDS = 10_000
+"""A session goes when it was silent for both, the time and the commands of others."""
+# These are part of the format: replicas that differ in them would differ in their state.
+
+_HEAD = struct.Struct(">QQQQI")
+_ROW = struct.Struct(">QBI")
+_DONE, _REFUSED, _DROPPED = 0, 1, 2
+
+
+class Outcome(NamedTuple):
+    """What became of a command: the encoded result, or the text of a refusal."""
+
+    result: bytes
+    refused: bool = False
+
+
+class Forgotten(NamedTuple):
+    """Why it cannot be told whether the command was applied before."""
+
+    message: str
+
+
+@dataclass(slots=True)
+class _Session:
+    lowest: int = 0
+    time_us: int = 0
+    commands: int = 0
+    """The number of commands that the machine had applied when this session was last heard of."""
+    results: dict[int, Outcome | None] = field(default_factory=dict)
+    """By sequence; None for one whose result was dropped for room."""
+
+
+class SessionTable:
+    """Sessions in the order of their last commands. `commands` and `time_us` are those of the log."""
+
+    def __init__(self) -> None:
+        self._sessions: OrderedDict[int, _Session] = OrderedDict()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def result_bytes(self) -> int:
+        """Bytes of all results kept."""
+        return self._bytes
+
+    def open(self, session: int, time_us: int, commands: int) -> None:
+        """A session begins; the one that was silent the longest goes if there are too many."""
+        self._sessions[session] = _Session(time_us=time_us, commands=commands)
+        self._expire(time_us, commands)
+
+    def known(self, session: int, sequence: int) -> Outcome | Forgotten | None:
+        """What is known of a command: its outcome, why that is not known any more, or None: it was never applied."""
+        found = self._sessions.get(session)
+        if found is None:
+            return Forgotten("its session is not kept any more (it was silent for a day), or never was")
+        if sequence in found.results:
+            outcome = found.results[sequence]
+            return outcome or Forgotten("it was executed, and its result is not kept any more")
+        if sequence < found.lowest:
+            return Forgotten("it was given up by its caller, or its result was fetched already")
+        return None
+
+    def store(self, session: int, sequence: int, lowest: int, outcome: Outcome, time_us: int, commands: int) -> None:
+        """Keep the outcome of a command that `known` did not know."""
+        found = self._sessions[session]
+        found.results[sequence] = outcome
+        self._bytes += len(outcome.result)
+        found.time_us, found.commands = time_us, commands
+        self._sessions.move_to_end(session)
+        lowest = max(lowest, sequence - MAX_SEQUENCES + 1)
+        if lowest > found.lowest:
+            found.lowest = lowest
+            # Sequences are stored nearly in order, so the oldest ones are at the front.
+            for old in [old for old in found.results if old < lowest]:
+                self._drop(found.results.pop(old))
+        if self._bytes > MAX_RESULT_BYTES:
+            self._shrink()
+
+    def _drop(self, outcome: Outcome | None) -> None:
+        if outcome is not None:
+            self._bytes -= len(outcome.result)
+
+    def _shrink(self) -> None:
+        """Drop results, of the sessions that were silent the longest first, until an eighth of the limit is free."""
+        for session in self._sessions.values():
+            for sequence, outcome in session.results.items():
+                if outcome is not None:
+                    self._drop(outcome)
+                    session.results[sequence] = None
+                if self._bytes <= MAX_RESULT_BYTES * 7 // 8:
+                    return
+
+    def _expire(self, time_us: int, commands: int) -> None:
+        while self._sessions:
+            oldest, session = next(iter(self._sessions.items()))
+            silent = commands - session.commands >= SILENT_COMMANDS and time_us - session.time_us >= SILENT_US
+            if not silent and len(self._sessions) <= MAX_SESSIONS:
+                return
+            del self._sessions[oldest]
+            for outcome in session.results.values():
+                self._drop(outcome)
+
+    # -- snapshots ----------------------------------------------------------------------------------------
+
+    def encode(self) -> bytes:
+        """All of the table, for a snapshot."""
+        parts: list[bytes] = []
+        for number, session in self._sessions.items():
+            parts.append(_HEAD.pack(number, session.lowest, session.time_us, session.commands, len(session.results)))
+            for sequence, outcome in session.results.items():
+                if outcome is None:
+                    parts.append(_ROW.pack(sequence, _DROPPED, 0))
+                else:
+                    parts.append(_ROW.pack(sequence, _REFUSED if outcome.refused else _DONE, len(outcome.result)))
+                    parts.append(outcome.result)
+        return b"".join(parts)
+
+    @classmethod
+    def decode(cls, data: bytes) -> SessionTable:
+        """Raises ValueError for bytes that `encode` did not make."""
+        table, at = cls(), 0
+        try:
+            while at < len(data):
+                number, lowest, time_us, commands, count = _HEAD.unpack_from(data, at)
+                at += _HEAD.size
+                session = table._sessions[number] = _Session(lowest, time_us, commands)
+                for _ in range(count):
+                    sequence, state, size = _ROW.unpack_from(data, at)
+                    at += _ROW.size
+                    if at + size > len(data):
+                        raise ValueError("the session table is cut")
+                    session.results[sequence] = (
+                        None if state == _DROPPED else Outcome(data[at : at + size], state == _REFUSED)
+                    )
+                    at += size
+                    table._bytes += size
+        except struct.error as error:
+            raise ValueError(f"the session table is cut ({error})") from None
+        return table
+
+
+__all__ = ["Forgotten", "Outcome", "SessionTable"]

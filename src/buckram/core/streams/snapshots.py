@@ -1,0 +1,53 @@
+"""Snapshots in the head of a machine's log: which are published, and what of the log they make superfluous.
+
+docs/explanation/machines-design.md has the rules R7 and R8. Not here: what a snapshot's ledger holds
+(`core/machine/snapshot_format.py`), other changes of a head (`core/streams/changes.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from buckram.core.streams.head import Head, SnapshotRow
+from buckram.errors import check
+from buckram.types import LedgerId
+
+
+def published(name: str, head: Head, row: SnapshotRow, keep: int) -> Head | None:
+    """The head with one more snapshot, and with the newest `keep` only; None if this one is there already.
+
+    As soon as there are `keep` of them, the records below the oldest are gone for readers, in the same change.
+    """
+    rows = head.snapshots
+    check(rows is not None, "R7", f"{name} is no machine's log")
+    assert rows is not None
+    if any(present.ledger == row.ledger for present in rows):
+        return None
+    check(not rows or rows[-1].offset < row.offset, "R7", f"{name}: snapshot at {row.offset} after {rows[-1:]}")
+    rows = (*rows, row)[-keep:]
+    earliest = max(head.earliest, rows[0].offset) if len(rows) >= keep else head.earliest
+    return replace(head, snapshots=rows, earliest=earliest)
+
+
+def spared(head: Head) -> int:
+    """The offset below which no snapshot needs the log; without bound for a stream that is no machine's log."""
+    if head.snapshots is None:
+        return 2**63 - 1
+    return max(head.earliest, head.snapshots[0].offset) if len(head.snapshots) > 1 else head.earliest
+
+
+def is_published(head: Head, ledger: LedgerId) -> bool:
+    """Whether the ledger is that of a snapshot in the head."""
+    return head.snapshots is not None and any(row.ledger == ledger for row in head.snapshots)
+
+
+def check_rows(name: str, head: Head) -> None:
+    """Rules R7 and R8 of one head; InvariantViolation."""
+    if not head.snapshots:
+        return
+    offsets = [row.offset for row in head.snapshots]
+    check(offsets == sorted(set(offsets)), "R7", f"{name}: snapshots at {offsets}")
+    check(head.earliest <= offsets[0], "R8", f"{name}: earliest {head.earliest} is beyond the snapshot at {offsets[0]}")
+
+
+__all__ = ["check_rows", "is_published", "published", "spared"]

@@ -1,0 +1,70 @@
+"""Asking how far the log is, so that a replica can say how old its state is at most; one question for all who wait.
+
+Not here: what the answer proves (`core/machine/proof.py`), the question itself (`streams/read/locate.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from buckram.core.machine.proof import Freshness
+from buckram.errors import BuckramError, HandleClosed, ReplicaStopped, TooStale
+from buckram.machine.snapshots import Place
+from buckram.net.tasks import TaskScope
+from buckram.streams.read.locate import end_of_acknowledged
+
+_ASK_AGAIN_S = 0.5
+"""What was stored and never acknowledged is applied after the next leader has decided on it, so it is asked again."""
+_PAUSE_S = 0.05
+_LEAST_S = 2.0
+"""A read is given at least so long, also if it allows less."""
+
+AppliedAtLeast = Callable[[int], Awaitable[None]]
+"""Returns when everything below an offset is applied."""
+
+
+class FreshnessQuestion:
+    """Keeps `freshness` up to date when somebody asks."""
+
+    def __init__(self, place: Place, freshness: Freshness, applied_at_least: AppliedAtLeast, scope: TaskScope) -> None:
+        self._place, self._freshness, self._applied_at_least, self._scope = place, freshness, applied_at_least, scope
+        self._loop = asyncio.get_running_loop()
+        self._asking: asyncio.Task[None] | None = None
+        self._trouble = ""
+
+    async def fresh(self, at_most_s: float) -> None:
+        """Return when the state lacks nothing that was acknowledged `at_most_s` seconds ago. Raises TooStale."""
+        target = self._loop.time() - at_most_s
+        try:
+            async with asyncio.timeout(max(2 * at_most_s, _LEAST_S)):
+                while self._freshness.as_of is None or self._freshness.as_of < target:
+                    if self._asking is None:
+                        self._asking = self._scope.spawn(self._question(), "freshness")
+                    # One that was asked too early to serve this read is waited for all the same; the next one is ours.
+                    await asyncio.wait((self._asking,))
+        except TimeoutError:
+            age = self._freshness.age(self._loop.time())
+            raise TooStale(str(self._place.name), age, at_most_s, self._trouble) from None
+
+    async def _question(self) -> None:
+        asked_at, place = self._loop.time(), self._place
+        try:
+            end = await end_of_acknowledged(place.client, place.streams, place.name)
+            self._trouble = "what is in the log could not be applied in time"
+            async with asyncio.timeout(_ASK_AGAIN_S):
+                await self._applied_at_least(end)
+            self._freshness.confirmed(asked_at)
+            self._trouble = ""
+        except TimeoutError:
+            pass
+        except (ReplicaStopped, HandleClosed):
+            return
+        except BuckramError as error:
+            self._trouble = str(error)
+            await asyncio.sleep(_PAUSE_S)
+        finally:
+            self._asking = None
+
+
+__all__ = ["FreshnessQuestion"]

@@ -1,0 +1,237 @@
+"""Leader: appends a machine's records to its log and applies each when it was acknowledged.
+
+Records of one turn of the event loop go to the stream in one call. It lives from the moment at which everything before
+was applied until the stream's writer is lost. Not here: becoming the leader (`machine/replica.py`), what a record does
+(`core/machine/fold.py`), snapshots (`machine/snapshots.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from buckram.client.write.completions import fail_future
+from buckram.core.machine import records
+from buckram.core.machine.fold import Applied, Fold
+from buckram.core.machine.proof import Freshness, Proofs
+from buckram.core.machine.sessions import Forgotten, Outcome
+from buckram.core.machine.tokens import Token
+from buckram.errors import BuckramError, CommandTooLarge, CommandUnknown, NotLeader, ReplicaStopped, check
+from buckram.machine.settings import MachineSettings
+from buckram.net.tasks import TaskScope
+from buckram.streams.write.engine import StreamEngine
+
+OnApplied = Callable[[], None]
+"""Called after every group of records that was applied."""
+Result = Outcome | Forgotten
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A record that is not acknowledged yet. `others` wait for the same command."""
+
+    value: bytes
+    token: Token | None = None
+    future: asyncio.Future[Result] | None = None
+    opened: asyncio.Future[int] | None = None
+    others: list[asyncio.Future[Result]] = field(default_factory=list)
+
+
+class Leader:
+    """The leader's side of a machine. `ended` is set, with the reason, when it leads no more."""
+
+    def __init__(
+        self, engine: StreamEngine, fold: Fold, freshness: Freshness, settings: MachineSettings, on_applied: OnApplied
+    ) -> None:
+        check(
+            engine.next_offset == fold.applied, "R5", f"{fold.machine}: {fold.applied} of {engine.next_offset} applied"
+        )
+        self.engine = engine
+        self._fold, self._freshness = fold, freshness
+        self._digest_commands, self._max_pending = settings.digest_commands, settings.max_pending
+        self._on_applied = on_applied
+        self._loop = asyncio.get_running_loop()
+        self._scope = TaskScope(f"leader of machine {fold.machine}", self._broken)
+        self._batch: list[_Pending] = []
+        self._sent: list[_Pending] = []
+        """Groups are taken from its front as they are acknowledged."""
+        self._inflight: dict[Token, _Pending] = {}
+        self._next_sent = fold.applied
+        """The offset of the next record that is handed to the stream."""
+        self._proofs: Proofs[asyncio.Future[None]] = Proofs()
+        self._room: deque[asyncio.Future[None]] = deque()
+        self._turn_asked = self._marking = False
+        self.ended: asyncio.Future[BuckramError] = self._loop.create_future()
+        self.gone = asyncio.Event()
+        """Set by its owner when the stream was released."""
+
+    @property
+    def pending(self) -> int:
+        """The number of records that are not applied yet."""
+        return len(self._batch) + len(self._sent)
+
+    # -- asking -------------------------------------------------------------------------------------------
+
+    async def room(self) -> None:
+        """Wait until there is room for one more record, in the order of the calls. Raises NotLeader."""
+        if self.pending >= self._max_pending or self._room:
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._room.append(future)
+            await future
+
+    def _give_room(self) -> None:
+        free = self._max_pending - self.pending
+        while self._room and free > 0:
+            future = self._room.popleft()
+            if not future.done():
+                future.set_result(None)
+                free -= 1
+
+    def command(self, token: Token, lowest: int, payload: bytes) -> asyncio.Future[Result]:
+        """Write a command, or join the one in flight under the same token. Raises CommandTooLarge.
+
+        The future fails with CommandUnknown, NotLeader (it was not sent) or ReplicaStopped.
+        """
+        future: asyncio.Future[Result] = self._loop.create_future()
+        present = self._inflight.get(token)
+        if present is not None:
+            present.others.append(future)
+            return future
+        limit = self.engine.max_record_bytes - records.COMMAND_OVERHEAD
+        if len(payload) > limit:
+            raise CommandTooLarge(self._fold.machine, len(payload), limit)
+        value = records.encode_command(self._now(), token.session, token.sequence, lowest, payload)
+        pending = _Pending(value, token, future)
+        self._inflight[token] = pending
+        self._put(pending)
+        return future
+
+    def open_session(self) -> asyncio.Future[int]:
+        """Open a session and return its id."""
+        future: asyncio.Future[int] = self._loop.create_future()
+        self._put(_Pending(records.encode_plain(records.SESSION, self._now()), opened=future))
+        return future
+
+    def prove(self) -> asyncio.Future[None]:
+        """Resolved when a record that is sent after this call was acknowledged: this leader was not fenced (R6)."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._proofs.arrived(future, self._next_sent)
+        self._ask_turn()
+        return future
+
+    # -- sending ------------------------------------------------------------------------------------------
+
+    def _now(self) -> int:
+        return max(self._fold.time_us, self.engine.now())
+
+    def _put(self, pending: _Pending) -> None:
+        self._batch.append(pending)
+        self._ask_turn()
+
+    def _ask_turn(self) -> None:
+        if not self._turn_asked:
+            self._turn_asked = True
+            self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        """Hand everything of this turn to the stream."""
+        self._turn_asked = False
+        if self.ended.done():
+            return
+        if not self._batch and self._proofs.lacks_record(self._next_sent):
+            self._batch.append(_Pending(records.encode_plain(records.NOOP, self._now())))
+        if self._batch:
+            group, self._batch = self._batch, []
+            self._sent += group
+            self._next_sent += len(group)
+            self._scope.spawn(self._append(group, self._loop.time()), "append")
+
+    async def _append(self, group: list[_Pending], sent_at: float) -> None:
+        try:
+            offsets = await self.engine.append_many([pending.value for pending in group])
+        except BuckramError as error:
+            self.fail(error)
+            return
+        if not self.ended.done():
+            self._acknowledged(group, offsets.start, sent_at)
+
+    # -- applying -----------------------------------------------------------------------------------------
+
+    def _acknowledged(self, group: list[_Pending], first: int, sent_at: float) -> None:
+        """Apply a group that is durable, in order, and answer (R2)."""
+        fold = self._fold
+        check(self._sent[: len(group)] == group, "R1", f"{fold.machine}: acknowledged out of order")
+        for offset, pending in enumerate(group, first):
+            try:
+                self._answer(pending, offset, fold.apply(offset, pending.value))
+            except ReplicaStopped as error:
+                self.fail(error)
+                return
+        del self._sent[: len(group)]
+        self._freshness.confirmed(sent_at)
+        self._give_room()
+        for proven in self._proofs.applied(fold.applied):
+            if not proven.done():
+                proven.set_result(None)
+        if not self._marking and fold.commands - fold.mark_commands >= self._digest_commands:
+            self._marking = True
+            self._put(_Pending(records.encode_plain(records.MARK, self._now())))
+        self._on_applied()
+
+    def _answer(self, pending: _Pending, offset: int, applied: Applied) -> None:
+        outcome = applied.outcome
+        if pending.token is not None and outcome is not None:
+            del self._inflight[pending.token]
+            for future in (pending.future, *pending.others):
+                if future is not None and not future.done():
+                    future.set_result(outcome)
+        elif pending.opened is not None and not pending.opened.done():
+            pending.opened.set_result(offset)
+        elif applied.kind == records.MARK:
+            self._marking = False
+            digest = self._fold.marked(offset)
+            if digest is not None:
+                self._put(_Pending(records.encode_digest(self._now(), offset, digest)))
+
+    # -- the end ------------------------------------------------------------------------------------------
+
+    def fail(self, error: BuckramError) -> None:
+        """End: what was sent is unknown, what was not sent was not written."""
+        if self.ended.done():
+            return
+        self.ended.set_result(error)
+        name = self._fold.machine
+        sent, batch, self._sent, self._batch = self._sent, self._batch, [], []
+        self._inflight.clear()
+        for pending in sent:
+            if isinstance(error, ReplicaStopped):
+                _fail(pending, error)
+            elif pending.token is not None:
+                _fail(pending, CommandUnknown(name, str(pending.token), str(error)))
+            else:
+                _fail(pending, NotLeader(name, ""))
+        for pending in batch:
+            _fail(pending, error if isinstance(error, ReplicaStopped) else NotLeader(name, ""))
+        for waiter in (*self._proofs.fail(), *self._room):
+            fail_future(waiter, NotLeader(name, ""))
+        self._room.clear()
+
+    def _broken(self, error: BaseException) -> None:
+        """A bug in it: nothing may be acknowledged any more."""
+        self.fail(error if isinstance(error, BuckramError) else NotLeader(self._fold.machine, ""))
+
+    async def close(self) -> None:
+        """Stop without sealing anything; the stream's writer is the caller's."""
+        self.fail(NotLeader(self._fold.machine, ""))
+        await self._scope.close()
+
+
+def _fail(pending: _Pending, error: BuckramError) -> None:
+    for future in (pending.future, pending.opened, *pending.others):
+        if future is not None:
+            fail_future(future, error)
+
+
+__all__ = ["Leader", "OnApplied", "Result"]

@@ -1,0 +1,104 @@
+"""Snapshotter: decides when the leader takes a snapshot, and takes it beside the commands, one at a time.
+
+Not here: writing and publishing it (`machine/snapshots.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from buckram.core.machine.fold import Fold
+from buckram.core.machine.snapshot_format import SnapshotHeader
+from buckram.core.streams.policy import Policy
+from buckram.errors import BuckramError, InvariantViolation, SnapshotFailed
+from buckram.machine.settings import MachineSettings
+from buckram.machine.snapshots import Place, free_space, write_snapshot
+from buckram.net.tasks import TaskScope
+from buckram.types import LedgerId
+
+_log = logging.getLogger("buckram.machine")
+_PUT_OFF = 10
+"""After a failure the next attempt comes after a tenth of what usually lies between two snapshots."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A snapshot that was not taken; the log is kept."""
+
+    error: BuckramError
+
+
+class Snapshotter:
+    """Takes snapshots of one replica while it leads."""
+
+    def __init__(self, place: Place, policy: Policy, fold: Fold, settings: MachineSettings, scope: TaskScope) -> None:
+        self._place, self._policy, self._fold, self._settings, self._scope = place, policy, fold, settings, scope
+        self._next_commands = self._next_bytes = 0
+        self._task: asyncio.Task[int | Failed] | None = None
+        self._left: list[LedgerId] = []
+        """Ledgers of the snapshots that left the head at the last publication."""
+        self.count_on()
+
+    def count_on(self, share: int = 1) -> None:
+        """The next snapshot is due after what the settings say, or a share of it, from the present state on."""
+        fold, settings = self._fold, self._settings
+        self._next_commands = fold.commands + max(settings.snapshot_commands // share, 1)
+        self._next_bytes = fold.log_bytes + max(settings.snapshot_bytes // share, 1)
+
+    @property
+    def due(self) -> bool:
+        """Whether a snapshot should be taken now."""
+        fold = self._fold
+        return self._task is None and (fold.commands >= self._next_commands or fold.log_bytes >= self._next_bytes)
+
+    def take(self, epoch: int) -> asyncio.Task[int | Failed]:
+        """Take a snapshot of this moment, as the leader of this epoch; the task returns its offset.
+
+        While one is being written, that one is returned.
+        """
+        if self._task is None:
+            self.count_on()
+            fold = self._fold
+            try:
+                chunks: Iterable[bytes] | Exception = fold.state.snapshot()
+            except Exception as error:  # of user code: the log is kept, and the machine goes on
+                chunks = error
+            self._task = self._scope.spawn(
+                self._write(epoch, fold.header(), fold.sessions.encode(), chunks), "snapshot"
+            )
+        return self._task
+
+    def stop(self) -> None:
+        """The leadership ended: a snapshot that is not published will not be."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _write(
+        self, epoch: int, header: SnapshotHeader, sessions: bytes, chunks: Iterable[bytes] | Exception
+    ) -> int | Failed:
+        place, keep = self._place, self._settings.keep_snapshots
+        try:
+            if isinstance(chunks, Exception):
+                raise chunks
+            before = (await place.streams.read(place.name)).head.snapshots or ()
+            if before and before[-1].offset >= header.offset:
+                return before[-1].offset  # Nothing was written since.
+            await write_snapshot(place, self._policy, epoch, header, sessions, chunks, keep)
+            gone, self._left = self._left, [row.ledger for row in before[: max(len(before) + 1 - keep, 0)]]
+            await free_space(place, gone)
+            return header.offset
+        except InvariantViolation:
+            raise
+        except Exception as failed:
+            error = failed if isinstance(failed, BuckramError) else SnapshotFailed(str(place.name), repr(failed))
+            _log.warning("machine %s: a snapshot failed and the log is kept: %s", place.name, error)
+            self.count_on(_PUT_OFF)
+            return Failed(error)
+        finally:
+            self._task = None
+
+
+__all__ = ["Failed", "Snapshotter"]

@@ -1,0 +1,64 @@
+"""Machines on a real cluster: executing, reading, following, becoming the leader."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.machine.kit import Inventory
+
+from buckram.client.client import Client
+from buckram.errors import CommandRefused, NotLeader
+from buckram.streams.namespace import Namespace
+from buckram.testing import Cluster
+
+
+async def test_what_the_leader_executes_is_in_every_replica(three_bookies: Cluster, ns: Namespace) -> None:
+    async with three_bookies.client() as other, ns.machine("inventory", Inventory, process="first") as first:
+        await first.lead()
+        assert await first.execute(["add", "bolt", 3]) == 3
+        async with other.namespace("shop").machine("inventory", Inventory) as second:
+            assert await second.read(lambda state: state.counts["bolt"], "stale", at_most_s=0) == 3
+            assert await first.execute(["take", "bolt", 1]) == 2
+            assert await second.read(lambda state: state.counts["bolt"], "stale", after=first.applied) == 2
+            with pytest.raises(NotLeader, match="'first' leads it"):
+                await second.execute(["add", "bolt", 1])
+            with pytest.raises(NotLeader):
+                await second.read(lambda state: state.counts)
+            assert await first.read(lambda state: state.counts) == {"bolt": 2}
+
+
+async def test_a_refusal_is_a_result_and_changes_nothing(ns: Namespace) -> None:
+    async with ns.machine("inventory", Inventory) as machine:
+        await machine.lead()
+        token = await machine.token()
+        with pytest.raises(CommandRefused, match="only 0 of bolt"):
+            await machine.execute(["take", "bolt", 1], token=token)
+        assert await machine.execute(["add", "bolt", 5]) == 5
+        with pytest.raises(CommandRefused, match="only 0 of bolt"):
+            await machine.execute(["take", "bolt", 1], token=token)
+        assert await machine.read(lambda state: state.applied) == [["add", "bolt", 5]]
+
+
+async def test_a_follower_becomes_the_leader_when_the_leader_closes(three_bookies: Cluster, ns: Namespace) -> None:
+    async with three_bookies.client() as other, other.namespace("shop").machine("inventory", Inventory) as first:
+        await first.lead()
+        for count in range(10):
+            await first.execute(["add", "bolt", count])
+        async with ns.machine("inventory", Inventory) as second:
+            await first.close()
+            async with asyncio.timeout(5):
+                await second.lead()
+            assert await second.read(lambda state: len(state.applied)) == 10
+            assert await second.execute(["add", "bolt", 1]) == 46
+
+
+async def test_commands_of_one_moment_share_an_entry(client: Client, ns: Namespace) -> None:
+    async with ns.machine("inventory", Inventory) as machine:
+        await machine.lead()
+        await machine.execute(["add", "nut", 1])
+        results = await asyncio.gather(*(machine.execute(["add", "bolt", 1]) for _ in range(200)))
+        assert results == list(range(1, 201))
+        engine = (await machine._replica.leading()).engine
+        assert engine._appender.segment is not None
+        assert engine._appender.segment.ledger.last_pushed < 20

@@ -1,0 +1,112 @@
+"""Snapshots on a real cluster: taken beside commands, published with their offset, verified, and what they free."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from buckram.client.client import Client
+from buckram.core.streams.head import Head
+from buckram.core.streams.names import StreamName
+from buckram.errors import InvalidArgument, MachineLog, StateLost
+from buckram.machine.settings import MachineSettings
+from buckram.streams.namespace import Namespace
+from buckram.streams.shared.ledgers import SNAPSHOT, list_intents
+from buckram.testing import Cluster
+from tests.machine.kit import Inventory
+from tests.support.polling import until
+
+NAME = StreamName("shop", "inventory")
+SMALL = MachineSettings(snapshot_commands=50)
+
+
+async def head_of(ns: Namespace) -> Head:
+    return (await ns.store.read(NAME)).head
+
+
+async def test_snapshots_are_taken_while_commands_go_on_and_free_the_log(ns: Namespace) -> None:
+    async with ns.machine("inventory", Inventory, settings=SMALL, roll_bytes=4096) as machine:
+        await machine.lead()
+        for _ in range(8):
+            await asyncio.gather(*(machine.execute(["add", "bolt", 1]) for _ in range(50)))
+        offset = await machine.snapshot()
+        head = await head_of(ns)
+        assert head.snapshots is not None
+        assert [row.offset for row in head.snapshots][-1] == offset
+        assert len(head.snapshots) == 2
+        assert head.earliest == head.snapshots[0].offset > 0
+        intents = await list_intents(ns.store, head.uid)
+        # Those in the head, and at most one that left it with the last publication.
+        assert 2 <= len([intent for intent in intents if intent.purpose == SNAPSHOT]) <= 3
+    async with ns.machine("inventory", Inventory) as again:
+        await again.lead()
+        assert again.applied > offset
+        assert await again.read(lambda state: (state.counts, len(state.applied))) == ({"bolt": 400}, 400)
+
+
+async def test_a_result_is_known_after_a_restart_from_a_snapshot(ns: Namespace) -> None:
+    async with ns.machine("inventory", Inventory) as machine:
+        await machine.lead()
+        token = await machine.token()
+        assert await machine.execute(["add", "bolt", 3], token=token) == 3
+        await machine.execute(["add", "bolt", 1])
+        await machine.snapshot()
+    async with ns.machine("inventory", Inventory) as again:
+        await again.lead()
+        assert await again.execute(["add", "bolt", 3], token=token) == 3
+        assert await again.read(lambda state: state.counts) == {"bolt": 4}
+
+
+async def test_a_damaged_snapshot_is_passed_over_loudly(
+    client: Client, ns: Namespace, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with ns.machine("inventory", Inventory) as machine:
+        await machine.lead()
+        for _ in range(3):
+            await machine.execute(["add", "bolt", 1])
+            await machine.snapshot()
+    head = await head_of(ns)
+    assert head.snapshots is not None
+    older, newer = head.snapshots
+    await client.services.store.delete_ledger(newer.ledger, (await client.services.store.read_ledger(newer.ledger)).version)
+    async with ns.machine("inventory", Inventory) as again:
+        await again.lead()
+        assert await again.read(lambda state: state.counts) == {"bolt": 3}
+        assert [error.offset for error in again.damaged_snapshots] == [newer.offset]
+    assert f"the snapshot at offset {newer.offset}" in caplog.text
+    await client.services.store.delete_ledger(older.ledger, (await client.services.store.read_ledger(older.ledger)).version)
+    with pytest.raises(StateLost, match="no snapshot can be read"):
+        await ns.machine("inventory", Inventory)
+
+
+async def test_a_follower_behind_the_log_begins_again_from_a_snapshot(three_bookies: Cluster, ns: Namespace) -> None:
+    settings = MachineSettings(snapshot_commands=10)
+    async with ns.machine("inventory", Inventory, settings=settings) as first:
+        await first.lead()
+        async with three_bookies.client() as other:
+            second = await other.namespace("shop").machine("inventory", Inventory, stand=False)
+            await first.execute(["add", "bolt", 1])
+            await second.read(lambda state: state.counts, "stale", after=first.applied)
+            gate = asyncio.Event()
+            slow = second._replica.fold
+            apply = slow.apply
+            released = asyncio.get_running_loop()
+            del released, apply, gate
+            for _ in range(40):
+                await first.execute(["add", "bolt", 1])
+            await until(lambda: first._replica._snapshotter._task is None)
+            await second.read(lambda state: state.counts, "stale", after=first.applied)
+            assert second._state.instance.counts == {"bolt": 41}
+            await second.close()
+
+
+async def test_only_the_machine_writes_and_truncates_its_log(ns: Namespace) -> None:
+    async with ns.machine("inventory", Inventory):
+        with pytest.raises(MachineLog):
+            await ns.writer("inventory")
+        with pytest.raises(MachineLog):
+            await ns.truncate("inventory", before=0)
+        with pytest.raises(InvalidArgument):
+            async with await ns.bulk("inventory", application="job", version=1) as bulk:
+                await bulk.create_ledger()
