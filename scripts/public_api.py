@@ -39,6 +39,20 @@ NAMES: dict[str, tuple[str, ...]] = {
         "namespaces",
         "close",
     ),
+    "buckram.Machine": (
+        "name",
+        "role",
+        "applied",
+        "damaged_snapshots",
+        "leader",
+        "execute",
+        "token",
+        "read",
+        "lead",
+        "step_down",
+        "snapshot",
+        "close",
+    ),
     "buckram.Namespace": (
         "name",
         "create",
@@ -53,6 +67,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "read",
         "get",
         "truncate",
+        "machine",
         "cursors",
         "move_cursor",
         "delete_cursor",
@@ -80,6 +95,11 @@ NAMES: dict[str, tuple[str, ...]] = {
         "payload_chunks",
         "tail",
         "close",
+    ),
+    "buckram.StateMachine": (
+        "apply",
+        "snapshot",
+        "restore",
     ),
     "buckram.StreamReader": (
         "stream",
@@ -172,6 +192,20 @@ NAMES: dict[str, tuple[str, ...]] = {
         "namespaces",
         "close",
     ),
+    "buckram.sync.Machine": (
+        "name",
+        "role",
+        "applied",
+        "damaged_snapshots",
+        "leader",
+        "execute",
+        "token",
+        "read",
+        "lead",
+        "step_down",
+        "snapshot",
+        "close",
+    ),
     "buckram.sync.Namespace": (
         "name",
         "create",
@@ -186,6 +220,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "read",
         "get",
         "truncate",
+        "machine",
         "cursors",
         "move_cursor",
         "delete_cursor",
@@ -295,7 +330,7 @@ NAMES: dict[str, tuple[str, ...]] = {
 INTERNAL: dict[str, frozenset[str]] = {
     "buckram.Batch": frozenset({"base", "clamped", "header"}),
     "buckram.Client": frozenset({"services"}),
-    "buckram.Namespace": frozenset({"store"}),
+    "buckram.Namespace": frozenset({"create_machine_log", "store"}),
     "buckram.Namespaces": frozenset({"restore"}),
 }
 """What parts of Buckram say to each other through a class that users hold, too. Not for users, and not on the page."""

@@ -93,6 +93,8 @@ class Replica:
         self._question = FreshnessQuestion(place, self._freshness, self.applied_at_least, self._scope)
         self._snapshotter = Snapshotter(place, policy, self.fold, settings, self._scope)
         self._leader: Leader | None = None
+        self._last: Leader | None = None
+        """The present or last leader's side; its `gone` is set when the stream is released."""
         self._leads = asyncio.Event()
         self._wanted, self._takeover, self._asking = asyncio.Event(), False, 0
         self._standing: asyncio.Task[StreamEngine | BuckramError] | None = None
@@ -135,9 +137,13 @@ class Replica:
     async def leading(self) -> Leader:
         """The leader's side. Raises NotLeader, ReplicaStopped, HandleClosed."""
         self.check_running()
-        if self._leader is None:
+        leader = self._leader
+        if leader is None or leader.ended.done():
+            reason = leader.ended.result() if leader is not None else None
+            if isinstance(reason, ReplicaStopped):
+                raise reason.with_traceback(None)
             raise NotLeader(str(self.place.name), await self.leader_name())
-        return self._leader
+        return leader
 
     async def leader_name(self) -> str:
         """The name of the process that leads; empty if nobody does, or if the metadata store is away."""
@@ -313,7 +319,8 @@ class Replica:
     async def _lead(self, engine: StreamEngine) -> None:
         """Lead until the writer is lost, or stepping down is asked for. Raises ReplicaStopped."""
         leader = Leader(engine, self.fold, self._freshness, self._settings, self._on_applied)
-        self._leader, self.role = leader, Role.LEADER
+        self._leader = self._last = leader
+        self.role = Role.LEADER
         self._leads.set()
         try:
             async with TaskScope(f"watch of machine {self.place.name}") as scope:
@@ -324,11 +331,13 @@ class Replica:
             self._leader, self.role = None, Role.FOLLOWER
             self._leads.clear()
             self._snapshotter.stop()
-            await leader.close()
-            with suppress(BuckramError):
-                await engine.close(wait=False)
-            await engine.abandon()
-            leader.gone.set()
+            try:
+                await leader.close()
+                with suppress(BuckramError):
+                    await engine.close(wait=False)
+                await engine.abandon()
+            finally:
+                leader.gone.set()
         reason = leader.ended.result()
         if isinstance(reason, ReplicaStopped | InvariantViolation):
             raise reason
@@ -364,7 +373,7 @@ class Replica:
 
     async def close(self) -> None:
         """Stop following, or give the leadership up after everything in flight. Idempotent."""
-        leader = self._leader
+        leader = self._last
         closed = HandleClosed(f"machine {self.place.name}: it is closed; open it again")
         if leader is not None:
             with suppress(BuckramError):

@@ -407,6 +407,8 @@ class Namespace:
         name = self._name(stream)
         head = (await self._streams.read(name)).head
         check_usable(str(name), head)
+        if head.snapshots is not None:
+            raise MachineLog(str(name))
         space = await self._namespaces.get(self.name)
         step = StepId(application, version, query, place, new_epoch)
         return Bulk(self._client, self._streams, name, head, merged(space.policy, head.policy), step)

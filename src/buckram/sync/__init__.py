@@ -24,6 +24,7 @@ from buckram.errors import BuckramError
 from buckram.net.tasks import TaskScope
 from buckram.seams import MetadataStore
 from buckram.sync.bulk import Bulk, BulkLedger
+from buckram.sync.machine import Machine
 from buckram.sync.reader import Reader, Tail
 from buckram.sync.records import StreamReader, StreamWriter
 from buckram.sync.streams import Namespace, Namespaces
@@ -35,6 +36,7 @@ __all__ = [
     "Bulk",
     "BulkLedger",
     "Client",
+    "Machine",
     "Namespace",
     "Namespaces",
     "Reader",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from buckram.config import ClientConfig
 from buckram.core.streams.batch import Record
 from buckram.core.streams.head import Segment
+from buckram.machine.machine import M
+from buckram.machine.settings import MachineSettings
 from buckram.net.tasks import TaskScope
 from buckram.streams.namespace import Namespace as _Namespace
 from buckram.streams.namespace import StreamInfo
@@ -18,6 +20,7 @@ from buckram.streams.shared.namespaces import NamespaceInfo
 from buckram.streams.shared.namespaces import Namespaces as _Namespaces
 from buckram.streams.write.writer import StreamWriter as _StreamWriter
 from buckram.sync.bulk import Bulk
+from buckram.sync.machine import Machine
 from buckram.sync.records import StreamReader, StreamWriter
 from buckram.sync.thread import LoopThread, flatten
 
@@ -187,6 +190,29 @@ class Namespace:
                 trim_now=trim_now,
             )
         )
+
+    # -- machines -----------------------------------------------------------------------------------------
+
+    def machine(
+        self,
+        name: str,
+        factory: Callable[[], M],
+        *,
+        create: bool = True,
+        stand: bool = True,
+        process: str = "",
+        settings: MachineSettings | None = None,
+        **policy: Any,
+    ) -> Machine[M]:
+        """Open a replicated state machine: `with ns.machine("inventory", Inventory) as m`; see the async one."""
+
+        async def start() -> Machine[M]:
+            opening = self._namespace.machine(
+                name, factory, create=create, stand=stand, process=process, settings=settings, **policy
+            )
+            return Machine(self._thread, await opening)
+
+        return self._thread.run(start)
 
     # -- cursors ------------------------------------------------------------------------------------------
 
