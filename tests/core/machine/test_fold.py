@@ -97,9 +97,7 @@ def test_a_replica_stops_before_what_it_cannot_apply(word: bytes, text: str) -> 
     assert one.state.snapshot() == (b"a",)
 
 
-@pytest.mark.parametrize(
-    "value", [None, b"", b"plain record", b"\x09\x01" + bytes(8), b"\x01\x77" + bytes(8)]
-)
+@pytest.mark.parametrize("value", [None, b"", b"plain record", b"\x09\x01" + bytes(8), b"\x01\x77" + bytes(8)])
 def test_a_record_of_another_kind_stops_the_replica(value: bytes | None) -> None:
     with pytest.raises(ReplicaStopped):
         fold().apply(0, value)

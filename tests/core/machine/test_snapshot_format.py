@@ -30,9 +30,7 @@ def decoded(payloads: list[bytes], digest: str, offset: int = 7) -> tuple[Snapsh
     return decoder.finish(offset, digest)
 
 
-@pytest.mark.parametrize(
-    "sizes", [(), (0,), (1,), (CHUNK_BYTES,), (CHUNK_BYTES - 1, 2), (3, 0, 5 * CHUNK_BYTES + 1)]
-)
+@pytest.mark.parametrize("sizes", [(), (0,), (1,), (CHUNK_BYTES,), (CHUNK_BYTES - 1, 2), (3, 0, 5 * CHUNK_BYTES + 1)])
 def test_chunks_of_any_size_come_back_in_bounded_entries(sizes: tuple[int, ...]) -> None:
     chunks = [bytes([n % 251]) * size for n, size in enumerate(sizes)]
     payloads, digest = entries_of(*chunks)
