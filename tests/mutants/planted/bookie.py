@@ -23,7 +23,13 @@ MUTANTS = (
     TestMutant(
         "bad-record-is-listed",
         "an entry that the scrub found to be bad stays in the list of entries",
-        edited(("buckram.bookie.storage.lookup:Lookup.entries", "spans = without(spans, hidden)", "pass")),
+        edited(
+            (
+                "buckram.bookie.storage.lookup:Lookup.entries",
+                "hidden = union([*hidden, *without(bad, union(held))])",
+                "pass",
+            )
+        ),
         (
             "tests/bookie/storage/test_verifying.py::"
             "test_bad_entries_are_errors_and_not_listed_until_a_newer_copy_is_there",
