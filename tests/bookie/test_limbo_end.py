@@ -16,6 +16,7 @@ from buckram.core.backoff import Backoff
 from buckram.core.wire.messages import DISK_STATE, LOSS, BookieInfoReply, GetBookieInfo, Read
 from buckram.errors import Code, MetadataUnavailable
 from buckram.testing import Cluster, cluster
+from buckram.types import LedgerMetadata
 
 ENTRIES = 60
 
@@ -154,15 +155,15 @@ async def test_a_loss_that_is_found_meanwhile_is_not_cleared() -> None:
         first, _ = await two_ledgers(client)
         await damage(c, b"%06d of ledger %d;" % (30, first))
         store, end = store_of(c), end_of(c)
-        loss, looked = store.loss, end._why_not
+        loss, looked = store.loss, end._judge
 
-        async def another_loss(ledger: int) -> str:
-            found = await looked(ledger)
+        def another_loss(ledger: int, metadata: LedgerMetadata) -> str:
+            found = looked(ledger, metadata)
             if not found and store.loss == loss:
                 store._maintenance._mark_loss("a test found one")
             return found
 
-        end._why_not = another_loss  # type: ignore[method-assign]
+        end._judge = another_loss  # type: ignore[method-assign]
 
         async def second_loss() -> bool:
             return store.loss > loss
@@ -203,7 +204,7 @@ async def test_a_listing_that_fails_ends_no_limbo(monkeypatch: pytest.MonkeyPatc
             calls += 1
             raise MetadataUnavailable("as the test says")
 
-        monkeypatch.setattr(store, "list_ledgers", fails)
+        monkeypatch.setattr(store, "read_ledgers", fails)
 
         async def tried() -> bool:
             return calls >= 3

@@ -157,15 +157,18 @@ class LimboEnd:
         await self._metadata.instance_id()  # a store that lost the cluster would list nothing
         found: dict[LedgerId, str] = {}
         count, after = 0, -1
-        while page := await self._metadata.list_ledgers(after=after, limit=_PAGE):
-            for ledger in page:
+        while page := await self._metadata.read_ledgers(after=after, limit=_PAGE):
+            for number, (ledger, record) in enumerate(page):
+                if number % _SLICE == 0:
+                    await asyncio.sleep(0)
                 self._check(loss)
-                if why := await self._why_not(ledger):
+                why = str(record) if isinstance(record, MalformedRecord) else self._judge(ledger, record.metadata)
+                if why:
                     count += 1
                     await self._marks.mark([ledger])
                     if len(found) < _KEPT:
                         found[ledger] = why
-            after = page[-1]
+            after = page[-1][0]
         self._open, self._unproved = found, count
 
     def _check(self, loss: int) -> None:
@@ -180,6 +183,9 @@ class LimboEnd:
             return ""
         except MalformedRecord as error:
             return str(error)
+        return self._judge(ledger, metadata)
+
+    def _judge(self, ledger: LedgerId, metadata: LedgerMetadata) -> str:
         if self._bookie_id not in members_of(metadata):
             return ""
         record = self._store.ledger(ledger)

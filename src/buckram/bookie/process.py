@@ -170,23 +170,27 @@ class Bookie:
         )
         self._scope.spawn(self.collector.run(), "collection")
         self._scope.spawn(self.wishes.run(), "wishes")
-        self.scrub = Scrub(store, self._disk, self._metadata, claimed.bookie_id, self._store_config, self._runtime)
+        self._watch_disk(store, witness, claimed.bookie_id)
+        log.info("bookie %s serves at %s", claimed.bookie_id, address)
+        return self.info
+
+    def _watch_disk(self, store: Store, witness: Witness, bookie_id: str) -> None:
+        """Begin to check files, to look for the end of limbo, and to watch how fast the disk is."""
+        self.scrub = Scrub(store, self._disk, self._metadata, bookie_id, self._store_config, self._runtime)
         self._scope.spawn(self.scrub.run(), "scrub")
         self._scope.spawn(self.scrub.follow(), "bad records")
-        marks = Marks(self._metadata, claimed.bookie_id, self._runtime.clock)
-        self.limbo_end = LimboEnd(store, self._metadata, claimed.bookie_id, witness, marks, self._runtime.rng)
+        marks = Marks(self._metadata, bookie_id, self._runtime.clock)
+        self.limbo_end = LimboEnd(store, self._metadata, bookie_id, witness, marks, self._runtime.rng)
         self._scope.spawn(self.limbo_end.run(), "limbo")
         self.disk_watch = DiskWatch(
             store,
             self._disk,
             self._metadata,
-            claimed.bookie_id,
+            bookie_id,
             self._store_config.slow_sync_ms,
             self._runtime.stats,
         )
         self._scope.spawn(self.disk_watch.run(), "disk")
-        log.info("bookie %s serves at %s", claimed.bookie_id, address)
-        return self.info
 
     async def _open(self, address: BookieAddress) -> tuple[cookie.Claim, Witness, Store]:
         """Open the store, once the cookie and the witness key say that the directory is this bookie's."""

@@ -119,7 +119,7 @@ def _bad_is_absent(self: BadEntries, outcomes: Any, ledger: int, first: int) -> 
     return [None if one is not outcomes[number] else one for number, one in enumerate(masked)]
 
 
-async def _nothing_lacks(self: LimboEnd, ledger: int) -> str:
+def _nothing_lacks(self: LimboEnd, ledger: int, metadata: Any) -> str:
     return ""
 
 
@@ -199,7 +199,7 @@ MUTANTS = [
         "limbo-ends-unproved",
         "11, F6",
         "limbo ends although a ledger that names the bookie is open, or lacks entries there",
-        plant((LimboEnd, "_why_not", _nothing_lacks)),
+        plant((LimboEnd, "_judge", _nothing_lacks)),
         ("limbo-ends",),
         _damaged,
         0,
