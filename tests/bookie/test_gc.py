@@ -218,3 +218,43 @@ async def test_a_deletion_that_fails_is_made_up_for_in_the_next_round(
             with pytest.raises(StoreError):
                 await finder.round()
         assert (await finder.round()).tolist() == [2, 3]
+
+
+class MadeAfterTheListing(FlakyMetadata):
+    """A ledger is made under an id that the listing lacked, before the bookie acts on that listing."""
+
+    kit: Kit | None = None
+
+    async def list_ledgers(self, *, after: int = -1, limit: int = 1000) -> list[int]:
+        page = await super().list_ledgers(after=after, limit=limit)
+        if not page and self.kit is not None:
+            kit, self.kit = self.kit, None
+            await kit.ledger(2)
+        return page
+
+
+async def test_a_ledger_made_after_the_second_listing_is_kept(tmp_path: Path) -> None:
+    """F17: it is absent when it is deleted, not only when it was looked for."""
+    metadata = MadeAfterTheListing(await memory_metadata())
+    async with running(tmp_path, metadata=metadata) as kit:
+        await write(kit, 2, 3)
+        finder = collector(kit, age=0.0)
+        assert (await finder.round()).tolist() == []
+        metadata.kit = kit
+        assert (await finder.round()).tolist() == [3]
+        assert kit.store.entries(2) == [(0, 1)]
+
+
+async def test_a_late_writer_of_a_collected_ledger_is_refused(tmp_path: Path) -> None:
+    """M10: the deletion won, though nobody fenced the ledger here; the tombstone keeps the fence."""
+    async with running(tmp_path) as kit:
+        await kit.ledger(4)
+        await write(kit, 4)
+        found = await kit.metadata.read_ledger(4)
+        await kit.metadata.delete_ledger(4, found.version)
+        finder = collector(kit, age=0.0)
+        await finder.round()
+        assert (await finder.round()).tolist() == [4]
+        wire = await kit.wire()
+        assert (await wire.call(add(4, 1))).code is Code.FENCED
+        assert kit.store.ledger(4).tombstone

@@ -18,7 +18,7 @@ from buckram.errors import NoSuchKey
 from buckram.metadata.layout import BRAKES, COLLECT
 from buckram.metadata.used_ids import Intervals, is_used, parse_used, used_key
 from buckram.seams import MetadataStore, Stats
-from buckram.types import BookieId
+from buckram.types import BookieId, LedgerId
 
 log = logging.getLogger("buckram.bookie")
 AT_LEAST, SHARE = 1000, 0.2
@@ -40,6 +40,8 @@ class Brake:
         )
         self.waiting = 0
         self.above = 0
+        self.unknown: frozenset[LedgerId] = frozenset()
+        """The `above`: ledgers of the last `released` whose ids the store never gave."""
 
     async def trusted(self) -> bool:
         """Whether the listing of the store counts, because it did not go back. Raises MetadataError."""
@@ -53,13 +55,14 @@ class Brake:
         """
         known = await self._given(dead)
         self.above = len(dead) - len(known)
+        self.unknown = frozenset(dead) - frozenset(known) if self.above else frozenset()
         self._above_gauge.set(self.above)
         word = await self._word_given()
         if word and word != self._witness.memory.collected:
             # Before deleting, because a confirmation counts once, even if this process ends now.
             await self._witness.remember_collection(word)
             log.warning("collection goes on, as it was told: %d ledgers may go", len(dead))
-            self.above = 0
+            self.above, self.unknown = 0, frozenset()
             self._above_gauge.set(0)
             await self._wait_for_word(0)
             return True, dead

@@ -1,7 +1,8 @@
 """Garbage collection: finds ledgers of this bookie that metadata no longer lists, and deletes them (F17).
 
 Not here: what a deletion does to the files (`bookie/storage/store_ledgers.py`, `bookie/storage/compaction.py`); limits
-on deletions (`bookie/brake.py`).
+on deletions (`bookie/brake.py`); what is kept, and why (`bookie/gc_account.py`); collecting on request
+(`bookie/collect_requests.py`).
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from buckram.bookie.brake import Brake
+from buckram.bookie.gc_account import Account, Waiting, sum_of
 from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.slices import Slices
 from buckram.bookie.storage.store import Store
 from buckram.config import BookieConfig
+from buckram.core.cluster.bookie_report import Collected, Kept
 from buckram.errors import AccessRefused, MalformedRecord, MetadataError, NoSuchKey, NoSuchLedger
-from buckram.seams import MetadataStore
+from buckram.seams import MetadataStore, Stats
 from buckram.types import BookieId, LedgerId, LedgerMetadata
 
 log = logging.getLogger("buckram.bookie")
@@ -98,29 +101,68 @@ class Collector:
         config: BookieConfig,
         on_deleted: DeletionListener,
         brake: Brake | None = None,
+        stats: Stats | None = None,
     ) -> None:
         self._store, self._metadata, self._bookie_id = store, metadata, bookie_id
         self._config, self._on_deleted, self._brake = config, on_deleted, brake
         self._absent = _Absent()
+        self._held: frozenset[LedgerId] = frozenset()
+        """Those of the absent ones that were absent for long enough, and that the brake keeps."""
         self._moved: dict[LedgerId, _Moved] = {}
         self._examined_up_to: LedgerId = -1
+        self._trusted = True
+        self._account = Account(store, config, stats)
+        self._one_at_a_time = asyncio.Lock()
         self.rounds = 0
         self.collected = 0
+        self.freed_bytes = 0
+        self.last: Collected | None = None
+        """What the newest collection found and did; None: there was none yet."""
 
     async def run(self) -> None:
-        """Run rounds and, after each, a compaction, until cancelled. A failed round deletes nothing."""
+        """Collect again and again until cancelled."""
         while True:
             await asyncio.sleep(self._config.collection_interval_s)
             try:
-                await self.round()
-            except (MetadataError, StoreError) as error:
+                await self.collect()
+            except (MetadataError, StoreError, OSError) as error:
                 log.warning("collection postponed: %s", error)
-            try:
-                await self._store.compact(None)
-            except (StoreError, OSError) as error:
-                log.warning("compaction postponed: %s", error)
 
-    async def round(self) -> array[int]:
+    async def collect(self, *, whole: bool = False) -> Collected:
+        """One round and a compaction. Returns what they freed and what is kept, with the reasons.
+
+        `whole`: look at the record of every ledger here for copies that moved, not only at the next ones.
+
+        Raises what `round` raises, after the compaction; StoreError or OSError if the files cannot be rewritten now.
+        """
+        async with self._one_at_a_time:
+            trouble: MetadataError | StoreError | None = None
+            deleted: array[int] = array("q")
+            try:
+                deleted = await self.round(whole=whole)
+            except (MetadataError, StoreError) as error:
+                trouble = error
+            before = await self._kept()
+            freed = await self._store.compact(None)
+            self.freed_bytes += freed
+            kept = await self._kept()
+            self.last = self._account.note(Collected(len(deleted), sum_of(before), freed, kept))
+            if trouble is not None:
+                raise trouble
+            return self.last
+
+    async def _kept(self) -> tuple[Kept, ...]:
+        return await self._account.kept(
+            Waiting(
+                frozenset(self._absent.ids),
+                frozenset(self._moved),
+                self._brake.unknown if self._brake is not None else frozenset(),
+                self._held,
+                self._trusted,
+            )
+        )
+
+    async def round(self, *, whole: bool = False) -> array[int]:
         """Compare once and return the deleted ledgers.
 
         Raises MetadataError if the listing failed; nothing was deleted then. Raises StoreError if the store refuses a
@@ -128,25 +170,29 @@ class Collector:
         """
         # Own ledgers are listed before the metadata, so that one created in between does not count as deleted.
         if self._brake is not None and not await self._brake.trusted():
+            self._trusted = False
             return array("q")
+        self._trusted = True
         own = await self._store.live_ledger_ids()
         began = asyncio.get_running_loop().time()
         present, missing = await self._compare(own)
         dead, absent = await self._absent_long_enough(missing, began)
         deleted: array[int] = array("q")
-        reviewed = True
+        reviewed, held = True, frozenset[LedgerId]()
         if self._brake is not None:
             if not await self._brake.trusted():  # the listing may be of another history
+                self._trusted = False
                 return deleted
             reviewed, allowed = await self._brake.released(dead, len(own))
             if len(allowed) < len(dead):
-                absent.keep(frozenset(dead) - frozenset(allowed), self._absent)
+                held = frozenset(dead) - frozenset(allowed)
+                absent.keep(held, self._absent)
             dead = allowed
         _report(dead)
-        await self._delete(dead, deleted)
-        self._absent = absent
+        await self._delete_absent(dead, deleted)
+        self._absent, self._held = absent, held
         if reviewed:
-            await self._collect_moved(present, deleted)
+            await self._collect_moved(present if whole else self._slice(present), deleted)
         self.rounds += 1
         return deleted
 
@@ -188,6 +234,28 @@ class Collector:
             await slices.step()
         return dead, absent
 
+    async def _delete_absent(self, dead: array[int], deleted: array[int]) -> None:
+        """Delete ledgers that the listings lacked, each after one more question for its very record (F17).
+
+        Somebody may have made a ledger under the id since the listing; that one is left, and its time begins anew.
+        """
+        for start in range(0, len(dead), DELETED_AT_ONCE):
+            some = dead[start : start + DELETED_AT_ONCE]
+            there = await asyncio.gather(*(self._is_there(one) for one in some))
+            await self._delete(
+                array("q", [one for one, is_there in zip(some, there, strict=True) if not is_there]), deleted
+            )
+
+    async def _is_there(self, ledger_id: LedgerId) -> bool:
+        try:
+            await self._metadata.read_ledger(ledger_id)
+        except (NoSuchLedger, NoSuchKey):
+            return False
+        except (MalformedRecord, AccessRefused):
+            pass
+        log.warning("ledger %d: the listings lacked it, and it has a record now: it is kept", ledger_id)
+        return True
+
     async def _delete(self, dead: array[int], deleted: array[int]) -> None:
         slices = Slices(DELETED_AT_ONCE)
         for ledger_id in dead:
@@ -199,7 +267,7 @@ class Collector:
                 self._on_deleted(ledger_id)
             await slices.step()
 
-    async def _collect_moved(self, present: array[int], deleted: array[int]) -> None:
+    async def _collect_moved(self, looked_at: array[int], deleted: array[int]) -> None:
         """Delete copies of closed ledgers that metadata places elsewhere, in two looks `collection_age_s` apart.
 
         If a ledger changed here between the two looks, the time begins again: a repair copies it to this bookie, and
@@ -208,7 +276,7 @@ class Collector:
         loop = asyncio.get_running_loop()
         for ledger_id in [known for known in self._moved if known in self._absent or self._store.ledger(known) is None]:
             del self._moved[ledger_id]
-        for ledger_id in self._slice(present):
+        for ledger_id in looked_at:
             try:
                 metadata = (await self._metadata.read_ledger(ledger_id)).metadata
             except (NoSuchLedger, NoSuchKey):

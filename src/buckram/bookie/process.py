@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from buckram.bookie import cookie, registration
 from buckram.bookie.brake import Brake
+from buckram.bookie.collect_requests import CollectRequests
 from buckram.bookie.disk_watch import DiskWatch
 from buckram.bookie.gc import Collector
 from buckram.bookie.handover import Handover
@@ -20,11 +21,13 @@ from buckram.bookie.http_pages import parse_address
 from buckram.bookie.limbo_end import LimboEnd
 from buckram.bookie.marks import Marks
 from buckram.bookie.registration import Registration
+from buckram.bookie.report import report_of
 from buckram.bookie.scrub import Scrub
 from buckram.bookie.service.server import BookieServer, Service
 from buckram.bookie.storage import superblock
 from buckram.bookie.storage.position import NO_CLAIM, Claim
 from buckram.bookie.storage.store import Store
+from buckram.bookie.sync_speed import CommitTimes
 from buckram.bookie.wishes import Wishes
 from buckram.bookie.witness import NO_CONTACT, Contact, Witness
 from buckram.bookie.witness_memory import FileWrite
@@ -92,6 +95,7 @@ class Bookie:
         self._cluster = ""
         self._address: BookieAddress | None = None
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self.commit_times = CommitTimes(runtime.stats)
         self._stopped = False
 
     @property
@@ -167,8 +171,12 @@ class Bookie:
             self._config,
             self.service.ledger_deleted,
             Brake(self._metadata, claimed.bookie_id, witness, self._runtime.stats),
+            self._runtime.stats,
         )
         self._scope.spawn(self.collector.run(), "collection")
+        requests = CollectRequests(self._metadata, claimed.bookie_id, self.collector)
+        self.wishes.on_collect = requests.ask
+        self._scope.spawn(requests.run(), "collection on request")
         self._scope.spawn(self.wishes.run(), "wishes")
         self._watch_disk(store, witness, claimed.bookie_id)
         log.info("bookie %s serves at %s", claimed.bookie_id, address)
@@ -200,7 +208,7 @@ class Bookie:
             self._disk, self._metadata, claimed.bookie_id, self, self._runtime.rng, self._runtime.stats
         )
         known = await self._retried(lambda: witness.prepare(first_start=claimed.first_start))
-        store = self.store = Store.open(self._disk, self._store_config, self._runtime.stats, self._runtime.rng, known)
+        store = self.store = Store.open(self._disk, self._store_config, self.commit_times, self._runtime.rng, known)
         cookie.finish(self._disk, claimed)
         return claimed, witness, store
 
@@ -221,6 +229,10 @@ class Bookie:
         """Return what is wrong with this bookie now."""
         watching = [one for one in (self.limbo_end, self.scrub, self.disk_watch) if one is not None]
         return [trouble for one in watching for trouble in one.troubles()]
+
+    def report(self) -> bytes:
+        """Return what this bookie says of itself to operators, encoded (`core/cluster/bookie_report.py`)."""
+        return report_of(self).encode()
 
     def identity(self) -> Identity:
         """Return what this bookie says of itself to clients that introduce themselves, once it serves."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import platform
-from importlib.metadata import PackageNotFoundError, version
 
 from buckram.bookie.http_pages import Answer, Pages
 from buckram.bookie.process import Bookie
+from buckram.bookie.report import release
 from buckram.core.entries.hot import COMPILED
 from buckram.net.stats import PrometheusStats
 
@@ -53,8 +53,4 @@ def status_pages(bookie: Bookie, stats: PrometheusStats) -> Pages:
 
 
 def _facts() -> dict[str, str]:
-    try:
-        ours = version("buckram")
-    except PackageNotFoundError:
-        ours = "unknown"
-    return {"version": ours, "python": platform.python_version(), "compiled": "yes" if COMPILED else "no"}
+    return {"version": release(), "python": platform.python_version(), "compiled": "yes" if COMPILED else "no"}

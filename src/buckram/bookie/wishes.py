@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 
 from buckram.core.backoff import STORE_WATCH, Delays
@@ -32,9 +32,9 @@ class Wishes:
         self, metadata: MetadataStore, bookie_id: BookieId, on_change: Callable[[], None] = lambda: None
     ) -> None:
         self._metadata, self._bookie_id, self._on_change = metadata, bookie_id, on_change
-        self.on_collect: Callable[[str], Awaitable[None]] | None = None
+        self.on_collect: Callable[[str], None] | None = None
         self._wish = NOTHING
-        self._answered = ""
+        self._passed_on = ""
         self._countdown = Countdown()
         self._changed = asyncio.Event()
         self._shown = (False, False, False)
@@ -64,7 +64,7 @@ class Wishes:
             try:
                 await self._look()
                 await self._count()
-                await self._collect()
+                self._collect()
                 delays.reset()
                 next_at = self._countdown.next_at({self._bookie_id: self._wish}, loop.time())
                 wait_s = LOOK_S if next_at is None else min(LOOK_S, next_at - loop.time())
@@ -93,11 +93,11 @@ class Wishes:
             )
             self._countdown.seen({self._bookie_id: self._wish}, now)
 
-    async def _collect(self) -> None:
+    def _collect(self) -> None:
         word = self._wish.collect
-        if word and word != self._answered and self.on_collect is not None:
-            await self.on_collect(word)
-            self._answered = word
+        if word and word != self._passed_on and self.on_collect is not None:
+            self._passed_on = word
+            self.on_collect(word)
 
     def _publish(self) -> None:
         if self._wish.out and not self.out:

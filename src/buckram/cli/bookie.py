@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from buckram.cli import completion
+from buckram.cli.bookie_collect import collect, megabytes, print_kept
 from buckram.cli.bookie_forget import forget, rejoin
 from buckram.cli.bookie_leave import decommission, drain, replace
 from buckram.cli.bookie_run import clear_limbo, config, run
 from buckram.cli.bookie_state import maintenance, readonly, writable
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import emit, table
+from buckram.core.cluster.bookie_report import BookieReport, Kept, parse_report
 from buckram.core.entries.entry import Digest
 from buckram.core.wire.availability import EntryList
 from buckram.core.wire.messages import (
@@ -22,6 +24,7 @@ from buckram.core.wire.messages import (
     FREE_DISK_SPACE,
     LOSS,
     MEMORY_USE,
+    REPORT,
     TOTAL_DISK_CAPACITY,
     BookieInfoReply,
     GetBookieInfo,
@@ -65,6 +68,7 @@ for _command in (
     maintenance,
     forget,
     rejoin,
+    collect,
     config,
     clear_limbo,
 ):
@@ -121,7 +125,10 @@ def _describe(bookie_id: str, info: BookieInfo | None, state: str, asked: str) -
 @metadata_option
 @json_option
 def show(bookie_id: str, uri: str | None, as_json: bool) -> None:
-    """One bookie: address, state, space and state of its disk, what is wrong, and who in it holds how much memory.
+    """One bookie: address, state, its disk, its memory, what is wrong, and what it keeps that nobody needs, and why.
+
+    Numbers of its collection are those of the newest round; `buckram bookie collect` runs one now. `sync_median_ms` and
+    `sync_slowest_ms` are of its newest commits, from handing them to the disk to their sync.
 
     `loss` is 0, or the number of the newest loss of a bookie that may lack acknowledged data. That ends by itself when
     the ledgers that name it are complete there; `buckram bookie clear-limbo --loss` is an operator's word for the same.
@@ -134,7 +141,8 @@ def show(bookie_id: str, uri: str | None, as_json: bool) -> None:
     if as_json:
         emit(found)
         return
-    memory, disk, troubles = found.pop("memory"), found.pop("disk"), found.pop("troubles")
+    memory, kept = found.pop("memory"), found.pop("kept")
+    disk, troubles = found.pop("disk"), found.pop("troubles")
     if found["state"] == "down":
         print(f"bookie {bookie_id} is down: the cluster knows its cookie, and it is not registered")
         print("  start it again; if it is gone for good, `buckram cluster check` says what to do")
@@ -147,40 +155,56 @@ def show(bookie_id: str, uri: str | None, as_json: bool) -> None:
         print(f"{trouble['what']}: {trouble['why']}\n  {trouble['do']}")
     if memory:
         print()
-        rows = [[name, _megabytes(use["bytes"]), _megabytes(use["limit_bytes"])] for name, use in memory.items()]
+        rows = [[name, *(_mb(use[key]) for key in ("bytes", "limit_bytes"))] for name, use in memory.items()]
         table(("memory of", "MB", "at most"), rows)
+    if kept:
+        print()
+        print_kept(tuple(Kept(**one) for one in kept))
 
 
-def _megabytes(size: int | None) -> float | str:
-    return "" if size is None else round(size / 1e6, 1)
+def _mb(size: int | None) -> float | str:
+    return "" if size is None else megabytes(size)
 
 
 async def _show(uri: str | None, bookie_id: str) -> dict[str, Any]:
     row = next((row for row in await _list(uri) if row["id"] == bookie_id), None)
     if row is None:
         raise NoSuchBookie(bookie_id)
-    if row["state"] == "down":
-        nothing: dict[str, Any] = {
-            "total_bytes": None,
-            "free_bytes": None,
-            "loss": None,
-            "memory": {},
-            "disk": {},
-            "troubles": [],
-        }
-        return {**row, **nothing}
-    async with connected(uri) as client:
-        everything = GetBookieInfo(TOTAL_DISK_CAPACITY | FREE_DISK_SPACE | MEMORY_USE | LOSS | DISK_STATE)
-        reply = await client.services.pool.call(bookie_id, everything)
-    space = reply if isinstance(reply, BookieInfoReply) and reply.code is Code.OK else None
+    space: BookieInfoReply | None = None
+    if row["state"] != "down":
+        async with connected(uri) as client:
+            everything = GetBookieInfo(TOTAL_DISK_CAPACITY | FREE_DISK_SPACE | MEMORY_USE | LOSS | DISK_STATE | REPORT)
+            reply = await client.services.pool.call(bookie_id, everything)
+            if isinstance(reply, BookieInfoReply) and reply.code is Code.OK:
+                space = reply
     return {
         **row,
         "total_bytes": space.total_bytes if space is not None else None,
         "free_bytes": space.free_bytes if space is not None else None,
         "loss": space.loss if space is not None else None,
+        **_reported(bookie_id, space.report if space is not None else None),
         "memory": {u.name: {"bytes": u.bytes, "limit_bytes": u.limit} for u in (space.memory if space else ())},
         "disk": dict(space.figures) if space else {},
         "troubles": [{"what": t.what, "why": t.why, "do": t.action} for t in (space.troubles if space else ())],
+    }
+
+
+def _reported(bookie_id: str, said: bytes | None) -> dict[str, Any]:
+    """What the bookie says of itself; None where it did not say."""
+    report = BookieReport() if said is None else parse_report(bookie_id, said)
+    newest = report.collection
+    return {
+        "version": report.version or None,
+        "open_files": report.open_files or None,
+        "most_files": report.most_files or None,
+        "connections": report.connections if report.version else None,
+        "most_connections": report.most_connections or None,
+        "sync_median_ms": round(report.sync.median_s * 1000, 3) if report.sync.count else None,
+        "sync_slowest_ms": round(report.sync.slowest_s * 1000, 3) if report.sync.count else None,
+        "collections": report.collections if report.version else None,
+        "bytes_reclaimed": report.collected_bytes if report.version else None,
+        "bytes_reclaimable": None if newest is None else sum(one.bytes or 0 for one in newest.kept),
+        "kept": [] if newest is None else newest.as_json()["kept"],
     }
 
 

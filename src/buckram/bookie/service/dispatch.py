@@ -30,6 +30,7 @@ from buckram.core.wire.messages import (
     FREE_DISK_SPACE,
     LOSS,
     MEMORY_USE,
+    REPORT,
     TOTAL_DISK_CAPACITY,
     BatchRead,
     BookieInfoReply,
@@ -71,6 +72,10 @@ class ServedBookie(Protocol):
 
     def troubles(self) -> Sequence[Trouble]:
         """Return what is wrong with this bookie now."""
+        ...
+
+    def report(self) -> bytes:
+        """Return what the bookie says of itself to operators, encoded."""
         ...
 
     def identity(self) -> Identity:
@@ -284,7 +289,9 @@ class Dispatcher:
         found: tuple[Mapping[str, int], Sequence[Trouble]] = {}, ()
         if request.requested & DISK_STATE:
             found = self._bookie.figures(), self._bookie.troubles()
-        session.reply(context, BookieInfoReply(Code.OK, total, free, memory, loss, figures=found[0], troubles=found[1]))
+        report = self._bookie.report() if request.requested & REPORT else None
+        reply = BookieInfoReply(Code.OK, total, free, memory, loss, figures=found[0], troubles=found[1], report=report)
+        session.reply(context, reply)
 
     def _memory(self) -> list[MemoryUse]:
         budget = self._budget

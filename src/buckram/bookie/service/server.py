@@ -121,6 +121,11 @@ class BookieServer:
         self._held = stats.gauge("buckram_bookie_buffered_bytes", "requests and unsent answers in memory")
         self._polls = stats.gauge("buckram_bookie_long_polls", "long polls that wait")
 
+    @property
+    def most_connections(self) -> int:
+        """How many connections may be open at the same time."""
+        return self._most
+
     async def listen(self) -> int:
         """Bind the configured address and return the port. Raises OSError if it is in use."""
         self._listener = await self._runtime.network.listen(self._config.host, self._config.port, self._new_session)

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from buckram.bookie.storage.compaction_output import Output, Sources
 from buckram.bookie.storage.errors import StoreError, unless_harmless
+from buckram.bookie.storage.garbage import is_mostly_dead
 from buckram.bookie.storage.maintenance import Maintenance
 from buckram.bookie.storage.segments import DirEntry, Segment
 from buckram.bookie.storage.store_state import StoreState
@@ -107,9 +108,7 @@ class Compaction:
         return [one for one in self._state.segments if one.footer is not None]
 
     def _worth(self, segment: Segment) -> bool:
-        assert segment.footer is not None
-        data = segment.footer.trailer.data_bytes
-        return data - segment.dead_bytes < self._state.config.compaction_threshold * segment.log_end
+        return is_mostly_dead(segment, self._state.config.compaction_threshold)
 
     def _advance(self, amount: int) -> None:
         self._done += amount

@@ -10,11 +10,13 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from buckram.bookie.storage.commit import GroupCommit
 from buckram.bookie.storage.compaction import Compaction, Progress
 from buckram.bookie.storage.errors import StoreError
+from buckram.bookie.storage.garbage import DeadBytes, bytes_by, dead_bytes
 from buckram.bookie.storage.group import CommitStats, DurableCallback, Syncs
 from buckram.bookie.storage.ledger_table import LedgerRecord, LedgerTable
 from buckram.bookie.storage.listeners import FailureListener, StateListener, StoreListeners
@@ -36,6 +38,7 @@ from buckram.types import Buffer, EntryId, LedgerId
 log = logging.getLogger("buckram.store")
 __all__ = ["LedgerRecord", "Store", "StoreError"]
 _RING_ROOM = 16 << 20
+K = TypeVar("K")
 
 
 class Store(LedgerStates):
@@ -260,6 +263,14 @@ class Store(LedgerStates):
             return await Compaction(self._state, self._maintenance, progress).run()
         finally:
             self._compacting = False
+
+    async def dead_bytes(self) -> DeadBytes:
+        """Count the bytes of log files that no ledger needs, by the kind of file."""
+        return await dead_bytes(self._state)
+
+    async def bytes_by(self, kinds: Mapping[LedgerId, K]) -> dict[K, int]:
+        """Sum up the bytes of the ledgers in `kinds`, by kind. Raises OSError."""
+        return await bytes_by(self._state, kinds, self._maintenance.repair_footer)
 
     def clear_limbo(self, loss: int) -> None:
         """Clear limbo after an operator confirms that every ledger was repaired since this loss.

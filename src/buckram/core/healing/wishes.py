@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from buckram.errors import MalformedRecord
 from buckram.types import BookieId
 
+BEGUN, DONE, FAILED = "begun", "done", "failed"
+"""States of a collection that was asked for, in the bookie's answer."""
 RENEW_S = 15.0
 """So often the seconds that are left of a maintenance are written down. Whoever begins to count anew begins there."""
 

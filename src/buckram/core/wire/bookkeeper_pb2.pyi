@@ -311,7 +311,7 @@ class ReadLacResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., lacBody: _Optional[bytes] = ..., lastEntryBody: _Optional[bytes] = ...) -> None: ...
 
 class GetBookieInfoResponse(_message.Message):
-    __slots__ = ("status", "totalDiskCapacity", "freeDiskSpace", "memory", "cluster", "bookie", "incarnation", "epoch", "wallUs", "features", "highestLedger", "loss", "figures", "troubles")
+    __slots__ = ("status", "totalDiskCapacity", "freeDiskSpace", "memory", "cluster", "bookie", "incarnation", "epoch", "wallUs", "features", "highestLedger", "loss", "figures", "troubles", "report")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     TOTALDISKCAPACITY_FIELD_NUMBER: _ClassVar[int]
     FREEDISKSPACE_FIELD_NUMBER: _ClassVar[int]
@@ -326,6 +326,7 @@ class GetBookieInfoResponse(_message.Message):
     LOSS_FIELD_NUMBER: _ClassVar[int]
     FIGURES_FIELD_NUMBER: _ClassVar[int]
     TROUBLES_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
     status: StatusCode
     totalDiskCapacity: int
     freeDiskSpace: int
@@ -340,7 +341,8 @@ class GetBookieInfoResponse(_message.Message):
     loss: int
     figures: _containers.RepeatedCompositeFieldContainer[Figure]
     troubles: _containers.RepeatedCompositeFieldContainer[Trouble]
-    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., totalDiskCapacity: _Optional[int] = ..., freeDiskSpace: _Optional[int] = ..., memory: _Optional[_Iterable[_Union[MemoryUse, _Mapping]]] = ..., cluster: _Optional[bytes] = ..., bookie: _Optional[bytes] = ..., incarnation: _Optional[bytes] = ..., epoch: _Optional[int] = ..., wallUs: _Optional[int] = ..., features: _Optional[int] = ..., highestLedger: _Optional[int] = ..., loss: _Optional[int] = ..., figures: _Optional[_Iterable[_Union[Figure, _Mapping]]] = ..., troubles: _Optional[_Iterable[_Union[Trouble, _Mapping]]] = ...) -> None: ...
+    report: bytes
+    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., totalDiskCapacity: _Optional[int] = ..., freeDiskSpace: _Optional[int] = ..., memory: _Optional[_Iterable[_Union[MemoryUse, _Mapping]]] = ..., cluster: _Optional[bytes] = ..., bookie: _Optional[bytes] = ..., incarnation: _Optional[bytes] = ..., epoch: _Optional[int] = ..., wallUs: _Optional[int] = ..., features: _Optional[int] = ..., highestLedger: _Optional[int] = ..., loss: _Optional[int] = ..., figures: _Optional[_Iterable[_Union[Figure, _Mapping]]] = ..., troubles: _Optional[_Iterable[_Union[Trouble, _Mapping]]] = ..., report: _Optional[bytes] = ...) -> None: ...
 
 class Figure(_message.Message):
     __slots__ = ("name", "value")

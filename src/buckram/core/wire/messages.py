@@ -24,6 +24,7 @@ FREE_DISK_SPACE = 2
 MEMORY_USE = 0x100
 LOSS = 0x200
 DISK_STATE = 0x400
+REPORT = 0x800
 """Flags of our own; Apache's bookies ignore them and leave the values out of the answer."""
 
 
@@ -246,6 +247,8 @@ class BookieInfoReply:
     figures: Mapping[str, int] = field(default_factory=dict)
     """Of its disk and the check of its files, by name; the unit is in the name."""
     troubles: Sequence[Trouble] = ()
+    report: bytes | None = None
+    """A JSON object (`core/cluster/bookie_report.py`), None if the answer does not have it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -274,6 +274,8 @@ def encode_reply(context: ReplyContext, reply: Reply) -> bytes:
             body.figures.add(name=name, value=value)
         for trouble in reply.troubles:
             body.troubles.add(what=trouble.what, why=trouble.why, action=trouble.action)
+        if reply.report is not None:
+            body.report = reply.report
         if reply.identity is not None:
             who = reply.identity
             body.cluster, body.bookie = who.cluster.encode(), who.bookie_id.encode()
@@ -338,7 +340,8 @@ def _reply_of(operation: int, code: Code, body: Any) -> Reply:
         loss = body.loss if body.HasField("loss") else None
         figures = {one.name: one.value for one in body.figures}
         troubles = tuple(Trouble(one.what, one.why, one.action) for one in body.troubles)
-        return BookieInfoReply(code, total, free, memory, loss, _identity(body), figures, troubles)
+        report = body.report if body.HasField("report") else None
+        return BookieInfoReply(code, total, free, memory, loss, _identity(body), figures, troubles, report)
     if operation == OP_LIST_ENTRIES:
         birth = body.birth if len(body.birth) == BIRTH_SIZE else b""
         return ListEntriesReply(code, body.ledgerId, body.availabilityOfEntriesOfLedger, birth)

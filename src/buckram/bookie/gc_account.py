@@ -1,0 +1,108 @@
+"""The account of a collection: how many bytes a bookie could give back, how many it gave, and why it keeps the rest.
+
+Not here: the collection itself (`bookie/gc.py`); the record that operators get (`core/cluster/bookie_report.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from buckram.bookie.storage.store import Store
+from buckram.config import BookieConfig
+from buckram.core.cluster.bookie_report import Collected, Keeps, Kept
+from buckram.net.stats import NullStats
+from buckram.seams import Stats
+from buckram.types import LedgerId
+
+
+class Waiting(NamedTuple):
+    """Ledgers of a bookie that metadata does not place there, and that a collection left."""
+
+    absent: frozenset[LedgerId]
+    """Metadata lacks them."""
+    moved: frozenset[LedgerId]
+    """They are closed, and metadata places them on others only."""
+    unknown: frozenset[LedgerId]
+    """Those of the absent ones with ids that the store never gave."""
+    held: frozenset[LedgerId]
+    """Those of the absent ones that were absent for long enough, and that the brake keeps."""
+    trusted: bool
+    """Whether the listing of the metadata store counts."""
+
+
+def sum_of(kept: Iterable[Kept]) -> int:
+    """The bytes of all of them, as far as they were counted."""
+    return sum(one.bytes or 0 for one in kept)
+
+
+class Account:
+    """Counts what a store keeps, and shows it in metrics."""
+
+    def __init__(self, store: Store, config: BookieConfig, stats: Stats | None = None) -> None:
+        self._store, self._age_s = store, config.collection_age_s
+        stats = stats or NullStats()
+        self._reclaimable = stats.gauge(
+            "buckram_bookie_collection_reclaimable_bytes", "bytes that nobody needs and that are kept for now"
+        )
+        self._reclaimed = stats.counter(
+            "buckram_bookie_collection_reclaimed_bytes_total", "bytes of log files that collections freed"
+        )
+        self._kept = {
+            kind: stats.gauge(
+                "buckram_bookie_collection_kept_bytes", "bytes that nobody needs, by why they are kept", why=kind
+            )
+            for kind in Keeps
+        }
+
+    def note(self, found: Collected) -> Collected:
+        """Show what a collection came to."""
+        self._reclaimable.set(sum_of(found.kept))
+        self._reclaimed.inc(found.bytes_reclaimed)
+        for kind, gauge in self._kept.items():
+            gauge.set(sum_of(one for one in found.kept if one.kind == kind))
+        return found
+
+    async def kept(self, waiting: Waiting) -> tuple[Kept, ...]:
+        """Everything that nobody needs and that is here, with the reasons; the largest first. StoreError, OSError."""
+        kinds = dict.fromkeys(waiting.moved, Keeps.MOVED)
+        kinds |= dict.fromkeys(waiting.absent, Keeps.SECOND_LOOK)
+        kinds |= dict.fromkeys(waiting.held, Keeps.BRAKE)
+        kinds |= dict.fromkeys(waiting.unknown & waiting.absent, Keeps.UNKNOWN_IDS)
+        sizes = await self._store.bytes_by(kinds)
+        numbers = dict.fromkeys(Keeps, 0)
+        for kind in kinds.values():
+            numbers[kind] += 1
+        files = await self._store.dead_bytes()
+        by_files = {
+            Keeps.MOSTLY_ALIVE: files.mostly_alive,
+            Keeps.TO_BE_REWRITTEN: files.mostly_dead,
+            Keeps.NOT_SEALED: files.not_sealed,
+        }
+        found = [Kept(kind, self._why(kind), size) for kind, size in by_files.items() if size]
+        found += [Kept(kind, self._why(kind), sizes.get(kind, 0), number) for kind, number in numbers.items() if number]
+        if not waiting.trusted:
+            found.append(Kept(Keeps.UNTRUSTED, self._why(Keeps.UNTRUSTED), None))
+        return tuple(sorted(found, key=lambda one: -(one.bytes or 0)))
+
+    def _why(self, kind: Keeps) -> str:
+        return _WHY[kind].format(age=f"{self._age_s:g} s")
+
+
+_SECOND = "deleted when a second look finds the same, {age} after the first; no request shortens that"
+_WORD = "look at `buckram cluster salvage`, then say `buckram cluster collect`"
+_WHY = {
+    Keeps.MOSTLY_ALIVE: "dead bytes, headers and padding in log files that are mostly alive: a file is rewritten when "
+    "less of it is alive than [store] compaction_threshold",
+    Keeps.TO_BE_REWRITTEN: "log files that are mostly dead and could not be rewritten in this round: another file lies "
+    "between them, the disk is full, or a block of them is damaged (the bookie's log says which); the next round tries "
+    "again",
+    Keeps.NOT_SEALED: "dead bytes, headers and padding in the log file that is being written: it is rewritten after it "
+    "is full and has its index",
+    Keeps.SECOND_LOOK: f"ledgers that metadata does not list: {_SECOND}",
+    Keeps.MOVED: f"copies that metadata places on other bookies: {_SECOND}",
+    Keeps.BRAKE: f"more ledgers are absent from metadata than go unasked, or it was restored: {_WORD}",
+    Keeps.UNKNOWN_IDS: f"ledgers with ids that the metadata store never gave: {_WORD}",
+    Keeps.UNTRUSTED: "the metadata store has forgotten what it once said, so nothing is deleted: see `buckram cluster "
+    "check`",
+}

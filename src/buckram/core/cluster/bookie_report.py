@@ -1,0 +1,148 @@
+"""What a bookie says of itself to operators: release, descriptors, the speed of its disk, what its collection keeps.
+
+It travels as a JSON object in the answer to a question of our own (`core/wire/messages.py:REPORT`). Pure.
+Not here: how a bookie finds these facts (`bookie/report.py`); what is made of them (`healing/doctor.py`).
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from buckram.errors import MalformedRecord
+
+
+class Keeps(enum.StrEnum):
+    """Kinds of reasons for which a bookie keeps bytes that nobody needs."""
+
+    MOSTLY_ALIVE = "mostly-alive"
+    """They lie in log files that are mostly alive."""
+    TO_BE_REWRITTEN = "to-be-rewritten"
+    """They lie in log files that are mostly dead and were not rewritten yet, or cannot be."""
+    NOT_SEALED = "not-sealed"
+    """They lie in the log file that is written now, or in one that waits for its index."""
+    SECOND_LOOK = "second-look"
+    """Ledgers that metadata lacks, and that no second look has confirmed."""
+    MOVED = "moved"
+    """Copies that metadata places on other bookies, and that no second look has confirmed."""
+    BRAKE = "brake"
+    """Ledgers that metadata lacks, more than go unasked, or the first after a restore."""
+    UNKNOWN_IDS = "unknown-ids"
+    """Ledgers with ids that the metadata store never gave."""
+    UNTRUSTED = "untrusted"
+    """Nothing may be deleted, because the metadata store has forgotten what it once said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Bytes that nobody needs and that a bookie keeps. `why` is a sentence, `bytes` is None where nobody counted."""
+
+    kind: str
+    why: str
+    bytes: int | None
+    ledgers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What one collection of a bookie found and did.
+
+    `bytes_reclaimable` was there to be freed when the deletions were done, `bytes_reclaimed` of them were freed, and
+    `kept` says where the rest is.
+    """
+
+    ledgers: int
+    """Ledgers that were deleted from the bookie."""
+    bytes_reclaimable: int
+    bytes_reclaimed: int
+    kept: tuple[Kept, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "ledgers": self.ledgers,
+            "bytes_reclaimable": self.bytes_reclaimable,
+            "bytes_reclaimed": self.bytes_reclaimed,
+            "kept": [asdict(one) for one in self.kept],
+        }
+
+
+def parse_collected(where: str, record: object) -> Collected:
+    """MalformedRecord, which names `where`, for anything else. What a later release added is left out."""
+    try:
+        assert isinstance(record, dict)
+        kept = tuple(
+            Kept(
+                str(one["kind"]),
+                str(one["why"]),
+                None if one["bytes"] is None else int(one["bytes"]),
+                int(one["ledgers"]),
+            )
+            for one in record["kept"]
+        )
+        sums = [int(record[name]) for name in ("ledgers", "bytes_reclaimable", "bytes_reclaimed")]
+    except (AssertionError, KeyError, TypeError, ValueError) as error:
+        raise MalformedRecord(f"{where}: no account of a collection ({error!r})") from None
+    return Collected(*sums, kept)
+
+
+@dataclass(frozen=True, slots=True)
+class SyncSpeed:
+    """How long the newest commits of a bookie took, each from handing it to the disk to its sync. `count` of them."""
+
+    count: int = 0
+    median_s: float = 0.0
+    slowest_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BookieReport:
+    """A bookie at one moment. A default means that the bookie did not say."""
+
+    version: str = ""
+    state: str = ""
+    open_files: int = 0
+    """Descriptors that its process has open; 0: unknown."""
+    most_files: int = 0
+    """How many it may have open; 0: unknown."""
+    connections: int = 0
+    most_connections: int = 0
+    sync: SyncSpeed = SyncSpeed()
+    collections: int = 0
+    """Rounds of collection since its start."""
+    collected_ledgers: int = 0
+    collected_bytes: int = 0
+    """What all collections since its start deleted and freed."""
+    collection: Collected | None = None
+    """What the newest one found; None: there was none yet."""
+
+    def encode(self) -> bytes:
+        record = asdict(self) | {"collection": None if self.collection is None else self.collection.as_json()}
+        return json.dumps(record, separators=(",", ":")).encode()
+
+
+def parse_report(bookie: str, value: bytes) -> BookieReport:
+    """MalformedRecord for anything but a report. What a later release added is left out."""
+    where = f"the report of bookie {bookie}"
+    try:
+        record = json.loads(value)
+        assert isinstance(record, dict)
+        plain = {name: kind(record[name]) for name, kind in _PLAIN.items() if name in record}
+        speed = record.get("sync") or {}
+        sync = SyncSpeed(*(kind(speed.get(name, 0)) for name, kind in _SPEED))
+    except (AssertionError, AttributeError, TypeError, ValueError) as error:
+        raise MalformedRecord(f"{where}: {error!r}") from None
+    collection = record.get("collection")
+    return BookieReport(
+        **plain, sync=sync, collection=None if collection is None else parse_collected(where, collection)
+    )
+
+
+_PLAIN: dict[str, Any] = {
+    field.name: {"str": str, "int": int}[str(field.type)]
+    for field in fields(BookieReport)
+    if str(field.type) in ("str", "int")
+}
+_SPEED: Sequence[tuple[str, Any]] = (("count", int), ("median_s", float), ("slowest_s", float))

@@ -1,0 +1,96 @@
+"""Asking a running bookie to collect garbage now, and waiting for what that comes to.
+
+Not here: the collection (`bookie/gc.py`), and the bookie's side of the request (`bookie/collect_requests.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from contextlib import suppress
+from dataclasses import replace
+
+from buckram.client.client import Client
+from buckram.core.cluster.bookie_report import Collected, parse_collected
+from buckram.core.healing.wishes import BEGUN, DONE, FAILED, Wish
+from buckram.errors import MalformedRecord, NoSuchBookie, NoSuchKey
+from buckram.healing.asking import FOLLOW_S, HANGS
+from buckram.healing.depending import Refused
+from buckram.metadata.wishes import answer_key, change_wish
+from buckram.seams import MetadataStore
+from buckram.types import BookieId
+
+_LOOK_S = 1.0
+"""The answer is looked for so often, whatever watches say."""
+
+
+async def collect_now(client: Client, bookie: BookieId, *, within_s: float = FOLLOW_S) -> Collected:
+    """Have a bookie run one round of collection and a compaction, and wait until they have ended.
+
+    `within_s`: so soon the bookie has to begin. NoSuchBookie; Refused for one that is down, Apache's, or does not
+    follow, and with its reason for one whose collection failed.
+    """
+    store = client.services.store
+    await _check(store, bookie)
+    begun, _ = await _read(store, bookie)
+    fresh = secrets.token_hex(8)
+
+    def ask(wish: Wish) -> Wish | None:
+        # A request that is not answered yet gets one answer for all who wait.
+        waits = wish.collect and begun.get("word") != wish.collect
+        return None if waits else replace(wish, collect=fresh)
+
+    word = (await change_wish(store, bookie, ask)).collect
+    try:
+        return await _answer(store, bookie, word, within_s)
+    finally:
+        await change_wish(store, bookie, lambda wish: replace(wish, collect="") if wish.collect == word else None)
+
+
+async def _check(store: MetadataStore, bookie: BookieId) -> None:
+    await store.sync()
+    info = (await store.bookies()).find(bookie)
+    if info is None:
+        if bookie not in await store.known_bookies():
+            raise NoSuchBookie(bookie)
+        raise Refused(f"bookie {bookie} is down: start it; it collects by itself then")
+    if info.incarnation is None:
+        raise Refused(f"bookie {bookie} is Apache's and cannot be asked: use its own HTTP port, PUT /api/v1/bookie/gc")
+
+
+async def _answer(store: MetadataStore, bookie: BookieId, word: str, within_s: float) -> Collected:
+    loop = asyncio.get_running_loop()
+    changed = asyncio.Event()
+    deadline = loop.time() + within_s
+    begun = False
+    while True:
+        changed.clear()
+        record, key = await _read(store, bookie, changed)
+        state = record.get("state") if record.get("word") == word else None
+        if state == DONE:
+            return parse_collected(key, record)
+        if state == FAILED:
+            raise Refused(f"bookie {bookie} did not collect: {record.get('why')}; it tries again by itself")
+        begun = begun or state == BEGUN
+        if (await store.bookies()).find(bookie) is None:
+            raise Refused(f"bookie {bookie} is not registered any more; nothing is half done: start it and ask again")
+        if not begun and loop.time() >= deadline:
+            raise Refused(f"bookie {bookie} did not begin to collect within {within_s:g} s: {HANGS}")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(_LOOK_S, within_s)):
+                await changed.wait()
+
+
+async def _read(
+    store: MetadataStore, bookie: BookieId, changed: asyncio.Event | None = None
+) -> tuple[dict[str, object], str]:
+    """The newest answer of the bookie, empty where there is none, and its key. MalformedRecord."""
+    key = answer_key(store, bookie)
+    try:
+        record = json.loads((await store.keys.get(key, changed.set if changed is not None else None)).value)
+    except NoSuchKey:
+        return {}, key
+    except ValueError:
+        raise MalformedRecord(f"{key}: not JSON; delete it") from None
+    return (record if isinstance(record, dict) else {}), key
