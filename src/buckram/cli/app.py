@@ -20,6 +20,7 @@ NOUNS = {
     "stream": "buckram.cli.stream:stream",
     "namespace": "buckram.cli.namespace:namespace",
     "status": "buckram.cli.status:status",
+    "doctor": "buckram.cli.doctor:doctor",
     "autorecovery": "buckram.cli.autorecovery:autorecovery",
     "placement": "buckram.cli.placement:placement",
     "rebalance": "buckram.cli.rebalance:rebalance",

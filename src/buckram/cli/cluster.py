@@ -149,22 +149,18 @@ def _examine_absent(found: Checkup) -> None:
 async def _examine_clocks(store: TreeStore, found: Checkup) -> None:
     """The clock of this machine and those that bookies tell of."""
     from buckram.client.client import connect
-    from buckram.core.cluster.wall_time import between
     from buckram.errors import BuckramError
+    from buckram.healing.doctor import clock_problems
     from buckram.metadata.checkup import Problem
 
     try:
         async with connect(store) as client:
-            doubt, wrong = await client.services.clocks.doubt(), client.services.clocks.wrong()
+            problems = await clock_problems(client)
     except BuckramError:
         return  # what is wrong with it is among the problems
-    advice = "set it right: until then nothing is deleted by age, and writers stamp records with the median"
-    found.problems += [
-        Problem(f"clock of bookie {bookie}", f"{between(by)} the median of all clocks", advice)
-        for bookie, by in wrong.items()
-    ]
-    if doubt:
-        found.problems.append(Problem("clocks", doubt, advice))
+    for one in problems:
+        node = f"clock of bookie {one.where}" if one.what == "clock" else one.what
+        found.problems.append(Problem(node, one.why, one.do))
 
 
 def _as_json(found: Checkup) -> dict[str, object]:

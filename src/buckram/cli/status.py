@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from buckram.cli import values
 from buckram.cli.exits import Exit
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import counted, emit, table
+from buckram.core.cluster.problem import Problem
 from buckram.core.wire.messages import (
     DISK_STATE,
     FREE_DISK_SPACE,
@@ -21,7 +23,7 @@ from buckram.core.wire.messages import (
     GetBookieInfo,
     Trouble,
 )
-from buckram.errors import BuckramError, Code
+from buckram.errors import BuckramError, Code, MetadataUnavailable
 from buckram.types import BookieSet
 
 if TYPE_CHECKING:
@@ -31,16 +33,6 @@ if TYPE_CHECKING:
 _CLEAR = "\x1b[2J\x1b[H"
 _MOST = 20
 """So many ledgers are shown; `buckram autorecovery status` shows all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """What is wrong, where, why, and what to do."""
-
-    what: str
-    where: str
-    why: str
-    do: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +78,40 @@ def status(watch: bool, every: str, uri: str | None, as_json: bool) -> None:
 
     async def main() -> Status:
         async with connected(uri) as client:
-            while True:
-                found = await look(client)
-                if watch and not as_json and sys.stdout.isatty():
-                    print(_CLEAR, end="")
-                _show(found, as_json)
-                if not watch:
-                    return found
-                await asyncio.sleep(pause)
+            if watch:
+                await _watch(client, pause, as_json)
+            found = await look(client)
+            _show(found, as_json)
+            return found
 
     if run_async(main()).problems:
         raise click.exceptions.Exit(Exit.FAILED)
+
+
+async def _watch(client: Client, pause: float, as_json: bool) -> None:
+    """Look for ever. While the metadata store is away that is said, and it goes on when it is back."""
+    while True:
+        try:
+            found: Status | None = await look(client)
+            away = ""
+        except MetadataUnavailable as error:
+            found, away = None, str(error)
+        if not as_json and sys.stdout.isatty():
+            print(_CLEAR, end="")
+        if found is not None:
+            _show(found, as_json)
+        elif as_json:
+            do = "see that it runs and can be reached; what is open is written and read meanwhile"
+            emit(
+                {
+                    "healthy": False,
+                    "problems": [Problem("metadata store", client.services.store.uri, away, do).as_json()],
+                }
+            )
+        else:
+            print(f"the metadata store cannot be asked: {away}")
+        sys.stdout.flush()
+        await asyncio.sleep(pause)
 
 
 async def look(client: Client) -> Status:
@@ -107,7 +122,7 @@ async def look(client: Client) -> Status:
     registered = await store.bookies()
     known = sorted({*await store.known_bookies(), *registered.writable, *registered.readonly})
     states = await asyncio.gather(*(_bookie(client, bookie, registered) for bookie in known))
-    found = await overview(store)
+    found = await overview(store, client.services.runtime.clock.wall_us() // 1000)
     return Status(tuple(states), found, tuple(_problems(states, found)))
 
 
@@ -157,9 +172,7 @@ def _show(found: Status, as_json: bool) -> None:
         return
     for problem in found.problems[:1] if found.healing.brake is not None else ():
         print(f"NOTHING IS COPIED: {problem.why}: {problem.where}\n  {problem.do}\n")
-    rows = [(one.id, one.state, _gb(one.free_bytes), _gb(one.total_bytes)) for one in found.bookies]
-    table(("BOOKIE", "STATE", "FREE GB", "OF GB"), rows)
-    print()
+    _show_bookies(found.bookies)
     healing = found.healing
     rate = sum(worker.bytes_per_s for worker in healing.workers)
     workers = f"{counted(len(healing.workers), 'replicator')}, {rate / 1e6:.1f} MB/s"
@@ -175,15 +188,40 @@ def _show(found: Status, as_json: bool) -> None:
     else:
         print(f"{counted(len(healing.queue), 'ledger')} lack copies, {found.unavailable} of them cannot be read whole")
         table(
-            ("LEDGER", "STATE", "ETA", "WHY"),
+            ("LEDGER", "STATE", "MARKED", "ETA", "WHY"),
             [
-                (one.ledger, one.state, "" if one.eta_s is None else f"{one.eta_s:.0f} s", one.why)
+                (one.ledger, one.state, ago(one.marked_s), "" if one.eta_s is None else f"{one.eta_s:.0f} s", one.why)
                 for one in healing.queue[:_MOST]
             ],
         )
+        if len(healing.queue) > _MOST:
+            print(f"and {len(healing.queue) - _MOST} more: `buckram autorecovery status`")
     for problem in found.problems:
         if not problem.what.startswith(("ledger ", "nothing ")):
             print(f"{problem.what} {problem.where}: {problem.why}\n  {problem.do}")
+
+
+def _show_bookies(bookies: tuple[BookieState, ...]) -> None:
+    """All of a small cluster; of a large one those that are not well, and the fullest."""
+    shown = sorted(bookies, key=lambda one: (one.state == "writable", one.free_bytes or 0))[:_MOST]
+    rows = [(one.id, one.state, _gb(one.free_bytes), _gb(one.total_bytes)) for one in bookies if one in shown]
+    table(("BOOKIE", "STATE", "FREE GB", "OF GB"), rows)
+    if len(bookies) > len(shown):
+        print(f"and {len(bookies) - len(shown)} more that are writable and have more space")
+    states = collections.Counter(one.state for one in bookies)
+    free, total = sum(one.free_bytes or 0 for one in bookies), sum(one.total_bytes or 0 for one in bookies)
+    counts = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
+    print(f"{counted(len(bookies), 'bookie')}: {counts}; {_gb(free)} of {_gb(total)} GB free\n")
+
+
+def ago(seconds: float | None) -> str:
+    """For people: "3 h ago"; empty where it is not known."""
+    if seconds is None:
+        return ""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
 
 
 def _gb(size: int | None) -> float | str:
@@ -193,7 +231,7 @@ def _gb(size: int | None) -> float | str:
 def _json(found: Status) -> dict[str, Any]:
     return {
         "healthy": not found.problems,
-        "problems": [{"what": one.what, "where": one.where, "why": one.why, "do": one.do} for one in found.problems],
+        "problems": [one.as_json() for one in found.problems],
         "bookies": [
             {"id": one.id, "state": one.state, "free_bytes": one.free_bytes, "total_bytes": one.total_bytes}
             for one in found.bookies
@@ -202,4 +240,8 @@ def _json(found: Status) -> dict[str, Any]:
         "unavailable": found.unavailable,
         "auditor": found.healing.auditor or None,
         "bytes_per_s": sum(worker.bytes_per_s for worker in found.healing.workers),
+        "queue": [
+            {"ledger": one.ledger, "state": one.state, "why": one.why, "eta_s": one.eta_s, "marked_s": one.marked_s}
+            for one in found.healing.queue[:_MOST]
+        ],
     }

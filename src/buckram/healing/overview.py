@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from buckram.core.healing.losses import DEFAULT_DELAY_S, Brake
 from buckram.core.healing.status import Waiting, Why
+from buckram.errors import MalformedRecord
 from buckram.healing.board import Board, Progress
 from buckram.metadata.election import Election, elected_of
 from buckram.metadata.underreplication import Underreplication
 from buckram.seams import MetadataStore
 from buckram.types import EntryId, LedgerId
+
+_AGED = 1000
+"""The marks of so many ledgers are read for their ages; whoever has more marks than that has one large trouble."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,8 @@ class Lacking:
     """Rows of entries of which no good copy is left."""
     unreadable: bool = False
     """Some entries cannot be read now: they are lost, or their bookies are away."""
+    marked_s: float | None = None
+    """Seconds since it was marked, by the clocks of the marker and of who asks, never negative; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +49,8 @@ class Overview:
     queue: tuple[Lacking, ...]
 
 
-async def overview(store: MetadataStore) -> Overview:
-    """MetadataUnavailable, MalformedRecord."""
+async def overview(store: MetadataStore, now_ms: int | None = None) -> Overview:
+    """MetadataUnavailable, MalformedRecord. `now_ms`: the time of the wall clock, if ages of marks are wanted."""
     tree, board = Underreplication(store.keys, store.root, ""), Board(store)
     votes = await Election(store.keys, store.root, "").votes()
     workers = tuple(await board.progress())
@@ -56,8 +63,18 @@ async def overview(store: MetadataStore) -> Overview:
             queue.append(Lacking(ledger, "in progress", f"copied by {await tree.lock_holder(ledger)}", eta))
         else:
             queue.append(_not_begun(ledger, reasons.get(ledger), eta))
+    if now_ms is not None:
+        queue[:_AGED] = await asyncio.gather(*(_aged(tree, one, now_ms) for one in queue[:_AGED]))
     delay = await tree.read_delay(DEFAULT_DELAY_S)
     return Overview(await tree.enabled(), elected_of(votes), delay.seconds, await board.brake(), workers, tuple(queue))
+
+
+async def _aged(tree: Underreplication, one: Lacking, now_ms: int) -> Lacking:
+    try:
+        mark = await tree.read_mark(one.ledger)
+    except MalformedRecord:
+        return one
+    return one if mark is None or mark.ctime_ms < 0 else replace(one, marked_s=max(0, now_ms - mark.ctime_ms) / 1000)
 
 
 def _not_begun(ledger: LedgerId, waiting: Waiting | None, eta: float | None) -> Lacking:

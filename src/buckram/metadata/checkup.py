@@ -10,13 +10,14 @@ import asyncio
 from dataclasses import dataclass, field
 
 from buckram.core.cluster.cookie import parse_cookie
+from buckram.core.ledgers.metadata import BIRTH
 from buckram.core.ledgers.metadata_codec import parse
 from buckram.core.ledgers.service_info import ADMISSION_PROPERTY, decode_service_info, valid_bookie_id
 from buckram.errors import AccessRefused, MalformedRecord, NoSuchKey
 from buckram.metadata.accused import ACCUSED, CONVICTED, read_accused
 from buckram.metadata.checkup_past import examine_past
 from buckram.metadata.store import UNREADABLE, TreeStore
-from buckram.types import BookieId, LedgerId, LedgerMetadata, LedgerState
+from buckram.types import NO_BIRTH, BookieId, LedgerId, LedgerMetadata, LedgerState
 
 _PAGE = 1000
 _AT_ONCE = 64
@@ -175,7 +176,7 @@ async def _examine_accused(store: TreeStore, checkup: Checkup) -> None:
 
 
 async def _examine_ledgers(store: TreeStore, checkup: Checkup) -> None:
-    after = -1
+    after, births, twice = -1, _Births(), 0
     while page := await store.list_ledgers(after=after, limit=_PAGE):
         for start in range(0, len(page), _AT_ONCE):
             asked = page[start : start + _AT_ONCE]
@@ -185,10 +186,34 @@ async def _examine_ledgers(store: TreeStore, checkup: Checkup) -> None:
                 if isinstance(answer, LedgerMetadata):
                     checkup.ledgers[answer.state] += 1
                     _look_at_members(checkup, answer)
+                    twice += births.repeated(answer)
                 elif answer is not None:
                     checkup.unreadable += 1
                     checkup.problems.append(answer)
         after = page[-1]
+    if twice:
+        found = f"{twice} ledgers have the birth of another one: their records are copies"
+        advice = (
+            "find out who copied records; `buckram ledger check` says which of them have entries: delete the others"
+        )
+        _add(checkup, store.root, found, advice)
+
+
+class _Births:
+    """The births of ledgers that were seen, as numbers of 64 bits: a million of them take about 70 MB."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+
+    def repeated(self, metadata: LedgerMetadata) -> bool:
+        birth = metadata.custom_metadata.get(BIRTH, NO_BIRTH)
+        if birth == NO_BIRTH:
+            return False
+        number = int.from_bytes(birth[:8])
+        if number in self._seen:
+            return True
+        self._seen.add(number)
+        return False
 
 
 def _look_at_members(checkup: Checkup, metadata: LedgerMetadata) -> None:
