@@ -1,15 +1,17 @@
-"""`buckram ledger`: create, show, list, recover, close, delete, repair. Entries: ledger_write.py, ledger_read.py."""
+"""`buckram ledger`: create, show, list, recover, close, delete.
+
+Entries: ledger_write.py, ledger_read.py; check and repair: ledger_check.py.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from buckram.cli.confirm import confirm, confirm_loss
-from buckram.cli.exits import Exit
+from buckram.cli.ledger_check import check, repair
 from buckram.cli.ledger_read import LEDGER, read, tail
 from buckram.cli.ledger_write import write
 from buckram.cli.options import (
@@ -23,9 +25,8 @@ from buckram.cli.options import (
     run_async,
     yes_option,
 )
-from buckram.cli.output import STATES, counted, emit, ledger_json, print_ledger, progress, remark, table
+from buckram.cli.output import STATES, emit, ledger_json, print_ledger, remark, table
 from buckram.core.ledgers.quorum import Quorum
-from buckram.core.streams.names import owner_of
 from buckram.errors import AccessRefused, MalformedRecord, MetadataError, NoSuchLedger
 from buckram.types import LedgerMetadata
 
@@ -40,7 +41,7 @@ def ledger() -> None:
     """Create, write, read and manage ledgers."""
 
 
-for command in (write, read, tail):
+for command in (write, read, tail, check, repair):
     ledger.add_command(command)
 
 
@@ -251,58 +252,3 @@ def delete(ledger_id: int, password: str, yes: bool, uri: str | None, as_json: b
 async def _delete(uri: str | None, ledger_id: int, password: str) -> None:
     async with connected(uri) as client:
         await client.delete(ledger_id, password=password)
-
-
-async def _hint_open_stream(client: Client, ledger_id: int) -> None:
-    """Repair cannot tell where an open ledger ends; a stream's is sealed, not recovered."""
-    metadata = await client.metadata(ledger_id)
-    owner = owner_of(metadata.custom_metadata)
-    if owner is not None and not metadata.closed:
-        remark(
-            f"ledger {ledger_id} is the open segment of stream {owner[0]}: if its writer is dead, "
-            f"`buckram stream seal {owner[0]}`, then repair again"
-        )
-
-
-@ledger.command("repair")
-@click.argument("ledger_id", type=LEDGER)
-@password_option
-@metadata_option
-@json_option
-def repair(ledger_id: int, password: str, uri: str | None, as_json: bool) -> None:
-    """Copy missing or bad entries from good replicas; where a bookie is gone, onto another one.
-
-    Says what it did; exit code 1 when something is left to repair.
-
-    \b
-    Example:
-      buckram ledger repair 7
-    """
-    run_async(_repair(uri, ledger_id, password, as_json))
-
-
-async def _repair(uri: str | None, ledger_id: int, password: str, as_json: bool) -> None:
-    seen = 0
-    with progress("replicas", None) as advance:
-
-        def show(done: int, total: int) -> None:
-            nonlocal seen
-            advance(done - seen)
-            seen = done
-
-        async with connected(uri) as client:
-            report = await client.repair(ledger_id, password=password, progress=show)
-            await _hint_open_stream(client, ledger_id)
-    if as_json:
-        shown = {**dataclasses.asdict(report), "healthy": report.healthy}
-        emit({"ledger": shown.pop("ledger_id"), **shown})
-    else:
-        fragments = counted(report.fragments_checked, "fragment")
-        print(f"checked {counted(report.replicas_checked, 'replica')} of entries in {fragments}")
-        print(f"copied {counted(report.entries_copied, 'entry')}, {counted(report.bytes_copied, 'byte')}")
-        for change in report.replaced:
-            print(f"from entry {change.first_entry}: {change.new} instead of {change.old}")
-        for problem in report.problems:
-            print(f"left to repair: {problem}")
-    if not report.healthy:
-        raise click.exceptions.Exit(Exit.FAILED)

@@ -44,6 +44,7 @@ from buckram.errors import (
     MetadataError,
     UnknownLedgerState,
 )
+from buckram.net.pace import Pace
 from buckram.net.tasks import TaskScope
 from buckram.types import BookieId, DigestType, Entry, EntryId, Fragment, LedgerId, LedgerMetadata, Versioned
 
@@ -61,10 +62,12 @@ async def repair_ledger(
     digest: DigestType | None = None,
     progress: Progress | None = None,
     move: bool = False,
+    pace: Pace | None = None,
 ) -> RepairReport:
     """Check and repair all replicas. What could not be repaired is in `problems`; run it again later.
 
-    `move`: members that break the ledger's placement give way, too, where others can take their places.
+    `move`: members that break the ledger's placement give way, too, where others can take their places. `pace` limits
+    the bytes that are read to be checked, and those that are copied.
 
     Errors: NoSuchLedger, Unauthorized, MetadataUnavailable.
     """
@@ -76,6 +79,7 @@ async def repair_ledger(
     cell = MetadataCell(services.store, ledger_id, versioned)
     async with TaskScope(f"repair {ledger_id}") as scope:
         work = _Repair(services, ledger_id, cell, opened, master_key(password), scope, progress, move=move)
+        work.pace = pace or work.pace
         try:
             return await work.run()
         finally:
@@ -115,6 +119,7 @@ class _Repair:
         move: bool = False,
     ) -> None:
         self._move = move
+        self.pace = Pace(None)
         self._services, self._ledger_id, self._cell, self._digest, self._key = services, ledger_id, cell, digest, key
         self._scope, self._progress = scope, progress
         self.accuser = Accuser(services, ledger_id, digest, sealed=names_mac(cell.metadata))
@@ -247,11 +252,14 @@ class _Repair:
                 held = _held(await self._reads.batch(target, ids[0], len(ids), opener, _ignore, from_files=True))
                 good = len(held) if held is not None else 0
                 ids = ids[good:]
+                await self.pace.take(sum(map(len, held or ())))
         bad: list[EntryId] = []
         for start in range(0, len(ids), _AT_ONCE):
             part = ids[start : start + _AT_ONCE]
             answers = await self._all([self._reads.stored(target, entry) for entry in part])
-            bad += [entry for entry, answer in zip(part, answers, strict=True) if _held(answer) is None]
+            held_singly = [_held(answer) for answer in answers]
+            bad += [entry for entry, one in zip(part, held_singly, strict=True) if one is None]
+            await self.pace.take(sum(len(one.payload) for one in held_singly if one is not None))
         return bad
 
     async def _copy(
@@ -266,8 +274,9 @@ class _Repair:
             if failure is not None:
                 raise failure
         lost.update(await self._unstored(target, [entry.entry_id for entry in found]))
-        self._copied += len(found)
-        self._copied_bytes += sum(len(entry.payload) for entry in found)
+        size = sum(len(entry.payload) for entry in found)
+        self._copied, self._copied_bytes = self._copied + len(found), self._copied_bytes + size
+        await self.pace.take(size)
         return lost
 
     async def _unstored(self, target: BookieId, ids: Sequence[EntryId]) -> dict[EntryId, str]:

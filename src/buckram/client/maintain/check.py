@@ -1,0 +1,215 @@
+"""Check of one ledger: which bookie lacks which entries, by the lists of bookies or by reading every copy.
+
+It changes nothing. Not here: repairing it (`client/maintain/repair.py`); the check of all ledgers that an auditor runs
+by itself (`healing/copies_check.py`); reading the copies (`client/maintain/audit.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from buckram.client.maintain.audit import ReplicaAuditor
+from buckram.client.read.replicas import ask
+from buckram.client.shared.services import Services
+from buckram.core.ledgers.audit import Piece, plan_pieces
+from buckram.core.ledgers.metadata import birth_of, fragment_end
+from buckram.core.ledgers.recovery import quorum_of
+from buckram.core.wire.availability import BadAvailability, EntryList
+from buckram.core.wire.introduction import Peer
+from buckram.core.wire.messages import ListEntries, ListEntriesReply
+from buckram.errors import BuckramError, Code
+from buckram.net.pace import Pace
+from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata
+
+Row = tuple[EntryId, EntryId]
+"""First and last of consecutive ids."""
+NAMED_ROWS = 100
+"""So many rows of a bookie are named; all entries are counted."""
+_TRIES = 3
+_PIECE_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """Entries that a bookie must hold and does not: `kind` is "away", "missing" or "damaged"."""
+
+    bookie: BookieId
+    kind: str
+    entries: int
+    rows: tuple[Row, ...]
+    """The first `NAMED_ROWS` of them."""
+    why: str
+
+
+@dataclass(slots=True)
+class CheckReport:
+    """What a check found. `replicas`: copies of entries that were looked at."""
+
+    ledger_id: LedgerId
+    replicas: int = 0
+    lacking: list[Lacking] = field(default_factory=list)
+    unknown: dict[BookieId, str] = field(default_factory=dict)
+    """Bookies that could not be asked, and why."""
+    open_from: EntryId | None = None
+    """From this entry on the ledger can still grow, so nothing is said of what lacks there; None: it is closed."""
+
+    @property
+    def healthy(self) -> bool:
+        """Every copy is there, as far as it was asked for."""
+        return not self.lacking and not self.unknown
+
+    @property
+    def state(self) -> str:
+        """ "healthy", "damaged", "lacks copies" or "unknown", what weighs most of these."""
+        if any(one.kind == "damaged" for one in self.lacking):
+            return "damaged"
+        if self.lacking:
+            return "lacks copies"
+        return "unknown" if self.unknown else "healthy"
+
+
+async def check_ledger(
+    services: Services, ledger_id: LedgerId, *, read: bool = False, pace: Pace | None = None
+) -> CheckReport:
+    """Ask every member for its list of the ledger's entries, or with `read` read and verify all that it must hold.
+
+    What lacks counts only while the record stays the same: a bookie gives up what another one took over. `pace` limits
+    reading. Errors: NoSuchLedger, MalformedRecord, MetadataUnavailable.
+    """
+    before = await services.store.read_ledger(ledger_id)
+    await services.bookies.refresh()
+    for _ in range(_TRIES):
+        found = await _Check(services, ledger_id, before.metadata, pace or Pace(None)).run(read=read)
+        if found.healthy:
+            break
+        again = await services.store.read_ledger(ledger_id)
+        if again.version == before.version:
+            break
+        before = again
+        await services.bookies.refresh()
+    return found
+
+
+class _Check:
+    def __init__(self, services: Services, ledger_id: LedgerId, metadata: LedgerMetadata, pace: Pace) -> None:
+        self._services, self._metadata, self._pace = services, metadata, pace
+        self._quorum = quorum_of(metadata)
+        self._report = CheckReport(ledger_id)
+
+    async def run(self, *, read: bool) -> CheckReport:
+        metadata, report = self._metadata, self._report
+        if not metadata.closed:
+            report.open_from = metadata.last_fragment.first_entry
+        for bookie in dict.fromkeys(member for fragment in metadata.fragments for member in fragment.ensemble):
+            if not any(True for _ in self._ranges(bookie)):
+                continue
+            if self._services.bookies.info(bookie) is None:
+                self._lacks(bookie, "away", self._ranges(bookie), "it is not registered")
+            elif read:
+                await self._read(bookie)
+            else:
+                await self._list(bookie)
+            report.replicas += sum(last - first + 1 for first, last in self._ranges(bookie))
+        return report
+
+    def _ranges(self, bookie: BookieId) -> Iterator[Row]:
+        """What the bookie must hold, ascending; not of the fragment that can still grow."""
+        for index, fragment in enumerate(self._metadata.fragments):
+            end = fragment_end(self._metadata, index)
+            if end is not None and bookie in fragment.ensemble:
+                position = fragment.ensemble.index(bookie)
+                yield from self._quorum.held_ranges(position, fragment.first_entry, end)
+
+    def _lacks(self, bookie: BookieId, kind: str, rows: Iterable[Row], why: str, count: int | None = None) -> None:
+        named: list[Row] = []
+        entries = 0
+        for row in rows:
+            entries += row[1] - row[0] + 1
+            if len(named) < NAMED_ROWS:
+                named.append(row)
+        entries = entries if count is None else count
+        if entries:
+            self._report.lacking.append(Lacking(bookie, kind, entries, tuple(named), why))
+
+    async def _list(self, bookie: BookieId) -> None:
+        question = ListEntries(self._report.ledger_id, birth=birth_of(self._metadata))
+        reply = await ask(self._services.pool, bookie, question)
+        if isinstance(reply, ListEntriesReply) and reply.code is Code.OK:
+            try:
+                held = EntryList.decode(reply.availability)
+            except BadAvailability as error:
+                self._report.unknown[bookie] = str(error)
+                return
+            if not held.covers(self._ranges(bookie)):
+                self._lacks(bookie, "missing", without(self._ranges(bookie), held.runs()), "they are not in its list")
+        elif not isinstance(reply, BuckramError) and reply.code in (Code.NO_LEDGER, Code.NO_ENTRY):
+            self._lacks(bookie, "missing", self._ranges(bookie), "it knows no such ledger")
+        elif isinstance(reply, BuckramError):
+            self._report.unknown[bookie] = str(reply)
+        elif reply.code is Code.UNKNOWN_LEDGER_STATE:
+            self._report.unknown[bookie] = "it may have lost data (limbo) and says nothing of what lacks: read it"
+        else:
+            self._report.unknown[bookie] = f"it answered {reply.code.name} to a question for its list: read it"
+
+    async def _read(self, bookie: BookieId) -> None:
+        info = self._services.bookies.info(bookie)
+        if info is None or info.address is None:
+            return
+        pieces = [
+            piece
+            for piece in plan_pieces(self._report.ledger_id, self._metadata, _PIECE_BYTES)
+            if piece.bookie == bookie
+        ]
+        if not pieces:
+            self._report.unknown[bookie] = (
+                "the record does not say which digests the entries have: recover or repair it"
+            )
+            return
+        peer = Peer(info.address, self._services.identities.expected(bookie))
+        async with ReplicaAuditor(self._services.runtime, {bookie: peer}) as auditor:
+            await self._read_pieces(auditor, bookie, pieces)
+
+    async def _read_pieces(self, auditor: ReplicaAuditor, bookie: BookieId, pieces: list[Piece]) -> None:
+        missing = damaged = 0
+        bad: list[EntryId] = []
+        for piece in pieces:
+            found = await auditor.check(piece, self._pace)
+            if found.error:
+                self._report.unknown[bookie] = found.error
+                break
+            missing, damaged = missing + found.missing, damaged + found.damaged + bool(found.lie)
+            bad += found.bad
+        kind = "damaged" if damaged else "missing"
+        why = f"{missing} are missing and {damaged} damaged" if damaged else "it does not have them"
+        self._lacks(bookie, kind, _rows(bad), why, missing + damaged)
+
+
+def without(wanted: Iterable[Row], runs: Iterable[tuple[EntryId, int]]) -> Iterator[Row]:
+    """The parts of `wanted` that no run (first id, count) covers; both ascending."""
+    held = iter(runs)
+    run = next(held, None)
+    for first, last in wanted:
+        at = first
+        while at <= last:
+            while run is not None and run[0] + run[1] <= at:
+                run = next(held, None)
+            if run is None or run[0] > last:
+                yield at, last
+                break
+            if run[0] > at:
+                yield at, run[0] - 1
+            at = run[0] + run[1]
+
+
+def _rows(entries: Iterable[EntryId]) -> list[Row]:
+    rows: list[Row] = []
+    for entry in entries:
+        if rows and rows[-1][1] == entry - 1:
+            rows[-1] = rows[-1][0], entry
+        else:
+            rows.append((entry, entry))
+    return rows
+
+
+__all__ = ["NAMED_ROWS", "CheckReport", "Lacking", "check_ledger", "without"]
