@@ -137,8 +137,6 @@ async def test_an_operator_is_told_what_a_collection_came_to(tmp_path: Path) -> 
         assert (report.collections, report.collected_ledgers) == (2, 1)
         assert report.collected_bytes == second.bytes_reclaimed
         assert report.state == "writable"
-        assert report.sync.count > 0
-        assert report.sync.slowest_s >= report.sync.median_s > 0.0
         assert 0 < report.open_files < report.most_files
         assert 0 < report.connections <= report.most_connections
         assert await kit.metadata.keys.children(f"{kit.metadata.own}/wishes") == []

@@ -1,23 +1,18 @@
-"""What the doctor makes of bookies' own reports: slow disks, few descriptors, limbo, a mix of releases."""
+"""What the doctor makes of bookies' own reports: full disks, few descriptors, a mix of releases."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.bookie.test_limbo import damaged
-from tests.support.bookie_kit import STORE, HeldDisk, Kit, add, memory_metadata, running
+from tests.support.bookie_kit import STORE, HeldDisk, Kit, memory_metadata, running
 
 from buckram.bookie import report
 from buckram.client.client import connect
-from buckram.core.cluster.bookie_report import BookieReport, SyncSpeed, parse_report
-from buckram.errors import Code, MalformedRecord
-from buckram.healing import doctor
+from buckram.core.cluster.bookie_report import BookieReport, parse_report
+from buckram.errors import MalformedRecord
 from buckram.healing.doctor import Patient, ask_patients, findings_of_bookies
-from buckram.seams import Write
 from buckram.types import BookieSet
 
 NOBODY = BookieSet({}, {})
@@ -30,34 +25,11 @@ async def found(kit: Kit) -> dict[str, str]:
     return {one.problem.what: one.problem.why for one in findings}
 
 
-class SlowDisk(HeldDisk):
-    """Each write ends 15 ms late."""
-
-    def write(self, writes: Sequence[Write], done: Callable[[OSError | None], None], *, sync: bool = True) -> None:
-        loop = asyncio.get_running_loop()
-        super().write(writes, lambda error: loop.call_later(0.015, done, error) and None, sync=sync)
-
-
-async def test_a_disk_that_is_slow_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "SLOW_S", 0.01)
-    async with running(tmp_path, disk=SlowDisk(tmp_path)) as kit:
-        wire = await kit.wire()
-        for entry in range(doctor.LEAST_COMMITS):
-            assert "slow disk" not in await found(kit)
-            assert (await wire.call(add(1, entry))).code is Code.OK
-        assert f"its newest {doctor.LEAST_COMMITS} commits took" in (await found(kit))["slow disk"]
-
-
 async def test_descriptors_that_run_out_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tmp_path) as kit:
         assert await found(kit) == {}
         monkeypatch.setattr(report, "current_limit", lambda: report.in_use() + 1)
         assert "may be open" in (await found(kit))["descriptors"]
-
-
-async def test_a_bookie_that_may_have_lost_data_is_named(tmp_path: Path) -> None:
-    async with running(tmp_path, metadata=await damaged(tmp_path)) as kit:
-        assert await found(kit) == {"limbo": "it may have lost acknowledged data (loss 1)"}
 
 
 async def test_a_disk_that_is_full_is_named(tmp_path: Path) -> None:
@@ -69,15 +41,14 @@ async def test_a_disk_that_is_full_is_named(tmp_path: Path) -> None:
         assert "nobody asked it to" in (await found(kit))["bookie read-only"]
 
 
-def patient(bookie: str, version: str, *, median_s: float = 0.001, connections: int = 0) -> Patient:
-    sync = SyncSpeed(100, median_s, 2 * median_s)
-    return Patient(bookie, False, BookieReport(version, sync=sync, connections=connections, most_connections=10))
+def patient(bookie: str, version: str, *, connections: int = 0) -> Patient:
+    return Patient(bookie, False, BookieReport(version, connections=connections, most_connections=10))
 
 
 async def test_bookies_are_compared_with_each_other() -> None:
     patients = [
         patient("a", "0.1"),
-        patient("b", "0.2", median_s=0.03),
+        patient("b", "0.2"),
         patient("c", "0.2", connections=9),
         Patient("apache:3181", False),
     ]
@@ -86,14 +57,13 @@ async def test_bookies_are_compared_with_each_other() -> None:
         same = await findings_of_bookies(client, NOBODY, [patient("a", "0.2"), patient("b", "0.2")])
     assert [(one.problem.what, one.problem.where) for one in findings] == [
         ("connections", "c"),
-        ("slow disk", "b"),
         ("versions", "0.1: a; 0.2: b, c"),
     ]
     assert same == []
     assert all(one.fix is None for one in findings), "nothing of this is mended without people"
 
 
-@pytest.mark.parametrize("value", [b"", b"[]", b"{", b'{"sync": 5}', b'{"open_files": "many"}', b'{"collection": []}'])
+@pytest.mark.parametrize("value", [b"", b"[]", b"{", b'{"open_files": "many"}', b'{"collection": []}'])
 def test_what_is_no_report_is_refused(value: bytes) -> None:
     with pytest.raises(MalformedRecord, match="bookie b"):
         parse_report("b", value)

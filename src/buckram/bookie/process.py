@@ -27,7 +27,6 @@ from buckram.bookie.service.server import BookieServer, Service
 from buckram.bookie.storage import superblock
 from buckram.bookie.storage.position import NO_CLAIM, Claim
 from buckram.bookie.storage.store import Store
-from buckram.bookie.sync_speed import CommitTimes
 from buckram.bookie.wishes import Wishes
 from buckram.bookie.witness import NO_CONTACT, Contact, Witness
 from buckram.bookie.witness_memory import FileWrite
@@ -95,7 +94,6 @@ class Bookie:
         self._cluster = ""
         self._address: BookieAddress | None = None
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
-        self.commit_times = CommitTimes(runtime.stats)
         self._stopped = False
 
     @property
@@ -208,7 +206,7 @@ class Bookie:
             self._disk, self._metadata, claimed.bookie_id, self, self._runtime.rng, self._runtime.stats
         )
         known = await self._retried(lambda: witness.prepare(first_start=claimed.first_start))
-        store = self.store = Store.open(self._disk, self._store_config, self.commit_times, self._runtime.rng, known)
+        store = self.store = Store.open(self._disk, self._store_config, self._runtime.stats, self._runtime.rng, known)
         cookie.finish(self._disk, claimed)
         return claimed, witness, store
 

@@ -7,7 +7,6 @@ from typing import Protocol
 
 from buckram.bookie.gc import Collector
 from buckram.bookie.service.server import BookieServer
-from buckram.bookie.sync_speed import CommitTimes
 from buckram.core.cluster.bookie_report import BookieReport
 from buckram.disk.descriptors import current_limit, in_use
 
@@ -16,7 +15,6 @@ class Reporting(Protocol):
     """The parts of a bookie that have something to report (`bookie/process.py:Bookie`)."""
 
     collector: Collector | None
-    commit_times: CommitTimes
 
     @property
     def server(self) -> BookieServer: ...
@@ -42,7 +40,6 @@ def report_of(bookie: Reporting) -> BookieReport:
         most_files=current_limit(),
         connections=len(bookie.server.sessions),
         most_connections=bookie.server.most_connections,
-        sync=bookie.commit_times.speed(),
         collections=collector.rounds if collector is not None else 0,
         collected_ledgers=collector.collected if collector is not None else 0,
         collected_bytes=collector.freed_bytes if collector is not None else 0,

@@ -127,8 +127,7 @@ def _describe(bookie_id: str, info: BookieInfo | None, state: str, asked: str) -
 def show(bookie_id: str, uri: str | None, as_json: bool) -> None:
     """One bookie: address, state, its disk, its memory, what is wrong, and what it keeps that nobody needs, and why.
 
-    Numbers of its collection are those of the newest round; `buckram bookie collect` runs one now. `sync_median_ms` and
-    `sync_slowest_ms` are of its newest commits, from handing them to the disk to their sync.
+    Numbers of its collection are those of the newest round; `buckram bookie collect` runs one now.
 
     `loss` is 0, or the number of the newest loss of a bookie that may lack acknowledged data. That ends by itself when
     the ledgers that name it are complete there; `buckram bookie clear-limbo --loss` is an operator's word for the same.
@@ -199,8 +198,6 @@ def _reported(bookie_id: str, said: bytes | None) -> dict[str, Any]:
         "most_files": report.most_files or None,
         "connections": report.connections if report.version else None,
         "most_connections": report.most_connections or None,
-        "sync_median_ms": round(report.sync.median_s * 1000, 3) if report.sync.count else None,
-        "sync_slowest_ms": round(report.sync.slowest_s * 1000, 3) if report.sync.count else None,
         "collections": report.collections if report.version else None,
         "bytes_reclaimed": report.collected_bytes if report.version else None,
         "bytes_reclaimable": None if newest is None else sum(one.bytes or 0 for one in newest.kept),

@@ -124,12 +124,9 @@ def _json(found: Examined, fix: bool) -> dict[str, Any]:
                 "id": one.bookie,
                 "state": "readonly" if one.readonly else "writable",
                 "version": one.report.version if one.report else None,
-                "sync_median_ms": round(one.report.sync.median_s * 1000, 3) if one.report else None,
-                "sync_slowest_ms": round(one.report.sync.slowest_s * 1000, 3) if one.report else None,
-                "commits": one.report.sync.count if one.report else None,
+                "sync_us": one.figures.get("sync_us") or None,
                 "open_files": one.report.open_files if one.report else None,
                 "most_files": one.report.most_files if one.report else None,
-                "loss": one.loss,
             }
             for one in found.bookies
         ],
@@ -140,14 +137,12 @@ def _print(found: Examined, fix: bool) -> None:
     rows = []
     for one in found.bookies:
         state, report = "readonly" if one.readonly else "writable", one.report
-        if report is None:
-            rows.append((one.bookie, state, "does not say", "", "", ""))
-        else:
-            files = f"{report.open_files}/{report.most_files}"
-            speeds = [round(seconds * 1000, 1) for seconds in (report.sync.median_s, report.sync.slowest_s)]
-            rows.append((one.bookie, state, report.version, *(speeds if report.sync.count else ("", "")), files))
+        files = f"{report.open_files}/{report.most_files}" if report is not None else ""
+        sync_us = one.figures.get("sync_us", 0)
+        release = report.version if report is not None else "does not say"
+        rows.append((one.bookie, state, release, round(sync_us / 1000, 2) if sync_us else "", files))
     if rows:
-        table(("BOOKIE", "STATE", "RELEASE", "SYNC MS", "SLOWEST", "FILES"), rows)
+        table(("BOOKIE", "STATE", "RELEASE", "SYNC MS", "FILES"), rows)
         print()
     for problem, said in found.done:
         print(f"fixed: {problem.what} {problem.where}: {said}")

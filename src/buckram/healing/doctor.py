@@ -10,15 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
-from statistics import median
+from dataclasses import dataclass, field
 
 from buckram.client.client import Client
 from buckram.client.read.replicas import ask
 from buckram.core.cluster.bookie_report import BookieReport, parse_report
 from buckram.core.cluster.problem import Problem
 from buckram.core.cluster.wall_time import between
-from buckram.core.wire.messages import LOSS, REPORT, BookieInfoReply, GetBookieInfo
+from buckram.core.wire.messages import DISK_STATE, REPORT, BookieInfoReply, GetBookieInfo
 from buckram.errors import BuckramError, MalformedRecord
 from buckram.healing.overview import Overview
 from buckram.metadata.wishes import read_wishes
@@ -26,9 +25,6 @@ from buckram.streams.maintain.orphans import Orphan, delete_orphan, find_orphans
 from buckram.streams.shared.metadata import StreamStore
 from buckram.types import BookieId, BookieSet
 
-SLOW_S, SLOW_TIMES, LEAST_SLOW_S, LEAST_COMMITS = 0.25, 8.0, 0.02, 16
-"""A disk is slow whose newest commits take so long at the median, or so many times as long as those of the others and
-at least so long; of fewer commits nothing is said."""
 NEARLY_ALL = 0.9
 OLD_MARK_S = 3600.0
 _NAMED = 5
@@ -52,7 +48,8 @@ class Patient:
     bookie: BookieId
     readonly: bool
     report: BookieReport | None = None
-    loss: int = 0
+    figures: Mapping[str, int] = field(default_factory=dict)
+    """Of its disk, by name (`core/wire/messages.py:BookieInfoReply`)."""
 
 
 async def ask_patients(client: Client, registered: BookieSet) -> list[Patient]:
@@ -62,23 +59,22 @@ async def ask_patients(client: Client, registered: BookieSet) -> list[Patient]:
 
 
 async def _patient(client: Client, bookie: BookieId, readonly: bool) -> Patient:
-    reply = await ask(client.services.pool, bookie, GetBookieInfo(REPORT | LOSS))
+    reply = await ask(client.services.pool, bookie, GetBookieInfo(REPORT | DISK_STATE))
     if not isinstance(reply, BookieInfoReply) or reply.report is None:
         return Patient(bookie, readonly)
     try:
-        return Patient(bookie, readonly, parse_report(bookie, reply.report), reply.loss or 0)
+        return Patient(bookie, readonly, parse_report(bookie, reply.report), reply.figures)
     except MalformedRecord:
         return Patient(bookie, readonly)
 
 
 async def findings_of_bookies(client: Client, registered: BookieSet, patients: Iterable[Patient]) -> list[Finding]:
-    """Limbo, read-only disks, slow disks, descriptors, releases, ids used twice."""
+    """Read-only disks, descriptors, releases, ids used twice. Limbo, bad records and slow disks are in the status."""
     wishes = await read_wishes(client.services.store)
     known = {one.bookie: one for one in patients}
     found = [*_used_twice(registered)]
     for one in known.values():
         asked = wishes[one.bookie].asked if one.bookie in wishes else ""
-        found += _limbo(one)
         if one.readonly and not asked:
             found.append(
                 Problem(
@@ -91,19 +87,8 @@ async def findings_of_bookies(client: Client, registered: BookieSet, patients: I
         if one.report is not None:
             found += _descriptors(one.bookie, one.report)
     reports = {one.bookie: one.report for one in known.values() if one.report is not None}
-    found += _slow(reports)
     found += _versions(reports)
     return [Finding(one) for one in found]
-
-
-def _limbo(one: Patient) -> list[Problem]:
-    if not one.loss:
-        return []
-    do = (
-        f"`buckram ledger repair --all`, then stop it and `buckram bookie clear-limbo --loss {one.loss}`; if its disk "
-        "is at fault, treat it as lost"
-    )
-    return [Problem("limbo", one.bookie, f"it may have lost acknowledged data (loss {one.loss})", do)]
 
 
 def _descriptors(bookie: BookieId, report: BookieReport) -> list[Problem]:
@@ -115,22 +100,6 @@ def _descriptors(bookie: BookieId, report: BookieReport) -> list[Problem]:
         why = f"{report.connections} of {report.most_connections} connections are in use"
         do = "raise [bookie] max_connections, or the limit of open files; look who connects so often"
         found.append(Problem("connections", bookie, why, do))
-    return found
-
-
-def _slow(reports: Mapping[BookieId, BookieReport]) -> list[Problem]:
-    speeds = {bookie: r.sync for bookie, r in reports.items() if r.sync.count >= LEAST_COMMITS}
-    found = []
-    for bookie, speed in speeds.items():
-        others = [one.median_s for name, one in speeds.items() if name != bookie]
-        usual = median(others) if others else speed.median_s
-        if speed.median_s >= SLOW_S or (speed.median_s >= LEAST_SLOW_S and speed.median_s >= SLOW_TIMES * usual):
-            why = (
-                f"its newest {speed.count} commits took {speed.median_s * 1000:.1f} ms at the median, "
-                f"{speed.slowest_s * 1000:.1f} ms at most; those of the others {usual * 1000:.1f} ms"
-            )
-            do = f"look at the device and what else uses it; if it stays so, `buckram bookie drain {bookie}`"
-            found.append(Problem("slow disk", bookie, why, do))
     return found
 
 

@@ -1,4 +1,4 @@
-"""What a bookie says of itself to operators: release, descriptors, the speed of its disk, what its collection keeps.
+"""What a bookie says of itself to operators: release, descriptors, connections, what its collection keeps.
 
 It travels as a JSON object in the answer to a question of our own (`core/wire/messages.py:REPORT`). Pure.
 Not here: how a bookie finds these facts (`bookie/report.py`); what is made of them (`healing/doctor.py`).
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -89,15 +88,6 @@ def parse_collected(where: str, record: object) -> Collected:
 
 
 @dataclass(frozen=True, slots=True)
-class SyncSpeed:
-    """How long the newest commits of a bookie took, each from handing it to the disk to its sync. `count` of them."""
-
-    count: int = 0
-    median_s: float = 0.0
-    slowest_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class BookieReport:
     """A bookie at one moment. A default means that the bookie did not say."""
 
@@ -109,7 +99,6 @@ class BookieReport:
     """How many it may have open; 0: unknown."""
     connections: int = 0
     most_connections: int = 0
-    sync: SyncSpeed = SyncSpeed()
     collections: int = 0
     """Rounds of collection since its start."""
     collected_ledgers: int = 0
@@ -130,14 +119,10 @@ def parse_report(bookie: str, value: bytes) -> BookieReport:
         record = json.loads(value)
         assert isinstance(record, dict)
         plain = {name: kind(record[name]) for name, kind in _PLAIN.items() if name in record}
-        speed = record.get("sync") or {}
-        sync = SyncSpeed(*(kind(speed.get(name, 0)) for name, kind in _SPEED))
     except (AssertionError, AttributeError, TypeError, ValueError) as error:
         raise MalformedRecord(f"{where}: {error!r}") from None
     collection = record.get("collection")
-    return BookieReport(
-        **plain, sync=sync, collection=None if collection is None else parse_collected(where, collection)
-    )
+    return BookieReport(**plain, collection=None if collection is None else parse_collected(where, collection))
 
 
 _PLAIN: dict[str, Any] = {
@@ -145,4 +130,3 @@ _PLAIN: dict[str, Any] = {
     for field in fields(BookieReport)
     if str(field.type) in ("str", "int")
 }
-_SPEED: Sequence[tuple[str, Any]] = (("count", int), ("median_s", float), ("slowest_s", float))
