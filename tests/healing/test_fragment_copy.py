@@ -65,6 +65,21 @@ async def test_the_new_member_has_the_same_entries(kind: str, from_files: bool) 
         assert await readable(c, ledger) == payloads
 
 
+async def test_a_ledger_without_entries_gets_a_new_member() -> None:
+    async with settled([]) as (c, (ledger,)):
+        number = await c.add()
+        new = c.bookies[number]
+        async with healing(c) as (client, _, worker):
+            before = await members(client, ledger)
+            await c.kill(c.bookies.index(min(before)))
+
+            async def replaced() -> bool:
+                return worker.copied_ledgers == 1
+
+            await until(replaced, "replaced")
+            assert await members(client, ledger) == before - {min(before)} | {new}
+
+
 @pytest.mark.parametrize("damaged", [1, 2])
 async def test_of_a_damaged_copy_the_entries_come_from_elsewhere(damaged: int) -> None:
     payloads = [b"%08d" % n * 100 for n in range(3000)]

@@ -360,7 +360,8 @@ class LedgerRepair:
 
 def _entry_bytes(metadata: LedgerMetadata) -> int:
     """About how many payload bytes an entry has; 0 where the record does not say how many there are."""
-    return (metadata.length or 0) // ((metadata.last_entry or 0) + 1)
+    entries = 0 if metadata.last_entry is None else metadata.last_entry + 1
+    return (metadata.length or 0) // entries if entries else 0
 
 
 def _no_bookie(lost: Collection[BookieId]) -> Reason:
