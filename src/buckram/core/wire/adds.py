@@ -18,7 +18,7 @@ from buckram.core.entries.hot import scan_add_frames, seal_adds
 from buckram.core.entries.packed import PackedBodies
 from buckram.core.entries.scan import ADD
 from buckram.errors import Code
-from buckram.types import DigestType, EntryId, LedgerId
+from buckram.types import Buffer, DigestType, EntryId, LedgerId
 
 RECOVERY_ADD = 0x0002
 HIGH_PRIORITY = 0x0004
@@ -178,32 +178,27 @@ def frame_add(master_key: bytes, stored: bytes, flags: int = 0) -> bytes:
 def frame_copies(master_key: bytes, bodies: Sequence[bytes]) -> bytes:
     """Return stored entries as v2 ADD frames of recovery adds, which fenced ledgers accept.
 
-    Entries of one size that are in such frames already are copied with them, and each frame gets its new header.
+    Packed entries are copied once, from their packet into the frames.
     """
-    if isinstance(bodies, PackedBodies) and _are_framed(bodies):
-        return _with_headers(bodies, ADD_HEADER | RECOVERY_ADD | HIGH_PRIORITY, master_key)
-    parts: list[bytes] = []
-    prefix, size = b"", -1
-    for body in bodies:
-        if len(body) != size:
-            size = len(body)
-            prefix = _PREFIX.pack(24 + size, ADD_HEADER | RECOVERY_ADD | HIGH_PRIORITY, master_key)
-        parts += (prefix, body)
+    pieces: Sequence[Buffer] = bodies
+    if isinstance(bodies, PackedBodies):
+        packet = memoryview(bodies.packet)
+        pieces = [packet[start:end] for start, end in zip(bodies.starts, bodies.ends, strict=True)]
+        if bodies.stride:  # all of one size
+            parts: list[Buffer] = [_copy_prefix(len(pieces[0]), master_key)] * (2 * len(pieces))
+            parts[1::2] = pieces
+            return b"".join(parts)
+    parts, prefix, size = [], b"", -1
+    for piece in pieces:
+        if len(piece) != size:
+            size = len(piece)
+            prefix = _copy_prefix(size, master_key)
+        parts += (prefix, piece)
     return b"".join(parts)
 
 
-def _are_framed(bodies: PackedBodies) -> bool:
-    return bool(bodies.stride) and bodies.stride - (bodies.ends[0] - bodies.starts[0]) == FRAME_OVERHEAD
-
-
-def _with_headers(bodies: PackedBodies, header: int, master_key: bytes) -> bytes:
-    """Column by column: byte n of all headers is the same."""
-    stride, count = bodies.stride, len(bodies)
-    begin = bodies.starts[0] - FRAME_OVERHEAD
-    frames = bytearray(memoryview(bodies.packet)[begin : begin + count * stride])
-    for at, byte in enumerate(_PREFIX.pack(stride - 4, header, master_key)):
-        frames[at::stride] = bytes((byte,)) * count
-    return bytes(frames)
+def _copy_prefix(size: int, master_key: bytes) -> bytes:
+    return _PREFIX.pack(24 + size, ADD_HEADER | RECOVERY_ADD | HIGH_PRIORITY, master_key)
 
 
 def walk_frames(chunk: bytes, start: int, end: int) -> Iterator[tuple[int, bytes, bytes]]:
