@@ -168,6 +168,16 @@ class HealingConfig:
     copies_check_interval_s: float = _key(
         0.0, "how often bookies are asked whether they hold the entries that ledgers place on them; 0: never"
     )
+    digest_check_interval_s: float = _key(
+        0.0, "how often entries of every bookie of every ledger are read and their digests verified; 0: never"
+    )
+    digest_check_fraction: float = _key(
+        0.01, "the part of a bookie's entries of a ledger that this check reads; 1: all", least=0.0, most=1.0
+    )
+    placement_check_interval_s: float = _key(
+        86400.0, "how often ledgers that break their placement are counted, by their records alone; 0: never"
+    )
+    old_mark_s: float = _key(3600.0, "a ledger that lacks copies for longer is named in the auditor's log", least=1)
     check_requests_per_s: int = _key(200, "the most such questions in a second, so that reads are served; 0: no limit")
     open_ledger_grace_s: float = _key(
         600.0, "how long an open ledger of a lost bookie must stand still before it is recovered"

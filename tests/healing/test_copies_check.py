@@ -11,8 +11,10 @@ from buckram.client.client import Client
 from buckram.core.ledgers.metadata import member_replaced
 from buckram.errors import MalformedRecord
 from buckram.healing.auditor import Auditor
-from buckram.healing.copies_check import COPIES, Checked, CopiesCheck, PeriodicChecks
+from buckram.healing.copies_check import CopiesCheck
 from buckram.healing.daemon import heal
+from buckram.healing.ledger_walk import Checked
+from buckram.healing.periodic_checks import COPIES, PeriodicChecks
 from buckram.net.pace import Pace
 from buckram.net.tasks import TaskScope
 from buckram.testing import Cluster, cluster

@@ -76,7 +76,8 @@ def status(uri: str | None, as_json: bool) -> None:
         from buckram.healing.overview import overview
 
         async with connected(uri) as client:
-            return await overview(client.services.store)
+            services = client.services
+            return await overview(services.store, services.runtime.clock.wall_us() // 1000)
 
     found = run_async(main())
     if as_json:
@@ -101,9 +102,12 @@ def _json(found: Overview) -> dict[str, Any]:
                 "why": one.why,
                 "eta_s": one.eta_s,
                 "lost": [list(row) for row in one.lost],
+                "age_s": one.age_s,
             }
             for one in found.queue
         ],
+        "oldest_mark_s": found.oldest.age_s if found.oldest else None,
+        "checks": {check: dict(result) for check, result in found.checks.items()},
     }
 
 
@@ -117,12 +121,34 @@ def _print(found: Overview) -> None:
     print(f"a lost bookie is waited for {found.delay_s:g} s")
     for one in found.workers:
         print(f"replicator {one.worker}: {one.bytes_per_s / 1e6:.1f} MB/s")
+    for line in check_lines(found):
+        print(line)
     if not found.queue:
         print("every ledger has all its copies, as far as it is known")
         return
     print(f"{counted(len(found.queue), 'ledger')} lack copies")
-    rows = [(one.ledger, one.state, "" if one.eta_s is None else f"{one.eta_s:.0f} s", one.why) for one in found.queue]
-    table(("LEDGER", "STATE", "ETA", "WHY"), rows)
+    rows = [(one.ledger, one.state, _seconds(one.age_s), _seconds(one.eta_s), one.why) for one in found.queue]
+    table(("LEDGER", "STATE", "FOR", "ETA", "WHY"), rows)
+
+
+def _seconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:.0f} s"
+
+
+def check_lines(found: Overview) -> list[str]:
+    """What people should know of the last runs of the periodic checks."""
+    lines: list[str] = []
+    placed, digests = found.checks.get("placementpolicycheck", {}), found.checks.get("digests", {})
+    if placed.get("misplaced"):
+        broken = counted(int(placed["misplaced"]), "ledger")
+        lines.append(f"{broken} broke the placement at the last check; `buckram placement check` names them")
+    if digests.get("skipped"):
+        skipped = counted(int(digests["skipped"]), "ledger")
+        lines.append(f"of {skipped} digests could not be checked: they have none, or a MAC and no password on record")
+    unreadable = [check for check, result in found.checks.items() if result.get("unreadable")]
+    if unreadable:
+        lines.append(f"records that nobody can read were met by: {', '.join(unreadable)}; see `buckram cluster check`")
+    return lines
 
 
 @autorecovery.command("enable")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from buckram.cli import values
+from buckram.cli.autorecovery import check_lines
 from buckram.cli.exits import Exit
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import counted, emit, table
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from buckram.healing.overview import Overview
 
 _CLEAR = "\x1b[2J\x1b[H"
+_OLD_MARK_S = 3600.0
 _MOST = 20
 """So many ledgers are shown; `buckram autorecovery status` shows all."""
 
@@ -162,7 +164,10 @@ def _problems(bookies: list[BookieState], found: Overview) -> list[Problem]:
         problems.append(Problem("autorecovery", "cluster", "nobody runs it", "buckram autorecovery run"))
     for ledger in found.queue:
         do = "" if ledger.state in ("in progress", "queued") else "see the reason; it is tried again by itself"
-        problems.append(Problem(f"ledger {ledger.state}", str(ledger.ledger), ledger.why or "it lacks copies", do))
+        why = ledger.why or "it lacks copies"
+        if ledger.age_s is not None and ledger.age_s > _OLD_MARK_S:
+            why += f"; it has been marked for {ledger.age_s / 3600:.1f} hours"
+        problems.append(Problem(f"ledger {ledger.state}", str(ledger.ledger), why, do))
     return problems
 
 
@@ -186,16 +191,20 @@ def _show(found: Status, as_json: bool) -> None:
     elif not healing.queue:
         print("every ledger has all its copies, as far as it is known")
     else:
+        if healing.oldest is not None and healing.oldest.age_s is not None:
+            print(f"ledger {healing.oldest.ledger} has been marked for longest: for {healing.oldest.age_s:.0f} s")
         print(f"{counted(len(healing.queue), 'ledger')} lack copies, {found.unavailable} of them cannot be read whole")
         table(
             ("LEDGER", "STATE", "MARKED", "ETA", "WHY"),
             [
-                (one.ledger, one.state, ago(one.marked_s), "" if one.eta_s is None else f"{one.eta_s:.0f} s", one.why)
+                (one.ledger, one.state, ago(one.age_s), "" if one.eta_s is None else f"{one.eta_s:.0f} s", one.why)
                 for one in healing.queue[:_MOST]
             ],
         )
         if len(healing.queue) > _MOST:
             print(f"and {len(healing.queue) - _MOST} more: `buckram autorecovery status`")
+    for line in check_lines(healing):
+        print(line)
     for problem in found.problems:
         if not problem.what.startswith(("ledger ", "nothing ")):
             print(f"{problem.what} {problem.where}: {problem.why}\n  {problem.do}")
@@ -237,11 +246,13 @@ def _json(found: Status) -> dict[str, Any]:
             for one in found.bookies
         ],
         "under_replicated": len(found.healing.queue),
+        "oldest_mark_s": found.healing.oldest.age_s if found.healing.oldest else None,
+        "misplaced": found.healing.checks.get("placementpolicycheck", {}).get("misplaced"),
         "unavailable": found.unavailable,
         "auditor": found.healing.auditor or None,
         "bytes_per_s": sum(worker.bytes_per_s for worker in found.healing.workers),
         "queue": [
-            {"ledger": one.ledger, "state": one.state, "why": one.why, "eta_s": one.eta_s, "marked_s": one.marked_s}
+            {"ledger": one.ledger, "state": one.state, "why": one.why, "eta_s": one.eta_s, "age_s": one.age_s}
             for one in found.healing.queue[:_MOST]
         ],
     }

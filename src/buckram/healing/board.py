@@ -1,13 +1,13 @@
 """What auditors and replicators tell each other and people: the brake, reasons for waiting, progress. Keys of our own.
 
 Below `own`/healing: `brake` (by the auditor), `proceed` (an operator's word), `waiting/ID` (reasons, by the last worker
-that tried), `round` (changes when ledgers were marked), `workers/NAME` (progress, ephemeral).
+that tried), `round` (changes when ledgers were marked), `checks` (last results), `workers/NAME` (progress, ephemeral).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -114,6 +114,20 @@ class Board:
                     key = f"{folder}/{name}"
                     yield parse_waiting(key, int(name), (await self._keys.get(key)).value)
             after = names[-1]
+
+    # -- checks of all ledgers ----------------------------------------------------------------------------
+
+    async def say_checked(self, check: str, result: Mapping[str, object]) -> None:
+        """What the last complete run of a check found."""
+        await self._write(f"{self._base}/checks", {**await self.checked(), check: dict(result)})
+
+    async def checked(self) -> dict[str, dict[str, Any]]:
+        """The last results by name of the check; what cannot be read is left out."""
+        try:
+            found = await self._read(f"{self._base}/checks", None) or {}
+        except MalformedRecord:
+            return {}
+        return {check: result for check, result in found.items() if isinstance(result, dict)}
 
     # -- progress -----------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import asyncio
 from buckram.client.client import Client
 from buckram.config import HealingConfig
 from buckram.healing.auditor import Auditor
-from buckram.healing.copies_check import PeriodicChecks
+from buckram.healing.periodic_checks import PeriodicChecks
 from buckram.healing.replicator import Replicator
 
 

@@ -155,8 +155,8 @@ def findings_of_healing(found: Overview) -> list[Finding]:
         why = "nobody looks for lost bookies: nothing is copied when one goes"
         problems.append(Problem("autorecovery", "cluster", why, "run it as a service: `buckram autorecovery run`"))
     for one in found.queue:
-        if one.marked_s is not None and one.marked_s >= OLD_MARK_S:
-            why = f"it has lacked copies for {one.marked_s / 3600:.0f} h: {one.why or one.state}"
+        if one.age_s is not None and one.age_s >= OLD_MARK_S:
+            why = f"it has lacked copies for {one.age_s / 3600:.0f} h: {one.why or one.state}"
             problems.append(Problem("old mark", f"ledger {one.ledger}", why, f"`buckram ledger check {one.ledger}`"))
     return [Finding(one) for one in problems]
 

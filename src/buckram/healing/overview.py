@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from buckram.core.healing.losses import DEFAULT_DELAY_S, Brake
 from buckram.core.healing.status import Waiting, Why
@@ -15,8 +16,8 @@ from buckram.metadata.underreplication import Underreplication
 from buckram.seams import MetadataStore
 from buckram.types import EntryId, LedgerId
 
-_AGED = 1000
-"""The marks of so many ledgers are read for their ages; whoever has more marks than that has one large trouble."""
+_AT_ONCE = 64
+"""So many marks are read at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,8 @@ class Lacking:
     """Rows of entries of which no good copy is left."""
     unreadable: bool = False
     """Some entries cannot be read now: they are lost, or their bookies are away."""
-    marked_s: float | None = None
-    """Seconds since it was marked, by the clocks of the marker and of who asks, never negative; None: not known."""
+    age_s: float | None = None
+    """How long it has been marked, by the clocks of who marked it and of who asks, never negative; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +48,17 @@ class Overview:
     brake: Brake | None
     workers: tuple[Progress, ...]
     queue: tuple[Lacking, ...]
+    checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What the last complete run of each periodic check found."""
+
+    @property
+    def oldest(self) -> Lacking | None:
+        """The ledger that has been marked for longest."""
+        return max((one for one in self.queue if one.age_s is not None), key=lambda one: one.age_s or 0.0, default=None)
 
 
 async def overview(store: MetadataStore, now_ms: int | None = None) -> Overview:
-    """MetadataUnavailable, MalformedRecord. `now_ms`: the time of the wall clock, if ages of marks are wanted."""
+    """`now_ms`: the present, if ages of marks are wanted. MetadataUnavailable, MalformedRecord."""
     tree, board = Underreplication(store.keys, store.root, ""), Board(store)
     votes = await Election(store.keys, store.root, "").votes()
     workers = tuple(await board.progress())
@@ -60,13 +68,24 @@ async def overview(store: MetadataStore, now_ms: int | None = None) -> Overview:
     queue: list[Lacking] = []
     async for ledger in tree.marked():
         if ledger in locked:
-            queue.append(Lacking(ledger, "in progress", f"copied by {await tree.lock_holder(ledger)}", eta))
+            one = Lacking(ledger, "in progress", f"copied by {await tree.lock_holder(ledger)}", eta)
         else:
-            queue.append(_not_begun(ledger, reasons.get(ledger), eta))
+            one = _not_begun(ledger, reasons.get(ledger), eta)
+        queue.append(one)
     if now_ms is not None:
-        queue[:_AGED] = await asyncio.gather(*(_aged(tree, one, now_ms) for one in queue[:_AGED]))
+        for first in range(0, len(queue), _AT_ONCE):
+            part = queue[first : first + _AT_ONCE]
+            queue[first : first + _AT_ONCE] = await asyncio.gather(*(_aged(tree, one, now_ms) for one in part))
     delay = await tree.read_delay(DEFAULT_DELAY_S)
-    return Overview(await tree.enabled(), elected_of(votes), delay.seconds, await board.brake(), workers, tuple(queue))
+    return Overview(
+        await tree.enabled(),
+        elected_of(votes),
+        delay.seconds,
+        await board.brake(),
+        workers,
+        tuple(queue),
+        await board.checked(),
+    )
 
 
 async def _aged(tree: Underreplication, one: Lacking, now_ms: int) -> Lacking:
@@ -74,7 +93,7 @@ async def _aged(tree: Underreplication, one: Lacking, now_ms: int) -> Lacking:
         mark = await tree.read_mark(one.ledger)
     except MalformedRecord:
         return one
-    return one if mark is None or mark.ctime_ms < 0 else replace(one, marked_s=max(0, now_ms - mark.ctime_ms) / 1000)
+    return one if mark is None or mark.ctime_ms < 0 else replace(one, age_s=max(0, now_ms - mark.ctime_ms) / 1000)
 
 
 def _not_begun(ledger: LedgerId, waiting: Waiting | None, eta: float | None) -> Lacking:

@@ -91,6 +91,18 @@ class ReplicaAuditor:
         report.sums = work.sums.result()
         return report
 
+    async def sample(self, piece: Piece, entries: Sequence[EntryId], pace: Pace | None = None) -> PieceReport:
+        """As `check`, of these entries of it alone; there are no sums."""
+        report = PieceReport(piece)
+        work = _PieceCheck(self, piece, report, pace or Pace(None))
+        try:
+            for start in range(0, len(entries), _SINGLES):
+                await work.singles(entries[start : start + _SINGLES])
+        except BuckramError as error:
+            report.error = str(error)
+        report.bad.sort()
+        return report
+
     async def entry(self, piece: Piece, entry: EntryId) -> Answer[Entry]:
         """One entry as this bookie holds it."""
         digest = Digest(piece.digest, piece.password, piece.birth)
@@ -177,7 +189,7 @@ class _PieceCheck:
                     singles = _SINGLES if at <= last else 1
                 else:
                     stop = min(last, at + singles - 1)
-                    singles = 1 if await self._singles(at, stop) else _SINGLES
+                    singles = 1 if await self.singles(range(at, stop + 1)) else _SINGLES
                     at = stop + 1
 
     async def _batch(self, first: EntryId, last: EntryId) -> EntryId:
@@ -210,10 +222,9 @@ class _PieceCheck:
                 return first
         return first
 
-    async def _singles(self, first: EntryId, last: EntryId) -> bool:
+    async def singles(self, wanted: Sequence[EntryId]) -> bool:
         """Ask for each entry; True if all were good."""
         auditor, piece = self._auditor, self._piece
-        wanted = range(first, last + 1)
         replies = await asyncio.gather(*(auditor.stored(piece, entry, self._digest) for entry in wanted))
         good = True
         for entry, reply in zip(wanted, replies, strict=True):

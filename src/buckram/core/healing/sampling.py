@@ -1,0 +1,29 @@
+"""Which entries of a replica a check reads when it does not read all: one from each of equally long rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+
+from buckram.core.placement.search import Chooser
+from buckram.types import EntryId
+
+
+def sample(ranges: Sequence[tuple[EntryId, EntryId]], fraction: float, rng: Chooser) -> list[EntryId]:
+    """About this fraction of the entries in ascending ranges (first, last), at least one; all for 1 and more."""
+    count = sum(last - first + 1 for first, last in ranges)
+    wanted = count if fraction >= 1 else min(count, max(1, ceil(count * fraction)))
+    found: list[EntryId] = []
+    before, rows = 0, iter(ranges)
+    first, last = next(rows, (0, -1))
+    for number in range(wanted):
+        low, high = number * count // wanted, (number + 1) * count // wanted
+        index = low + min(high - low - 1, int(rng.random() * (high - low)))
+        while index - before > last - first:
+            before += last - first + 1
+            first, last = next(rows)
+        found.append(first + index - before)
+    return found
+
+
+__all__ = ["sample"]
