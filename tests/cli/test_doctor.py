@@ -132,7 +132,7 @@ def test_an_old_mark_is_named_with_its_age(cluster: ThreadedCluster, run: Run) -
     shown = run("status")
     assert "3 h ago" in shown.out
     assert "0 s ago" in shown.out
-    ages = [one["marked_s"] for one in run("status", "--json").json["queue"]]
+    ages = [one["age_s"] for one in run("status", "--json").json["queue"]]
     assert [age >= 0 for age in ages] == [True, True]
 
     async def tidy(client: Client) -> None:

@@ -187,7 +187,9 @@ def _switch(uri: str | None, as_json: bool, on: bool) -> None:
 @metadata_option
 @json_option
 def delay(seconds: str, uri: str | None, as_json: bool) -> None:
-    """How long a bookie may be away before its ledgers are copied; at once for those that are away already.
+    """How long a bookie may be away before its ledgers are copied. It counts for those that are away already.
+
+    The value that is in force, said again, asks for an audit now: who is away at this moment is waited for no longer.
 
     \b
     Example:

@@ -7,7 +7,41 @@ from tests.mutants.testmutant import TestMutant, edited
 CLIENT, REPAIR = "tests/client/write/test_placement.py", "tests/client/maintain/test_placement.py"
 CHOOSE = "tests/core/placement/test_choose.py"
 
+RECENT, LATENCY = "tests/client/shared/test_recent.py", "tests/core/placement/test_latency.py"
+
 MUTANTS = (
+    TestMutant(
+        "slow-replicas-first",
+        "readers ask a slow replica as often as the others",
+        edited(
+            (
+                "buckram.client.shared.recent:Recent.quick_first",
+                "return quick_first(members, now, (self.reads, self.batches))",
+                "return members",
+            )
+        ),
+        (f"{RECENT}::test_reads_go_to_quick_replicas_and_come_back_to_one_that_recovered",),
+        slow=True,
+    ),
+    TestMutant(
+        "slow-for-ever",
+        "a replica that was slow once is never asked again",
+        edited(("buckram.core.placement.latency:Latencies.may_retry", ">= RETRY_S", ">= float('inf')")),
+        (f"{LATENCY}::test_a_slow_one_is_tried_again_now_and_then_until_it_is_quick",),
+    ),
+    TestMutant(
+        "slow-adds-unnoticed",
+        "nobody follows how long adds take",
+        edited(("buckram.client.write.outbox:Outbox.send_now", "if self.probe.due(", "if False and self.probe.due(")),
+        (f"{RECENT}::test_new_ensembles_avoid_a_bookie_whose_adds_take_long",),
+        slow=True,
+    ),
+    TestMutant(
+        "quick-before-safe",
+        "a slow bookie is avoided although the copies are then in one rack",
+        edited(("buckram.core.placement.choose:_avoiding_slow", "for rule in policy.rules:", "for rule in ():")),
+        (f"{CHOOSE}::test_a_slow_bookie_is_taken_where_no_other_one_is_in_a_second_rack",),
+    ),
     TestMutant(
         "topology-read-once",
         "a client that runs does not hear that bookies are in other places",
