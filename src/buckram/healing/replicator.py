@@ -139,20 +139,25 @@ class Replicator:
             (small if 0 < self._sizes.get(ledger, 0) <= _SMALL_BYTES else large).append(ledger)
             self._coming[ledger] = None
 
-        async def next_one(ledgers: deque[LedgerId]) -> None:
-            while ledgers:
-                ledger = ledgers.popleft()
-                self._coming.pop(ledger, None)
-                await self._take(ledger)
+        async def next_one(ledgers: deque[LedgerId]) -> MetadataError | None:
+            try:
+                while ledgers:
+                    ledger = ledgers.popleft()
+                    self._coming.pop(ledger, None)
+                    await self._take(ledger)
+            except MetadataError as error:
+                return error  # `run` goes on after it, so it is no failure of a task
+            return None
 
         parts = [large] * min(at_once, len(large)) + [small] * min(_SMALL_AT_ONCE * at_once, len(small))
         try:
             async with TaskScope(f"replicator {self.name}") as scope:
-                working = [scope.spawn(next_one(part), "ledgers") for part in parts]
-                await asyncio.wait(working, return_when=asyncio.FIRST_EXCEPTION)
-                for task in working:
-                    if task.done():
-                        task.result()
+                working = {scope.spawn(next_one(part), "ledgers") for part in parts}
+                while working:
+                    done, working = await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
+                    for task in done:
+                        if error := task.result():
+                            raise error
         finally:
             self._coming.clear()
         unmarked, self._unmarked = self._unmarked, []

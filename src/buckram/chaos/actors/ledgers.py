@@ -27,11 +27,12 @@ PLACEMENT = "rack:2 enforce"
 
 async def write_ledgers(stage: Stage) -> None:
     """Write ledgers of all shapes and lengths. Most are closed, some are left open as a crash would leave them."""
-    while not stage.stop.is_set():
-        async with stage.client() as client:
-            while not stage.stop.is_set():
-                await _one_ledger(stage, client)
-                await stage.pause(0.3)
+
+    async def work(client: Client) -> None:
+        await _one_ledger(stage, client)
+        await stage.pause(0.3)
+
+    await stage.with_clients(work)
 
 
 async def _one_ledger(stage: Stage, client: Client) -> None:
@@ -160,11 +161,12 @@ async def _choose(stage: Stage, client: Client) -> LedgerId | None:
 
 async def read_ledgers(stage: Stage) -> None:
     """Tail ledgers that others write, and check every entry at once."""
-    while not stage.stop.is_set():
-        async with stage.client() as client:
-            while not stage.stop.is_set():
-                if (ledger := await _choose(stage, client)) is not None:
-                    await _tail(stage, client, ledger)
+
+    async def work(client: Client) -> None:
+        if (ledger := await _choose(stage, client)) is not None:
+            await _tail(stage, client, ledger)
+
+    await stage.with_clients(work)
 
 
 async def _tail(stage: Stage, client: Client, ledger: LedgerId) -> None:
@@ -200,17 +202,18 @@ async def _tail(stage: Stage, client: Client, ledger: LedgerId) -> None:
 
 async def recover_ledgers(stage: Stage) -> None:
     """Recover ledgers under their writers now and then, open many closed ones, and delete a few."""
-    while not stage.stop.is_set():
-        async with stage.client() as client:
-            while not stage.stop.is_set():
-                await stage.pause(stage.rng.random() * 3)
-                ledger = await _choose(stage, client)
-                if ledger is None or stage.stop.is_set():
-                    continue
-                try:
-                    await _recover(stage, client, ledger)
-                except NoSuchLedger:
-                    stage.recorder.record("gone", ledger=ledger)
+
+    async def work(client: Client) -> None:
+        await stage.pause(stage.rng.random() * 3)
+        ledger = await _choose(stage, client)
+        if ledger is None or stage.stop.is_set():
+            return
+        try:
+            await _recover(stage, client, ledger)
+        except NoSuchLedger:
+            stage.recorder.record("gone", ledger=ledger)
+
+    await stage.with_clients(work)
 
 
 async def _recover(stage: Stage, client: Client, ledger: LedgerId) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -36,15 +36,16 @@ class Stage:
             async with asyncio.timeout(seconds):
                 await self.stop.wait()
 
-    @contextlib.asynccontextmanager
-    async def client(self) -> AsyncIterator[Client]:
-        """A client; errors of the cluster end the block, are recorded and go no further."""
-        try:
-            async with connect(self.uri) as client:
-                yield client
-        except BuckramError as error:
-            self.recorder.record("error", what=type(error).__name__, text=str(error)[:300])
-            await self.pause(0.2 + self.rng.random())
+    async def with_clients(self, work: Callable[[Client], Awaitable[None]]) -> None:
+        """Do this again and again until the end; each error of the cluster is recorded, and a new client goes on."""
+        while not self.stop.is_set():
+            try:
+                async with connect(self.uri) as client:
+                    while not self.stop.is_set():
+                        await work(client)
+            except BuckramError as error:
+                self.recorder.record("error", what=type(error).__name__, text=str(error)[:300])
+                await self.pause(0.2 + self.rng.random())
 
 
 Role: TypeAlias = Callable[[Stage], Coroutine[Any, Any, None]]

@@ -8,6 +8,7 @@ import hashlib
 from buckram.chaos.actors.stage import STREAMS, Stage
 from buckram.chaos.history import read_own
 from buckram.chaos.payloads import producer_of, record_value
+from buckram.client.client import Client
 from buckram.errors import BuckramError, OffsetTruncated
 from buckram.streams.namespace import Namespace
 
@@ -19,12 +20,12 @@ async def write_streams(stage: Stage) -> None:
     for event in read_own(stage.history):
         if event["event"] == "appended":
             following[event["stream"]] = event["sequence"] + event["count"]
-    while not stage.stop.is_set():
-        async with stage.client() as client:
-            namespace = client.namespace()
-            while not stage.stop.is_set():
-                stream = stage.rng.choice(STREAMS)
-                following[stream] = await _write(stage, namespace, stream, following[stream])
+
+    async def work(client: Client) -> None:
+        stream = stage.rng.choice(STREAMS)
+        following[stream] = await _write(stage, client.namespace(), stream, following[stream])
+
+    await stage.with_clients(work)
 
 
 async def _write(stage: Stage, namespace: Namespace, stream: str, following: int) -> int:
@@ -60,10 +61,7 @@ async def _write(stage: Stage, namespace: Namespace, stream: str, following: int
 
 async def read_streams(stage: Stage) -> None:
     """Follow a stream from its earliest record for some seconds, then another. Each batch is recorded with a digest."""
-    while not stage.stop.is_set():
-        async with stage.client() as client:
-            while not stage.stop.is_set():
-                await _follow(stage, client.namespace(), stage.rng.choice(STREAMS))
+    await stage.with_clients(lambda client: _follow(stage, client.namespace(), stage.rng.choice(STREAMS)))
 
 
 async def _follow(stage: Stage, namespace: Namespace, stream: str) -> None:
