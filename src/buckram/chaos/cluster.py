@@ -32,7 +32,7 @@ RACKS = 3
 SERVERS = 3
 """So many processes of ZooKeeper or etcd hold the metadata."""
 _PORT = 3181
-_INIT_S = 120.0
+_INIT_S = 300.0
 _SETTINGS = {
     "BUCKRAM_HEALING_OPEN_LEDGER_GRACE_S": "5",
     "BUCKRAM_HEALING_RETRY_S": "5",
@@ -143,15 +143,18 @@ class Cluster:
     # -- inside
 
     def command(self, *words: str, within_s: float = 60.0) -> str:
-        """Run `buckram WORDS` here and return what it prints. ProcessFailed when it fails."""
-        done = subprocess.run(
-            [PYTHON, "-m", "buckram", *words],
-            env={**clean_environment(), **self.net.machines.environment(CONTROL), "BUCKRAM_METADATA": self.uri},
-            capture_output=True,
-            text=True,
-            timeout=within_s,
-            check=False,
-        )
+        """Run `buckram WORDS` here and return what it prints. ProcessFailed when it fails, or takes longer."""
+        try:
+            done = subprocess.run(
+                [PYTHON, "-m", "buckram", *words],
+                env={**clean_environment(), **self.net.machines.environment(CONTROL), "BUCKRAM_METADATA": self.uri},
+                capture_output=True,
+                text=True,
+                timeout=within_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ProcessFailed(f"buckram {' '.join(words)} took more than {within_s:g} s") from error
         if done.returncode != 0:
             raise ProcessFailed(f"buckram {' '.join(words)} ended with {done.returncode}: {done.stderr[-500:]}")
         return done.stdout

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-READY_S = 60.0
+READY_S = 180.0
 PYTHON = sys.executable
 _TIED = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"
 """The process is killed (9) when this one has died (PR_SET_PDEATHSIG is 1), however that came about."""
@@ -104,7 +104,7 @@ class Child:
     def resume(self) -> None:
         self.signal(signal.SIGCONT)
 
-    def stop(self, within_s: float = 60.0) -> bool:
+    def stop(self, within_s: float = 180.0) -> bool:
         """End it properly; False when it had to be killed."""
         if self._process is None:
             return True
