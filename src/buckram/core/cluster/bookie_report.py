@@ -84,7 +84,7 @@ def parse_collected(where: str, record: object) -> Collected:
         sums = [int(record[name]) for name in ("ledgers", "bytes_reclaimable", "bytes_reclaimed")]
     except (AssertionError, KeyError, TypeError, ValueError) as error:
         raise MalformedRecord(f"{where}: no account of a collection ({error!r})") from None
-    return Collected(*sums, kept)
+    return Collected(sums[0], sums[1], sums[2], kept)
 
 
 @dataclass(frozen=True, slots=True)
