@@ -36,7 +36,7 @@ _INIT_S = 300.0
 _SETTINGS = {
     "BUCKRAM_HEALING_OPEN_LEDGER_GRACE_S": "5",
     "BUCKRAM_HEALING_RETRY_S": "5",
-    "BUCKRAM_HEALING_COPIES_CHECK_INTERVAL_S": "15",
+    "BUCKRAM_HEALING_COPIES_CHECK_INTERVAL_S": "5",
     "BUCKRAM_HEALING_BOOKIE_CHECK_INTERVAL_S": "60",
 }
 """Healing does in seconds what it does in minutes or days elsewhere."""

@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import random
 import shutil
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from buckram.chaos.cluster import Cluster
 from buckram.chaos.faults import Faults
@@ -21,14 +20,18 @@ from buckram.chaos.history import Recorder
 from buckram.chaos.plan import Happening, Plan
 from buckram.chaos.verdict.copies import Copies, check_copies
 from buckram.chaos.verdict.judge import End
-from buckram.chaos.verdict.state import lacking, read_state
+from buckram.chaos.verdict.state import State, lacking, read_state
 from buckram.client.client import Client, connect
 from buckram.errors import BuckramError
+from buckram.healing.copies_check import COPIES
+from buckram.metadata.underreplication import Underreplication
 from buckram.types import LedgerId
 
 HEAL_S = 1200.0
 """Within this every ledger has all its copies again, after the last fault has ended. Two quiet cores need seconds, but
 nothing here may fail because others use the machine, too."""
+ENDS_OF_CHECKS = 3
+"""The first one was before, the second may be of a check that had begun before; the third is of one that had not."""
 _STEP_S = 0.05
 _LOOK_S = 0.5
 T = TypeVar("T")
@@ -36,6 +39,15 @@ T = TypeVar("T")
 
 class NotHealed(AssertionError):
     """Ledgers still lack copies long after the last fault ended."""
+
+
+class Look(NamedTuple):
+    """What is wrong but for copies that are being made; the ledgers that are marked, or name bookies that are lost; and
+    when the auditor last ended a check of all copies."""
+
+    why: str
+    marked: set[LedgerId]
+    checked: int
 
 
 class Run:
@@ -73,16 +85,18 @@ class Run:
     def end(self) -> End:
         """Recover and read everything, wait until every copy is there. NotHealed when something cannot be read."""
         _say("the actors have ended; everything is recovered and read")
-        state = self._until(self._ask(read_state), "not everything can be read")
+        state, found = State(), Copies()
+        self._until(lambda client: read_state(client, state), "not everything can be read", state.count)
+        _say("everything is read; now every copy where it is")
         began = time.monotonic()
-        found = self._until(self._ask(self._all_copies), "copies cannot be read")
+        self._look(found, None)
         end = End(state, found, found, 0.0, list(found.differing))
         lacking_now = list(found.lacking)
         while lacking_now and time.monotonic() - began < HEAL_S:
             time.sleep(_LOOK_S)
             self._faults.end_due(time.monotonic())
-            look = functools.partial(check_copies, ledgers=lacking_now)
-            end.last = self._until(self._ask(look), "copies cannot be read")
+            end.last = Copies()
+            self._look(end.last, lacking_now)
             end.differing += end.last.differing
             lacking_now = list(end.last.lacking)
         end.seconds = time.monotonic() - began
@@ -120,26 +134,36 @@ class Run:
     def _heal(self, *, everything: bool = False) -> None:
         """Wait until nothing lacks copies. NotHealed.
 
-        Writers go on meanwhile, so each ledger that was marked at one moment has to be whole at some moment.
-        `everything`: none is marked at all.
+        Writers go on meanwhile, so each ledger that was marked at one moment has to be whole at some moment: a moment
+        after everybody was back and the auditor then asked for all copies, for until then ledgers are made with places
+        that nobody takes, writers may have left out entries, and one of those may not lose another copy. `everything`:
+        none is marked at all.
         """
-        began, why, left = time.monotonic(), "the cluster did not answer", None
+        began, why = time.monotonic(), "the cluster did not answer"
+        left: set[LedgerId] | None = None
+        checks = set[int]()
         while time.monotonic() - began < HEAL_S:
             self._faults.end_due(time.monotonic())
             try:
-                why, marked = asyncio.run(_awaited(self._ask(self._why_not_whole)))
-                left = marked if left is None or everything else left & marked
-                if not why and not left:
+                found = asyncio.run(_awaited(self._ask(self._why_not_whole)))
+                why, marked = found.why, found.marked
+                checks = set() if why else checks | {found.checked}
+                if len(checks) < ENDS_OF_CHECKS:
+                    left, why = None, why or "the auditor has not asked for all copies yet"
+                else:
+                    left = marked if left is None or everything else left & marked
+                if not why and left is not None and not left:
                     self._recorder.record("healed", seconds=time.monotonic() - began)
                     return
-                why = why or f"ledgers {sorted(left)[:10]} lack copies"
+                why = why or f"ledgers {sorted(left or ())[:10]} lack copies"
             except BuckramError as error:
                 why = f"{type(error).__name__}: {error}"
             time.sleep(_LOOK_S)
         raise NotHealed(f"{HEAL_S:g} s after the last fault: {why}")
 
-    async def _why_not_whole(self, client: Client) -> tuple[str, set[LedgerId]]:
-        """What is wrong but for copies that are being made; and the ledgers that are marked, or name the lost."""
+    async def _why_not_whole(self, client: Client) -> Look:
+        store = client.services.store
+        checked = await Underreplication(store.keys, store.root, "").last_run_ms(COPIES)
         found, naming = await lacking(client, self._cluster.lost)
         there = {bookie for bookie, _ in (await client.services.store.bookies()).everybody()}
         away = [child.name for child in self._cluster.bookies if child.name not in there]
@@ -149,10 +173,16 @@ class Run:
         wrong += [f"{down} do not run"] if down else []
         wrong += [] if found.auditor else ["there is no auditor"]
         wrong += [f"entries are lost: {'; '.join(lost[:5])}"] if lost else []
-        return "; ".join(wrong), {one.ledger for one in found.queue} | set(naming)
+        return Look("; ".join(wrong), {one.ledger for one in found.queue} | set(naming), checked)
 
-    async def _all_copies(self, client: Client) -> Copies:
-        return await check_copies(client, [ledger async for ledger in client.list()])
+    def _look(self, found: Copies, ledgers: Sequence[LedgerId] | None) -> None:
+        """At all copies of these ledgers, or of every one."""
+
+        async def look(client: Client) -> None:
+            these = [ledger async for ledger in client.list()] if ledgers is None else ledgers
+            await check_copies(client, these, found)
+
+        self._until(look, "copies cannot be read", lambda: len(found.seen))
 
     def _ask(self, work: Callable[[Client], Awaitable[T]]) -> Callable[[], Awaitable[T]]:
         async def ask() -> T:
@@ -161,13 +191,18 @@ class Run:
 
         return ask
 
-    def _until(self, work: Callable[[], Awaitable[T]], what: str) -> T:
-        """Try it until it succeeds. Nothing is wrong with the cluster any more, but the machine may be busy."""
-        limit = time.monotonic() + HEAL_S
+    def _until(self, work: Callable[[Client], Awaitable[None]], what: str, done: Callable[[], int]) -> None:
+        """Try it until it succeeds. Nothing is wrong with the cluster any more, but the machine may be busy.
+
+        `done` says how much of it is done. NotHealed when that did not grow for HEAL_S.
+        """
+        so_far, limit = -1, 0.0
         while True:
             try:
-                return asyncio.run(_awaited(work))
+                return asyncio.run(_awaited(self._ask(work)))
             except BuckramError as error:
+                if done() > so_far:
+                    so_far, limit = done(), time.monotonic() + HEAL_S
                 if time.monotonic() > limit:
                     text = f"{what} {HEAL_S:g} s after the last fault: {type(error).__name__}: {error}"
                     raise NotHealed(text) from error

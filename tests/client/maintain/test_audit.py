@@ -262,6 +262,18 @@ async def test_a_bookie_that_is_away_for_a_moment_is_asked_again(running: Cluste
         assert (report.state, report.good, report.error) == ("good", 20, "")
 
 
+async def test_a_bookie_that_was_away_now_and_then_still_gets_batch_reads(running: Cluster) -> None:
+    async with running.client() as client:
+        ledger = await written(client, 20, 200)
+        (first, *_) = await pieces_of(client, ledger)
+        address = (await client.services.store.bookies()).writable[first.bookie].address
+        async with ReplicaAuditor(production_runtime(), {first.bookie: address}) as auditor:
+            for _ in range(10):
+                auditor.hung_up(first.bookie)
+                assert (await auditor.check(first)).state == "good"
+            assert auditor.takes_batches(first.bookie)
+
+
 async def test_what_can_still_grow_is_left(running: Cluster) -> None:
     async with running.client() as client:
         writer = await client.create()

@@ -33,34 +33,40 @@ class Copies:
     """Copies of an entry that are good by their digests and not what the writer appended (S7)."""
     open: list[LedgerId] = field(default_factory=list)
     """Ledgers that are not closed: the copies of their last fragments are not judged."""
+    seen: set[LedgerId] = field(default_factory=set)
+    """Ledgers that were looked at."""
 
 
-async def check_copies(client: Client, ledgers: Iterable[LedgerId]) -> Copies:
+async def check_copies(client: Client, ledgers: Iterable[LedgerId], found: Copies) -> None:
     """Read every copy where it is. What differs between bookies is compared with what its writer appended.
 
-    A ledger that lacks copies is looked at again later, so a copy that moves meanwhile is no fault.
+    A ledger that lacks copies is looked at again later, so a copy that moves meanwhile is no fault. After an error this
+    can be called again with the same `found`, and goes on where it was.
     """
-    found = Copies()
     bookies = await client.services.store.bookies()
     peers = {bookie: info.address for bookie, info in bookies.everybody()}
     async with ReplicaAuditor(client.services.runtime, peers) as auditor:
 
         async def look(ledger: LedgerId) -> None:
+            if ledger in found.seen:
+                return
             try:
                 metadata = await client.metadata(ledger)
             except NoSuchLedger:
                 return
-            if not metadata.closed:
-                found.open.append(ledger)
             reports = [await auditor.check(piece) for piece in plan_pieces(ledger, metadata, _PIECE_BYTES)]
-            for report in reports:
-                _count(report, found)
+            differing = list[str]()
             if MARK in metadata.custom_metadata:
                 for piece, entry in _unequal(reports):
-                    await _compare(auditor, piece, entry, metadata, found)
+                    differing += await _compare(auditor, piece, entry, metadata)
+            found.seen.add(ledger)
+            found.differing += differing
+            if not metadata.closed:
+                found.open.append(ledger)
+            for report in reports:
+                _count(report, found)
 
         await for_each(ledgers, look)
-    return found
 
 
 def _count(report: PieceReport, found: Copies) -> None:
@@ -92,12 +98,13 @@ def _unequal(reports: Iterable[PieceReport]) -> list[tuple[Piece, int]]:
     return [(piece, key[2]) for key, found in sums.items() if len(found) > 1 for piece in where[key]]
 
 
-async def _compare(auditor: ReplicaAuditor, piece: Piece, block: int, metadata: LedgerMetadata, found: Copies) -> None:
-    """Every entry that this bookie holds of the block, with the payload that its writer appended."""
-    begin, end = block * piece.block, (block + 1) * piece.block - 1
+async def _compare(auditor: ReplicaAuditor, piece: Piece, block: int, metadata: LedgerMetadata) -> list[str]:
+    """Each entry that this bookie holds of the block with another payload than its writer appended, in a sentence."""
+    begin, end, found = block * piece.block, (block + 1) * piece.block - 1, list[str]()
     for first, last in piece.ranges:
         for entry in range(max(first, begin), min(last, end) + 1):
             answer = await auditor.entry(piece, entry)
             if isinstance(answer, Positive) and answer.value.payload != entry_payload(piece.ledger, entry):
                 text = f"ledger {piece.ledger}: {piece.bookie} holds {answer.value.payload[:40]!r} as entry {entry}"
-                found.differing.append(text)
+                found.append(text)
+    return found

@@ -62,6 +62,10 @@ class State:
     streams: dict[str, StreamState] = field(default_factory=dict)
     misplaced: list[str] = field(default_factory=list)
 
+    def count(self) -> int:
+        """How much of the cluster is in it."""
+        return len(self.ledgers) + len(self.streams)
+
 
 async def lacking(client: Client, lost: Collection[BookieId]) -> tuple[Overview, list[LedgerId]]:
     """What autorecovery says, and the ledgers whose metadata name a bookie that is gone for good."""
@@ -97,23 +101,22 @@ async def for_each(ledgers: Iterable[LedgerId], work: Callable[[LedgerId], Await
         await asyncio.gather(*takers, return_exceptions=True)
 
 
-async def read_state(client: Client) -> State:
-    """Recover and read everything. Raises what the client raises: nothing may be unreadable by now."""
-    state = State()
+async def read_state(client: Client, state: State) -> None:
+    """Recover and read everything that is not in `state` yet. Raises what the client raises: nothing may be unreadable
+    by now. After an error it can be called again, and goes on where it was."""
     for stream in STREAMS:
-        if await client.namespace().exists(stream):
+        if stream not in state.streams and await client.namespace().exists(stream):
             state.streams[stream] = await _read_stream(client, stream)
 
     async def read(ledger: LedgerId) -> None:
-        metadata = await client.metadata(ledger)
-        if MARK in metadata.custom_metadata:
+        if ledger not in state.ledgers and MARK in (await client.metadata(ledger)).custom_metadata:
             state.ledgers[ledger] = await _read_ledger(client, ledger)
 
     await for_each([ledger async for ledger in client.list()], read)
+    state.misplaced.clear()
     async for one in misplaced(client.services):
         if PLACEMENT in str(one.policy):
             state.misplaced.append(f"ledger {one.ledger_id}: {one.fragments}")
-    return state
 
 
 async def _read_ledger(client: Client, ledger: LedgerId) -> LedgerState:

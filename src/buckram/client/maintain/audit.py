@@ -144,6 +144,10 @@ class ReplicaAuditor:
     def hung_up(self, bookie: BookieId) -> None:
         self._hung_up[bookie] = self._hung_up.get(bookie, 0) + 1
 
+    def knows_batches(self, bookie: BookieId) -> None:
+        """It answered one, so it hung up for another reason: it was started anew, say."""
+        self._hung_up.pop(bookie, None)
+
     async def close(self) -> None:
         await self._scope.close()
         await self._pool.close()
@@ -213,6 +217,7 @@ class _PieceCheck:
                 return first
             if not isinstance(reply, BatchReadReply) or reply.code is not Code.OK:
                 return first
+            auditor.knows_batches(piece.bookie)
             bodies = reply.bodies[: last - first + 1]
             found = self._digest.open_digests(piece.ledger, first, bodies)
             self._good(first, found, total_bytes(bodies))
