@@ -23,7 +23,7 @@ from buckram.chaos.verdict.judge import End
 from buckram.chaos.verdict.state import State, lacking, read_state
 from buckram.client.client import Client, connect
 from buckram.errors import BuckramError
-from buckram.healing.copies_check import COPIES
+from buckram.healing.periodic_checks import COPIES
 from buckram.metadata.underreplication import Underreplication
 from buckram.types import LedgerId
 
