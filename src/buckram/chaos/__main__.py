@@ -90,7 +90,8 @@ def _verdict(
         "planned_rounds": len(plan.rounds),
         "network": net.machines.kind,
         "acked": acked + records,
-        "lost": sum(rule in LOSSES for rule, _ in report.violations),
+        # A run that did not come to its end was not judged: nobody knows.
+        "lost": None if end is None else sum(rule in LOSSES for rule, _ in report.violations),
         "healed": end is not None and all(rule != "healed" for rule, _ in report.violations),
         "acked_entries": acked,
         "acked_records": records,
