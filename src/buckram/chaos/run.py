@@ -12,10 +12,11 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from buckram.chaos.cluster import Cluster
 from buckram.chaos.faults import Faults
+from buckram.chaos.healed import Healed, Look
 from buckram.chaos.history import Recorder
 from buckram.chaos.plan import Happening, Plan
 from buckram.chaos.verdict.copies import Copies, check_copies
@@ -30,8 +31,6 @@ from buckram.types import LedgerId
 HEAL_S = 1200.0
 """Within this every ledger has all its copies again, after the last fault has ended. Two quiet cores need seconds, but
 nothing here may fail because others use the machine, too."""
-ENDS_OF_CHECKS = 3
-"""The first one was before, the second may be of a check that had begun before; the third is of one that had not."""
 _STEP_S = 0.05
 _LOOK_S = 0.5
 T = TypeVar("T")
@@ -39,15 +38,6 @@ T = TypeVar("T")
 
 class NotHealed(AssertionError):
     """Ledgers still lack copies long after the last fault ended."""
-
-
-class Look(NamedTuple):
-    """What is wrong but for copies that are being made; the ledgers that are marked, or name bookies that are lost; and
-    when the auditor last ended a check of all copies."""
-
-    why: str
-    marked: set[LedgerId]
-    checked: int
 
 
 class Run:
@@ -132,30 +122,15 @@ class Run:
         _say(f"bookie {lost.name} is lost for good, {fresh.name} is new")
 
     def _heal(self, *, everything: bool = False) -> None:
-        """Wait until nothing lacks copies. NotHealed.
-
-        Writers go on meanwhile, so each ledger that was marked at one moment has to be whole at some moment: a moment
-        after everybody was back and the auditor then asked for all copies, for until then ledgers are made with places
-        that nobody takes, writers may have left out entries, and one of those may not lose another copy. `everything`:
-        none is marked at all.
-        """
-        began, why = time.monotonic(), "the cluster did not answer"
-        left: set[LedgerId] | None = None
-        checks = set[int]()
+        """Wait until nothing lacks copies. NotHealed."""
+        began, healed, why = time.monotonic(), Healed(everything=everything), ""
         while time.monotonic() - began < HEAL_S:
             self._faults.end_due(time.monotonic())
             try:
-                found = asyncio.run(_awaited(self._ask(self._why_not_whole)))
-                why, marked = found.why, found.marked
-                checks = set() if why else checks | {found.checked}
-                if len(checks) < ENDS_OF_CHECKS:
-                    left, why = None, why or "the auditor has not asked for all copies yet"
-                else:
-                    left = marked if left is None or everything else left & marked
-                if not why and left is not None and not left:
+                if healed.after(asyncio.run(_awaited(self._ask(self._why_not_whole)))):
                     self._recorder.record("healed", seconds=time.monotonic() - began)
                     return
-                why = why or f"ledgers {sorted(left or ())[:10]} lack copies"
+                why = healed.why
             except BuckramError as error:
                 why = f"{type(error).__name__}: {error}"
             time.sleep(_LOOK_S)
