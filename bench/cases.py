@@ -280,6 +280,14 @@ def stream_roll() -> Figures:
 
 
 @case
+def machine() -> Figures:
+    """A replicated state machine: commands of 64 clients, reads of each consistency, a take-over."""
+    from bench.replicated import machine
+
+    return machine()
+
+
+@case
 def stream_long() -> Figures:
     """A stream of 100,000 segments (BENCH_SEGMENTS): opened, read at its end, truncated."""
     return _streams("long_stream")

@@ -330,7 +330,8 @@ NAMES: dict[str, tuple[str, ...]] = {
 INTERNAL: dict[str, frozenset[str]] = {
     "buckram.Batch": frozenset({"base", "clamped", "header"}),
     "buckram.Client": frozenset({"services"}),
-    "buckram.Namespace": frozenset({"create_machine_log", "store"}),
+    "buckram.Namespace": frozenset({"create_machine_log", "log_name", "store"}),
+    "buckram.Reader": frozenset({"last_stored"}),
     "buckram.Namespaces": frozenset({"restore"}),
 }
 """What parts of Buckram say to each other through a class that users hold, too. Not for users, and not on the page."""

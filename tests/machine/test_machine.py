@@ -8,7 +8,7 @@ import pytest
 from tests.machine.kit import Inventory
 
 from buckram.client.client import Client
-from buckram.errors import CommandRefused, NotLeader
+from buckram.errors import CommandForgotten, CommandRefused, NotLeader
 from buckram.streams.namespace import Namespace
 from buckram.testing import Cluster
 
@@ -62,3 +62,16 @@ async def test_commands_of_one_moment_share_an_entry(client: Client, ns: Namespa
         engine = (await machine._replica.leading()).engine
         assert engine._appender.segment is not None
         assert engine._appender.segment.ledger.last_pushed < 20
+
+
+async def test_a_token_of_a_deleted_machine_means_nothing_to_its_successor(ns: Namespace) -> None:
+    async with ns.machine("inventory", Inventory) as machine:
+        await machine.lead()
+        token = await machine.token()
+        assert await machine.execute(["add", "bolt", 5], token=token) == 5
+    await ns.delete("inventory")
+    async with ns.machine("inventory", Inventory) as machine:
+        await machine.lead()
+        assert await machine.execute(["add", "nut", 1], token=await machine.token()) == 1
+        with pytest.raises(CommandForgotten, match="of another machine"):
+            await machine.execute(["add", "bolt", 5], token=token)

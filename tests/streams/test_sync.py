@@ -44,7 +44,7 @@ def ns(cluster: ThreadedCluster, request: pytest.FixtureRequest) -> Iterator[str
 
 
 OWN = {
-    namespace.Namespace: {"create_machine_log", "store"},
+    namespace.Namespace: {"create_machine_log", "log_name", "store"},
     spaces.Namespaces: {"restore"},
     async_bulk.Bulk: {"purpose"},
     async_bulk.BulkLedger: {"append_entries", "arrow_entries"},

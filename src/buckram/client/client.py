@@ -48,6 +48,8 @@ from buckram.seams import MetadataStore, Runtime
 from buckram.types import BIRTH_SIZE, MAX_LEDGER_ID, DigestType, LedgerId, LedgerMetadata
 
 if TYPE_CHECKING:
+    from buckram.machine.settings import MachineSettings
+    from buckram.objects.objects import Objects
     from buckram.streams.namespace import Namespace
     from buckram.streams.shared.namespaces import Namespaces
 
@@ -334,6 +336,26 @@ class Client(NotBlocking):
         from buckram.streams.namespace import Namespace
 
         return Namespace(self, name)
+
+    def objects(
+        self, namespace: str = "default", *, process: str = "", settings: MachineSettings | None = None, **policy: Any
+    ) -> Opening[Objects]:
+        """The objects of a namespace: `async with client.objects("shop") as objects: await objects.put("a/b", data)`.
+
+        `process`: what others see of this process when it leads the index. `settings` and `policy` are those of the
+        index, a replicated machine that the first use makes. Errors: NoSuchNamespace, NotMachineLog.
+        """
+        from buckram.machine.settings import MachineSettings
+        from buckram.objects.objects import Objects
+
+        async def start() -> Objects:
+            self._guard()
+            opened = Objects(self, self.namespace(namespace), self.services.forget)
+            await opened.start(process=process, settings=settings or MachineSettings(), policy=policy)
+            self.services.adopt(opened, opened.close)
+            return opened
+
+        return Opening(start, "client.objects()")
 
     @property
     def namespaces(self) -> Namespaces:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from buckram.core.machine.proof import Freshness
-from buckram.errors import BuckramError, HandleClosed, ReplicaStopped, TooStale
+from buckram.errors import BuckramError, HandleClosed, NoSuchStream, ReplicaStopped, TooStale
 from buckram.machine.snapshots import Place
 from buckram.net.tasks import TaskScope
 from buckram.streams.read.locate import end_of_acknowledged
@@ -32,6 +32,7 @@ class FreshnessQuestion:
         self._loop = asyncio.get_running_loop()
         self._asking: asyncio.Task[None] | None = None
         self._trouble = ""
+        self._ended: BuckramError | None = None
 
     async def fresh(self, at_most_s: float) -> None:
         """Return when the state lacks nothing that was acknowledged `at_most_s` seconds ago. Raises TooStale."""
@@ -39,6 +40,8 @@ class FreshnessQuestion:
         try:
             async with asyncio.timeout(max(2 * at_most_s, _LEAST_S)):
                 while self._freshness.as_of is None or self._freshness.as_of < target:
+                    if self._scope.closed or self._ended is not None:
+                        raise self._ended or HandleClosed(f"machine {self._place.name}: it was closed")
                     if self._asking is None:
                         self._asking = self._scope.spawn(self._question(), "freshness")
                     # One that was asked too early to serve this read is waited for all the same; the next one is ours.
@@ -58,8 +61,8 @@ class FreshnessQuestion:
             self._trouble = ""
         except TimeoutError:
             pass
-        except (ReplicaStopped, HandleClosed):
-            return
+        except (ReplicaStopped, HandleClosed, NoSuchStream) as error:
+            self._ended = error
         except BuckramError as error:
             self._trouble = str(error)
             await asyncio.sleep(_PAUSE_S)

@@ -209,7 +209,7 @@ class Leader:
             if isinstance(error, ReplicaStopped):
                 _fail(pending, error)
             elif pending.token is not None:
-                _fail(pending, CommandUnknown(name, str(pending.token), str(error)))
+                _fail(pending, CommandUnknown(name, pending.token.text(self.engine.uid), str(error)))
             else:
                 _fail(pending, NotLeader(name, ""))
         for pending in batch:

@@ -17,7 +17,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 from buckram.client.shared.opening import NotBlocking
 from buckram.core.machine.fold import LogEntry
 from buckram.core.machine.sessions import Outcome
-from buckram.core.machine.tokens import Sequences, parse_token
+from buckram.core.machine.tokens import Sequences, Token, parse_token
 from buckram.core.machine.values import decode_value, encode_value
 from buckram.errors import (
     CommandForgotten,
@@ -171,7 +171,7 @@ class Machine(NotBlocking, Generic[M]):
         """
         payload = self._state.encode(command)
         if token is not None:
-            return _result(await self._replica.execute(parse_token(token), 0, payload))
+            return _result(await self._replica.execute(self._given(token), 0, payload))
         try:
             return _result(await self._execute_once(payload))
         except CommandForgotten:
@@ -201,7 +201,13 @@ class Machine(NotBlocking, Generic[M]):
         async with self._opening:
             if self._kept is None:
                 self._kept = Sequences(await self._replica.open_session())
-            return str(self._kept.take())
+            return self._kept.take().text(self._replica.place.uid)
+
+    def _given(self, text: str) -> Token:
+        log, token = parse_token(text)
+        if log != self._replica.place.uid:
+            raise CommandForgotten(self.name, text, "it is of another machine, of this name or another")
+        return token
 
     async def _session(self) -> Sequences:
         async with self._opening:

@@ -127,7 +127,7 @@ class Replica:
         await leader.room()
         result = self.fold.sessions.known(*token) or await leader.command(token, lowest, payload)
         if isinstance(result, Forgotten):
-            raise CommandForgotten(str(self.place.name), str(token), result.message)
+            raise CommandForgotten(str(self.place.name), token.text(self.place.uid), result.message)
         return result
 
     async def open_session(self) -> int:

@@ -115,6 +115,9 @@ async def load_newest(place: Place, head: Head) -> tuple[Loaded | None, list[Sna
         except (ReadFailed, MetadataUnavailable) as error:
             unread = error
             damaged.append(SnapshotDamaged(str(place.name), row.offset, row.ledger, str(error)))
+        fresh = (await place.streams.read(place.name)).head
+        if row not in (fresh.snapshots or ()):
+            return await load_newest(place, fresh)  # It was not damaged: newer ones have replaced it meanwhile.
         _log.error("%s; the one before is tried", damaged[-1])
     if head.earliest == 0:
         return None, damaged

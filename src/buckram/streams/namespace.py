@@ -415,6 +415,10 @@ class Namespace:
 
     # -- inside -------------------------------------------------------------------------------------------
 
+    def log_name(self, stream: str) -> StreamName:
+        """Return the full name of a stream of this namespace, for callers within Buckram."""
+        return self._name(stream)
+
     def _name(self, stream: str) -> StreamName:
         self._client.services.guard()
         return stream_name(stream, self.name)

@@ -98,8 +98,14 @@ def test_a_token_that_nobody_uses_is_given_up_after_many_later_ones(monkeypatch:
     assert own.lowest == 5
 
 
-@pytest.mark.parametrize("text", ["", ":", "1", "1:", ":1", "1:x", "-1:2", "1:2:3", "²:1", f"{2**63}:0", 7, None])
+LOG = "0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "1:2", f"{LOG}:1", f"{LOG}:1:", f"{LOG}:-1:2", f"{LOG}:1:2:3", f"{LOG}:²:1", f"{LOG}:{2**63}:0", 7, None],
+)
 def test_a_malformed_token_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match="token"):
         parse_token(text)
-    assert parse_token(str(Token(3, 4))) == Token(3, 4)
+    assert parse_token(Token(3, 4).text(LOG)) == (LOG, Token(3, 4))

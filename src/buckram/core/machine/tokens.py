@@ -1,36 +1,39 @@
 """Tokens: a caller's side of a session. It gives sequences and knows which of them may still be repeated.
 
-A token is written SESSION:SEQUENCE, so that a program can keep it and repeat its command after a crash. Not here: the
+A token is written LOG:SESSION:SEQUENCE, so that a program can keep it and repeat its command after a crash; LOG is the
+unique id of the machine's log, because another machine of the same name has sessions of the same numbers. Not here: the
 replicas' side (`core/machine/sessions.py`).
 """
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from buckram.core.machine.sessions import MAX_SEQUENCES
 from buckram.errors import InvalidArgument
 
+_FORM = re.compile(r"([0-9a-f]{16}):([0-9]{1,19}):([0-9]{1,19})", re.ASCII)
+
 
 class Token(NamedTuple):
-    """The identity of one command."""
+    """The identity of one command of one machine."""
 
     session: int
     sequence: int
 
-    def __str__(self) -> str:
-        return f"{self.session}:{self.sequence}"
+    def text(self, log: str) -> str:
+        """How a program keeps it; `log` is the uid of the machine's log."""
+        return f"{log}:{self.session}:{self.sequence}"
 
 
-def parse_token(text: str) -> Token:
-    """Raises InvalidArgument."""
-    session, colon, sequence = text.partition(":") if isinstance(text, str) else ("", "", "")
-    if not (colon and session.isascii() and session.isdigit() and sequence.isascii() and sequence.isdigit()):
-        raise InvalidArgument(f"token {text!r}: needs SESSION:SEQUENCE, as m.token() and CommandUnknown.token give it")
-    token = Token(int(session), int(sequence))
-    if max(token) >= 2**63:
-        raise InvalidArgument(f"token {text!r}: a number is too large")
-    return token
+def parse_token(text: str) -> tuple[str, Token]:
+    """Return the uid of the log and the token. Raises InvalidArgument."""
+    found = _FORM.fullmatch(text) if isinstance(text, str) else None
+    token = Token(int(found[2]), int(found[3])) if found is not None else None
+    if found is None or token is None or max(token) >= 2**63:
+        raise InvalidArgument(f"token {text!r}: needs LOG:SESSION:SEQUENCE, as m.token() and CommandUnknown give it")
+    return found[1], token
 
 
 class Sequences:

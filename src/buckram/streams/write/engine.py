@@ -61,6 +61,7 @@ class StreamEngine:
     ) -> None:
         services = claim.client.services
         self.stream, self.name, self.epoch, self.policy = str(claim.name), name, claim.epoch, policy
+        self.uid = claim.uid
         self.lost = asyncio.Event()
         """Set when another writer has the lease or has fenced this one, or when the stream was deleted."""
         self._claim, self._on_closed = claim, on_closed

@@ -1,0 +1,352 @@
+"""ObjectIndex: names of objects and where their bytes are, as a replicated state machine.
+
+A command is a list of JSON, its first item the verb; `ObjectIndex.apply` says what each does. Refusals begin with a
+word and a colon, which `objects/refusals.py` turns into typed errors. Not here: the tree (`core/objects/tree.py`), ledgers
+(`core/objects/space.py`), writing and reading bytes (`objects/`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from buckram.core.objects.rows import NEVER, Extent, ObjectRow, extents_of, row_of
+from buckram.core.objects.space import Space
+from buckram.core.objects.tree import Blocked, Directory, find, parent_of, place_for, walk
+from buckram.errors import CommandRefused, UnknownCommand
+
+FORMAT = 1
+EXPIRE_AT_ONCE = 1000
+UPLOAD_US = 7 * 86_400 * 1_000_000
+"""An upload that was not completed for so long is given up."""
+MAX_PARTS = 10_000
+
+
+class Upload:
+    """An object that is put in parts: `parts` by number, each with size, digest and extents."""
+
+    def __init__(self, name: str, time_us: int) -> None:
+        self.name, self.time_us = name, time_us
+        self.parts: dict[int, tuple[int, str, tuple[Extent, ...]]] = {}
+
+
+class ObjectIndex:
+    """All objects of a namespace. `now_us` is the time of the log."""
+
+    def __init__(self) -> None:
+        self.root = Directory()
+        self.space = Space()
+        self.uploads: dict[int, Upload] = {}
+        self.objects = 0
+        self.now_us = 0
+        self._version = 0
+        self._expiring: list[tuple[int, int]] = []
+        """A heap of times of expiry and versions; what was removed before stays in it until then."""
+        self._expiring_at: dict[int, tuple[Directory, str]] = {}
+        """Where the object with this version is, if it expires. A directory that is renamed stays the same one."""
+        self._sum = 0
+
+    # -- commands -----------------------------------------------------------------------------------------
+
+    def apply(self, command: Any) -> Any:
+        """Apply a command and return its result.
+
+        begin LEDGER: a ledger for data exists. seal LEDGER BYTES: nothing is added to it any more. gone LEDGERS: they
+        were deleted. put NAME PUT CONDITION, copy FROM TO CONDITION, rename FROM TO CONDITION, delete NAME CONDITION: of
+        objects (rename also of directories); a condition is null, "absent", or the version that must be there. upload
+        NAME, part UPLOAD NUMBER SIZE DIGEST EXTENTS SEALED, complete UPLOAD PUT CONDITION, abort UPLOAD: in parts. moved
+        NAME VERSION EXTENTS: its bytes were copied. expire: remove what has expired.
+
+        The result of a put, a copy and a completed upload is the row without its extents.
+        """
+        try:
+            match command:
+                case ["begin", int(ledger)]:
+                    self.space.begin(ledger, self.now_us)
+                    return None
+                case ["seal", int(ledger), int(total)]:
+                    self.space.seal(ledger, total)
+                    return None
+                case ["gone", list(ledgers)]:
+                    self.space.gone(ledgers)
+                    return None
+                case ["put", str(name), dict(put), condition]:
+                    return self._put(name, put, condition)
+                case ["copy", str(source), str(name), condition]:
+                    return self._copy(source, name, condition)
+                case ["rename", str(source), str(name), condition]:
+                    return self._rename(source, name, condition)
+                case ["delete", str(name), condition]:
+                    return self._delete(name, condition)
+                case ["moved", str(name), int(version), list(extents)]:
+                    return self._moved(name, version, extents_of(extents))
+                case ["expire"]:
+                    return self._expire()
+                case ["upload" | "part" | "complete" | "abort", *_]:
+                    return self._in_parts(command)
+        except Blocked as blocked:
+            raise CommandRefused(f"blocked: {blocked}") from None
+        except (ValueError, TypeError, KeyError) as error:
+            raise UnknownCommand(f"{str(command)[:200]} ({error!r})") from error
+        raise UnknownCommand(str(command)[:200])
+
+    def _in_parts(self, command: list[Any]) -> Any:
+        match command:
+            case ["upload", str(name)]:
+                self._version += 1
+                self.uploads[self._version] = Upload(name, self.now_us)
+                return self._version
+            case ["part", int(upload), int(number), int(size), str(digest), list(raw), list(sealed)]:
+                extents, found = extents_of(raw), self._upload(upload)
+                self._check_usable(extents)
+                if not 0 <= number < MAX_PARTS:
+                    raise CommandRefused(f"invalid: part {number}: numbers are 0 to {MAX_PARTS - 1}")
+                self.space.refer(extents)
+                old = found.parts.get(number)
+                found.parts[number] = (size, digest, extents)
+                self._seal_all(sealed)
+                if old is not None:
+                    self.space.release(old[2])
+                return None
+            case ["complete", int(upload), dict(put), condition]:
+                return self._complete(upload, put, condition)
+            case ["abort", int(upload)]:
+                if upload in self.uploads:
+                    self._drop_upload(upload)
+                return None
+        raise UnknownCommand(str(command)[:200])
+
+    # -- objects ------------------------------------------------------------------------------------------
+
+    def look(self, name: str) -> ObjectRow | None:
+        """The object of a name, unless it has expired by the time of the log."""
+        node = find(self.root, name)
+        return node if isinstance(node, ObjectRow) and not node.expired(self.now_us) else None
+
+    def _check(self, name: str, condition: Any) -> None:
+        """Refuse unless the condition holds for what is under the name."""
+        node = find(self.root, name)
+        if isinstance(node, Directory):
+            raise Blocked(f"{name!r} is a directory")
+        present = self.look(name)
+        if condition == "absent":
+            if present is not None:
+                raise CommandRefused(f"exists: version {present.version}")
+        elif condition is not None and (present is None or present.version != condition):
+            raise CommandRefused(f"changed: version {'none' if present is None else present.version}")
+
+    def _check_usable(self, extents: Iterable[Extent]) -> None:
+        if not self.space.usable(extents):
+            raise CommandRefused("lost: its ledger was given up, put it again")
+
+    def _seal_all(self, sealed: list[Any]) -> None:
+        for ledger, total in sealed:
+            self.space.seal(ledger, total)
+
+    def _put(self, name: str, put: dict[str, Any], condition: Any) -> list[Any]:
+        extents = extents_of(put["extents"])
+        self._check(name, condition)
+        self._check_usable(extents)
+        directory, last = place_for(self.root, name)
+        self._version += 1
+        pairs = tuple((str(key), str(value)) for key, value in put["metadata"])
+        age = put["expires_us"]
+        expires = self.now_us + age if age else NEVER
+        row = ObjectRow(self._version, put["size"], put["digest"], self.now_us, expires, pairs, extents)
+        self.space.refer(extents)
+        self._seal_all(put["sealed"])
+        self._place(directory, last, row)
+        return list(row[:-1])
+
+    def _place(self, directory: Directory, name: str, row: ObjectRow) -> None:
+        """Put a row whose extents are referred to already in the place of what is there."""
+        old = directory.nodes.get(name)
+        directory.attach(name, row)
+        self._count(name, row, 1)
+        if row.expires_us != NEVER:
+            heapq.heappush(self._expiring, (row.expires_us, row.version))
+            self._expiring_at[row.version] = directory, name
+        if isinstance(old, ObjectRow):
+            self._forget(name, old)
+
+    def _forget(self, name: str, row: ObjectRow) -> None:
+        """A row has left the tree."""
+        self._count(name, row, -1)
+        self._expiring_at.pop(row.version, None)
+        self.space.release(row.extents)
+
+    def _count(self, name: str, row: ObjectRow, sign: int) -> None:
+        self.objects += sign
+        found = hashlib.blake2b(f"{name}\0{row!r}".encode(), digest_size=16).digest()
+        self._sum = (self._sum + sign * int.from_bytes(found, "big")) % 2**128
+
+    def _needed(self, name: str) -> ObjectRow:
+        row = self.look(name)
+        if row is None:
+            node = find(self.root, name)
+            raise CommandRefused(f"absent: {name!r} is {'a directory' if isinstance(node, Directory) else 'not there'}")
+        return row
+
+    def _copy(self, source: str, name: str, condition: Any) -> list[Any]:
+        row = self._needed(source)
+        self._check(name, condition)
+        directory, last = place_for(self.root, name)
+        self._version += 1
+        self.space.refer(row.extents)
+        copied = row._replace(version=self._version, time_us=self.now_us)
+        self._place(directory, last, copied)
+        return list(copied[:-1])
+
+    def _rename(self, source: str, name: str, condition: Any) -> None:
+        node = find(self.root, source)
+        if isinstance(node, Directory):
+            if name == source:
+                return
+            if f"{name}/".startswith(f"{source}/"):
+                raise Blocked(f"{name!r} is below {source!r}")
+            if find(self.root, name) is not None:
+                raise CommandRefused(f"exists: {name!r} is there")
+            directory, last = place_for(self.root, name)
+            # Attached first: a directory that loses its last child vanishes, and it may be the new parent.
+            assert node.parent is not None
+            parent, old = node.parent, node.name
+            directory.attach(last, node)
+            parent.detach(old)
+            return
+        self._needed(source)
+        if name != source:
+            self._copy(source, name, condition)
+            self._remove(source)
+
+    def _delete(self, name: str, condition: Any) -> int:
+        row = self._needed(name)
+        self._check(name, condition)
+        self._remove(name)
+        return row.version
+
+    def _remove(self, name: str) -> None:
+        place = parent_of(self.root, name)
+        assert place is not None
+        row = place[0].detach(place[1])
+        assert isinstance(row, ObjectRow)
+        self._forget(place[1], row)
+
+    def _moved(self, name: str, version: int, extents: tuple[Extent, ...]) -> bool:
+        """The bytes of this version are elsewhere, too, and read there from now on. False: it is not there any more."""
+        place, row = parent_of(self.root, name), find(self.root, name)
+        if place is None or not isinstance(row, ObjectRow) or row.version != version:
+            return False
+        self._check_usable(extents)
+        self.space.refer(extents)
+        self._count(place[1], row, -1)
+        moved = row._replace(extents=extents)
+        place[0].nodes[place[1]] = moved
+        self._count(place[1], moved, 1)
+        self.space.release(row.extents)
+        return True
+
+    # -- parts and time -----------------------------------------------------------------------------------
+
+    def _upload(self, upload: int) -> Upload:
+        found = self.uploads.get(upload)
+        if found is None:
+            raise CommandRefused(f"absent: upload {upload} is not there: it was completed, aborted, or left for a week")
+        return found
+
+    def _drop_upload(self, upload: int) -> None:
+        for _, _, extents in self.uploads.pop(upload).parts.values():
+            self.space.release(extents)
+
+    def _complete(self, upload: int, put: dict[str, Any], condition: Any) -> list[Any]:
+        found = self._upload(upload)
+        parts = [found.parts[number] for number in sorted(found.parts)]
+        if sorted(found.parts) != list(range(put["parts"])):
+            raise CommandRefused(f"incomplete: parts {sorted(found.parts)[:20]} of {put['parts']} are there")
+        whole = hashlib.sha256("".join(digest for _, digest, _ in parts).encode()).hexdigest()
+        digest, size = f"parts:{whole}-{len(parts)}", sum(size for size, _, _ in parts)
+        extents = [extent for _, _, extents in parts for extent in extents]
+        whole_put = {**put, "digest": digest, "size": size, "extents": extents, "sealed": []}
+        result = self._put(found.name, whole_put, condition)
+        self._drop_upload(upload)
+        return [found.name, *result]
+
+    @property
+    def expiry_due(self) -> bool:
+        """Whether `expire` would remove something at the time of the log; a little later it may."""
+        return bool(self._expiring) and self._expiring[0][0] <= self.now_us
+
+    @property
+    def next_expiry_us(self) -> int | None:
+        """When the next object expires, in microseconds UTC."""
+        return self._expiring[0][0] if self._expiring else None
+
+    def _expire(self) -> int:
+        removed = 0
+        while self.expiry_due and removed < EXPIRE_AT_ONCE:
+            place = self._expiring_at.pop(heapq.heappop(self._expiring)[1], None)
+            if place is not None:
+                row = place[0].detach(place[1])
+                assert isinstance(row, ObjectRow)
+                self._forget(place[1], row)
+                removed += 1
+        for upload in [number for number, one in self.uploads.items() if one.time_us < self.now_us - UPLOAD_US]:
+            self._drop_upload(upload)
+            removed += 1
+        return removed
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    def listed(self, prefix: str, after: str, limit: int) -> list[tuple[str, ObjectRow]]:
+        """At most `limit` objects in the order of their names."""
+        found: list[tuple[str, ObjectRow]] = []
+        for name, row in walk(self.root, prefix, after):
+            if len(found) >= limit:
+                break
+            if not row.expired(self.now_us):
+                found.append((name, row))
+        return found
+
+    def in_ledger(self, ledger: int) -> list[tuple[str, ObjectRow]]:
+        """All objects that have bytes in a ledger; looks at every object."""
+        return [item for item in walk(self.root, "", "") if any(ext.ledger == ledger for ext in item[1].extents)]
+
+    # -- snapshots ----------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Iterable[bytes]:
+        """Return lines of JSON. Rows do not change, so they are encoded while later commands are applied."""
+        uploads = [
+            [number, one.name, one.time_us, sorted((part, *rest) for part, rest in one.parts.items())]
+            for number, one in sorted(self.uploads.items())
+        ]
+        head = [FORMAT, self._version, self.now_us, sorted(self.space.dump()), uploads]
+        return _lines(head, list(walk(self.root, "", "")))
+
+    def restore(self, data: bytes) -> None:
+        head, *rows = (json.loads(line) for line in data.splitlines())
+        form, self._version, self.now_us, space, uploads = head
+        if form != FORMAT:
+            raise UnknownCommand(f"a snapshot of format {form}; this version of buckram knows {FORMAT}: update it")
+        self.space = Space.load(space)
+        for number, name, time_us, parts in uploads:
+            one = self.uploads[number] = Upload(name, time_us)
+            one.parts = {part: (size, digest, extents_of(extents)) for part, size, digest, extents in parts}
+        for name, raw in rows:
+            directory, last = place_for(self.root, name)
+            self._place(directory, last, row_of(raw))
+
+    def digest(self) -> bytes:
+        """A sum over all objects, kept up to date; of names only the last part, as results tell the rest."""
+        return b"%d %d %d %032x" % (self._version, self.objects, self.space.live_bytes, self._sum)
+
+
+def _lines(head: list[Any], rows: list[tuple[str, ObjectRow]]) -> Iterator[bytes]:
+    yield json.dumps(head, separators=(",", ":")).encode() + b"\n"
+    for begin in range(0, len(rows), 1000):
+        part = rows[begin : begin + 1000]
+        yield b"".join(json.dumps(item, separators=(",", ":")).encode() + b"\n" for item in part)
+
+
+__all__ = ["MAX_PARTS", "ObjectIndex", "Upload"]

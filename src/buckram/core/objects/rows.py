@@ -1,0 +1,106 @@
+"""Values of the objects' index: where an object's bytes are, what is known of it, and the grammar of names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from buckram.errors import InvalidArgument
+from buckram.types import EntryId, LedgerId
+
+MAX_NAME_BYTES = 1024
+MAX_METADATA_BYTES = 16 * 1024
+NEVER = 0
+"""The expiry of an object that has none."""
+
+
+class Extent(NamedTuple):
+    """Bytes in a ledger: `length` bytes from byte `at` of `entry` on.
+
+    With `chunk` 0 all of them are in this entry. Otherwise every entry but the last has `chunk` bytes, and they go on
+    in the next one.
+    """
+
+    ledger: LedgerId
+    entry: EntryId
+    at: int
+    length: int
+    chunk: int
+
+
+class ObjectRow(NamedTuple):
+    """An object in the index. Times in microseconds UTC; `version` is new with every put, copy and rename of it."""
+
+    version: int
+    size: int
+    digest: str
+    """sha256:HEX, or parts:HEX-N of one that was put in N parts: the SHA-256 of their digests."""
+    time_us: int
+    expires_us: int
+    metadata: tuple[tuple[str, str], ...]
+    extents: tuple[Extent, ...]
+
+    def expired(self, time_us: int) -> bool:
+        """Whether nobody may see it any more at this time."""
+        return self.expires_us != NEVER and self.expires_us <= time_us
+
+
+def row_of(raw: list[Any]) -> ObjectRow:
+    """From JSON. Raises TypeError or ValueError."""
+    version, size, digest, time_us, expires_us, metadata, extents = raw
+    pairs = tuple((str(key), str(value)) for key, value in metadata)
+    return ObjectRow(version, size, digest, time_us, expires_us, pairs, extents_of(extents))
+
+
+def extents_of(raw: list[Any]) -> tuple[Extent, ...]:
+    """From JSON. Raises TypeError or ValueError."""
+    found = tuple(Extent(*row) for row in raw)
+    for extent in found:
+        if any(type(number) is not int or number < 0 for number in extent):
+            raise ValueError(f"{extent} is no extent")
+    return found
+
+
+def check_object_name(name: str) -> str:
+    """`name` if it is a good one: parts between slashes, none of them empty, "." or "..". Raises InvalidArgument."""
+    if not isinstance(name, str):
+        raise InvalidArgument(f"the name of an object is a str, not {type(name).__name__}")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        size = MAX_NAME_BYTES + 1
+    trouble = ""
+    if not 0 < size <= MAX_NAME_BYTES:
+        trouble = f"needs 1 to {MAX_NAME_BYTES} bytes of UTF-8"
+    elif any(part in ("", ".", "..") for part in name.split("/")):
+        trouble = 'has an empty part, "." or ".." between slashes'
+    elif any(character < " " or character == "\x7f" for character in name):
+        trouble = "has a control character"
+    if trouble:
+        shown = name if len(name) <= 60 else name[:60] + "..."
+        raise InvalidArgument(f"object name {shown!r} {trouble}; choose another")
+    return name
+
+
+def check_metadata(metadata: Mapping[str, str] | None) -> list[list[str]]:
+    """User metadata as the index has it, in the order of the names. Raises InvalidArgument."""
+    pairs = sorted((metadata or {}).items())
+    size = 0
+    for key, value in pairs:
+        if not isinstance(key, str) or not isinstance(value, str) or not key:
+            raise InvalidArgument(f"metadata {key!r}: {value!r}: names and values are str, names not empty")
+        size += len(key.encode(errors="replace")) + len(value.encode(errors="replace"))
+    if size > MAX_METADATA_BYTES:
+        raise InvalidArgument(f"metadata of {size} bytes, the limit is {MAX_METADATA_BYTES}; store less")
+    return [[key, value] for key, value in pairs]
+
+
+__all__ = [
+    "NEVER",
+    "Extent",
+    "ObjectRow",
+    "check_metadata",
+    "check_object_name",
+    "extents_of",
+    "row_of",
+]

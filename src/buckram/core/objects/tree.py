@@ -1,0 +1,155 @@
+"""The tree of names: directories with objects and directories, listed in the order of their full names.
+
+Renaming a directory is one step, because a node knows its name in its parent only. A name is an object or a directory,
+never both; directories appear with their first object and vanish with their last. Not here: commands
+(`core/objects/index.py`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+
+from buckram.core.objects.rows import ObjectRow
+
+_BUCKET = 512
+
+
+class SortedNames:
+    """A sorted set of strings with cheap insertion among very many: a list of short sorted lists."""
+
+    __slots__ = ("_buckets",)
+
+    def __init__(self) -> None:
+        self._buckets: list[list[str]] = []
+
+    def _place(self, name: str) -> int:
+        """The bucket that has the name, or would have it."""
+        low, high = 0, len(self._buckets) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if self._buckets[middle][-1] < name:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def add(self, name: str) -> None:
+        if not self._buckets:
+            self._buckets.append([name])
+            return
+        place = self._place(name)
+        bucket = self._buckets[place]
+        insort(bucket, name)
+        if len(bucket) > 2 * _BUCKET:
+            self._buckets[place : place + 1] = [bucket[:_BUCKET], bucket[_BUCKET:]]
+
+    def remove(self, name: str) -> None:
+        place = self._place(name)
+        bucket = self._buckets[place]
+        del bucket[bisect_left(bucket, name)]
+        if not bucket:
+            del self._buckets[place]
+
+    def since(self, name: str) -> Iterator[str]:
+        """All that are not below `name`, in order."""
+        if not self._buckets:
+            return
+        place = self._place(name)
+        yield from self._buckets[place][bisect_left(self._buckets[place], name) :]
+        for bucket in self._buckets[place + 1 :]:
+            yield from bucket
+
+
+class Directory:
+    """A directory. `nodes` has its children by name; in `order` a directory's name ends with a slash."""
+
+    __slots__ = ("name", "nodes", "order", "parent")
+
+    def __init__(self, name: str = "", parent: Directory | None = None) -> None:
+        self.name, self.parent = name, parent
+        self.nodes: dict[str, Directory | ObjectRow] = {}
+        self.order = SortedNames()
+
+    def attach(self, name: str, node: Directory | ObjectRow) -> None:
+        """Put a node under a name, in the place of an object that is there."""
+        if name not in self.nodes:
+            self.order.add(name + "/" if isinstance(node, Directory) else name)
+        self.nodes[name] = node
+        if isinstance(node, Directory):
+            node.name, node.parent = name, self
+
+    def detach(self, name: str) -> Directory | ObjectRow:
+        """Take a node away, and directories that are empty now. KeyError."""
+        node = self.nodes.pop(name)
+        self.order.remove(name + "/" if isinstance(node, Directory) else name)
+        if not self.nodes and self.parent is not None:
+            self.parent.detach(self.name)
+        return node
+
+
+class Blocked(Exception):
+    """A name is, or leads through, what is not of the kind that is needed; the text says which."""
+
+
+def find(root: Directory, path: str) -> Directory | ObjectRow | None:
+    """The node of a name, or None."""
+    node: Directory | ObjectRow | None = root
+    for part in path.split("/"):
+        node = node.nodes.get(part) if isinstance(node, Directory) else None
+    return node
+
+
+def parent_of(root: Directory, path: str) -> tuple[Directory, str] | None:
+    """The directory that holds the last part of a name, and that part; None if there is no such directory."""
+    above, _, name = path.rpartition("/")
+    node = find(root, above) if above else root
+    return (node, name) if isinstance(node, Directory) else None
+
+
+def place_for(root: Directory, path: str) -> tuple[Directory, str]:
+    """As `parent_of`, and makes missing directories. Blocked if an object is in the way; nothing is made then."""
+    *above, name = path.split("/")
+    node: Directory = root
+    missing: list[str] = []
+    for depth, part in enumerate(above):
+        found = None if missing else node.nodes.get(part)
+        if isinstance(found, ObjectRow):
+            raise Blocked(f"{'/'.join(above[: depth + 1])!r} is an object and no directory")
+        if found is None:
+            missing.append(part)
+        else:
+            node = found
+    for part in missing:
+        made = Directory()
+        node.attach(part, made)
+        node = made
+    return node, name
+
+
+def walk(root: Directory, prefix: str, after: str) -> Iterator[tuple[str, ObjectRow]]:
+    """Objects whose full names begin with `prefix` and are greater than `after`, in order."""
+    yield from _walk(root, "", prefix, after)
+
+
+def _walk(directory: Directory, path: str, prefix: str, after: str) -> Iterator[tuple[str, ObjectRow]]:
+    floor = max(prefix, after)
+    start = ""
+    if floor.startswith(path):
+        rest = floor[len(path) :]
+        start = rest.partition("/")[0]
+    for key in directory.order.since(start):
+        full = path + key
+        if not full.startswith(prefix) and not prefix.startswith(full):
+            if full > prefix:
+                return
+            continue
+        node = directory.nodes[key.rstrip("/")]
+        if isinstance(node, Directory):
+            if after.startswith(full) or full > after:
+                yield from _walk(node, full, prefix, after)
+        elif full > after and full.startswith(prefix):
+            yield full, node
+
+
+__all__ = ["Blocked", "Directory", "SortedNames", "find", "parent_of", "place_for", "walk"]

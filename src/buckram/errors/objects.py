@@ -1,0 +1,46 @@
+"""The typed errors of objects. Each names the object and what to do. Nothing is decided here."""
+
+from __future__ import annotations
+
+from buckram.errors.base import BuckramError, InvalidArgument
+
+
+class ObjectError(BuckramError):
+    """An error of one object, named NAMESPACE/NAME."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(f"object {name}: {message}")
+        self.object = name
+
+
+class NoSuchObject(ObjectError):
+    """The object (or the upload) does not exist. Nothing was changed."""
+
+
+class ObjectExists(ObjectError):
+    """The name is taken, and was to be free. Nothing was changed."""
+
+
+class ObjectChanged(ObjectError):
+    """The object is not of the version that was to be there. Nothing was changed."""
+
+
+class NameBlocked(ObjectError, InvalidArgument):
+    """The name is a directory, or leads through an object. Nothing was changed."""
+
+    def __init__(self, name: str, message: str) -> None:
+        ObjectError.__init__(self, name, message)
+
+
+class UploadIncomplete(ObjectError):
+    """An upload was to be completed, and not all of its parts are there. Nothing was changed."""
+
+
+class ObjectDamaged(ObjectError):
+    """The bytes of an object do not have its digest, or cannot be read."""
+
+
+class DataLost(ObjectError):
+    """The ledger with the bytes was given up before they were put: its writer was silent for a day. Put it again."""
+
+    retryable = True

@@ -1,0 +1,66 @@
+"""IndexClient: executes commands on the objects' index from any process, each of them once.
+
+The process that writes leads the index. Who wants to write waits a second for the leader to close, and then takes over;
+so processes that all write have turns of a second. Not here: what commands do (`core/objects/index.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from buckram.core.objects.index import ObjectIndex
+from buckram.errors import CommandUnknown, NotLeader
+from buckram.machine.machine import Machine
+
+R = TypeVar("R")
+TURN_S = 1.0
+"""A leader keeps the index at least so long while others want it."""
+
+
+class IndexClient:
+    """The index of one namespace's objects."""
+
+    def __init__(self, machine: Machine[ObjectIndex]) -> None:
+        self.machine = machine
+        self._leading: asyncio.Lock = asyncio.Lock()
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process leads the index at the moment."""
+        return self.machine.role == "leader"
+
+    async def execute(self, command: list[Any]) -> Any:
+        """Execute a command, whoever leads before. Raises CommandRefused, ReplicaStopped, HandleClosed."""
+        token: str | None = None
+        while True:
+            try:
+                return await self.machine.execute(command, token=token)
+            except CommandUnknown as error:
+                token = error.token
+            except NotLeader:
+                pass  # Nothing was written.
+            await self._lead()
+
+    async def _lead(self) -> None:
+        async with self._leading:
+            if self.leads:
+                return
+            try:
+                async with asyncio.timeout(TURN_S):
+                    await self.machine.lead()
+            except TimeoutError:
+                await self.machine.lead(takeover=True)
+
+    async def look(self, function: Callable[[ObjectIndex], R]) -> R:
+        """Return function(index), which has everything that any process had done before this call."""
+        while self.leads:
+            try:
+                return await self.machine.read(function)
+            except NotLeader:
+                continue
+        return await self.machine.read(function, "stale", at_most_s=0)
+
+
+__all__ = ["IndexClient"]

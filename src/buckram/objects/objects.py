@@ -1,0 +1,330 @@
+"""Objects: the handle from `client.objects(namespace)`. Immutable bytes under names, put as a whole or not at all.
+
+Not here: bytes (`objects/data.py`, `objects/reading.py`), the index (`core/objects/index.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, BinaryIO
+
+from buckram.client.client import Client
+from buckram.client.shared.opening import NotBlocking
+from buckram.core.objects.index import MAX_PARTS, ObjectIndex
+from buckram.core.objects.rows import NEVER, ObjectRow, check_metadata, check_object_name, row_of
+from buckram.core.streams.policy import merged
+from buckram.errors import CommandRefused, DataLost, InvalidArgument, NoSuchObject, ObjectDamaged
+from buckram.machine.opening import open_machine
+from buckram.machine.settings import MachineSettings
+from buckram.net.tasks import TaskScope
+from buckram.objects.data import SMALL_BYTES, LedgerMaker, Packs, Stored, write_large
+from buckram.objects.index_client import IndexClient
+from buckram.objects.reading import Readers
+from buckram.objects.refusals import refused
+from buckram.objects.sweeping import Sweeper
+from buckram.streams.namespace import Namespace
+from buckram.types import Buffer
+
+LOG = "buckram.objects"
+"""The stream and machine of each namespace that has objects."""
+_READ_BYTES = 1024 * 1024
+_MAX_LISTED = 10_000
+_MAX_EXPIRES_S = 100 * 366 * 86_400.0
+Data = Buffer | BinaryIO | AsyncIterable[bytes]
+"""What can be put: bytes, a file that is open for reading bytes, or an async iterable of bytes."""
+_TRIES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """An object. Times in microseconds UTC."""
+
+    name: str
+    version: int
+    """Another one after every put, copy and rename; for `if_match`."""
+    size: int
+    digest: str
+    """sha256:HEX of all bytes, or parts:HEX-N of one that was put in N parts."""
+    time: int
+    """When it was put."""
+    expires: int | None
+    """When nobody can see it any more."""
+    metadata: Mapping[str, str]
+
+
+class Objects(NotBlocking):
+    """The objects of one namespace, from `client.objects(namespace)`. `async with` or close().
+
+    Errors: NoSuchObject, ObjectExists, ObjectChanged, NameBlocked and InvalidArgument mean that nothing was changed;
+    NotEnoughBookies, WriteFailed, ObjectDamaged, TooStale (another process leads and cannot be followed), HandleClosed.
+    """
+
+    def __init__(self, client: Client, ns: Namespace, on_closed: Callable[[object], None]) -> None:
+        self.namespace = ns.name
+        """The namespace's name."""
+        self._client, self._ns, self._on_closed = client, ns, on_closed
+        self._scope = TaskScope(f"objects of {ns.name}")
+        self._readers = Readers(client)
+
+    async def start(self, *, process: str, settings: MachineSettings, policy: Mapping[str, Any]) -> Objects:
+        """Open the index. Raises NoSuchNamespace, NotMachineLog."""
+        client, ns = self._client, self._ns
+        full = ns.log_name(LOG)
+        machine = await open_machine(
+            client,
+            ns,
+            full,
+            ObjectIndex,
+            create=True,
+            stand=False,
+            process=process,
+            settings=settings,
+            policy=policy,
+        )
+        self._index = IndexClient(machine)
+        head = (await ns.store.read(full)).head
+        space = await client.namespaces.get(ns.name)
+        in_force = merged(space.policy, head.policy)
+        self._maker = LedgerMaker(client, ns.store, full, head, in_force, self._index)
+        self._packs = Packs(self._maker, self._index, self._scope)
+        self._sweeper = Sweeper(client, ns.store, head.uid, self._index, self._packs, self._readers)
+        self._scope.spawn(self._sweeper.run(), "sweep")
+        return self
+
+    def __repr__(self) -> str:
+        return f"<Objects {self.namespace}>"
+
+    # -- writing ------------------------------------------------------------------------------------------
+
+    async def put(
+        self,
+        name: str,
+        data: Data,
+        *,
+        if_absent: bool = False,
+        if_match: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+        expires_s: float | None = None,
+    ) -> ObjectInfo:
+        """Put an object, in the place of one of this name. Everybody sees all of it, or what was there before.
+
+        `if_absent`: ObjectExists if the name is taken; `if_match`: ObjectChanged unless it has this version.
+        `expires_s`: it goes by itself after so many seconds. If `data` raises an error, nothing is put.
+        """
+        check_object_name(name)
+        condition = _condition(if_absent, if_match)
+        extra = _extra(metadata, expires_s)
+        for left in reversed(range(_TRIES)):
+            stored = await self._store(data)
+            put = {"size": stored.size, "digest": stored.digest, "extents": stored.extents, "sealed": stored.sealed}
+            try:
+                return _told(name, await self._execute(name, ["put", name, {**put, **extra}, condition]))
+            except DataLost:
+                if not left or not isinstance(data, bytes | bytearray | memoryview):
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _store(self, data: Data) -> Stored:
+        """Make the bytes durable, under no name yet."""
+        pieces = _pieces(data)
+        first: list[bytes] = []
+        size = 0
+        async for piece in pieces:
+            first.append(piece)
+            size += len(piece)
+            if size > SMALL_BYTES:
+                return await write_large(self._maker, b"".join(first), pieces)
+        whole = b"".join(first)
+        digest = f"sha256:{hashlib.sha256(whole).hexdigest()}"
+        return Stored(size, digest, [await self._packs.put(whole)] if whole else [])
+
+    async def copy(self, source: str, name: str, *, if_absent: bool = False, if_match: int | None = None) -> ObjectInfo:
+        """Put an object under another name as well, without reading its bytes."""
+        check_object_name(name)
+        command = ["copy", check_object_name(source), name, _condition(if_absent, if_match)]
+        return _told(name, await self._execute(source, command))
+
+    async def rename(self, source: str, name: str, *, if_absent: bool = False) -> None:
+        """Give an object, or a directory with all that is in it, another name in one step.
+
+        A directory's new name must be free: ObjectExists.
+        """
+        check_object_name(name)
+        await self._execute(source, ["rename", check_object_name(source), name, _condition(if_absent, None)])
+
+    async def delete(self, name: str, *, if_match: int | None = None) -> None:
+        """Delete an object. Raises NoSuchObject, ObjectChanged."""
+        await self._execute(name, ["delete", check_object_name(name), _condition(False, if_match)])
+
+    # -- in parts -----------------------------------------------------------------------------------------
+
+    async def begin_upload(self, name: str) -> int:
+        """Begin an object that is put in parts, by any number of processes; returns the upload's number."""
+        return int(await self._execute(name, ["upload", check_object_name(name)]))
+
+    async def put_part(self, upload: int, number: int, data: Data) -> None:
+        """Put part `number` (0 to 9999) of an upload, in the place of one of this number. Raises NoSuchObject."""
+        for what, value in (("upload", upload), ("number", number)):
+            if type(value) is not int or value < 0:
+                raise InvalidArgument(f"{what} {value!r}: needs an int from 0 on")
+        stored = await self._store(data)
+        part = ["part", upload, number, stored.size, stored.digest, stored.extents, stored.sealed]
+        await self._execute(f"upload {upload}", part)
+
+    async def complete_upload(
+        self,
+        upload: int,
+        parts: int,
+        *,
+        if_absent: bool = False,
+        if_match: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+        expires_s: float | None = None,
+    ) -> ObjectInfo:
+        """Make the object of the parts 0 to parts-1, in one step. Raises UploadIncomplete, NoSuchObject."""
+        if type(parts) is not int or not 1 <= parts <= MAX_PARTS:
+            raise InvalidArgument(f"parts {parts!r}: needs an int from 1 to {MAX_PARTS}")
+        put = {**_extra(metadata, expires_s), "parts": parts}
+        condition = _condition(if_absent, if_match)
+        name, *row = await self._execute(f"upload {upload}", ["complete", upload, put, condition])
+        return _told(name, row)
+
+    async def abort_upload(self, upload: int) -> None:
+        """Give an upload up; its space returns. No-op if it is not there."""
+        await self._execute(f"upload {upload}", ["abort", upload])
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    async def info(self, name: str) -> ObjectInfo:
+        """What is known of an object. Raises NoSuchObject."""
+        return _info(name, await self._row(name))
+
+    async def _row(self, name: str) -> ObjectRow:
+        check_object_name(name)
+        row = await self._index.look(lambda state: state.look(name))
+        if row is None or row.expired(self._client.services.clocks.now()):
+            raise NoSuchObject(f"{self.namespace}/{name}", "does not exist")
+        return row
+
+    async def get(self, name: str, *, start: int = 0, length: int | None = None) -> bytes:
+        """Return an object's bytes, or `length` of them from `start` on (fewer at its end). Raises NoSuchObject."""
+        return b"".join([piece async for piece in self.read(name, start=start, length=length)])
+
+    async def read(self, name: str, *, start: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
+        """Iterate over an object's bytes in pieces: `async for piece in objects.read(name)`.
+
+        The whole object is compared with its digest while it is read: ObjectDamaged at the end if it differs.
+        """
+        for what, value in (("start", start), ("length", 0 if length is None else length)):
+            if type(value) is not int or value < 0:
+                raise InvalidArgument(f"{what} {value!r}: needs an int from 0 on")
+        row = await self._row(name)
+        stop = row.size if length is None else min(start + length, row.size)
+        full = f"{self.namespace}/{name}"
+        kind, _, wanted = row.digest.partition(":")
+        digest = hashlib.sha256() if kind == "sha256" and start == 0 and stop == row.size else None
+        async for piece in self._readers.pieces(full, row, start, stop):
+            if digest is not None:
+                digest.update(piece)
+            yield piece
+        if digest is not None and digest.hexdigest() != wanted:
+            raise ObjectDamaged(full, f"its bytes have the digest {digest.hexdigest()}, and {wanted} was put")
+
+    async def list(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[ObjectInfo]:
+        """Objects whose names begin with `prefix` and are greater than `after`, in the order of their names.
+
+        An empty list is the end. `limit`: 1 to 10,000.
+        """
+        if type(limit) is not int or not 1 <= limit <= _MAX_LISTED:
+            raise InvalidArgument(f"limit {limit!r}: needs an int from 1 to {_MAX_LISTED}")
+        rows = await self._index.look(lambda state: state.listed(prefix, after, limit))
+        return [_info(name, row) for name, row in rows]
+
+    # -- the end ------------------------------------------------------------------------------------------
+
+    async def sweep(self) -> int:
+        """Give the space of what was deleted back now, and not in half a minute; returns the number of ledgers deleted.
+
+        Nobody may be reading what was deleted.
+        """
+        await self._packs.seal()
+        return await self._sweeper.sweep(grace_s=0.0)
+
+    async def close(self) -> None:
+        """Seal what this process wrote and give the index up. Idempotent."""
+        try:
+            if not self._scope.closed:
+                await self._packs.seal()
+        finally:
+            await self._scope.close()
+            await self._readers.close()
+            await self._index.machine.close()
+            self._on_closed(self)
+
+    async def __aenter__(self) -> Objects:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _execute(self, name: str, command: list[Any]) -> Any:
+        try:
+            return await self._index.execute(command)
+        except CommandRefused as refusal:
+            raise refused(f"{self.namespace}/{name}", refusal) from None
+
+
+def _condition(if_absent: bool, if_match: int | None) -> str | int | None:
+    if if_absent and if_match is not None:
+        raise InvalidArgument("if_absent and if_match exclude each other")
+    if if_match is not None and type(if_match) is not int:
+        raise InvalidArgument(f"if_match {if_match!r}: needs the version of an ObjectInfo, an int")
+    return "absent" if if_absent else if_match
+
+
+def _extra(metadata: Mapping[str, str] | None, expires_s: float | None) -> dict[str, Any]:
+    if expires_s is not None:
+        good = isinstance(expires_s, int | float) and not isinstance(expires_s, bool)
+        if not good or not 0 < expires_s <= _MAX_EXPIRES_S:
+            raise InvalidArgument(f"expires_s {expires_s!r}: needs seconds, more than 0 and at most {_MAX_EXPIRES_S:g}")
+    age_us = max(int(expires_s * 1_000_000), 1) if expires_s is not None else NEVER
+    return {"metadata": check_metadata(metadata), "expires_us": age_us}
+
+
+def _info(name: str, row: ObjectRow) -> ObjectInfo:
+    expires = row.expires_us if row.expires_us != NEVER else None
+    return ObjectInfo(name, row.version, row.size, row.digest, row.time_us, expires, dict(row.metadata))
+
+
+def _told(name: str, raw: list[Any]) -> ObjectInfo:
+    return _info(name, row_of([*raw, []]))
+
+
+async def _pieces(data: Data) -> AsyncIterator[bytes]:
+    if isinstance(data, bytes | bytearray | memoryview):
+        view = memoryview(data).cast("B")
+        if len(view) <= SMALL_BYTES:
+            yield bytes(view)
+            return
+        for begin in range(0, len(view), _READ_BYTES):
+            yield bytes(view[begin : begin + _READ_BYTES])
+    elif isinstance(data, AsyncIterable):
+        async for piece in data:
+            if not isinstance(piece, bytes | bytearray | memoryview):
+                raise InvalidArgument(f"the data of an object are pieces of bytes, not {type(piece).__name__}")
+            yield bytes(piece)
+    elif hasattr(data, "read"):
+        while piece := data.read(_READ_BYTES):
+            if not isinstance(piece, bytes):
+                raise InvalidArgument("the file of an object must be open for reading bytes (mode 'rb')")
+            yield piece
+    else:
+        raise InvalidArgument(f"an object is bytes, a file or an async iterable of bytes, not {type(data).__name__}")
+
+
+__all__ = ["LOG", "ObjectInfo", "Objects"]

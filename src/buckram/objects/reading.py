@@ -1,0 +1,90 @@
+"""Reading the bytes of an object: the entries of its extents, a range of them, in bounded pieces.
+
+Not here: finding the object (`objects/objects.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+
+from buckram.client.client import Client
+from buckram.client.read.reader import Reader
+from buckram.core.objects.rows import Extent, ObjectRow
+from buckram.errors import BuckramError, NoSuchEntry, NoSuchLedger, ObjectDamaged
+
+_OPEN_LEDGERS = 64
+_ENTRIES_AT_ONCE = 8
+
+
+class Readers:
+    """Keeps readers of the ledgers that were read last."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._readers: OrderedDict[int, asyncio.Future[Reader]] = OrderedDict()
+
+    async def get(self, ledger: int) -> Reader:
+        """A reader of the ledger, which stays this object's. Raises NoSuchLedger, ReadFailed."""
+        found = self._readers.get(ledger)
+        if found is None:
+            found = self._readers[ledger] = asyncio.ensure_future(self._open(ledger))
+            while len(self._readers) > _OPEN_LEDGERS:
+                _, old = self._readers.popitem(last=False)
+                old.add_done_callback(_close)
+        self._readers.move_to_end(ledger)
+        try:
+            return await asyncio.shield(found)
+        except BuckramError:
+            self._readers.pop(ledger, None)
+            raise
+
+    async def _open(self, ledger: int) -> Reader:
+        return await self._client.open(ledger)
+
+    async def close(self) -> None:
+        readers, self._readers = self._readers, OrderedDict()
+        for future in readers.values():
+            try:
+                await (await future).close()
+            except BuckramError:
+                continue
+
+    async def pieces(self, name: str, row: ObjectRow, start: int, stop: int) -> AsyncIterator[bytes]:
+        """The bytes from `start` to `stop` (exclusive). Raises ObjectDamaged, ReadFailed (try again)."""
+        place = 0
+        for extent in row.extents:
+            begin, end = max(start - place, 0), min(stop - place, extent.length)
+            if begin < end:
+                try:
+                    async for piece in self._extent(extent, begin, end):
+                        yield piece
+                except (NoSuchLedger, NoSuchEntry) as error:
+                    raise ObjectDamaged(name, f"bytes of it are gone: {error}") from error
+            place += extent.length
+
+    async def _extent(self, extent: Extent, begin: int, end: int) -> AsyncIterator[bytes]:
+        reader = await self.get(extent.ledger)
+        if extent.chunk == 0:
+            found = await reader.read_unconfirmed(extent.entry, extent.entry)
+            yield found[0].payload[extent.at + begin : extent.at + end]
+            return
+        first, last = extent.entry + begin // extent.chunk, extent.entry + (end - 1) // extent.chunk
+        at = (first - extent.entry) * extent.chunk
+        for low in range(first, last + 1, _ENTRIES_AT_ONCE):
+            high = min(low + _ENTRIES_AT_ONCE - 1, last)
+            for payload in await reader.read_payloads(low, high):
+                piece = payload[max(begin - at, 0) : end - at]
+                at += len(payload)
+                if piece:
+                    yield piece
+
+
+def _close(future: asyncio.Future[Reader]) -> None:
+    """Close a reader that nobody asked for lately. One that is read at this moment says so and is opened again."""
+    if not future.cancelled() and future.exception() is None:
+        asyncio.ensure_future(future.result().close())  # noqa: RUF006 - it ends by itself
+
+
+__all__ = ["Readers"]
