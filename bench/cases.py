@@ -288,6 +288,14 @@ def machine() -> Figures:
 
 
 @case
+def objects() -> Figures:
+    """Objects: puts of 1 KB by 64 tasks, and one of BENCH_OBJECT_MB (1,000) megabytes put and got."""
+    from bench.objects import objects
+
+    return objects()
+
+
+@case
 def stream_long() -> Figures:
     """A stream of 100,000 segments (BENCH_SEGMENTS): opened, read at its end, truncated."""
     return _streams("long_stream")

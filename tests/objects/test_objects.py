@@ -55,21 +55,25 @@ async def test_conditions_names_and_deletion(client: Client, ns: Namespace) -> N
 
 
 async def test_two_processes_write_in_turns_and_see_what_the_other_did(three_bookies: Cluster, ns: Namespace) -> None:
-    async with three_bookies.client() as one, three_bookies.client() as other:
-        async with one.objects("shop") as first, other.objects("shop") as second:
-            await first.put("a", b"1")
-            assert await second.get("a") == b"1"
-            await second.put("b", b"2")
-            assert await first.get("b") == b"2"
-            await first.delete("b")
-            assert [info.name for info in await second.list()] == ["a"]
-            upload = await first.begin_upload("big")
-            await asyncio.gather(first.put_part(upload, 0, b"x" * 10), second.put_part(upload, 1, b"y" * (MIB + 5)))
-            with pytest.raises(UploadIncomplete):
-                await second.complete_upload(upload, 3)
-            info = await second.complete_upload(upload, 2)
-            assert (info.name, info.size) == ("big", MIB + 15)
-            assert await first.get("big", start=5, length=10) == b"x" * 5 + b"y" * 5
+    async with (
+        three_bookies.client() as one,
+        one.objects("shop") as first,
+        three_bookies.client() as other,
+        other.objects("shop") as second,
+    ):
+        await first.put("a", b"1")
+        assert await second.get("a") == b"1"
+        await second.put("b", b"2")
+        assert await first.get("b") == b"2"
+        await first.delete("b")
+        assert [info.name for info in await second.list()] == ["a"]
+        upload = await first.begin_upload("big")
+        await asyncio.gather(first.put_part(upload, 0, b"x" * 10), second.put_part(upload, 1, b"y" * (MIB + 5)))
+        with pytest.raises(UploadIncomplete):
+            await second.complete_upload(upload, 3)
+        info = await second.complete_upload(upload, 2)
+        assert (info.name, info.size) == ("big", MIB + 15)
+        assert await first.get("big", start=5, length=10) == b"x" * 5 + b"y" * 5
 
 
 async def test_a_put_that_is_cut_leaves_nothing(client: Client, ns: Namespace) -> None:

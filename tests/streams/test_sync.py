@@ -20,12 +20,14 @@ from buckram.errors import (
     WriterExists,
     WriterLost,
 )
+from buckram.machine import machine as async_machine
+from buckram.objects import objects as async_objects
 from buckram.streams import namespace
 from buckram.streams.read import reader
 from buckram.streams.shared import namespaces as spaces
 from buckram.streams.write import bulk as async_bulk
 from buckram.streams.write import writer
-from buckram.sync import bulk, records, streams
+from buckram.sync import bulk, machine, objects, records, streams
 from buckram.testing import ThreadedCluster
 
 
@@ -46,6 +48,7 @@ def ns(cluster: ThreadedCluster, request: pytest.FixtureRequest) -> Iterator[str
 OWN = {
     namespace.Namespace: {"create_machine_log", "log_name", "store"},
     spaces.Namespaces: {"restore"},
+    async_objects.Objects: {"abandon", "start"},
     async_bulk.Bulk: {"purpose"},
     async_bulk.BulkLedger: {"append_entries", "arrow_entries"},
 }
@@ -57,6 +60,7 @@ OWN = {
     [
         (writer.StreamWriter, records.StreamWriter), (reader.StreamReader, records.StreamReader),
         (namespace.Namespace, streams.Namespace), (spaces.Namespaces, streams.Namespaces),
+        (async_machine.Machine, machine.Machine), (async_objects.Objects, objects.Objects),
         (async_bulk.Bulk, bulk.Bulk), (async_bulk.BulkLedger, bulk.BulkLedger),
     ],
 )  # fmt: skip

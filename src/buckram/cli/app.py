@@ -19,6 +19,7 @@ NOUNS = {
     "ledger": "buckram.cli.ledger:ledger",
     "stream": "buckram.cli.stream:stream",
     "namespace": "buckram.cli.namespace:namespace",
+    "object": "buckram.cli.object:object_",
     "status": "buckram.cli.status:status",
     "doctor": "buckram.cli.doctor:doctor",
     "autorecovery": "buckram.cli.autorecovery:autorecovery",

@@ -39,6 +39,7 @@ _NOT_FOUND = (
     errors.NoSuchStream,
     errors.NoSuchNamespace,
     errors.NoSuchCursor,
+    errors.NoSuchObject,
     errors.OffsetOutOfRange,
     errors.OffsetTruncated,
 )
@@ -67,6 +68,8 @@ _REFUSED = (
     errors.ProducerForgotten,
     errors.OutOfOrderSequence,
     errors.UnknownQuery,
+    errors.ObjectExists,
+    errors.ObjectChanged,
 )
 
 

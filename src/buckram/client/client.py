@@ -352,7 +352,7 @@ class Client(NotBlocking):
             self._guard()
             opened = Objects(self, self.namespace(namespace), self.services.forget)
             await opened.start(process=process, settings=settings or MachineSettings(), policy=policy)
-            self.services.adopt(opened, opened.close)
+            self.services.adopt(opened, opened.abandon)
             return opened
 
         return Opening(start, "client.objects()")

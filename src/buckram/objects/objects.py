@@ -5,6 +5,7 @@ Not here: bytes (`objects/data.py`, `objects/reading.py`), the index (`core/obje
 
 from __future__ import annotations
 
+import builtins
 import hashlib
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
@@ -233,7 +234,7 @@ class Objects(NotBlocking):
         if digest is not None and digest.hexdigest() != wanted:
             raise ObjectDamaged(full, f"its bytes have the digest {digest.hexdigest()}, and {wanted} was put")
 
-    async def list(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[ObjectInfo]:
+    async def list(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> builtins.list[ObjectInfo]:
         """Objects whose names begin with `prefix` and are greater than `after`, in the order of their names.
 
         An empty list is the end. `limit`: 1 to 10,000.
@@ -259,10 +260,14 @@ class Objects(NotBlocking):
             if not self._scope.closed:
                 await self._packs.seal()
         finally:
-            await self._scope.close()
-            await self._readers.close()
-            await self._index.machine.close()
-            self._on_closed(self)
+            await self.abandon()
+
+    async def abandon(self) -> None:
+        """Stop without sealing, as a crash would; what was put stays. Later sweeps seal what this process wrote."""
+        await self._scope.close()
+        await self._readers.close()
+        await self._index.machine.close()
+        self._on_closed(self)
 
     async def __aenter__(self) -> Objects:
         return self

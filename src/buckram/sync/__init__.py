@@ -11,7 +11,7 @@ import atexit
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from buckram.client import client as _client
 from buckram.client.maintain.repair_report import Progress, RepairReport
@@ -21,10 +21,12 @@ from buckram.client.shared.opening import NotAsync
 from buckram.client.write.writer import Writer as _Writer
 from buckram.config import ClientConfig, NetConfig
 from buckram.errors import BuckramError
+from buckram.machine.settings import MachineSettings
 from buckram.net.tasks import TaskScope
 from buckram.seams import MetadataStore
 from buckram.sync.bulk import Bulk, BulkLedger
 from buckram.sync.machine import Machine
+from buckram.sync.objects import Objects
 from buckram.sync.reader import Reader, Tail
 from buckram.sync.records import StreamReader, StreamWriter
 from buckram.sync.streams import Namespace, Namespaces
@@ -39,6 +41,7 @@ __all__ = [
     "Machine",
     "Namespace",
     "Namespaces",
+    "Objects",
     "Reader",
     "StreamReader",
     "StreamWriter",
@@ -186,6 +189,17 @@ class Client(NotAsync):
     def namespace(self, name: str = "default") -> Namespace:
         """A namespace of streams: `with client.namespace("shop").writer("orders") as writer: ...`."""
         return Namespace(self._thread, self._thread.run(_given(lambda: self._client.namespace(name))), self._config)
+
+    def objects(
+        self, namespace: str = "default", *, process: str = "", settings: MachineSettings | None = None, **policy: Any
+    ) -> Objects:
+        """The objects of a namespace: `with client.objects("shop") as objects: objects.put("a/b", data)`."""
+
+        async def start() -> Objects:
+            opening = self._client.objects(namespace, process=process, settings=settings, **policy)
+            return Objects(self._thread, await opening)
+
+        return self._thread.run(start)
 
     @property
     def namespaces(self) -> Namespaces:

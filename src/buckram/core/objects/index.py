@@ -1,8 +1,8 @@
 """ObjectIndex: names of objects and where their bytes are, as a replicated state machine.
 
 A command is a list of JSON, its first item the verb; `ObjectIndex.apply` says what each does. Refusals begin with a
-word and a colon, which `objects/refusals.py` turns into typed errors. Not here: the tree (`core/objects/tree.py`), ledgers
-(`core/objects/space.py`), writing and reading bytes (`objects/`).
+word and a colon, which `objects/refusals.py` turns into typed errors. Not here: the tree (`core/objects/tree.py`),
+ledgers (`core/objects/space.py`), writing and reading bytes (`objects/`).
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class ObjectIndex:
         """Apply a command and return its result.
 
         begin LEDGER: a ledger for data exists. seal LEDGER BYTES: nothing is added to it any more. gone LEDGERS: they
-        were deleted. put NAME PUT CONDITION, copy FROM TO CONDITION, rename FROM TO CONDITION, delete NAME CONDITION: of
-        objects (rename also of directories); a condition is null, "absent", or the version that must be there. upload
-        NAME, part UPLOAD NUMBER SIZE DIGEST EXTENTS SEALED, complete UPLOAD PUT CONDITION, abort UPLOAD: in parts. moved
-        NAME VERSION EXTENTS: its bytes were copied. expire: remove what has expired.
+        were deleted. put NAME PUT CONDITION, copy FROM TO CONDITION, rename FROM TO CONDITION, delete NAME CONDITION:
+        of objects (rename also of directories); a condition is null, "absent", or the version that must be there.
+        upload NAME, part UPLOAD NUMBER SIZE DIGEST EXTENTS SEALED, complete UPLOAD PUT CONDITION, abort UPLOAD: in
+        parts. moved NAME VERSION EXTENTS: its bytes were copied. expire: remove what has expired.
 
         The result of a put, a copy and a completed upload is the row without its extents.
         """
