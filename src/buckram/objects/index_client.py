@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from buckram.core.objects.index import ObjectIndex
-from buckram.errors import CommandUnknown, NotLeader
+from buckram.errors import CommandUnknown, NotLeader, TooStale
 from buckram.machine.machine import Machine
 
 R = TypeVar("R")
@@ -55,12 +55,16 @@ class IndexClient:
 
     async def look(self, function: Callable[[ObjectIndex], R]) -> R:
         """Return function(index), which has everything that any process had done before this call."""
-        while self.leads:
+        while True:
             try:
-                return await self.machine.read(function)
+                if self.leads:
+                    return await self.machine.read(function)
+                return await self.machine.read(function, "stale", at_most_s=0)
             except NotLeader:
                 continue
-        return await self.machine.read(function, "stale", at_most_s=0)
+            except TooStale:
+                # What a leader wrote last before it died is readable once the next one has recovered it.
+                await self._lead()
 
 
 __all__ = ["IndexClient"]

@@ -44,9 +44,11 @@ class ObjectInfo:
     """An object. Times in microseconds UTC."""
 
     name: str
+    """Without the namespace."""
     version: int
     """Another one after every put, copy and rename; for `if_match`."""
     size: int
+    """In bytes."""
     digest: str
     """sha256:HEX of all bytes, or parts:HEX-N of one that was put in N parts."""
     time: int
@@ -54,13 +56,14 @@ class ObjectInfo:
     expires: int | None
     """When nobody can see it any more."""
     metadata: Mapping[str, str]
+    """What whoever put it has said about it."""
 
 
 class Objects(NotBlocking):
     """The objects of one namespace, from `client.objects(namespace)`. `async with` or close().
 
     Errors: NoSuchObject, ObjectExists, ObjectChanged, NameBlocked and InvalidArgument mean that nothing was changed;
-    NotEnoughBookies, WriteFailed, ObjectDamaged, TooStale (another process leads and cannot be followed), HandleClosed.
+    NotEnoughBookies, WriteFailed, ObjectDamaged, HandleClosed.
     """
 
     def __init__(self, client: Client, ns: Namespace, on_closed: Callable[[object], None]) -> None:
