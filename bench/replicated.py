@@ -40,7 +40,6 @@ async def load(client: Client) -> Figures:
     figures: Figures = {}
     async with ns.machine("counts", Counts) as machine, connect(client.uri) as other:
         await machine.lead()
-        follower = await other.namespace().machine("counts", Counts, stand=False)
 
         async def rate(clients: int, seconds: float, call: Any) -> tuple[float, float]:
             """Calls a second, and the median in milliseconds."""
@@ -74,6 +73,7 @@ async def load(client: Client) -> Figures:
         figures |= {"commands_per_s_alone": round(alone), "command_p50_ms_alone": round(median, 3)}
         reads, median = await rate(CLIENTS, SECONDS / 3, read)
         figures |= {"linearizable_reads_per_s": round(reads), "linearizable_read_p50_ms": round(median, 3)}
+        follower = await other.namespace().machine("counts", Counts, stand=False)
         figures["stale_reads_per_s"] = round((await rate(CLIENTS, SECONDS / 3, stale))[0])
         began = time.perf_counter()
         await follower.lead(takeover=True)

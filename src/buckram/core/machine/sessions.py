@@ -90,9 +90,10 @@ class SessionTable:
         lowest = max(lowest, sequence - MAX_SEQUENCES + 1)
         if lowest > found.lowest:
             found.lowest = lowest
-            # Sequences are stored nearly in order, so the oldest ones are at the front.
-            for old in [old for old in found.results if old < lowest]:
-                self._drop(found.results.pop(old))
+            # Sequences are stored nearly in order: one that came late goes when it is at the front.
+            results = found.results
+            while (old := next(iter(results), lowest)) < lowest:
+                self._drop(results.pop(old))
         if self._bytes > MAX_RESULT_BYTES:
             self._shrink()
 

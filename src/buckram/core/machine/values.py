@@ -8,6 +8,7 @@ from typing import Any
 from buckram.errors import InvalidArgument
 
 _BYTES, _JSON = b"b", b"j"
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
 
 def encode_value(value: Any, what: str = "a command") -> bytes:
@@ -15,7 +16,7 @@ def encode_value(value: Any, what: str = "a command") -> bytes:
     if isinstance(value, bytes | bytearray | memoryview):
         return _BYTES + bytes(value)
     try:
-        return _JSON + json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+        return _JSON + _encode(value).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgument(
             f"{what} must be bytes or a value that JSON has, not {type(value).__name__} ({error}); the class may have "
@@ -28,7 +29,7 @@ def decode_value(data: bytes) -> Any:
     if data[:1] == _BYTES:
         return data[1:]
     if data[:1] == _JSON:
-        return json.loads(data[1:])
+        return json.loads(data[1:].decode())
     raise ValueError(f"a value of unknown form {data[:1]!r}")
 
 
