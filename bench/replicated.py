@@ -34,6 +34,10 @@ class Counts:
         self.counts = {name: int(count) for name, count in rows}
 
 
+def len_of(state: Counts) -> int:
+    return len(state.counts)
+
+
 async def load(client: Client) -> Figures:
     """Commands and linearizable reads of 64 clients, one alone, stale reads of a follower, and a take-over."""
     ns = client.namespace()
@@ -73,7 +77,10 @@ async def load(client: Client) -> Figures:
         figures |= {"commands_per_s_alone": round(alone), "command_p50_ms_alone": round(median, 3)}
         reads, median = await rate(CLIENTS, SECONDS / 3, read)
         figures |= {"linearizable_reads_per_s": round(reads), "linearizable_read_p50_ms": round(median, 3)}
+        began = time.perf_counter()
         follower = await other.namespace().machine("counts", Counts, stand=False)
+        await follower.read(len_of, "stale", after=machine.applied)
+        figures["catch_up_s"] = round(time.perf_counter() - began, 3)
         figures["stale_reads_per_s"] = round((await rate(CLIENTS, SECONDS / 3, stale))[0])
         began = time.perf_counter()
         await follower.lead(takeover=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 
 from buckram.client.client import Client
@@ -18,7 +18,7 @@ from buckram.core.objects.rows import Extent
 from buckram.core.streams.head import Head
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy
-from buckram.errors import BuckramError, DataLost
+from buckram.errors import BuckramError
 from buckram.net.tasks import TaskScope
 from buckram.objects.index_client import IndexClient
 from buckram.streams.shared.ledgers import OBJECT, make_ledger
@@ -149,6 +149,11 @@ class Packs:
                 small.future.set_result(Extent(pack.ledger_id, entry, at, len(small.data), 0))
             at += len(small.data)
 
+    def forget(self, extents: Iterable[Extent]) -> None:
+        """The index has given these ledgers up: the next object gets another pack."""
+        if self._pack is not None and any(extent.ledger == self._pack.ledger_id for extent in extents):
+            self._pack = None
+
     async def seal(self) -> None:
         """End the present pack: nothing is added to it any more."""
         pack, self._pack = self._pack, None
@@ -206,4 +211,4 @@ def _fail(future: asyncio.Future[Extent], error: BuckramError) -> None:
         future.set_exception(error)
 
 
-__all__ = ["CHUNK_BYTES", "SMALL_BYTES", "DataLost", "LedgerMaker", "Packs", "Stored", "write_large"]
+__all__ = ["CHUNK_BYTES", "SMALL_BYTES", "LedgerMaker", "Packs", "Stored", "write_large"]

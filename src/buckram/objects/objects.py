@@ -89,8 +89,12 @@ class Objects(NotBlocking):
             policy=policy,
         )
         self._index = IndexClient(machine)
-        head = (await ns.store.read(full)).head
-        space = await client.namespaces.get(ns.name)
+        try:
+            head = (await ns.store.read(full)).head
+            space = await client.namespaces.get(ns.name)
+        except BaseException:
+            await machine.close()
+            raise
         in_force = merged(space.policy, head.policy)
         self._maker = LedgerMaker(client, ns.store, full, head, in_force, self._index)
         self._packs = Packs(self._maker, self._index, self._scope)
@@ -127,6 +131,7 @@ class Objects(NotBlocking):
             try:
                 return _told(name, await self._execute(name, ["put", name, {**put, **extra}, condition]))
             except DataLost:
+                self._packs.forget(stored.extents)
                 if not left or not isinstance(data, bytes | bytearray | memoryview):
                     raise
         raise AssertionError("unreachable")
@@ -280,7 +285,7 @@ class Objects(NotBlocking):
     ) -> None:
         await self.close()
 
-    async def _execute(self, name: str, command: list[Any]) -> Any:
+    async def _execute(self, name: str, command: builtins.list[Any]) -> Any:
         try:
             return await self._index.execute(command)
         except CommandRefused as refusal:
