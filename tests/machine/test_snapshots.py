@@ -50,7 +50,7 @@ async def test_snapshots_are_taken_while_commands_go_on_and_free_the_log(ns: Nam
         assert 2 <= len([intent for intent in intents if intent.purpose == SNAPSHOT]) <= 3
     async with ns.machine("inventory", Inventory) as again:
         await again.lead()
-        assert again.applied > offset
+        assert again.applied >= offset
         assert await again.read(lambda state: (state.counts, len(state.applied))) == ({"bolt": 400}, 400)
 
 

@@ -152,7 +152,7 @@ class Machine(NotBlocking, Generic[M]):
 
     @property
     def damaged_snapshots(self) -> tuple[SnapshotDamaged, ...]:
-        """Published snapshots that could not be restored here, and whose predecessors were taken."""
+        """A SnapshotDamaged for each published snapshot that could not be restored here: the one before was taken."""
         return tuple(self._replica.damaged_snapshots)
 
     async def leader(self) -> str:

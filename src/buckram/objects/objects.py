@@ -120,7 +120,8 @@ class Objects(NotBlocking):
         """Put an object, in the place of one of this name. Everybody sees all of it, or what was there before.
 
         `if_absent`: ObjectExists if the name is taken; `if_match`: ObjectChanged unless it has this version.
-        `expires_s`: it goes by itself after so many seconds. If `data` raises an error, nothing is put.
+        `expires_s`: it goes by itself after so many seconds. If `data` raises an error, nothing is put. DataLost: the
+        bytes were given up while this process was silent for a day; bytes are put again by themselves.
         """
         check_object_name(name)
         condition = _condition(if_absent, if_match)
