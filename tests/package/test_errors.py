@@ -25,7 +25,7 @@ INTERNAL = {
 
 
 NOT_OF_A_CALL = {
-    "BuckramError", "LedgerError", "MachineError", "MetadataError", "ObjectError", "StreamError",  # to catch a whole branch
+    "BuckramError", "LedgerError", "MachineError", "MetadataError", "ObjectError", "StreamError",  # branches
     "BookieIOError", "BookieReadOnly", "BookieTooBusy", "BookieUnavailable", "ProtocolError", "RequestTimeout",
     "UnknownLedgerState", "WrongBookie",  # a force may end with one: its docstring says BookieError
     "KeyExists", "KeyNotEmpty", "NoSuchKey", "ValueTooLarge", "VersionConflict",  # of key stores (seams.py)

@@ -142,6 +142,7 @@ class Auditor:
         elected = await self._election.elected(notify)
         if elected and not self.elected:
             log.info("auditor %s is elected", self.name)
+            self._losses.adopt(await self._board.brake())
             if self._delay is None or self._delay.version < 0:
                 await self._tree.begin_delay(self._config.lost_bookie_delay_s)
             self._audited, self._asked = frozenset(), True

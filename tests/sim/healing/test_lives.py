@@ -8,6 +8,7 @@ from buckram.sim.__main__ import main
 from buckram.sim.engine.edits import stale
 from buckram.sim.healing.life import run_healing_life
 from buckram.sim.healing.mutants import MUTANTS, kill
+from buckram.sim.healing.plan import make_healing_plan, with_racks
 
 LIVES = 20
 """Of the 2000 that `make soak` runs."""
@@ -17,6 +18,23 @@ def test_lives_without_violation() -> None:
     for seed in range(LIVES):
         result = run_healing_life(seed)
         assert not result.violations, (seed, result.plan)
+
+
+def test_a_bookie_that_joined_in_recovery_gets_all_copies() -> None:
+    result = run_healing_life(54)
+    assert not result.violations, result.plan
+    assert result.reached["a ledger was recovered by healing"]
+
+
+def test_lives_with_racks_judge_places() -> None:
+    plan = make_healing_plan(3)
+    with_racks(plan)
+    plan.cluster.faults = ["lose rack"]
+    result = run_healing_life(3, plan=plan)
+    assert not result.violations, result.plan
+    assert result.reached["a whole rack went"]
+    assert result.evaluated["M5"]
+    assert result.evaluated["M6"]
 
 
 def test_a_seed_decides_everything() -> None:

@@ -46,6 +46,7 @@ class Losses:
         self._rested: frozenset[BookieId] = frozenset()
         """Those that were resting when the lists were seen last."""
         self._allowed: frozenset[BookieId] = frozenset()
+        self._adopted: Brake | None = None
 
     @property
     def lost(self) -> Mapping[BookieId, float]:
@@ -98,6 +99,11 @@ class Losses:
         """The same for these, as an operator told another candidate."""
         self._allowed = frozenset(bookies) & frozenset(self._lost_at)
 
+    def adopt(self, brake: Brake | None) -> None:
+        """What an auditor before this one published. Where bookies are that were gone before this process looked for
+        the first time it cannot know, so the brake stays while all of them are away and `proceed` was not said."""
+        self._adopted = brake
+
     def brake(self) -> Brake | None:
         """Not None: nothing is to be copied. Over when enough of the bookies are back, or `proceed` was said."""
         counted = sorted(
@@ -117,7 +123,10 @@ class Losses:
                 widest = max(whole, key=lambda domain: len(domains[domain]))
                 gone = tuple(sorted(domains[widest]))
                 return Brake(gone, f"all {len(gone)} bookies of {widest} went within {self._delay_s:g} s")
-        return None
+        adopted, away = self._adopted, [bookie for _, bookie in counted]
+        if adopted is None or not all(bookie in away for bookie in adopted.bookies):
+            self._adopted = None
+        return self._adopted
 
     def _domains_of(self, bookies: Collection[BookieId]) -> dict[str, list[BookieId]]:
         found: dict[str, list[BookieId]] = {}

@@ -102,6 +102,9 @@ class Changes:
                 needed = [e for e in entries if bookie in members_of(fragment, new, e)]
                 held = self.copies.held(bookie, ledger, needed)
                 missing = [e for e in needed if e not in held]
+                gone_at = self.rules.gone.get(ledger)
+                if gone_at is not None and self.rules.began_at.get((who, ledger), -1.0) < gone_at:
+                    missing = []  # it copied them before all copies of the ledger vanished
                 for name in ("H1", "M7"):
                     text = "{} put {} into ledger {} although a loss of power would leave it without {}"
                     self.report.check(name, not missing, text, who, bookie, ledger, missing)
