@@ -5,6 +5,7 @@ Not here: bytes (`objects/data.py`, `objects/reading.py`), the index (`core/obje
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import hashlib
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
@@ -32,6 +33,7 @@ from buckram.types import Buffer
 LOG = "buckram.objects"
 """The stream and machine of each namespace that has objects."""
 _READ_BYTES = 1024 * 1024
+_HASH_BESIDE = 128 * 1024
 _MAX_LISTED = 10_000
 _MAX_EXPIRES_S = 100 * 366 * 86_400.0
 Data = Buffer | BinaryIO | AsyncIterable[bytes]
@@ -237,7 +239,10 @@ class Objects(NotBlocking):
         kind, _, wanted = row.digest.partition(":")
         digest = hashlib.sha256() if kind == "sha256" and start == 0 and stop == row.size else None
         async for piece in self._readers.pieces(full, row, start, stop):
-            if digest is not None:
+            if digest is not None and len(piece) >= _HASH_BESIDE:
+                # Beside the loop, which receives the next pieces meanwhile.
+                await asyncio.get_running_loop().run_in_executor(None, digest.update, piece)
+            elif digest is not None:
                 digest.update(piece)
             yield piece
         if digest is not None and digest.hexdigest() != wanted:

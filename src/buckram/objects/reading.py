@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 
 from buckram.client.client import Client
 from buckram.client.read.reader import Reader
@@ -15,7 +16,6 @@ from buckram.core.objects.rows import Extent, ObjectRow
 from buckram.errors import BuckramError, NoSuchEntry, NoSuchLedger, ObjectDamaged
 
 _OPEN_LEDGERS = 64
-_ENTRIES_AT_ONCE = 8
 
 
 class Readers:
@@ -72,13 +72,13 @@ class Readers:
             return
         first, last = extent.entry + begin // extent.chunk, extent.entry + (end - 1) // extent.chunk
         at = (first - extent.entry) * extent.chunk
-        for low in range(first, last + 1, _ENTRIES_AT_ONCE):
-            high = min(low + _ENTRIES_AT_ONCE - 1, last)
-            for payload in await reader.read_payloads(low, high):
-                piece = payload[max(begin - at, 0) : end - at]
-                at += len(payload)
-                if piece:
-                    yield piece
+        async with aclosing(reader.payload_chunks(first, last)) as chunks:
+            async for payloads in chunks:
+                for payload in payloads:
+                    piece = payload[max(begin - at, 0) : end - at]
+                    at += len(payload)
+                    if piece:
+                        yield piece
 
 
 def _close(future: asyncio.Future[Reader]) -> None:
