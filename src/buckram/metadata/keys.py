@@ -21,7 +21,8 @@ def check_key(key: str) -> None:
     if len(parts) < 2 or parts[0] or any(part in ("", ".", "..") for part in parts[1:]):
         raise InvalidArgument(f"key {key[:200]!r}: must be like /a/b, without empty parts, '.' or '..'")
     # ZooKeeper refuses these characters, so no store takes them.
-    if not key.isprintable() or any("\ud800" <= c <= "\uf8ff" or c >= "\ufff0" for c in key):
+    odd = not key.isascii() and any("\ud800" <= c <= "\uf8ff" or c >= "\ufff0" for c in key)
+    if odd or not key.isprintable():
         raise InvalidArgument(f"key {key[:200]!r}: holds a character that not every store can keep; use printable ones")
     if len(key.encode()) > MAX_KEY_BYTES:
         raise InvalidArgument(f"key {key[:40]!r}...: {len(key.encode())} bytes, the limit is {MAX_KEY_BYTES}")

@@ -115,14 +115,22 @@ def guarded(store: MetadataStore, past: Past) -> MetadataStore:
 class _Guarded:
     def __init__(self, inner: Any, past: Past) -> None:
         self._inner, self._past = inner, past
+        self._made: dict[str, tuple[Any, Any]] = {}
+        """What stands for an attribute, with the attribute: nobody waits for a wrapper at each request."""
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
+        known = self._made.get(name)
+        if known is not None and known[0] == found:
+            return known[1]
         if name == "keys":
-            return _Guarded(found, self._past)
-        if name in _FREE or not inspect.iscoroutinefunction(found):
+            made: Any = _Guarded(found, self._past)
+        elif name in _FREE or not inspect.iscoroutinefunction(found):
             return found
-        return _checked(found, self._past)
+        else:
+            made = _checked(found, self._past)
+        self._made[name] = found, made
+        return made
 
 
 def _checked(operation: Callable[..., Awaitable[Any]], past: Past) -> Callable[..., Awaitable[Any]]:
