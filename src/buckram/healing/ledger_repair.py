@@ -26,7 +26,7 @@ from buckram.core.ledgers.metadata import fragment_index, member_replaced
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.ledgers.recovery import quorum_of
 from buckram.core.ledgers.service_info import valid_bookie_id
-from buckram.core.placement.policy import policy_of
+from buckram.core.placement.policy import PlacementPolicy, policy_of
 from buckram.core.wire.messages import Force
 from buckram.errors import (
     BookieError,
@@ -41,11 +41,11 @@ from buckram.errors import (
 from buckram.healing.fragment_copy import Copied, FragmentCopy
 from buckram.healing.lost_entries import reasons_for
 from buckram.healing.open_ledger import OpenLedgers
-from buckram.healing.spare import spare_members
+from buckram.healing.spare import next_spare, spare_members
 from buckram.metadata.wishes import read_wish
 from buckram.net.pace import Pace
 from buckram.net.tasks import TaskScope
-from buckram.types import BookieId, EntryId, Fragment, LedgerId, LedgerMetadata, Versioned
+from buckram.types import BookieId, EntryId, Fragment, LedgerId, LedgerMetadata, Position, Versioned
 
 _WITHIN_S = 10.0
 
@@ -186,10 +186,32 @@ class LedgerRepair:
     ) -> dict[int, BookieId]:
         """Who takes the places of the lost, as far as there is somebody: the one that is wanted, where it may."""
         failed = {p: b for p, b in enumerate(fragment.ensemble) if b in lost}
-        policy = policy_of(metadata.custom_metadata, self._services.bookies.policy)
-        quorum = quorum_of(metadata)
-        wanted = {bookie: wish.target for bookie, wish in leaving.items()}
+        quorum, policy, wanted = self._placement(metadata, leaving)
         return spare_members(self._services.bookies, fragment.ensemble, failed, quorum, policy, wanted)
+
+    def _next_spare(
+        self,
+        metadata: LedgerMetadata,
+        lost: Collection[BookieId],
+        left: Collection[Missing],
+        leaving: Mapping[BookieId, Wish],
+    ) -> tuple[Missing, BookieId | None]:
+        """Which of the members of one fragment that were not tried yet gives way now, and to whom."""
+        by_position = {member.position: member for member in left}
+        ensemble = metadata.fragments[fragment_index(metadata, next(iter(left)).first)].ensemble
+        failed = {Position(position): bookie for position, bookie in enumerate(ensemble) if bookie in lost}
+        failed |= {position: member.bookie for position, member in by_position.items()}
+        quorum, policy, wanted = self._placement(metadata, leaving)
+        position, target = next_spare(
+            self._services.bookies, ensemble, failed, list(by_position), quorum, policy, wanted
+        )
+        return by_position[position], target
+
+    def _placement(
+        self, metadata: LedgerMetadata, leaving: Mapping[BookieId, Wish]
+    ) -> tuple[Quorum, PlacementPolicy, dict[BookieId, BookieId]]:
+        policy = policy_of(metadata.custom_metadata, self._services.bookies.policy)
+        return quorum_of(metadata), policy, {bookie: wish.target for bookie, wish in leaving.items()}
 
     async def _replace_lost(
         self,
@@ -224,9 +246,10 @@ class LedgerRepair:
                     pace=self._pace_of(lost, leaving),
                     entry_bytes=_entry_bytes(metadata),
                 )
-                spare = self._spare(metadata, fragment, lost, leaving)
-                for member in (member for member in missing if member.first == first):
-                    target = spare.get(member.position)
+                left = [member for member in missing if member.first == first]
+                while left:
+                    member, target = self._next_spare(cell.metadata, lost, left, leaving)
+                    left.remove(member)
                     if target is None:
                         outcome.reasons.append(_no_bookie([member.bookie]))
                     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from buckram.client.shared.bookies import BookieWatcher
 from buckram.core.ledgers.quorum import Quorum
@@ -39,3 +39,35 @@ def spare_members(
         if alone and (position not in found or broken(found | alone) <= broken(found)):
             found |= alone
     return dict(sorted(found.items()))
+
+
+def next_spare(
+    bookies: BookieWatcher,
+    ensemble: Sequence[BookieId],
+    failed: Mapping[Position, BookieId],
+    left: Collection[Position],
+    quorum: Quorum,
+    policy: PlacementPolicy,
+    wanted: Mapping[BookieId, BookieId],
+) -> tuple[Position, BookieId | None]:
+    """Which of `left`, some of the failed, gives way first, and to whom; None: nobody can take the place of any.
+
+    The other failed ones stay in the record, for now or because their entries cannot be had, so they count for the
+    placement of this one (M6), as far as anybody knows where they are.
+    """
+    together = spare_members(bookies, ensemble, failed, quorum, policy, wanted)
+
+    def broken(members: Mapping[Position, BookieId]) -> int:
+        after = [members.get(position, member) for position, member in enumerate(ensemble)]
+        return len(breaches(after, quorum, policy, bookies.topology))
+
+    now = broken({})
+    for position in left:
+        if position in together and broken({position: together[position]}) <= now:
+            return position, together[position]
+    for position in left:
+        alone = spare_members(bookies, ensemble, {position: failed[position]}, quorum, policy, wanted)
+        if alone:
+            return position, alone[position]
+    some = next(iter(left))
+    return some, None if policy.enforces else together.get(some)

@@ -166,9 +166,9 @@ MUTANTS: dict[str, Mutant] = {
             "a member that is there takes the place of a lost one, too",
             edited(
                 (
-                    f"{_REPAIR}._spare",
-                    "return spare_members(self._services.bookies, fragment.ensemble, failed, quorum, policy, wanted)",
-                    "return {p: b for p in failed for b in fragment.ensemble if b not in lost}",
+                    f"{_REPAIR}._next_spare",
+                    "return by_position[position], target",
+                    "return by_position[position], next((b for b in ensemble if b not in failed.values()), target)",
                 ),
                 (f"{_REPAIR}._name", "if target in present.ensemble:", "if False:"),
                 (
@@ -334,12 +334,27 @@ MUTANTS: dict[str, Mutant] = {
             "whoever heals puts any bookie in any place, whatever the rule of places says",
             edited(
                 (
-                    f"{_REPAIR}._spare",
+                    f"{_REPAIR}._placement",
                     "policy = policy_of(metadata.custom_metadata, self._services.bookies.policy)",
                     "policy = __import__('buckram.core.placement.policy', fromlist=['*']).PlacementPolicy()",
                 )
             ),
             80,
+            racks=True,
+        ),
+        Mutant(
+            "places-out-of-turn",
+            "M6",
+            "members give way in any order, so that those that stay for now break the rule of places",
+            edited(
+                (
+                    "buckram.healing.spare:next_spare",
+                    "if position in together and broken({position: together[position]}) <= now:",
+                    "if position in together:",
+                )
+            ),
+            300,
+            faults=("second loss", "lose rack", "replace"),
             racks=True,
         ),
         Mutant(

@@ -53,6 +53,8 @@ class Rules:
         self.lost: dict[BookieId, float] = {}
         """Bookies that are lost for good, since when."""
         self.began_at: dict[tuple[str, LedgerId], float] = {}
+        self.up_since: dict[str, float] = {}
+        """When the present process of each host with a worker began to look at bookies."""
         self.disabled_at: float | None = None
         self.brake_at: float | None = None
         self.gone: dict[LedgerId, float] = {}
@@ -74,12 +76,17 @@ class Rules:
         self.asked = Asked(self)
         self.domains = Domains(self, plan.cluster)
         self.reasons = Reasons(self)
+        world.judge.facts.unplaced = self._unplaced
 
     # -- what a life tells
 
     def began(self, who: str, ledger: LedgerId) -> None:
         """A replicator begins to look at a ledger."""
         self.began_at[who, ledger] = self.now()
+
+    def _unplaced(self, who: str, bookie: BookieId) -> bool:
+        gone_at = self.lost.get(bookie)
+        return gone_at is not None and gone_at < self.up_since.get(who, self.now())
 
     def process_ended(self, who: str) -> None:
         """What the process was about has no end that anybody told."""

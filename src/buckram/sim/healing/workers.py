@@ -57,6 +57,7 @@ class Worker:
         while not self.stage.finished:
             try:
                 client = await self.world.client(self.host)
+                self.stage.rules.up_since[self.host] = self.world.loop.time()
                 await self.world.join(self.world.processes[self.host], self._work(client), "healing")
             except Died:
                 pass

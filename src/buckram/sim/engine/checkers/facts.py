@@ -6,6 +6,7 @@ metadata and the results of clients, never from the state inside a client or boo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from buckram.core.entries.entry import Digest
@@ -178,6 +179,8 @@ class Facts:
     handles: list[Handle] = field(default_factory=list)
     enforced: dict[str, int] = field(default_factory=dict)
     """By client: the racks that each write quorum of its ledgers must span, from their creation on."""
+    unplaced: Callable[[str, BookieId], bool] = field(default=lambda who, bookie: False)
+    """Whether the client cannot know where a bookie was: that was gone before the client began to look."""
     restores: int = 0
     """How often the metadata store went back to an older state."""
 

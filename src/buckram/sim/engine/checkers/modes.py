@@ -142,7 +142,7 @@ class Modes(Checker):
         if ledger.racks and (old is None or old.fragments != new.fragments):
             for fragment in new.fragments:
                 if old is None or fragment not in old.fragments:
-                    self._check_racks_of(ledger, new, fragment)
+                    self._check_racks_of(ledger, new, fragment, who)
             if old is not None:
                 self.report.situation("an ensemble changed under a rule of places")
         if ledger.racks and new.closed and old is not None and not old.closed:
@@ -197,8 +197,10 @@ class Modes(Checker):
         if len(holders) >= metadata.ack_quorum and not self._spans_racks(ledger, holders):
             self.report.situation("an ack quorum in one place only")
 
-    def _check_racks_of(self, ledger: LedgerFacts, metadata: LedgerMetadata, fragment: Fragment) -> None:
+    def _check_racks_of(self, ledger: LedgerFacts, metadata: LedgerMetadata, fragment: Fragment, who: str) -> None:
         for window in write_sets(fragment, metadata):
+            if any(self.facts.unplaced(who, bookie) for bookie in window):
+                continue
             self.report.check(
                 "M6",
                 self._spans_racks(ledger, window),
