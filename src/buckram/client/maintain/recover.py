@@ -49,6 +49,7 @@ from buckram.types import (
     LedgerId,
     LedgerMetadata,
     LedgerState,
+    Position,
     Slot,
 )
 
@@ -231,6 +232,10 @@ class _Attempt:
             reads.shown(entry)
         spread = self._services.bookies.ack_rules(self._policy, self._metadata.write_quorum)
         back = WriteBack(self._ledger_id, self._metadata, start, spread)
+        for position, bookie in enumerate(back.ensemble):
+            # Nobody can say whether copies there would be spread enough, and it gets none: it is to be replaced.
+            if self._services.bookies.info(bookie) is None and any(rule.domain(bookie) is None for rule in spread):
+                back.add_failed(Position(position), bookie)
         sink = _Sink(
             back,
             self._progress,

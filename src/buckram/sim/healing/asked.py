@@ -36,6 +36,10 @@ class Asked:
             self._rests[wish.rest] = bookie, self._now(), self._now() + wish.rest_s
             self._check_gets_by(who, bookie)
 
+    def rested(self, bookie: BookieId) -> bool:
+        """Whether it is in a maintenance, or was a moment ago."""
+        return any(one == bookie and self._now() < until + UNDER_WAY_S for one, _, until in self._rests.values())
+
     def is_out(self, bookie: BookieId, situation: str) -> None:
         """An operator's command says that nothing depends on the bookie any more."""
         self._report.situation(situation)

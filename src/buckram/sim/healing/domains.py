@@ -63,7 +63,8 @@ class Domains:
             return
         peers = [machine.name for machine in self._rules.world.machines.values() if machine.rack == rack]
         gone = [self.gone_at[one] for one in peers if one in self.gone_at and not self.is_registered(one)]
-        named = [one for one in peers if self._rules.naming(one) and one not in self._rules.asked.ever_left]
+        asked = self._rules.asked
+        named = [one for one in peers if self._rules.naming(one) and not (one in asked.ever_left or asked.rested(one))]
         whole = len(gone) == len(peers) and len(named) >= 2 and named == peers
         now = self._now()
         delay_s = min(seconds for at, seconds in self._rules.delays[-2:])

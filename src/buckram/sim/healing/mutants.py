@@ -343,6 +343,21 @@ MUTANTS: dict[str, Mutant] = {
             racks=True,
         ),
         Mutant(
+            "place-of-the-lost-unknown",
+            "L1, reason",
+            "a recovery gives up where a lost member's place is not known, although others could take it",
+            edited(
+                (
+                    "buckram.client.maintain.recover:_Attempt._copy_forward",
+                    "self._services.bookies.info(bookie) is None and",
+                    "False and",
+                )
+            ),
+            200,
+            faults=("lose rack", "second loss", "crash worker"),
+            racks=True,
+        ),
+        Mutant(
             "places-out-of-turn",
             "M6",
             "members give way in any order, so that those that stay for now break the rule of places",

@@ -18,6 +18,7 @@ from buckram.healing.ledger_repair import LedgerRepair, Outcome
 from buckram.sim.engine.loop import PROCESS
 from buckram.sim.engine.planting import patched
 from buckram.sim.engine.world import World
+from buckram.sim.healing.marks import STOPPED_S
 from buckram.sim.healing.rules import Rules
 from buckram.types import BookieId, EntryId, LedgerId
 
@@ -32,6 +33,16 @@ def watch_healing(world: World, rules: Rules) -> Iterator[None]:
     def host() -> str:
         return PROCESS.get(world.loop.world).name
 
+    def ends_later(who: str, ledger: LedgerId) -> None:
+        """An attempt was ended: what it had sent may be carried out a moment later (H5 says how long)."""
+        process, context = PROCESS.get(world.loop.world), world.loop.world.context
+
+        def end() -> None:
+            if not process.dead:  # else `Rules.process_ended` has seen to it
+                judge.repair(who, ledger, begins=False)
+
+        context.run(world.loop.call_later, STOPPED_S, end)
+
     async def watched_run(self: LedgerRepair, ledger: LedgerId, named: Collection[BookieId]) -> Outcome:
         who = host()
         rules.began(who, ledger)
@@ -39,8 +50,10 @@ def watch_healing(world: World, rules: Rules) -> Iterator[None]:
         judge.repair(who, ledger, begins=True)
         try:
             outcome = await run(self, ledger, named)
-        finally:
-            judge.repair(who, ledger, begins=False)
+        except BaseException:
+            ends_later(who, ledger)
+            raise
+        judge.repair(who, ledger, begins=False)
         world.trace.note(who, f"ledger {ledger}: {outcome.replaced} replaced, {outcome.reasons}")
         return outcome
 
@@ -51,8 +64,10 @@ def watch_healing(world: World, rules: Rules) -> Iterator[None]:
         judge.repair(who, ledger, begins=True)
         try:
             outcome = await move(self, ledger, moves)
-        finally:
-            judge.repair(who, ledger, begins=False)
+        except BaseException:
+            ends_later(who, ledger)
+            raise
+        judge.repair(who, ledger, begins=False)
         world.trace.note(who, f"ledger {ledger}: {outcome.replaced} of {moves} moved, {outcome.reasons}")
         return outcome
 
