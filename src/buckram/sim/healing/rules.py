@@ -7,6 +7,7 @@ They see the metadata store and the disks, never the state inside a worker. Not 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from buckram.core.healing.records import TreePaths, ledger_of, parse_delay
@@ -89,11 +90,12 @@ class Rules:
         return gone_at is not None and gone_at < self.up_since.get(who, self.now())
 
     def process_ended(self, who: str) -> None:
-        """What the process was about has no end that anybody told."""
+        """What the process was about has no end that anybody told. What it sent before may arrive a little later."""
         facts = self.world.judge.facts
         for counts in (facts.repairing, facts.recovering):
-            for key in [key for key in counts if key[0] == who]:
-                counts[key] = 0
+            for key, count in counts.items():
+                if key[0] == who and count:
+                    self.world.loop.call_later(UNDER_WAY_S, partial(_take, counts, key, count))
 
     def session_ends(self, who: str) -> None:
         """The store ends the session of a worker; it learns of that a little later."""
@@ -174,3 +176,7 @@ class Rules:
     def key_conflict(self, who: str, key: str) -> None: ...
     def reply_lost(self, who: str, key: str) -> None: ...
     def unread_version(self, who: str, key: str, version: int) -> None: ...
+
+
+def _take(counts: dict[tuple[str, LedgerId], int], key: tuple[str, LedgerId], count: int) -> None:
+    counts[key] -= count
