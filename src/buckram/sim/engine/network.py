@@ -67,7 +67,8 @@ class Fabric:
         self.connections: list[Connection] = []
         self.split_chance = 0.1
         self._listeners: dict[tuple[str, int], SimListener] = {}
-        self._blocked: dict[tuple[str, str], bool] = {}
+        self._blocked: dict[tuple[str, str], float] = {}
+        """Since when."""
         self._extra_s: dict[tuple[str, str], float] = {}
         self._dark: dict[str, bool] = {}
         self._waiting: dict[tuple[str, str], list[Callable[[], object]]] = {}
@@ -81,12 +82,12 @@ class Fabric:
 
     def block(self, source: str, target: str) -> None:
         """Deliver nothing from source to target until unblock(). The other direction is not affected."""
-        if not self._blocked.get((source, target)):
-            self._blocked[source, target] = True
+        if (source, target) not in self._blocked:
+            self._blocked[source, target] = self.loop.time()
             self.trace.note("network", f"cut {source} -> {target}")
 
     def unblock(self, source: str, target: str) -> None:
-        if self._blocked.pop((source, target), False):
+        if self._blocked.pop((source, target), None) is not None:
             self.trace.note("network", f"heal {source} -> {target}")
             for go in self._waiting.pop((source, target), []):
                 go()
@@ -115,6 +116,10 @@ class Fabric:
 
     def blocked(self, source: str, target: str) -> bool:
         return (source, target) in self._blocked
+
+    def blocked_before(self, time: float, target: str) -> set[str]:
+        """Hosts from which nothing has been delivered to the target since that time or before."""
+        return {source for (source, to), since in self._blocked.items() if to == target and since <= time}
 
     def dark(self, host: str) -> bool:
         return self._dark.get(host, False)

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 LATE_S = 2.0
 """So much later than another an auditor may see a bookie go that went in the same moment."""
 
+FIRST_LOOK_S = 2.0
+"""An auditor that is cut off earlier may never have seen where bookies are."""
+
 
 class Domains:
     """Racks of one life; without racks everything is allowed."""
@@ -29,6 +32,8 @@ class Domains:
         self._there: dict[BookieId, set[str]] = {}
         """Of each bookie that ever registered the keys that say so now."""
         self.gone_at: dict[BookieId, float] = {}
+        self._unseen_by: dict[BookieId, set[str]] = {}
+        """Hosts that were cut off from the beginning until the bookie went: nothing told them of its rack."""
         self._allowed: set[BookieId] = set()
         """For which an operator let copying go on."""
 
@@ -46,6 +51,7 @@ class Domains:
         elif folder in keys:
             keys.remove(folder)
             self.gone_at[bookie] = self._now()
+            self._unseen_by[bookie] = self._rules.world.fabric.blocked_before(FIRST_LOOK_S, "meta")
 
     def proceeds(self, new: KeyValue | None) -> None:
         if new is not None and new.value:
@@ -68,7 +74,8 @@ class Domains:
         whole = len(gone) == len(peers) and len(named) >= 2 and named == peers
         now = self._now()
         delay_s = min(seconds for at, seconds in self._rules.delays[-2:])
-        at_once = whole and max(gone) - min(gone) <= delay_s - LATE_S and now - max(gone) > LATE_S
+        unseen = any(who in self._unseen_by.get(one, ()) for one in peers)
+        at_once = whole and not unseen and max(gone) - min(gone) <= delay_s - LATE_S and now - max(gone) > LATE_S
         self._rules.report.check(
             "domain",
             not at_once,
@@ -81,10 +88,19 @@ class Domains:
 
     # -- the rule
 
-    def no_spare(self, metadata: LedgerMetadata, fragment: Fragment) -> bool:
-        """Whether the lost members of the fragment cannot all be replaced under the rule of this life."""
-        machines = self._rules.world.machines
+    def no_spare(self, metadata: LedgerMetadata, fragment: Fragment, stay: bool = False) -> bool:
+        """Whether the lost members of the fragment cannot all be replaced under the rule of this life.
+
+        `stay`: some of them stay, so it is enough that one of them cannot be replaced beside the others.
+        """
         lost = [at for at, bookie in enumerate(fragment.ensemble) if bookie in self._rules.lost]
+        if self._cannot_go(metadata, fragment, lost):
+            return True
+        return stay and any(self._cannot_go(metadata, fragment, [one]) for one in lost)
+
+    def _cannot_go(self, metadata: LedgerMetadata, fragment: Fragment, lost: list[int]) -> bool:
+        """Whether no choice of bookies for these places, with the others as they are, keeps the rule."""
+        machines = self._rules.world.machines
         there = [one.name for one in machines.values() if one.running and one.name not in fragment.ensemble]
         if not lost:
             return False

@@ -86,7 +86,7 @@ class Ending:
             if metadata is None or ledger not in said or not (metadata.closed or passed_s > SETTLE_S + OPEN_S):
                 return False
             is_true = self.stage.rules.reasons.is_true_at_the_end
-            if not all(is_true(ledger, metadata, reason) for reason in said[ledger].reasons):
+            if not all(is_true(said[ledger], metadata, reason) for reason in said[ledger].reasons):
                 return False
         return True
 
@@ -131,10 +131,12 @@ class Ending:
 
     def _check_reasons(self, ledger: LedgerId, metadata: LedgerMetadata, waiting: Waiting | None) -> None:
         self.report.check("reason", waiting is not None, "ledger {} stays marked and nobody says why", ledger)
-        for reason in waiting.reasons if waiting is not None else ():
+        if waiting is None:
+            return
+        for reason in waiting.reasons:
             self.report.check(
                 "reason",
-                self.stage.rules.reasons.is_true_at_the_end(ledger, metadata, reason),
+                self.stage.rules.reasons.is_true_at_the_end(waiting, metadata, reason),
                 "ledger {} waits and it is not true: {}",
                 ledger,
                 reason,

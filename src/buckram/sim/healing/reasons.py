@@ -50,9 +50,12 @@ class Reasons:
             text = "{} says that ledger {} waits because of {}"
             self.report.check("reason", holds, text, waiting.worker, waiting.ledger, reason)
 
-    def is_true_at_the_end(self, ledger: LedgerId, metadata: LedgerMetadata, reason: Reason) -> bool:
+    def is_true_at_the_end(self, waiting: Waiting, metadata: LedgerMetadata, reason: Reason) -> bool:
+        ledger = waiting.ledger
         if reason.why is Why.NO_BOOKIE:
-            return any(self.rules.domains.no_spare(metadata, fragment) for fragment in metadata.fragments)
+            # Members whose entries cannot be had stay, and count for the places of the others.
+            stay = any(one.why in (Why.NO_GOOD_COPY, Why.COPY_AWAY) for one in waiting.reasons)
+            return any(self.rules.domains.no_spare(metadata, fragment, stay) for fragment in metadata.fragments)
         if reason.why is Why.NO_GOOD_COPY:
             return metadata.closed and self._copies(ledger, reason) == 0
         if reason.why is Why.COPY_AWAY:

@@ -34,11 +34,13 @@ def watch_healing(world: World, rules: Rules) -> Iterator[None]:
         return PROCESS.get(world.loop.world).name
 
     def ends_later(who: str, ledger: LedgerId) -> None:
-        """An attempt was ended: what it had sent may be carried out a moment later (H5 says how long)."""
+        """An attempt was ended: what it had sent may be carried out a moment later (H5), or after a cut."""
         process, context = PROCESS.get(world.loop.world), world.loop.world.context
 
         def end() -> None:
-            if not process.dead:  # else `Rules.process_ended` has seen to it
+            if world.fabric.blocked(who, "meta"):
+                context.run(world.loop.call_later, STOPPED_S, end)
+            elif not process.dead:  # else `Rules.process_ended` has seen to it
                 judge.repair(who, ledger, begins=False)
 
         context.run(world.loop.call_later, STOPPED_S, end)
