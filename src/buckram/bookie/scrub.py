@@ -71,7 +71,7 @@ class Scrub:
         stats = runtime.stats
         self._bytes_metric = stats.counter("buckram_scrub_bytes_total", "bytes of sealed files that were checked")
         self._found_metric = stats.counter("buckram_scrub_bad_records_total", "entries that were found to be bad")
-        self._bad_gauge = stats.gauge("buckram_scrub_bad_records", "bad entries that are not yet made again")
+        self._bad_gauge = stats.gauge("buckram_bad_records", "bad entries that are not yet made again")
         self._pass_gauge = stats.gauge(
             "buckram_scrub_last_pass_timestamp_seconds", "when the last complete check of all sealed files ended"
         )
