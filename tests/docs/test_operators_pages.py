@@ -129,9 +129,11 @@ def test_a_bookie_died(machines: Machines) -> None:
 def test_a_disk_fills(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk of one bookie says that it is full, until it was collected."""
     faults = machines.folder / "faults.json"
-    DiskFaults(1, full=True).save(faults)
+    DiskFaults(1).save(faults)
     ssh = {**environment(machines.up.uri), "BUCKRAM_DISK": f"faults:{faults}"}
     subprocess.run([machines.folder / "bin" / "ssh", "bookie-2", "systemctl", "restart", "bookie"], env=ssh, check=True)
+    wait_until(lambda: machines.states()["bookie-2"] == "writable", "not back")
+    DiskFaults(2, full=True).save(faults)  # from now on: these faults leave no reserve with which one could start
     wait_until(lambda: machines.states()["bookie-2"] == "readonly", "not read-only")
 
     def make_room() -> None:
@@ -140,7 +142,7 @@ def test_a_disk_fills(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> No
             return shown.code == 0 and bool(shown.json["collections"])
 
         wait_until(collected, "not collected", WITHIN_S)
-        DiskFaults(2).save(faults)
+        DiskFaults(3).save(faults)
 
     room = threading.Thread(target=make_room)
     room.start()

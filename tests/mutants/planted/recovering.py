@@ -100,7 +100,7 @@ MUTANTS = (
     TestMutant(
         "audit-damage-goes-unsaid",
         "an audit does not report bytes that fail their digest",
-        edited(("buckram.client.maintain.audit:_PieceCheck._singles", "self._report.unfit = entry", "pass")),
+        edited(("buckram.client.maintain.audit:_PieceCheck.singles", "self._report.unfit = entry", "pass")),
         (f"{ACCUSED}::test_audit_tells_lies_from_damage_and_checkup_names_the_convicted",),
     ),
     TestMutant(

@@ -20,7 +20,7 @@ MUTANTS = (
     TestMutant(
         "sqlite-token-after-names",
         "the state of a listing is taken after its names",
-        edited((f"{TREE}.children", "rows], token", 'rows], self.token(("children", parent))')),
+        edited((f"{TREE}.children", "limit)], token", 'limit)], self.token(("children", parent))')),
         INTERLEAVED,
         slow=True,
     ),
@@ -63,7 +63,7 @@ MUTANTS = (
     TestMutant(
         "sqlite-dead-listed",
         "keys of dead sessions are listed until the next write",
-        edited((f"{TREE}.children", "if not self._is_live(session)]", "if False]")),
+        edited((f"{TREE}._rows", "if not self._is_live(session)]", "if False]")),
         INTERLEAVED,
         slow=True,
     ),

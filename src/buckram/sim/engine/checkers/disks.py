@@ -9,7 +9,7 @@ must be what the writer sent (S7).
 from __future__ import annotations
 
 from buckram.sim.engine.checkers.base import Checker
-from buckram.sim.engine.checkers.facts import Facts, Handle, LedgerFacts, fragment_of, write_set
+from buckram.sim.engine.checkers.facts import Facts, Handle, LedgerFacts, behind_end, fragment_of, write_set
 from buckram.sim.engine.checkers.inspector import Inspector
 from buckram.sim.engine.checkers.report import Report
 from buckram.sim.engine.metadata import HOST
@@ -110,7 +110,7 @@ class OnDisks(Checker):
             placed = [
                 entry
                 for entry, claims in ledger.claims.items()
-                if claims.get(bookie) and bookie in write_set(record, entry)
+                if claims.get(bookie) and bookie in write_set(record, entry) and not behind_end(record, entry)
             ]
             copies = self._inspector.copies_on_disk(bookie, ledger.ledger, placed) if placed else {}
             denied = [entry for entry, stored in (copies or {}).items() if stored is None]

@@ -121,6 +121,11 @@ class LedgerFacts:
         return None if self.metadata is None else self.metadata.state
 
 
+def behind_end(metadata: LedgerMetadata | None, entry: EntryId) -> bool:
+    """Whether the ledger was closed before this entry: nobody misses it, and a "no" about it is true."""
+    return metadata is not None and metadata.closed and metadata.last_entry is not None and entry > metadata.last_entry
+
+
 def fragment_of(metadata: LedgerMetadata, entry: EntryId) -> Fragment:
     """Return the fragment that the entry belongs to."""
     found = metadata.fragments[0]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from buckram.errors import Code
 from buckram.sim.engine.checkers.base import Checker, Insert
-from buckram.sim.engine.checkers.facts import Facts, Handle, LedgerFacts
+from buckram.sim.engine.checkers.facts import Facts, Handle, LedgerFacts, behind_end
 from buckram.sim.engine.checkers.inspector import Inspector
 from buckram.sim.engine.checkers.report import Report
 from buckram.sim.engine.checkers.wire import Answer, Request
@@ -103,7 +103,7 @@ class BookieDuties(Checker):
         bookie, entry = request.bookie, request.entry
         # An answer that waits until the fence is durable tells what was true when the request arrived.
         asked = self._inspector.now() if request.delivered_at is None else request.delivered_at
-        entries = [entry] if entry >= 0 else list(ledger.claims)
+        entries = [e for e in ([entry] if entry >= 0 else ledger.claims) if not behind_end(ledger.metadata, e)]
         held = any(
             bookie in ledger.claims.get(e, {}) and ledger.held_since.get((e, bookie), 0.0) <= asked for e in entries
         )

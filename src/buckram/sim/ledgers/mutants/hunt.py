@@ -49,6 +49,7 @@ RARE = (
     "change-under-deferred-sync",
     "torn-counts-as-lost",
     "cut-file-ignored",
+    "recovery-in-one-rack",
     "rest-proves-nothing",
 )
 """Mutants that needed more than five random lives."""
