@@ -6,7 +6,7 @@ stores (`sim/engine/spies.py`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Awaitable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,13 +45,10 @@ def watch_healing(world: World, rules: Rules) -> Iterator[None]:
 
         context.run(world.loop.call_later, STOPPED_S, end)
 
-    async def watched_run(self: LedgerRepair, ledger: LedgerId, named: Collection[BookieId]) -> Outcome:
-        who = host()
-        rules.began(who, ledger)
-        world.trace.note(who, f"looks at ledger {ledger}, {named}")
+    async def attempt(who: str, ledger: LedgerId, work: Awaitable[Outcome]) -> Outcome:
         judge.repair(who, ledger, begins=True)
         try:
-            outcome = await run(self, ledger, named)
+            outcome = await work
         except BaseException:
             ends_later(who, ledger)
             raise
@@ -59,19 +56,18 @@ def watch_healing(world: World, rules: Rules) -> Iterator[None]:
         world.trace.note(who, f"ledger {ledger}: {outcome.replaced} replaced, {outcome.reasons}")
         return outcome
 
+    async def watched_run(self: LedgerRepair, ledger: LedgerId, named: Collection[BookieId]) -> Outcome:
+        who = host()
+        rules.began(who, ledger)
+        world.trace.note(who, f"looks at ledger {ledger}, {named}")
+        return await attempt(who, ledger, run(self, ledger, named))
+
     async def watched_move(
         self: LedgerRepair, ledger: LedgerId, moves: Collection[tuple[EntryId, BookieId, BookieId]]
     ) -> Outcome:
         who = host()
-        judge.repair(who, ledger, begins=True)
-        try:
-            outcome = await move(self, ledger, moves)
-        except BaseException:
-            ends_later(who, ledger)
-            raise
-        judge.repair(who, ledger, begins=False)
-        world.trace.note(who, f"ledger {ledger}: {outcome.replaced} of {moves} moved, {outcome.reasons}")
-        return outcome
+        world.trace.note(who, f"moves of ledger {ledger}: {moves}")
+        return await attempt(who, ledger, move(self, ledger, moves))
 
     async def watched_recover(*arguments: Any, **options: Any) -> Reader:
         who, ledger = host(), arguments[1]
