@@ -1,4 +1,7 @@
-"""connect() and Client: the entry to a cluster. What its handles do is in writer, reader, recover, delete, repair."""
+"""connect() and Client: the entry to a cluster.
+
+Not here: what its handles do (`client/write/writer.py`, `client/read/reader.py`, `client/maintain`).
+"""
 
 from __future__ import annotations
 
@@ -63,11 +66,11 @@ def connect(
     net: NetConfig | None = None,
     runtime: Runtime | None = None,
 ) -> Opening[Client]:
-    """A client of the cluster that `metadata` names: `await connect(uri)` or `async with connect(uri) as client`.
+    """Connect to the cluster that `metadata` names: `await connect(uri)` or `async with connect(uri) as client`.
 
-    A URI (sqlite:///abs/path, memory:, ...) or an open store, which stays the caller's. None: the cluster of
-    BUCKRAM_METADATA or of `buckram up` in this directory. `config` and `net` None: defaults, and what BUCKRAM_CLIENT_*
-    and BUCKRAM_NET_* of the environment say.
+    `metadata` is a URI (sqlite:///abs/path, memory:, ...) or an open store, which the caller closes. None means the
+    cluster that BUCKRAM_METADATA names, or else the one that `buckram up` made in this directory. Without `config` and
+    `net` the defaults hold, with what BUCKRAM_CLIENT_* and BUCKRAM_NET_* in the environment change.
 
     Errors: ClusterNotInitialised (nothing was set up there), ConfigError, WrongLedgerManager, WrongCluster,
     AccessRefused, MetadataUnavailable, StoreWentBack.
@@ -94,7 +97,7 @@ def connect(
 
 
 def client_config() -> ClientConfig:
-    """That of a client that was given none: defaults, and what the environment says. ConfigError."""
+    """Return the settings of a client that was given none: defaults and what the environment changes. ConfigError."""
     found: ClientConfig = load("client", environment=os.environ)[0]
     return found
 
@@ -147,7 +150,7 @@ class Client(NotBlocking):
         )
         self._owned = owned
         self.uri = uri
-        """Of the cluster, if this client opened the store itself."""
+        """The URI of the cluster's metadata; empty if the caller passed an open store."""
         self._process = os.getpid()
         self._closed = False
         self._handles = self.services.handles
@@ -173,15 +176,16 @@ class Client(NotBlocking):
         degraded: bool = True,
         placement: str | None = None,
     ) -> Opening[Writer]:
-        """A new ledger and its writer: `await client.create()` or `async with client.create() as writer`.
+        """Create a ledger and return its writer: `await client.create()` or `async with client.create() as writer`.
 
-        `ensemble`: E, "E/Qw/Qa" or (E, Qw, Qa); write_quorum and ack_quorum override. NotEnoughBookies. With `degraded`
-        up to Qw - Qa known bookies that are away may be members, as long as every write set has Qa live ones: entries
-        get fewer copies until they return, `writer.degraded` says so. False: never; nor with deferred sync. `digest`:
-        crc32c, crc32, mac or dummy. `ledger_id` None lets the store choose; LedgerExists for one that is taken,
-        LedgerIdUsed for one of a ledger that was deleted; LedgerIdsExhausted where none is left to choose.
-        `deferred_sync`: acknowledged before the sync, durable after `writer.force()`. `placement`: as the client's
-        setting, for this ledger; its record keeps it, so that changes, recovery and repair follow it, too.
+        `ensemble` is E, "E/Qw/Qa" or (E, Qw, Qa); `write_quorum` and `ack_quorum` override parts of it. `digest` is
+        crc32c, crc32, mac or dummy. Without `ledger_id` the metadata store chooses an id. With `degraded`, up to
+        Qw - Qa known bookies that are away may be members as long as every write set has Qa live ones: entries get
+        fewer copies until they return, and `writer.degraded` says so (never with deferred sync). With `deferred_sync`
+        entries are acknowledged before they are synced and are durable after `writer.force()`. `placement` replaces
+        the client's setting for this ledger; the record keeps it, so that ensemble changes, recovery and repair follow
+        it. Errors: NotEnoughBookies, LedgerExists (the id is taken), LedgerIdUsed (a ledger of this id was deleted),
+        LedgerIdsExhausted.
         """
         quorum = Quorum.parse(ensemble)
         if write_quorum is not None or ack_quorum is not None:
@@ -247,9 +251,9 @@ class Client(NotBlocking):
     def open(
         self, ledger_id: LedgerId, *, password: bytes | str = b"", digest: str | DigestType | None = None
     ) -> Opening[Reader]:
-        """A reader of a ledger as it is: never fences, never writes. `await client.open(id)` or `async with`.
+        """Open a ledger for reading as it is, without fencing or writing: `await client.open(id)` or `async with`.
 
-        The digest comes from the metadata; `digest` serves old records that do not name it. Errors: NoSuchLedger,
+        The metadata name the digest; pass `digest` only for old records that do not. Errors: NoSuchLedger,
         Unauthorized, ReadFailed (too few bookies of an open ledger answer).
         """
         secret, kind = password_bytes(password), None if digest is None else digest_type(digest)
@@ -263,7 +267,7 @@ class Client(NotBlocking):
     def recover(
         self, ledger_id: LedgerId, *, password: bytes | str = b"", digest: str | DigestType | None = None
     ) -> Opening[Reader]:
-        """Fence the ledger's writer, close the ledger and give a reader of it. A closed ledger is just opened.
+        """Fence the ledger's writer, close the ledger and return a reader of it. A closed ledger is just opened.
 
         Errors: NoSuchLedger, Unauthorized (nothing was fenced or written), RecoveryFailed (too few bookies, try later).
         """
@@ -291,20 +295,20 @@ class Client(NotBlocking):
         digest: str | DigestType | None = None,
         force: bool = False,
     ) -> None:
-        """Delete a ledger, after recovering it if it is not closed. `force`: also if it cannot be recovered.
+        """Delete a ledger; one that is not closed is recovered first. With `force` it is deleted even if that fails.
 
-        Errors: NoSuchLedger, Unauthorized, RecoveryFailed (not with `force`), LedgerOfStream for one of a
-        stream: truncating or deleting the stream deletes it.
+        Errors: NoSuchLedger, Unauthorized, RecoveryFailed (not with `force`), LedgerOfStream (the ledger belongs to a
+        stream: truncate or delete the stream instead).
         """
         kind = None if digest is None else digest_type(digest)
         await delete_ledger(self.services, ledger_id, password=password_bytes(password), digest=kind, force=force)
 
     def list(self) -> AsyncIterator[LedgerId]:
-        """All ledger ids, ascending: `async for ledger_id in client.list()`."""
+        """Iterate over all ledger ids, ascending: `async for ledger_id in client.list()`."""
         return list_ledgers(self.services)
 
     async def metadata(self, ledger_id: LedgerId) -> LedgerMetadata:
-        """What the metadata store holds of a ledger. NoSuchLedger if there is none."""
+        """Read a ledger's metadata from the metadata store. NoSuchLedger if there is none."""
         self._guard()
         return (await self.services.store.read_ledger(check_ledger_id(ledger_id))).metadata
 
@@ -317,11 +321,11 @@ class Client(NotBlocking):
         progress: Progress | None = None,
         move: bool = False,
     ) -> RepairReport:
-        """Copy missing or bad entries from good replicas, onto another bookie where one is gone; says what it did.
+        """Copy missing or bad entries from good replicas and return a report of what was done.
 
-        `move`: also onto others where members break the ledger's placement.
-
-        Errors: NoSuchLedger, Unauthorized, MetadataUnavailable. What could not be repaired is in the report.
+        Where a bookie is gone, another takes its place. With `move`, members that break the ledger's placement are
+        replaced, too. The report also lists what could not be repaired. Errors: NoSuchLedger, Unauthorized,
+        MetadataUnavailable.
         """
         kind = None if digest is None else digest_type(digest)
         return await repair_ledger(
@@ -331,7 +335,7 @@ class Client(NotBlocking):
     # -- streams ------------------------------------------------------------------------------------------
 
     def namespace(self, name: str = "default") -> Namespace:
-        """A namespace of streams; `async with client.namespace("shop").writer("orders") as writer: ...`."""
+        """Return a namespace of streams: `async with client.namespace("shop").writer("orders") as writer: ...`."""
         # The one door upwards: streams stand on clients, and this is where users look for them.
         from buckram.streams.namespace import Namespace
 
@@ -340,10 +344,11 @@ class Client(NotBlocking):
     def objects(
         self, namespace: str = "default", *, process: str = "", settings: MachineSettings | None = None, **policy: Any
     ) -> Opening[Objects]:
-        """The objects of a namespace: `async with client.objects("shop") as objects: await objects.put("a/b", data)`.
+        """Open the objects of a namespace: `async with client.objects("shop") as objects: await objects.list()`.
 
-        `process`: what others see of this process when it leads the index. `settings` and `policy` are those of the
-        index, a replicated machine that the first use makes. Errors: NoSuchNamespace, NotMachineLog.
+        Their index is a replicated machine, made at the first use; `settings` and `policy` are passed on to it.
+        `process` is the name that others see while this process leads the index. Errors: NoSuchNamespace,
+        NotMachineLog.
         """
         from buckram.machine.settings import MachineSettings
         from buckram.objects.objects import Objects
@@ -359,7 +364,7 @@ class Client(NotBlocking):
 
     @property
     def namespaces(self) -> Namespaces:
-        """Create, list, set and delete namespaces."""
+        """Return the registry of namespaces, which creates, lists, changes and deletes them."""
         self._guard()
         from buckram.streams.shared.metadata import StreamStore
         from buckram.streams.shared.namespaces import Namespaces
@@ -369,10 +374,10 @@ class Client(NotBlocking):
     # -- the end ------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Close all handles (open writers do not seal their ledgers) and connections, and the store if it is ours.
+        """Close all handles and connections, and the metadata store if this client opened it.
 
-        Bookies that are behind get what sealed ledgers have for them first; one that hangs is waited for as long as for
-        any answer (`request_timeout_s`).
+        Writers that are still open do not seal their ledgers. Bookies that lag behind first receive what sealed ledgers
+        still have for them; one that hangs is given up after `request_timeout_s`.
         """
         self._closed = True
         # Each step may be repeated: a close that was cancelled is finished by the next.
@@ -411,7 +416,7 @@ class Client(NotBlocking):
 
 
 async def _close_left(uri: str, ledger_id: LedgerId, birth: bytes, password: bytes) -> None:
-    """The writer's loop ended before it was closed: end its ledger with what its bookies hold."""
+    """End the ledger of a writer whose loop ended before it was closed, with what its bookies hold."""
     async with connect(uri) as client:
         metadata = await client.metadata(ledger_id)
         if not metadata.closed and birth_of(metadata) == birth:

@@ -1,4 +1,4 @@
-"""What a crash may leave of a directory: files as durable bytes plus everything that was not synced yet.
+"""CrashModel: a directory as durable bytes plus all writes that were not synced yet, and what a crash leaves of it.
 
 Pure: no clock, no files, randomness is passed in. MemoryDisk and the simulator's disk are thin layers over it. The
 model is that of a POSIX file system without ordered data: until its file is synced any subset of the written sectors
@@ -15,7 +15,7 @@ from buckram.seams import PAGE_BYTES
 from buckram.types import Buffer
 
 SECTOR = 512
-"""What a device writes whole: torn writes break between sectors, never inside one."""
+"""A device writes whole sectors: torn writes break between them, never inside one."""
 
 
 class Inode:
@@ -29,14 +29,14 @@ class Inode:
         self.mapped: bytearray | None = None
 
     def map_page(self) -> memoryview:
-        """The first page as memory; whoever maps it again gets the same."""
+        """Return the first page as memory; mapping it again returns the same memory."""
         if self.mapped is None or bytes(self.mapped) != self.read(0, PAGE_BYTES):
             self.sync()
             self.mapped = bytearray(self.content[:PAGE_BYTES])
         return memoryview(self.mapped)
 
     def flush(self) -> None:
-        """What is in the mapped page reaches the device."""
+        """Write the mapped page to the device."""
         if self.mapped is not None:
             self.content[: len(self.mapped)] = self.mapped
 
@@ -44,7 +44,7 @@ class Inode:
         return max([len(self.content), *(offset + len(data) for offset, data in self.pending)])
 
     def read(self, offset: int, length: int) -> bytes:
-        """What a running process sees: unsynced writes included."""
+        """Return what a running process sees, including unsynced writes."""
         end = min(offset + length, self.size())
         if end <= offset:
             return b""
@@ -60,7 +60,7 @@ class Inode:
         return bytes(view)
 
     def sync(self, upto: tuple[int, bytes] | None = None) -> None:
-        """All that was written, or what was written up to this very element of `pending` (gone: nothing is left)."""
+        """Make all writes durable, or only those up to `upto`, an element of `pending` (none if it is gone)."""
         count = len(self.pending)
         if upto is not None:
             count = next((n for n, one in enumerate(self.pending, 1) if one is upto), 0)
@@ -72,7 +72,7 @@ class Inode:
         del self.pending[:count]
 
     def survivor(self, rng: random.Random) -> Inode:
-        """The file after a crash: each unsynced write is lost, kept, or kept in some of its sectors."""
+        """Return the file after a crash: each unsynced write is lost, kept, or kept in some of its sectors."""
         copy = Inode(bytearray(self.content))
         if self.mapped is not None:
             for low, high in sectors(0, len(self.mapped)):
@@ -92,7 +92,7 @@ class Inode:
 
 
 def sectors(offset: int, length: int) -> list[tuple[int, int]]:
-    """The range [offset, offset+length) cut at sector boundaries, as (low, high)."""
+    """Cut the range [offset, offset+length) at the boundaries of sectors; returns pairs (low, high)."""
     cuts = [offset, *range(offset - offset % SECTOR + SECTOR, offset + length, SECTOR), offset + length]
     return list(itertools.pairwise(cuts))
 
@@ -123,7 +123,7 @@ class CrashModel:
             raise FileNotFoundError(2, "no such file", name) from None
 
     def create(self, name: str, size: int = 0, fill: int = 0) -> Inode:
-        """`size` bytes are reserved and hold `fill`; FileExistsError, or ENOSPC as OSError."""
+        """Create a file of `size` bytes that hold `fill`. FileExistsError, or OSError with ENOSPC."""
         if name in self._names:
             raise FileExistsError(17, "file exists", name)
         if size > self.free_bytes():
@@ -148,24 +148,24 @@ class CrashModel:
         self._pending_names.clear()
 
     def write(self, inode: Inode, offset: int, data: Buffer) -> None:
-        """Unsynced. ENOSPC as OSError when the file would grow beyond the device; then nothing is written."""
+        """Write without a sync. OSError with ENOSPC if the file would outgrow the device; nothing is written then."""
         grows = offset + len(data) - inode.size()
         if grows > 0 and grows > self.free_bytes():
             raise OSError(28, "no space left on device")
         inode.pending.append((offset, bytes(data)))
 
     def extend(self, inode: Inode, size: int, fill: int = 0) -> None:
-        """More bytes of it, durable at once; ENOSPC as OSError."""
+        """Make the file longer, durable at once. OSError with ENOSPC."""
         if size - inode.size() > self.free_bytes():
             raise OSError(28, "no space left on device")
         inode.content.extend(bytes([fill]) * (size - len(inode.content)))
 
     def shrink(self, inode: Inode, size: int) -> None:
-        """Fewer bytes of a file that nothing is written to, durable at once."""
+        """Make a file shorter that nothing is being written to, durable at once."""
         del inode.content[size:]
 
     def flush_pages(self) -> None:
-        """The operating system writes all mapped pages back."""
+        """Write back all mapped pages, as the operating system does from time to time."""
         for inode in self._names.values():
             inode.flush()
 
@@ -176,7 +176,7 @@ class CrashModel:
         return max(0, self.total_bytes - self.used_bytes())
 
     def crash(self, rng: random.Random) -> CrashModel:
-        """A new model with what survived; this one is not changed."""
+        """Return a new model with what survived a crash; this one is not changed."""
         names = dict(self._durable_names)
         for change in self._pending_names:
             if rng.random() < 0.5:
@@ -187,7 +187,7 @@ class CrashModel:
         return image
 
     def worst_case(self) -> CrashModel:
-        """A new model in which nothing that was not synced survived."""
+        """Return a new model in which nothing survived that was not synced."""
         image = CrashModel(total_bytes=self.total_bytes)
         image._durable_names = {name: Inode(bytearray(inode.content)) for name, inode in self._durable_names.items()}
         image._names = dict(image._durable_names)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from buckram.errors import ConfigError
 
 SPARE = 8
-"""Held for files that must be opened when nothing else is left."""
+"""Descriptors held in reserve for files that must be opened when nothing else is left."""
 OWN = 48
-"""Listeners, metadata, log files that are written, the event loop's own, and what is spare."""
+"""For listeners, metadata, log files that are written, the event loop, and the spare ones."""
 OPERATORS = 16
 """Connections of this machine's clients beyond the limit: an operator can look at a bookie that is full."""
 MOST_FILES = 256
@@ -25,7 +25,7 @@ LEAST = 96
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Of a limit of `limit` descriptors: so many log files that are kept open for reading, so many connections."""
+    """How a limit of `limit` descriptors is shared: between log files kept open for reading, and connections."""
 
     limit: int
     files: int
@@ -33,7 +33,7 @@ class Shares:
 
 
 def raise_limit() -> int:
-    """Let this process open as many files as it is allowed to; how many that is now."""
+    """Let this process open as many files as it is allowed to; return how many that is now."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
@@ -49,7 +49,7 @@ def current_limit() -> int:
 
 
 def in_use() -> int:
-    """How many this process has open now; 0 where that cannot be told. Blocking, for some microseconds."""
+    """Return how many descriptors this process has open; 0 if that is unknown. Blocks for some microseconds."""
     try:
         return len(os.listdir("/proc/self/fd")) - 1  # the one that reads the folder
     except OSError:
@@ -57,13 +57,13 @@ def in_use() -> int:
 
 
 def shares(limit: int) -> Shares:
-    """How a bookie uses so many descriptors. A log file has two: one past the page cache, one through it."""
+    """Share `limit` descriptors. A log file takes two: one past the page cache, one through it."""
     files = max(2, min(MOST_FILES, (limit - OWN - OPERATORS) // 8))
     return Shares(limit, files, max(0, limit - OWN - OPERATORS - 2 * files))
 
 
 def shares_of_bookie() -> Shares:
-    """Raise the limit and share what there is. ConfigError when that is too little."""
+    """Raise the limit and share what there is. ConfigError if that is too little for a bookie."""
     limit = raise_limit()
     if limit < LEAST:
         raise ConfigError(
@@ -74,14 +74,14 @@ def shares_of_bookie() -> Shares:
 
 
 class Spare:
-    """Descriptors of nothing, given up one by one when a file finds none. Any thread."""
+    """Descriptors of /dev/null, given up one by one when a file finds none. Methods may be called from any thread."""
 
     def __init__(self, count: int = SPARE) -> None:
         self._count = count
         self._held: list[int] = []
 
     def fill(self) -> None:
-        """Take back what was given up, as far as there are any."""
+        """Open again those that were given up, as far as the limit allows."""
         try:
             while len(self._held) < self._count:
                 self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
@@ -89,7 +89,7 @@ class Spare:
             return
 
     def give_up(self) -> bool:
-        """One less; False when none is left."""
+        """Give one up; False if none is left."""
         try:
             fd = self._held.pop()
         except IndexError:

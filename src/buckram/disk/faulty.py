@@ -24,7 +24,7 @@ from buckram.types import Buffer
 
 
 class DiskFaults(NamedTuple):
-    """What is to fail: the state of being full, and how many of the next writes, syncs and reads."""
+    """Which operations are to fail: all that need space if `full`, and so many of the next writes, syncs and reads."""
 
     number: int = 0
     full: bool = False
@@ -41,7 +41,7 @@ class DiskFaults(NamedTuple):
 
 
 class FaultyDisk(LocalDisk):
-    """`faults` names the file that says what fails; as long as it does not exist nothing does."""
+    """A LocalDisk that fails as the file `faults` says; nothing fails as long as there is no such file."""
 
     def __init__(self, path: str | Path, faults: str | Path, mode: str = "adaptive") -> None:
         self._faults_path = Path(faults)
@@ -51,7 +51,7 @@ class FaultyDisk(LocalDisk):
         super().__init__(path, mode)
 
     def _now(self) -> DiskFaults:
-        """The faults in force. The lock is held."""
+        """Return the faults in force. The caller holds the lock."""
         try:
             status = os.stat(self._faults_path)
         except FileNotFoundError:
@@ -65,7 +65,7 @@ class FaultyDisk(LocalDisk):
         return self._faults
 
     def _fails(self, what: str) -> bool:
-        """Whether the next operation of this kind fails; takes one off its count."""
+        """Return whether the next operation of this kind fails, and take one off its count."""
         with self._lock:
             faults = self._now()
             left = {"writes": faults.writes, "syncs": faults.syncs, "reads": faults.reads}
@@ -124,7 +124,7 @@ class FaultyDisk(LocalDisk):
 
 
 def _changed(data: bytes) -> bytes:
-    """The same bytes but for one in the middle."""
+    """Return the same bytes except for one in the middle."""
     if not data:
         return data
     middle = len(data) // 2

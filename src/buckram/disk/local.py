@@ -3,7 +3,8 @@
 Files opened with direct=True are written past the page cache (O_DIRECT) and read through it: on the machines this was
 made on, buffered writing of large blocks costs four times as much. Everything else is plain pread and pwrite.
 Modes say where writes with a sync run: inline in the caller, in a thread, or adaptive: inline while the device is fast.
-Reads are local_reads.py.
+
+Not here: reads (`local_reads.py`).
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ _DIRECT = getattr(os, "O_DIRECT", 0)
 
 
 class LocalDisk:
-    """`path` is created if missing; ConfigError for an unknown mode. Close it to end its threads."""
+    """The files of one directory, which is created if it is missing. Closing it ends its threads.
+
+    ConfigError for an unknown mode.
+    """
 
     def __init__(self, path: str | Path, mode: str = "adaptive") -> None:
         if mode not in MODES:
@@ -68,7 +72,7 @@ class LocalDisk:
         self._reads = LocalReads(mode, self.alignment, self._staging)
 
     def _probe(self) -> tuple[int, bool]:
-        """The device's unit of direct writing. File systems without O_DIRECT (older tmpfs) get buffered writes."""
+        """Return the device's unit of direct writing, and whether it has one: without O_DIRECT, writes are buffered."""
         # The lock's file, where a bookie was before: on a full disk no other may be made.
         name, made = self.path / LOCK_NAME, not (self.path / LOCK_NAME).exists()
         if made:
@@ -226,7 +230,7 @@ class LocalDisk:
         _write_all(file.fd, offset, buffers)
 
     def _write_staged(self, file: LocalFile, offset: int, data: bytes) -> None:
-        """Direct writes need aligned memory: copy through a reused aligned buffer."""
+        """Write past the page cache, which needs aligned memory: the data go through a reused, aligned buffer."""
         with self._staging.view() as view:
             for start in range(0, len(data), STAGING_BYTES):
                 part = data[start : start + STAGING_BYTES]
@@ -318,7 +322,7 @@ class LocalDisk:
 
 
 def _sync_failed(error: OSError, path: str | Path) -> OSError:
-    """Whatever a sync says, also that there is no space: what it should have made durable is lost for all we know."""
+    """Return the error of a failed sync. Whatever its reason, the data that it should have made durable may be lost."""
     return OSError(
         errno.EIO,
         f"{path}: sync failed: {error.strerror}; what was written last may be lost: move the bookie to another device, "
@@ -348,7 +352,7 @@ def _shrink(fd: int, size: int, path: str | Path) -> None:
 
 
 def _reserve(fd: int, start: int, size: int) -> None:
-    """So many bytes more, from `start` on, which are the file's even when the disk is full."""
+    """Reserve `size` bytes from `start` on, which belong to the file even when the disk is full."""
     try:
         os.posix_fallocate(fd, start, size)
     except OSError as error:

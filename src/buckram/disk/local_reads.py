@@ -17,18 +17,18 @@ from buckram.disk.trouble import explaining
 from buckram.seams import OnRead, Read
 
 LARGE_BYTES = 256 << 10
-"""From this size on files opened with direct=True are read past the page cache: its pages cost more than the read."""
+"""From this size on, files opened with direct=True are read past the page cache: filling it costs more than the read."""
 _AT_ONCE_S = 0.002
-"""So long the loop waits for small reads before others have their turn: a commit, for example."""
+"""How long the loop waits for small reads before others, such as a commit, have their turn."""
 _HINTED = 64
-"""The device is told of so many reads of one caller at a time."""
+"""How many reads of one caller the device is told of at a time."""
 _WAITED_S = 0.00002
-"""Below it a read has not waited for the device and says nothing about it."""
+"""A read that took less did not wait for the device and says nothing about its speed."""
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 
 class _Small:
-    """Small reads of one caller. The device knows of the first `hinted`."""
+    """Small reads of one caller; the device was told of the first `hinted` of them."""
 
     __slots__ = ("done", "found", "hinted", "reads")
 
@@ -38,7 +38,7 @@ class _Small:
 
 
 class LocalReads:
-    """`mode` and `staging` as LocalDisk's; `alignment`: the device's unit of reading past the page cache."""
+    """The reads of one disk, with its `mode` and `staging`; `alignment` is its unit of reading past the page cache."""
 
     def __init__(self, mode: str, alignment: int, staging: Staging) -> None:
         self._mode, self._alignment, self._staging = mode, alignment, staging
@@ -48,7 +48,7 @@ class LocalReads:
         self._round_due: asyncio.AbstractEventLoop | None = None
 
     def read(self, reads: Sequence[Read], done: OnRead) -> None:
-        """seams.Disk.read."""
+        """Read as `seams.Disk.read` says."""
         if self._mode == "inline":
             done(self._all(reads))
             return
@@ -70,7 +70,7 @@ class LocalReads:
             self._threads = None
 
     def _hint(self, small: _Small) -> None:
-        """The device begins with the next ones while the loop looks at what else there is."""
+        """Tell the device of the next reads, so that it begins with them while the loop does other things."""
         begin, small.hinted = small.hinted, min(small.hinted + _HINTED, len(small.reads))
         began = time.perf_counter()
         for one in small.reads[begin : small.hinted]:
@@ -85,7 +85,7 @@ class LocalReads:
             loop.call_soon(self._round)
 
     def _round(self) -> None:
-        """Small reads are waited for, for some time; the others, and those that answers lead to, have the next turn."""
+        """Wait for small reads for some time; others, and those to which the answers lead, follow in the next turn."""
         self._round_due = None
         end = time.perf_counter() + _AT_ONCE_S
         try:
@@ -132,7 +132,7 @@ class LocalReads:
         self._threads.submit(work)
 
     def _all(self, reads: Sequence[Read], end: float = inf) -> list[bytes] | OSError:
-        """All of them, or those that were begun before `end` and at least one."""
+        """Read all of them, or those that were begun before `end`, and at least one."""
         found = []
         now = time.perf_counter()
         try:
@@ -164,7 +164,7 @@ class LocalReads:
 
 
 def _cached(reads: Sequence[Read]) -> list[bytes]:
-    """The first of them, as far as they are in the page cache, which costs microseconds."""
+    """Return the first ones as far as they are in the page cache, which costs microseconds."""
     found: list[bytes] = []
     if not _NOWAIT:
         return found

@@ -31,7 +31,7 @@ class MemoryFile:
 
 
 class MemoryDisk:
-    """`stale` is the byte that reserved space holds; a test may set `fail` to an error that the next write gives."""
+    """A disk in memory. Reserved space holds the byte `stale`; a test may set `fail` to the error of the next write."""
 
     def __init__(
         self,

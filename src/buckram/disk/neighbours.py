@@ -22,18 +22,18 @@ from buckram.seams import FileData, FileRange
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _DIRECT = getattr(os, "O_DIRECT", 0)
 _UNIT = 4096
-"""Of direct reads: memory, offset and length are multiples of it."""
+"""Memory, offset and length of direct reads are multiples of this."""
 _LARGE = 128 * 1024
-"""From here on what is not in the page cache is read past it at first: filling it costs several times the read."""
+"""From this size on, what the page cache lacks is first read past it: filling it costs several times the read."""
 _KEPT = 8
 _Past = set[tuple[str, str, int]]
 """Directory, name and offset of places that were read past the page cache once."""
 _REMEMBERED = 16384
-"""So many of them; then all are forgotten."""
+"""How many places are remembered; then all are forgotten."""
 
 
 def identity_of(directory: str | Path) -> str:
-    """Disk.identity() of a LocalDisk there; OSError where there is none."""
+    """Return the `Disk.identity()` of a LocalDisk in this directory; OSError if there is none."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -43,7 +43,7 @@ def identity_of(directory: str | Path) -> str:
 
 
 class NeighbourDirectory:
-    """seams.LocalDirectory, and `read_now` for those who may block."""
+    """A `seams.LocalDirectory`, with `read_now` for callers that may block."""
 
     def __init__(self, path: str, speed: Speed, past: _Past) -> None:
         self._path, self._speed, self._past = path, speed, past
@@ -61,7 +61,7 @@ class NeighbourDirectory:
         return done
 
     def read_now(self, places: Sequence[FileRange]) -> list[FileData]:
-        """Blocking. OSError."""
+        """Read and block meanwhile. OSError."""
         files: dict[str, int] = {}
         began = time.perf_counter()
         try:
@@ -100,7 +100,7 @@ class NeighbourDirectory:
         return FileData(data, at + before)
 
     def _again(self, place: FileRange) -> bool:
-        """Whether it was read past the cache before: this time it goes through it, for the next ones."""
+        """Return whether this place was read past the page cache before; then it is read through it for later ones."""
         key = (self._path, place.name, place.offset)
         if key in self._past:
             self._past.discard(key)
@@ -135,7 +135,7 @@ class NeighbourDirectory:
 
 
 class Neighbours:
-    """seams.LocalFiles of this machine."""
+    """The `seams.LocalFiles` of this machine."""
 
     def __init__(self) -> None:
         self._speed = Speed()

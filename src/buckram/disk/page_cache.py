@@ -31,7 +31,7 @@ _syscall = ctypes.CDLL(None).syscall if sys.platform == "linux" else None
 
 
 def read_cached(file: int, room: memoryview, offset: int) -> bool:
-    """Fill the room, of one byte at least, if the page cache has all of that; it may still be on its way there."""
+    """Fill `room` (one byte or more) from the page cache; False if that lacks some of it, which may be on its way."""
     there = resident(file, offset, len(room))
     if there is not None:
         return there and os.preadv(file, [room], offset) == len(room)
@@ -44,7 +44,7 @@ def read_cached(file: int, room: memoryview, offset: int) -> bool:
 
 
 def resident(file: int, offset: int, length: int) -> bool | None:
-    """Whether all of these bytes have pages, which may still be filled; None where the kernel does not say."""
+    """Return whether all of these bytes have pages, which may still be filled; None if the kernel does not say."""
     if _syscall is None:
         return None
     counts = _Counts()

@@ -18,7 +18,7 @@ from buckram.disk.local import LocalDisk, _extend, _shrink
 from buckram.seams import PAGE_BYTES, File, OnRead, Read, Write
 
 EARLY_SHARE = 0.3
-"""Of the unsynced writes, and of the changes of names, how many reach the directory before their sync."""
+"""The share of unsynced writes, and of changes of names, that reach the directory before their sync."""
 
 
 class _Inode:
@@ -60,7 +60,7 @@ class WithholdingFile:
 
 
 class WithholdingDisk(LocalDisk):
-    """With `sync_does_nothing` nothing is ever synced, which a test of durability must notice."""
+    """A LocalDisk that withholds unsynced writes; with `sync_does_nothing` all of them, which a test must notice."""
 
     def __init__(self, path: str | Path, seed: int, *, sync_does_nothing: bool = False) -> None:
         super().__init__(path, "adaptive")
@@ -145,7 +145,7 @@ class WithholdingDisk(LocalDisk):
             self._settle(self._rng.randrange(1, len(self._steps) + 1))
 
     def _settle(self, count: int) -> None:
-        """Do the first `count` changes of names in the directory."""
+        """Carry out the first `count` changes of names in the directory."""
         for step in self._steps[:count]:
             step()
         del self._steps[:count]
@@ -173,7 +173,7 @@ class WithholdingDisk(LocalDisk):
             return memoryview(page)
 
     def _write_back(self) -> None:
-        """Some sectors of the mapped pages reach their files, as the operating system pleases."""
+        """Write some sectors of the mapped pages to their files, as an operating system might."""
         for inode, page in self._pages:
             if self._rng.random() < EARLY_SHARE:
                 cut = sectors(0, len(page))
@@ -198,7 +198,7 @@ class WithholdingDisk(LocalDisk):
                 self._flush(inode)
 
     def _leak(self, inode: _Inode, offset: int, data: bytes) -> None:
-        """Some sectors of an unsynced write reach the file, not in order."""
+        """Write some sectors of an unsynced write to the file, not in order."""
         if self._rng.random() >= EARLY_SHARE:
             return
         cut = sectors(offset, len(data))

@@ -90,11 +90,11 @@ class Connection(asyncio.Protocol):
         self._last_received = self._busy_since = self._loop.time()
         self.write_paused = False
         self.introduction: Introduction | None = None
-        """Whom this side expected; None: it did not ask."""
+        """The bookie that this side expected; None if it did not ask who answers."""
         self.identity: Identity | None = None
-        """Who answers; None: nobody asked, or it does not know the question."""
+        """The bookie that answers; None if nobody asked, or if it does not know the question."""
         self.error: BuckramError | None = None
-        """Why it can no longer be used; None while it can."""
+        """Why the connection can no longer be used; None while it can."""
         self._gone = asyncio.Event()
 
     # -- asyncio.Protocol ---------------------------------------------------------------------------------
@@ -114,11 +114,11 @@ class Connection(asyncio.Protocol):
             self._received(self._protocol.feed(data))
 
     def room(self) -> memoryview | None:
-        """net.tcp.Receiver: where the next bytes should be received; None: anywhere, for data_received."""
+        """Return the memory for the next bytes (net.tcp.Receiver); None: anywhere, they then come to data_received."""
         return self._protocol.room() if self.error is None else None
 
     def filled(self, count: int) -> None:
-        """net.tcp.Receiver: so many bytes were received into `room`."""
+        """Take note that `count` bytes were received into `room` (net.tcp.Receiver)."""
         if self.error is None:
             self._received(self._protocol.filled(count))
 
@@ -154,18 +154,18 @@ class Connection(asyncio.Protocol):
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes not yet taken by the operating system."""
+        """The bytes that the operating system has not taken yet."""
         transport = self._transport
         unsent = transport.get_write_buffer_size() if transport is not None and self.error is None else 0
         return self._out_bytes + unsent
 
     @property
     def idle(self) -> bool:
-        """Nothing is outstanding."""
+        """Whether nothing is outstanding."""
         return self._protocol.idle
 
     async def introduce(self, introduction: Introduction) -> None:
-        """Ask who answers here, before anything else. The time is the caller's; BookieUnavailable, ProtocolError."""
+        """Ask who answers here, before anything else. The caller sets a time-out. BookieUnavailable, ProtocolError."""
         self.introduction = introduction
         answer: asyncio.Future[Reply] = self._loop.create_future()
         self._write(self._protocol.introduce(introduction, answer, float("inf")))
@@ -180,20 +180,20 @@ class Connection(asyncio.Protocol):
 
     @property
     def incarnation(self) -> str:
-        """Of who answers, or else of whom this side expected; "" where neither is known."""
+        """The incarnation of the bookie that answers, or else of the expected one; "" if neither is known."""
         if self.identity is not None:
             return self.identity.incarnation
         return "" if self.introduction is None else self.introduction.incarnation
 
     def check_incarnation(self, meant: str) -> None:
-        """WrongBookie where what waited for this connection was meant for a bookie that was born earlier."""
+        """Raise WrongBookie if a request that waited for this connection was meant for an earlier incarnation."""
         found = self.incarnation
         if meant and found and found != meant:
             why = f"it is incarnation {found} by now, and this was for {meant}: its earlier data is gone; try again"
             raise WrongBookie(self.bookie_id, why)
 
     async def call(self, request: Request, timeout_s: float) -> Reply:
-        """Send and wait. BookieUnavailable, RequestTimeout, ProtocolError; BookieTooBusy: too much is outstanding."""
+        """Send a request and wait. BookieUnavailable, RequestTimeout, ProtocolError, BookieTooBusy (too many wait)."""
         future: asyncio.Future[Reply] = self._loop.create_future()
         key = self._request(request, timeout_s, future)
         try:
@@ -205,8 +205,10 @@ class Connection(asyncio.Protocol):
                 future.exception()  # Seen, even if the caller was cancelled in the same turn.
 
     def ask(self, request: Request, timeout_s: float, on_reply: OnReply) -> PendingRequest:
-        """As call, without a task that waits: `on_reply` gets the reply as soon as its bytes are there, or the error.
-        Never from inside this call; raises as call where nothing was sent."""
+        """Send a request without a task that waits: `on_reply` gets the reply as soon as its bytes arrive, or an error.
+
+        It is never called from inside this call, which raises the errors of `call` if nothing was sent.
+        """
         asked = PendingRequest(self, on_reply)
         asked.key = self._request(request, timeout_s, asked)
         return asked
@@ -217,10 +219,10 @@ class Connection(asyncio.Protocol):
     def send_adds(
         self, frames: bytes, acks: bytes, runs: Sequence[SentRun], deferred_sync: bool, at_once: bool = False
     ) -> int:
-        """The runs of a lane; their sinks hear of every entry. Raises, with nothing taken, when there is no room.
+        """Send the runs of a lane, whose sinks are told of every entry; raises without taking any if there is no room.
 
-        `at_once`: they leave now, with what was written before, not at the end of the turn. Returns the bytes that the
-        peer has not taken, with these.
+        With `at_once` they leave now, after what was written before, and not at the end of the turn. Returns the bytes
+        that the peer has not taken, including these.
         """
         pending = self._check_room()
         data = self._protocol.adds(frames, acks, runs, self._loop.time() + self._timeout_s, deferred_sync)
@@ -240,7 +242,7 @@ class Connection(asyncio.Protocol):
             self._end(error)
 
     def disown(self, error: BuckramError) -> None:
-        """As fail, but nobody hears of it from inside this call. What may still arrive does not count any more."""
+        """End the connection as `fail` does, but call nobody from inside this call; later replies are ignored."""
         if self.error is None:
             self.error = error
             self._forget_unsent()
@@ -263,7 +265,7 @@ class Connection(asyncio.Protocol):
         self._deliver(overdue.acks, lambda ledger: error)
 
     async def wait_gone(self) -> None:
-        """Until the transport has said that it is gone, at most a second."""
+        """Wait until the transport says that it is gone, a second at most."""
         if self._transport is None:
             return
         try:
@@ -296,7 +298,7 @@ class Connection(asyncio.Protocol):
                 self._loop.call_exception_handler({"message": "handling an answer failed", "exception": bug})
 
     def _check_room(self) -> int:
-        """How many bytes the peer has not taken."""
+        """Return how many bytes the peer has not taken; raises if more would be too many."""
         if self.error is not None:
             raise BookieUnavailable(self.bookie_id, f"the connection to {self.address} has ended")
         transport = self._transport
@@ -376,14 +378,14 @@ class Connection(asyncio.Protocol):
 
 
 def again(error: BuckramError) -> BuckramError:
-    """The same error as a new object, for one more waiter."""
+    """Return the same error as a new object, for one more waiter."""
     if isinstance(error, BookieError):
         return type(error)(error.bookie, str(error).removeprefix(f"bookie {error.bookie}: "))
     return type(error)(*error.args)
 
 
 def add_error(bookie_id: BookieId, ledger_id: LedgerId, code: Code) -> BuckramError:
-    """What a code other than OK means for an add."""
+    """Return the error that a code other than OK means for an add."""
     if code is Code.FENCED:
         return LedgerFenced(ledger_id)
     return bookie_error(bookie_id, code)

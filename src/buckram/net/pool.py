@@ -48,7 +48,7 @@ class _Endpoint:
         self.connection: Connection | None = None
         self.losses = 0
         self.last_wrong = ""
-        """Who was found in its place last, as it was logged."""
+        """The last wrong bookie that was found in its place, as it was logged."""
         self._connecting: asyncio.Future[Outcome] | None = None
         self._met = ""
         self._waiting: list[tuple[_Send, str]] = []
@@ -59,7 +59,7 @@ class _Endpoint:
         return self._waiting_bytes + (self.connection.pending_bytes if self.connection is not None else 0)
 
     def current(self) -> Connection | None:
-        """The open connection, unless the bookie is no longer there, or another one is in its place."""
+        """Return the open connection, or None if the bookie is no longer there or another one is in its place."""
         connection = self.connection
         if connection is not None:
             address = self._pool.resolve(self.bookie_id)
@@ -68,13 +68,15 @@ class _Endpoint:
         return connection
 
     def review(self) -> None:
-        """Something is known anew of the bookies: end a connection that is no longer to the right one."""
+        """End the connection if, by what is known of the bookies now, it no longer leads to the right one."""
         if self.connection is not None:
             self._examined(self.connection, self._pool.resolve(self.bookie_id))
 
     def _examined(self, connection: Connection, address: BookieAddress | None) -> Connection | None:
-        """The connection if it may stay. One to where the bookie was is left to finish what it has, unless others may
-        be there by now."""
+        """Return the connection if it may stay, and None otherwise.
+
+        One to the bookie's earlier address may finish what it has, unless another bookie may be there by now.
+        """
         why = None if self._pool.introductions is None else self._pool.introductions.mismatch(connection)
         if address is None:
             why = BookieUnavailable(self.bookie_id, f"is not registered, or another one is, at {connection.address}")
@@ -92,7 +94,7 @@ class _Endpoint:
         return None
 
     def send(self, send: _Send, at_once: bool) -> int:
-        """Returns the bytes not yet taken by the operating system."""
+        """Send, or keep it until there is a connection; return the bytes that the operating system has not taken."""
         connection = self.current()
         if connection is not None:
             try:
@@ -109,20 +111,23 @@ class _Endpoint:
         return self.pending_bytes
 
     def meant(self) -> str:
-        """The incarnation that a request of this moment is for: the one that is registered, or else the one that
-        answered last; "": any. What waits for a connection is not for one that is born meanwhile."""
+        """Return the incarnation that a request made now is for, or "" for any.
+
+        That is the registered one or, if none is registered, the one that answered last: a request that waits for a
+        connection must not reach an incarnation that was born in the meantime.
+        """
         known = self._pool.introductions
         return ("" if known is None else known.incarnation(self.bookie_id)) or self._met
 
     def connect(self) -> asyncio.Future[Outcome]:
-        """The result of the attempt that is under way, or of a new one."""
+        """Return the future of the attempt that is under way, or begin a new one."""
         if self._connecting is None:
             self._connecting = asyncio.get_running_loop().create_future()
             self._pool.start_connecting(self)
         return self._connecting
 
     def connected(self, outcome: Outcome) -> None:
-        """The attempt ended: hand over what waited."""
+        """Take note that the attempt ended, and hand over what waited for it."""
         connecting, self._connecting = self._connecting, None
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         if isinstance(outcome, Connection):
@@ -164,12 +169,13 @@ class AddLane:
         at_once: bool = False,
         copies_on_v2: bool = False,
     ) -> int:
-        """Queue v2 ADD frames; `acks`: the OK answers expected, 28 bytes each (core.adds.ack_frames), in their order.
+        """Queue v2 ADD frames; return the bytes that the operating system has not taken yet.
 
-        All that is sent in one loop turn leaves in one write, or now with `at_once`. The sinks hear of every entry of
-        `runs` exactly once, never from inside this call. Frames with the recovery flag, and those with deferred sync,
-        travel on the v3 wire (not the former with `copies_on_v2`: Buckram's bookies take them there, entry batches at
-        once); all frames of one call have the same flags. Returns the bytes that the operating system has not taken.
+        `acks` are the OK answers that are expected (`core/wire/adds.py:ack_frames`), 28 bytes each, in their order. All
+        frames of one turn of the loop leave in one write; with `at_once` they leave now. The sinks are told the outcome
+        of every entry of `runs` exactly once, never from inside this call. All frames of one call have the same flags.
+        Frames with deferred sync, or with the recovery flag, travel on the v3 wire; with `copies_on_v2` the latter stay
+        on v2, which Buckram's bookies accept.
         """
         if not runs:
             return 0
@@ -182,7 +188,7 @@ class AddLane:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes handed to send and not yet taken by the operating system."""
+        """The bytes handed to `send` that the operating system has not taken yet."""
         total = self._main.pending_bytes
         return total if self._v3 is self._main else total + self._v3.pending_bytes
 
@@ -192,9 +198,11 @@ ResolveAddress = Callable[[BookieId], BookieAddress | None]
 
 
 class BookiePool:
-    """`resolve` gives a bookie's address, or None while it is not registered; it is asked at every request.
+    """The connections of one client to all bookies, made when they are needed.
 
-    `wire_protocol` (2 or 3) is for adds and plain reads. `introductions`: whom to expect; None: whoever is there.
+    `resolve` returns a bookie's address, or None while it is not registered; it is called for every request.
+    `wire_protocol` (2 or 3) is for adds and plain reads. `introductions` knows which bookie to expect at an address;
+    without it, whoever answers is accepted.
     """
 
     def __init__(
@@ -235,29 +243,30 @@ class BookiePool:
         return endpoint
 
     def lane(self, bookie_id: BookieId) -> AddLane:
-        """The lane of a bookie; always the same object."""
+        """Return the lane of a bookie; it is always the same object."""
         lane = self._lanes.get(bookie_id)
         if lane is None:
             lane = self._lanes[bookie_id] = AddLane(self, bookie_id)
         return lane
 
     def pending_bytes(self, bookie_id: BookieId) -> int:
-        """Bytes for this bookie that the operating system has not taken."""
+        """Return how many bytes for this bookie the operating system has not taken yet."""
         endpoints = [self._endpoints.get((bookie_id, version)) for version in (2, 3)]
         return sum(endpoint.pending_bytes for endpoint in endpoints if endpoint is not None)
 
     def losses(self, bookie_id: BookieId) -> int:
-        """Grows with every end of a v3 connection (force, deferred sync): behind the next one may be a new process."""
+        """Return how often a v3 connection (force, deferred sync) ended: a new process may answer on the next one."""
         return self.endpoint(bookie_id, 3).losses
 
     async def call(
         self, bookie_id: BookieId, request: Request, *, timeout_s: float | None = None, protocol: int | None = None
     ) -> Reply:
-        """One request, one reply; a reply with an error code is returned, not raised.
+        """Send one request and return its reply; a reply with an error code is returned, not raised.
 
-        BookieUnavailable (no connection, or it ended), RequestTimeout, ProtocolError, BookieTooBusy (too much is
-        outstanding here), HandleClosed (the pool is closed). The time is counted from sending and checked by a sweep,
-        so it may take half a second longer. Cancelling abandons the wait, not the request. `protocol` forces a wire.
+        Raises BookieUnavailable (no connection, or it ended), RequestTimeout, ProtocolError, BookieTooBusy (too much is
+        outstanding here) and HandleClosed (the pool is closed). The time-out counts from sending and is checked by a
+        sweep, so it may take half a second longer. Cancelling abandons the wait, not the request. `protocol` forces a
+        version of the wire protocol.
         """
         if self.closed:
             raise _closed()
@@ -273,9 +282,10 @@ class BookiePool:
         return await connection.call(request, self._within_s(request) if timeout_s is None else timeout_s)
 
     def ask(self, bookie_id: BookieId, request: Request, on_reply: OnReply) -> PendingRequest | None:
-        """As call, without a task: `on_reply` gets the reply or the error. None without an open connection: use `call`.
+        """Send one request without a task: `on_reply` gets the reply or the error.
 
-        BookieTooBusy and the like, with nothing sent, are raised here.
+        Returns None if no connection is open; use `call` then. Errors with which nothing was sent, such as
+        BookieTooBusy, are raised from here.
         """
         connection = None if self.closed else self.endpoint(bookie_id, self._version(request, None)).current()
         return None if connection is None else connection.ask(request, self._within_s(request), on_reply)
@@ -341,7 +351,7 @@ class BookiePool:
         connection.fail(error)
 
     def review(self) -> None:
-        """To be called when the list of bookies has changed, or what they have to say of themselves."""
+        """Examine all connections, after the list of bookies, or what they say of themselves, has changed."""
         for endpoint in list(self._endpoints.values()):
             endpoint.review()
 
@@ -366,7 +376,7 @@ class BookiePool:
                 sink.add_failed(slot, bookie_id, first, last, error)
 
     async def close(self) -> None:
-        """End all connections; what is outstanding fails with HandleClosed. Idempotent."""
+        """End all connections; outstanding requests fail with HandleClosed. Idempotent."""
         self.closed = True
         await self._scope.close()
         for endpoint in list(self._endpoints.values()):

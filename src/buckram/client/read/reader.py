@@ -2,7 +2,9 @@
 
 Large ranges are a pipeline of chunks: a chunk is a batch read (E == Qw, v2 wire) or a bundle of single reads, a few
 chunks are in flight, results come in order. Every entry is verified (S17) and nothing beyond the last confirmed
-entry is returned, except by read_unconfirmed (S16). Tailing is tail.py, races among replicas are replicas.py.
+entry is returned, except by read_unconfirmed (S16).
+
+Not here: tailing (`tail.py`), races among replicas (`replicas.py`).
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ OnReaderClosed = Callable[["Reader"], None]
 
 
 class Reader(NotBlocking):
-    """Reads a ledger; `async with` or close(). Safe for many calls at the same time on one loop.
+    """The handle for reading one ledger; use `async with`, or call `close()`. Many calls may run at the same time.
 
     A closed ledger is read up to its last entry, an open one up to the last confirmed entry, which is looked up
     again when more is asked for. Errors: NoSuchEntry (beyond the end, or certainly absent), ReadFailed (retryable:
@@ -106,7 +108,7 @@ class Reader(NotBlocking):
         return self.metadata.length
 
     async def read_last_confirmed(self) -> EntryId:
-        """Look up metadata and the last confirmed entry now; returns the latter (-1: none)."""
+        """Look up the metadata and the last confirmed entry now; return the latter, -1 if there is none."""
         self._check_open()
         if not self.metadata.closed:
             metadata = await self._follower.refresh()
@@ -115,9 +117,9 @@ class Reader(NotBlocking):
         return self.last_confirmed
 
     async def last_stored(self) -> Entry | None:
-        """The last entry that bookies have, acknowledged or not; None if there is none. For bounds, never for data.
+        """Return the last entry that bookies have, acknowledged or not; None if there is none.
 
-        Every entry that was acknowledged before the call has at most its id.
+        Use it as a bound, never as data: no entry that was acknowledged before the call has a greater id.
         """
         self._check_open()
         metadata = await self._follower.refresh()
@@ -133,7 +135,7 @@ class Reader(NotBlocking):
     # -- reading -----------------------------------------------------------------------------------------
 
     async def read(self, first: EntryId, last: EntryId) -> list[Entry]:
-        """The entries first..last, both inclusive; all of them or an error for the lowest that failed.
+        """Read the entries first..last, both inclusive; raises the error of the lowest one that failed.
 
         Errors: NoSuchEntry (every replica says that it does not hold it, or it lies beyond the last confirmed one),
         ReadFailed, DigestMismatch (bytes that fail their checks; both retryable).
@@ -142,15 +144,16 @@ class Reader(NotBlocking):
         return await self._gather(first, last, self._digest.open_prefix)
 
     async def read_payloads(self, first: EntryId, last: EntryId) -> list[bytes]:
-        """As `read`, but the payloads alone: the fastest way to read in bulk.
+        """Read the payloads of first..last, both inclusive: the fastest way to read in bulk.
 
-        Any read of more than `local_read_bytes` uses the files of bookies on this machine, where it may (0: never).
+        Reads of more than `local_read_bytes` use the files of bookies on this machine, where that is possible (the
+        setting 0 turns this off).
         """
         await self._check_range(first, last)
         return await self._gather(first, last, self._digest.open_payloads)
 
     async def get(self, entry: EntryId) -> Entry:
-        """One entry."""
+        """Read one entry; errors as for `read`."""
         if 0 <= entry <= self._readable:
             self._check_open()
         else:
@@ -161,7 +164,7 @@ class Reader(NotBlocking):
         return outcome.value if isinstance(outcome, Positive) else await self._get_again(ensemble, entry, outcome)
 
     async def read_unconfirmed(self, first: EntryId, last: EntryId) -> list[Entry]:
-        """Entries that may not be confirmed yet: recovery may still cut them off."""
+        """Read entries that may not be confirmed yet; recovery may still cut them off."""
         _check_order(first, last)
         self._check_open()
         return await self._gather(first, last, self._digest.open_prefix)
@@ -173,11 +176,11 @@ class Reader(NotBlocking):
                 yield entry
 
     def chunks(self, first: EntryId = 0, last: EntryId | None = None) -> AsyncGenerator[list[Entry], None]:
-        """As `entries`, in lists as they were read."""
+        """Iterate over the same entries as `entries`, in lists as they were read."""
         return self._chunks(first, last, self._digest.open_prefix)
 
     def payload_chunks(self, first: EntryId = 0, last: EntryId | None = None) -> AsyncGenerator[list[bytes], None]:
-        """As `chunks`, but the payloads alone: the fastest way through much, in the memory of a few chunks."""
+        """Iterate over lists of payloads: the fastest way through much data, in the memory of a few chunks."""
         return self._chunks(first, last, self._digest.open_payloads)
 
     async def _chunks(
@@ -193,7 +196,7 @@ class Reader(NotBlocking):
                 yield chunk
 
     def tail(self, start: EntryId = 0) -> Tail:
-        """`async for entry in reader.tail()`: entries from `start` on as they are confirmed.
+        """Iterate over entries from `start` on as they are confirmed: `async for entry in reader.tail()`.
 
         Ends after the last entry once the ledger is closed. One tail belongs to one consumer.
         """
@@ -207,7 +210,7 @@ class Reader(NotBlocking):
     # -- life --------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Ends all reads and tails of this handle; idempotent. The ledger is untouched."""
+        """End all reads and tails of this handle; idempotent. The ledger is untouched."""
         if not self._closed:
             self._closed = True
             if self._on_closed is not None:
@@ -301,7 +304,7 @@ class Reader(NotBlocking):
         return (last - first + 1) * config.read_batch_bytes > self._chunk * config.local_read_bytes
 
     async def _from_files(self, first: EntryId, last: EntryId, opener: RangeOpener[T]) -> AsyncGenerator[list[T], None]:
-        """Return a part from `first` on, maybe nothing."""
+        """Yield a part of the range from `first` on, maybe nothing."""
         while first <= last:
             self._check_open()
             span = span_of(self.metadata, first, last)
@@ -316,7 +319,7 @@ class Reader(NotBlocking):
     async def _from_bookies(
         self, first: EntryId, last: EntryId, opener: RangeOpener[T]
     ) -> AsyncGenerator[list[T], None]:
-        """Yield chunks of which a few are read at the same time. What a chunk came short of is read next."""
+        """Yield chunks, reading a few of them at the same time; where one came short, its rest is read next."""
         ahead: deque[tuple[Span, asyncio.Task[_Part[T]]]] = deque()
         cursor = first
 

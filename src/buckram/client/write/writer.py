@@ -42,22 +42,22 @@ class Writer(NotBlocking):
 
     @property
     def last_pushed(self) -> EntryId:
-        """The highest id given out, acknowledged or not."""
+        """The highest entry id given out, acknowledged or not."""
         return self._engine.last_pushed
 
     @property
     def length(self) -> int:
-        """Payload bytes appended (acknowledged or not); of the whole ledger once closed."""
+        """Payload bytes appended so far, acknowledged or not; those of the whole ledger once it is closed."""
         return self._engine.length
 
     @property
     def pending_bytes(self) -> int:
-        """Payload bytes sent or about to be, and not yet acknowledged (counted by runs)."""
+        """Payload bytes that are not yet acknowledged, counted by runs."""
         return self._engine.pending_bytes
 
     @property
     def pending_entries(self) -> int:
-        """Entries sent or about to be, and not yet acknowledged."""
+        """The number of entries that are not yet acknowledged."""
         return self._engine.pending_entries
 
     @property
@@ -67,7 +67,7 @@ class Writer(NotBlocking):
 
     @property
     def degraded(self) -> bool:
-        """Entries get fewer than Qw copies for now, but never fewer than Qa; `degraded_reason` says why."""
+        """Whether entries get fewer than Qw copies for now (never fewer than Qa); `degraded_reason` says why."""
         return self._engine.degraded
 
     @property
@@ -77,35 +77,38 @@ class Writer(NotBlocking):
 
     @property
     def misplaced(self) -> tuple[str, ...]:
-        """Where the present bookies fall short of the ledger's placement, in sentences; empty where it is met."""
+        """One sentence for each rule of the ledger's placement that its bookies break; empty if they keep all."""
         return self._engine.misplaced
 
     @property
     def ensemble_changes(self) -> int:
-        """How often a bookie was replaced so far."""
+        """How many bookies this writer has replaced so far."""
         return self._engine.ensemble_changes
 
     @property
     def closed(self) -> bool:
-        """No append is accepted any more: closed, or failed."""
+        """Whether the writer was closed or has failed; it then accepts no further append."""
         return self._engine.closed
 
     # -- appending ----------------------------------------------------------------------------------------
 
     async def append(self, payload: Buffer, *, entry_id: EntryId | None = None) -> EntryId:
-        """Append one entry; returns its id when Qa bookies hold it and all before it. Waits for room, in call order.
+        """Append one entry; return its id when Qa bookies hold it and all before it. Waits for room, in call order.
 
-        `entry_id` exactly on a writer created with explicit_ids; it is then acknowledged when no smaller id is missing.
+        Pass `entry_id` if, and only if, the writer was created with `explicit_ids`; the entry is then acknowledged when
+        no smaller id is missing.
         """
         return await self._engine.append(payload, entry_id=entry_id)
 
     def append_nowait(self, payload: Buffer, *, entry_id: EntryId | None = None) -> asyncio.Future[EntryId]:
-        """As append, but returns the future at once; BufferFull where append would wait. The future may be dropped:
-        flush and close raise the first append that failed."""
+        """Append one entry and return its future at once; raises BufferFull where `append` would wait for room.
+
+        The future may be dropped: `flush` and `close` raise the first append that failed.
+        """
         return self._engine.append_nowait(payload, entry_id=entry_id)
 
     async def append_many(self, payloads: Iterable[Buffer]) -> range:
-        """Append entries in a row; returns their ids when all are acknowledged. One future for all of them."""
+        """Append entries one after another and return their ids when all are acknowledged, with one future for all."""
         return await self._engine.append_many(payloads)
 
     async def flush(self) -> None:
@@ -113,10 +116,11 @@ class Writer(NotBlocking):
         await self._engine.flush()
 
     async def force(self) -> EntryId:
-        """Deferred sync: make everything acknowledged so far durable; returns the last durable entry.
+        """Make everything acknowledged so far durable (deferred sync) and return the last durable entry.
 
-        A BookieError leaves open what is durable; call again. WriteFailed ends the writer: a bookie was lost that may
-        have restarted without what it had acknowledged. Without deferred sync acknowledged is durable already.
+        After a BookieError it is unknown what is durable: call again. WriteFailed ends the writer: a bookie was lost
+        that may have restarted without what it had acknowledged. Without deferred sync, acknowledged entries are
+        durable already.
         """
         return await self._engine.force()
 
@@ -125,17 +129,17 @@ class Writer(NotBlocking):
     async def close(self, *, wait: bool = True) -> None:
         """Flush, then seal the ledger with the last confirmed entry; raises the first append that failed.
 
-        Appends are refused from now on. With wait=False what is not yet acknowledged fails with LedgerClosed. Closing
-        again gives the same result. MetadataUnavailable (or a BookieError of the last force): the ledger may or may
-        not be sealed, close again or recover it. Cancelling close does not stop it.
+        Appends are refused from now on. With `wait=False`, appends that are not yet acknowledged fail with
+        LedgerClosed. Closing again gives the same result. After MetadataUnavailable (or a BookieError of the last
+        force) the ledger may or may not be sealed: close again, or recover it. Cancelling `close` does not stop it.
         """
         await self._engine.close(wait=wait)
 
     async def replicated(self) -> None:
-        """After close: wait until all bookies have answered what they were sent, not only those of each quorum.
+        """Wait, after `close`, until all bookies have answered what they were sent, not only those of each quorum.
 
-        At most request_timeout_s: one that hangs gets no more copies. For a process that may be killed when it has
-        said that it is done; `client.close()` waits by itself.
+        It waits for `request_timeout_s` at most: a bookie that hangs gets no more copies. Use it in a process that may
+        be killed as soon as it has reported that it is done; `client.close()` waits by itself.
         """
         await self._engine.replicated()
 
@@ -153,5 +157,5 @@ class Writer(NotBlocking):
 
 
 def engine_of(writer: Writer) -> LedgerAppender:
-    """For the parts of Buckram that stand on a ledger's writer; a program uses the handle."""
+    """Return the engine, for the parts of Buckram that stand on a ledger's writer; a program uses the handle."""
     return writer._engine
