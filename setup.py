@@ -33,11 +33,26 @@ class BuildExt(build_ext):
         super().build_extensions()
 
 
+RELATIVE = re.compile(r"(?P<inside>\()?\[(?P<text>[^\]]+)\]\((?!https?://|#)(?P<path>[^)]+)\)")
+"""A link of README.md to a file, maybe right after an opening parenthesis."""
+
+
 def readme() -> str:
-    """README.md with absolute links: an index page stands nowhere near the files."""
+    """README.md for an index page, which stands nowhere near the files: absolute links, or else the files' names."""
     urls = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    return re.sub(r"\]\((?!https?://|#)([^)]+)\)", rf"]({urls['Source']}/\1)", text)
+
+    def shown(link: re.Match[str]) -> str:
+        inside, text, path = link["inside"] or "", link["text"], link["path"]
+        if "Source" in urls:
+            return f"{inside}[{text}]({urls['Source']}/{path})"
+        if text == path:
+            return f"{inside}`{path}`"
+        return f"({text}: `{path}`" if inside else f"{text} (`{path}`)"
+
+    text = RELATIVE.sub(shown, (ROOT / "README.md").read_text(encoding="utf-8"))
+    if "Source" in urls:
+        return text
+    return f"{text}\nThe files that this page names are in the source distribution.\n"
 
 
 hot = Extension(

@@ -1,6 +1,6 @@
 """Looks into a wheel: `python scripts/check_wheel.py [--release] WHEEL...`; exit code 1 with a line for each fault.
 
---release also refuses what only an upload must have: addresses that lead somewhere, and the compiled module.
+--release also refuses what a wheel for others must not lack: the compiled module.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ NEEDED = (
 )
 NOT_FOR_USERS = re.compile(r"^(buckram/(sim|chaos)/|tests/|bench/|scripts/|examples/|javakit/)|\.(c|o|pyc)$")
 RELATIVE_LINK = re.compile(r"\]\((?!https?://)([^)]+)\)")
-RESERVED = re.compile(r"^https?://[^/]*\.example(/|$)")
+RESERVED = re.compile(r"^https?://[^/]*\bexample(\.(com|net|org))?(/|$)")
+"""Addresses that are reserved for examples lead nowhere."""
 
 
 def faults(wheel: Path, *, release: bool = False) -> list[str]:
@@ -39,20 +40,20 @@ def faults(wheel: Path, *, release: bool = False) -> list[str]:
     if wheel.stat().st_size > MOST_BYTES:
         found.append(f"it has {wheel.stat().st_size:,} bytes, more than {MOST_BYTES:,}")
     found += _metadata_faults(metadata)
-    if release:
-        urls = [value.partition(", ")[2] for value in metadata.get_all("Project-URL", [])]
-        examples = [url for url in urls if RESERVED.match(url)]
-        found += [f"{url} is an example address: set [project.urls] in pyproject.toml" for url in examples]
-        if not any(re.fullmatch(r"buckram/core/entries/_hot\..*(so|pyd)", name) for name in names):
-            found.append("the compiled module is missing: build with BUCKRAM_REQUIRE_COMPILED=1 to see why")
+    if release and not any(re.fullmatch(r"buckram/core/entries/_hot\..*(so|pyd)", name) for name in names):
+        found.append("the compiled module is missing: build with BUCKRAM_REQUIRE_COMPILED=1 to see why")
     return found
 
 
 def _metadata_faults(metadata: Message) -> list[str]:
     found = [f"the metadata has no {field}" for field in ("Author", "Keywords", "Summary", "License-Expression")
              if not metadata.get(field)]  # fmt: skip
-    urls = {value.partition(", ")[0] for value in metadata.get_all("Project-URL", [])}
-    found += [f"the metadata has no address {name}" for name in sorted({"Source", "Documentation", "Changelog"} - urls)]
+    urls = [value.rpartition(", ")[2] for value in metadata.get_all("Project-URL", [])]
+    if not urls:
+        found.append("the metadata has no address")
+    found += [
+        f"{url} is an example address: set [project.urls] in pyproject.toml" for url in urls if RESERVED.match(url)
+    ]
     if len(metadata.get_all("Classifier", [])) < 8:
         found.append("the metadata has hardly any classifiers")
     extras = set(metadata.get_all("Provides-Extra", []))

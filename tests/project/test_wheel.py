@@ -51,22 +51,43 @@ def test_every_module_of_the_wheel_can_be_imported_without_the_checkout(wheel: P
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_links_of_the_readme_point_to_files_of_the_sources(wheel: Path) -> None:
+def test_the_readme_on_an_index_page_names_files_of_the_sources(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith("METADATA"))
         metadata = Parser().parsestr(archive.read(name).decode())
-    source = dict(value.split(", ", 1) for value in metadata.get_all("Project-URL", []))["Source"]
-    links = re.findall(rf"\]\({re.escape(source)}/([^)#]+)", str(metadata.get_payload()))
-    assert len(links) >= 5
-    assert [link for link in links if not (ROOT / link).exists()] == []
+    addresses = [value.rpartition(", ")[2] for value in metadata.get_all("Project-URL", [])]
+    body = str(metadata.get_payload())
+    linked = [
+        link.partition("#")[0] for url in addresses for link in re.findall(rf"\]\({re.escape(url)}/([^)]+)", body)
+    ]
+    named = linked + re.findall(r"`(docs/[^`#]+)`", body)
+    assert len(named) >= 5
+    assert [path for path in named if not (ROOT / path).exists()] == []
+    grafted = (ROOT / "MANIFEST.in").read_text()
+    assert linked or "graft docs" in grafted, "who has the source distribution must have the pages"
 
 
-def test_a_release_with_placeholder_addresses_is_refused(wheel: Path) -> None:
-    """The check of a release sees an address of the domain that is reserved for examples."""
-    with zipfile.ZipFile(wheel) as archive:
-        text = archive.read(next(name for name in archive.namelist() if name.endswith("METADATA"))).decode()
-    reserved = ".example/" in text.partition("\n\n")[0]
-    assert reserved == any("example address" in fault for fault in faults(wheel, release=True))
+@pytest.mark.parametrize("address", ["https://buckram.example/source", "https://www.example.com/buckram"])
+def test_an_address_that_leads_nowhere_is_refused(wheel: Path, tmp_path: Path, address: str) -> None:
+    assert faults(_with_address(wheel, tmp_path, address)) == [
+        f"{address} is an example address: set [project.urls] in pyproject.toml"
+    ]
+
+
+def test_an_address_that_may_lead_somewhere_is_taken(wheel: Path, tmp_path: Path) -> None:
+    assert faults(_with_address(wheel, tmp_path, "https://forge.invalid/buckram/examples")) == []
+
+
+def _with_address(wheel: Path, folder: Path, address: str) -> Path:
+    """A copy of the wheel with one more address in its metadata."""
+    copy = folder / wheel.name
+    with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(copy, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            content = old.read(name)
+            if name.endswith(".dist-info/METADATA"):
+                content = content.replace(b"Project-URL:", f"Project-URL: Home, {address}\nProject-URL:".encode(), 1)
+            new.writestr(name, content)
+    return copy
 
 
 @pytest.mark.parametrize(
