@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from buckram.errors import ChildFailed
+from buckram.types import BookieId
 
 READY_SECONDS = 60.0
 STOP_SECONDS = 20.0
@@ -30,7 +31,7 @@ SLICE_SECONDS = 0.2
 class ReadyLine:
     """What a bookie prints once it is registered and serves."""
 
-    bookie_id: str
+    bookie_id: BookieId
     host: str
     port: int
     pid: int
@@ -50,7 +51,7 @@ class BookieProcess:
         uri: str,
         directory: Path,
         *,
-        bookie_id: str = "",
+        bookie_id: BookieId = "",
         host: str = "127.0.0.1",
         port: int = 0,
         options: Sequence[str] = (),

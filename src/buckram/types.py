@@ -2,6 +2,9 @@
 
 Frozen, typed, without behaviour beyond their own consistency. Nothing here does I/O,
 encodes bytes (core/entries/entry, core/ledgers/metadata_codec) or decides anything (core/ledgers/metadata).
+
+Ids are aliases: programs pass the numbers that they have stored, and entry ids and offsets are counted with. A type
+of its own has what is never calculated by users and must not be confused with its neighbour (Slot).
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from typing import NamedTuple, NewType, TypeAlias
 LedgerId: TypeAlias = int
 EntryId: TypeAlias = int
 BookieId: TypeAlias = str
+Offset: TypeAlias = int
+"""The number of a record in its stream. Offsets of bytes in files are plain ints."""
 Position: TypeAlias = int
 """An index into an ensemble, 0 to E-1."""
 Slot = NewType("Slot", int)

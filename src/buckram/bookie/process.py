@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import TypeVar
 
 from buckram.bookie import cookie, registration
@@ -47,10 +47,10 @@ from buckram.core.wire.introduction import (
 from buckram.core.wire.messages import Trouble
 from buckram.disk.descriptors import Shares
 from buckram.errors import ConfigError, MetadataUnavailable
-from buckram.net.retry import retry
+from buckram.net.retry import Attempt, retry
 from buckram.net.tasks import TaskScope
 from buckram.seams import Disk, MetadataStore, Runtime, Space
-from buckram.types import BookieAddress, BookieInfo
+from buckram.types import BookieAddress, BookieId, BookieInfo
 
 log = logging.getLogger("buckram.bookie")
 T = TypeVar("T")
@@ -180,7 +180,7 @@ class Bookie:
         log.info("bookie %s serves at %s", claimed.bookie_id, address)
         return self.info
 
-    def _watch_disk(self, store: Store, witness: Witness, bookie_id: str) -> None:
+    def _watch_disk(self, store: Store, witness: Witness, bookie_id: BookieId) -> None:
         """Begin to check files, to look for the end of limbo, and to watch how fast the disk is."""
         self.scrub = Scrub(store, self._disk, self._metadata, bookie_id, self._store_config, self._runtime)
         self._scope.spawn(self.scrub.run(), "scrub")
@@ -251,7 +251,7 @@ class Bookie:
         if self.witness is not None:
             self.witness.observe_epoch(introduction.epoch)
 
-    async def _retried(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def _retried(self, attempt: Attempt[T]) -> T:
         """Retry while the metadata store is unavailable, for `registration.WITHIN_S` at most."""
         return await retry(
             attempt, MetadataUnavailable, REGISTRATION, within_s=registration.WITHIN_S, rng=self._runtime.rng

@@ -191,8 +191,10 @@ def transfer(
         yield Bar(advance)
 
 
-Advance = Callable[..., None]
-"""Called with how much more is done, and where there is more to say with the whole and a text."""
+class Advance(Protocol):
+    def __call__(self, amount: int, whole: int | None = None, text: str = "", /) -> None:
+        """Show that so much more is done, and where they are given a new whole and a text behind the bar."""
+        ...
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from buckram.disk.trouble import explaining
 from buckram.seams import OnRead, Read
 
 LARGE_BYTES = 256 << 10
-"""From this size on, files opened with direct=True are read past the page cache: filling it costs more than the read."""
+"""From this size on, files opened with direct=True are read past the page cache: filling it takes longer."""
 _AT_ONCE_S = 0.002
 """How long the loop waits for small reads before others, such as a commit, have their turn."""
 _HINTED = 64

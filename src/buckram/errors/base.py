@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, NoReturn
 
 from buckram.codes import Code
+from buckram.types import BookieId, EntryId, LedgerId
 
 
 class BuckramError(Exception):
@@ -75,7 +76,7 @@ class HandleClosed(BuckramError):
 class LedgerError(BuckramError):
     """An error of one ledger."""
 
-    def __init__(self, ledger_id: int, message: str) -> None:
+    def __init__(self, ledger_id: LedgerId, message: str) -> None:
         super().__init__(f"ledger {ledger_id}: {message}")
         self.ledger_id = ledger_id
 
@@ -83,7 +84,7 @@ class LedgerError(BuckramError):
 class NoSuchLedger(LedgerError):
     """The ledger was never created, or it was deleted."""
 
-    def __init__(self, ledger_id: int) -> None:
+    def __init__(self, ledger_id: LedgerId) -> None:
         super().__init__(
             ledger_id, "does not exist (never created, or deleted); `buckram ledger list` shows those that do"
         )
@@ -92,14 +93,14 @@ class NoSuchLedger(LedgerError):
 class LedgerExists(LedgerError):
     """The ledger id that was asked for is taken."""
 
-    def __init__(self, ledger_id: int) -> None:
+    def __init__(self, ledger_id: LedgerId) -> None:
         super().__init__(ledger_id, "exists already; choose another id or let the store choose")
 
 
 class LedgerIdUsed(LedgerExists):
     """The id was a ledger's before, which was deleted or comes from an older state of the metadata store."""
 
-    def __init__(self, ledger_id: int) -> None:
+    def __init__(self, ledger_id: LedgerId) -> None:
         LedgerError.__init__(
             self,
             ledger_id,
@@ -116,7 +117,9 @@ class LedgerFenced(LedgerError):
     """Somebody recovers or has recovered this ledger. An append that failed so may or may not be in it."""
 
     def __init__(
-        self, ledger_id: int, message: str = "fenced: another client recovers or has recovered it; open a new ledger"
+        self,
+        ledger_id: LedgerId,
+        message: str = "fenced: another client recovers or has recovered it; open a new ledger",
     ) -> None:
         super().__init__(ledger_id, message)
 
@@ -124,7 +127,7 @@ class LedgerFenced(LedgerError):
 class NoSuchEntry(LedgerError):
     """Every replica said explicitly that it does not hold the entry, or it lies beyond the last one."""
 
-    def __init__(self, ledger_id: int, entry_id: int, message: str = "no replica holds it") -> None:
+    def __init__(self, ledger_id: LedgerId, entry_id: EntryId, message: str = "no replica holds it") -> None:
         super().__init__(ledger_id, f"entry {entry_id}: {message}")
         self.entry_id = entry_id
 
@@ -132,7 +135,7 @@ class NoSuchEntry(LedgerError):
 class DuplicateEntry(LedgerError):
     """An explicit entry id that is already confirmed or pending."""
 
-    def __init__(self, ledger_id: int, entry_id: int) -> None:
+    def __init__(self, ledger_id: LedgerId, entry_id: EntryId) -> None:
         super().__init__(ledger_id, f"entry id {entry_id} is already written or pending; choose a new id")
         self.entry_id = entry_id
 
@@ -140,7 +143,7 @@ class DuplicateEntry(LedgerError):
 class EntryTooLarge(LedgerError):
     """An entry is larger than one frame of the wire protocol may be. Nothing was written."""
 
-    def __init__(self, ledger_id: int, size: int, limit: int) -> None:
+    def __init__(self, ledger_id: LedgerId, size: int, limit: int) -> None:
         super().__init__(ledger_id, f"an entry of {size} bytes is over the limit of {limit} bytes; split it")
         self.size, self.limit = size, limit
 
@@ -187,7 +190,7 @@ class BookieError(BuckramError):
     retryable = True
     code: ClassVar[Code] = Code.IO_ERROR
 
-    def __init__(self, bookie: str, message: str) -> None:
+    def __init__(self, bookie: BookieId, message: str) -> None:
         super().__init__(f"bookie {bookie}: {message}")
         self.bookie = bookie
 
@@ -259,7 +262,7 @@ class VersionConflict(MetadataError):
 class NoSuchBookie(MetadataError):
     """No bookie of this id is known to the cluster."""
 
-    def __init__(self, bookie_id: str) -> None:
+    def __init__(self, bookie_id: BookieId) -> None:
         super().__init__(f"bookie {bookie_id}: not known to the cluster; `buckram bookie list` shows those that are")
         self.bookie_id = bookie_id
 
@@ -328,7 +331,7 @@ class AlreadyRegistered(MetadataError):
 
     retryable = True
 
-    def __init__(self, bookie_id: str, waited_s: float) -> None:
+    def __init__(self, bookie_id: BookieId, waited_s: float) -> None:
         super().__init__(
             f"bookie {bookie_id} is registered by another live process (waited {waited_s:g} s for it to end): "
             "stop that one or choose another --id"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from buckram.errors.base import BuckramError, InvalidArgument
 from buckram.errors.streams import StreamError
+from buckram.types import LedgerId, Offset
 
 
 class MachineLog(StreamError, InvalidArgument):
@@ -87,7 +88,7 @@ class UnknownCommand(BuckramError):
 class ReplicaStopped(MachineError):
     """This replica met a command that it cannot apply, and stopped before it. Others may go on."""
 
-    def __init__(self, machine: str, offset: int, message: str) -> None:
+    def __init__(self, machine: str, offset: Offset, message: str) -> None:
         super().__init__(machine, f"this replica stopped at offset {offset}: {message}")
         self.offset = offset
 
@@ -95,7 +96,7 @@ class ReplicaStopped(MachineError):
 class ReplicaDiverged(ReplicaStopped):
     """The digest of this replica's state is not the leader's: both applied the same commands and differ."""
 
-    def __init__(self, machine: str, offset: int, agreed: int | None, own: str, leader: str) -> None:
+    def __init__(self, machine: str, offset: Offset, agreed: int | None, own: str, leader: str) -> None:
         since = "no earlier digest was compared" if agreed is None else f"at offset {agreed} they were equal"
         super().__init__(
             machine,
@@ -109,7 +110,7 @@ class ReplicaDiverged(ReplicaStopped):
 class SnapshotDamaged(MachineError):
     """A snapshot does not have the digest that it was published with, or cannot be read."""
 
-    def __init__(self, machine: str, offset: int, ledger_id: int, message: str) -> None:
+    def __init__(self, machine: str, offset: Offset, ledger_id: LedgerId, message: str) -> None:
         super().__init__(machine, f"the snapshot at offset {offset} (ledger {ledger_id}) is damaged: {message}")
         self.offset, self.ledger_id = offset, ledger_id
 

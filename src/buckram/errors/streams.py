@@ -6,6 +6,7 @@ They are children of BuckramError and belong to the public interface; `retryable
 from __future__ import annotations
 
 from buckram.errors.base import BuckramError, InvalidArgument, LedgerError
+from buckram.types import EntryId, LedgerId, Offset
 
 
 class StreamError(BuckramError):
@@ -96,7 +97,7 @@ class RecordTooLarge(StreamError):
 class OffsetMismatch(StreamError):
     """expect_offset is not the next offset. Nothing was written."""
 
-    def __init__(self, stream: str, expected: int, next_offset: int) -> None:
+    def __init__(self, stream: str, expected: int, next_offset: Offset) -> None:
         super().__init__(stream, f"expect_offset={expected}, but the next offset is {next_offset}; nothing was written")
         self.expected, self.next_offset = expected, next_offset
 
@@ -104,7 +105,7 @@ class OffsetMismatch(StreamError):
 class OffsetOutOfRange(StreamError):
     """The offset is beyond the end of the stream."""
 
-    def __init__(self, stream: str, offset: int, earliest: int, latest: int) -> None:
+    def __init__(self, stream: str, offset: Offset, earliest: int, latest: int) -> None:
         super().__init__(
             stream, f"offset {offset} is out of range: earliest is {earliest}, the next to be written is {latest}"
         )
@@ -114,7 +115,7 @@ class OffsetOutOfRange(StreamError):
 class OffsetTruncated(StreamError):
     """The position lies below the earliest offset: records before that were truncated."""
 
-    def __init__(self, stream: str, offset: int, earliest: int) -> None:
+    def __init__(self, stream: str, offset: Offset, earliest: int) -> None:
         super().__init__(
             stream,
             f"offset {offset} was truncated, the earliest is now {earliest}: read from there, or with "
@@ -153,7 +154,7 @@ class OutOfOrderSequence(StreamError):
 class CorruptEntry(StreamError):
     """The entry's digest is good but its bytes are not a batch of records: not made by this software, or a bug."""
 
-    def __init__(self, stream: str, ledger_id: int, entry_id: int, message: str) -> None:
+    def __init__(self, stream: str, ledger_id: LedgerId, entry_id: EntryId, message: str) -> None:
         super().__init__(stream, f"ledger {ledger_id} entry {entry_id}: {message}")
         self.ledger_id, self.entry_id = ledger_id, entry_id
 
@@ -246,7 +247,7 @@ class UnknownQuery(StreamError):
 class InvalidSegment(StreamError, InvalidArgument):
     """A ledger that cannot become a segment of the stream. Nothing was published."""
 
-    def __init__(self, stream: str, ledger_id: int, message: str) -> None:
+    def __init__(self, stream: str, ledger_id: LedgerId, message: str) -> None:
         StreamError.__init__(self, stream, f"ledger {ledger_id}: {message}")
         self.ledger_id = ledger_id
 
@@ -254,7 +255,7 @@ class InvalidSegment(StreamError, InvalidArgument):
 class LedgerOfStream(LedgerError):
     """The ledger was made for a stream and may hold records of it. Nothing was deleted."""
 
-    def __init__(self, ledger_id: int, stream: str) -> None:
+    def __init__(self, ledger_id: LedgerId, stream: str) -> None:
         super().__init__(
             ledger_id,
             f"belongs to stream {stream}: `buckram stream truncate` or `buckram stream delete` deletes what the stream "
@@ -276,7 +277,7 @@ class CursorMoved(StreamError):
 
     retryable = True
 
-    def __init__(self, stream: str, cursor: str, offset: int, wanted: int) -> None:
+    def __init__(self, stream: str, cursor: str, offset: Offset, wanted: int) -> None:
         super().__init__(
             stream, f"cursor {cursor!r} is at {offset} by another reader and cannot go to {wanted}: it only moves up"
         )

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from buckram.types import LedgerId
+from buckram.types import BookieId, LedgerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class BadReplica:
     """
 
     ledger: LedgerId
-    bookie: str
+    bookie: BookieId
     kind: str
     entries: int
     examples: tuple[int, ...]

@@ -10,7 +10,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
@@ -27,8 +27,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Row = dict[str, Any]
-Progress = Callable[[int, int], None]
-"""Called with the amount of work that is done and the total."""
+
+
+class Progress(Protocol):
+    def __call__(self, done: int, total: int, /) -> None:
+        """Take note that `done` of `total` pieces of work are done."""
+        ...
 
 
 class _Task(InputPartition):

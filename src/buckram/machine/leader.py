@@ -22,6 +22,7 @@ from buckram.errors import BuckramError, CommandTooLarge, CommandUnknown, NotLea
 from buckram.machine.settings import MachineSettings
 from buckram.net.tasks import TaskScope
 from buckram.streams.write.engine import StreamEngine
+from buckram.types import Offset
 
 OnApplied = Callable[[], None]
 """Called after every group of records that was applied."""
@@ -180,7 +181,7 @@ class Leader:
             self._put(_Pending(records.encode_plain(records.MARK, self._now())))
         self._on_applied()
 
-    def _answer(self, pending: _Pending, offset: int, applied: Applied) -> None:
+    def _answer(self, pending: _Pending, offset: Offset, applied: Applied) -> None:
         outcome = applied.outcome
         if pending.token is not None and outcome is not None:
             del self._inflight[pending.token]

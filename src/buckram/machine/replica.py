@@ -50,6 +50,7 @@ from buckram.net.tasks import TaskScope
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.write.engine import StreamEngine
 from buckram.streams.write.opening import open_writer
+from buckram.types import Offset
 
 T = TypeVar("T")
 _log = logging.getLogger("buckram.machine")
@@ -171,7 +172,7 @@ class Replica:
         await self._question.fresh(at_most_s)
         self.check_running()
 
-    async def applied_at_least(self, offset: int) -> None:
+    async def applied_at_least(self, offset: Offset) -> None:
         """Return when everything below the offset is applied. Raises ReplicaStopped, HandleClosed."""
         self.check_running()
         if self.fold.applied < offset:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from typing import Protocol
 
 from buckram.core.cluster.history import parse_statement
 from buckram.errors import MalformedRecord, NoSuchKey
@@ -12,8 +12,13 @@ from buckram.metadata.layout import BRAKES, SUSPECTS, WITNESSES
 from buckram.metadata.store import TreeStore
 from buckram.types import BookieId
 
-AddFinding = Callable[[str, str, str], None]
-"""Called with a key of the metadata store, what is wrong with it, and what to do about it."""
+
+class AddFinding(Protocol):
+    def __call__(self, key: str, what: str, cure: str, /) -> None:
+        """Note what is wrong with a key of the metadata store, and what to do about it."""
+        ...
+
+
 _SET_RIGHT = (
     "put the newest metadata back, or go on with what is there: `buckram cluster restore FILE` where you have a later "
     "backup, then `buckram cluster accept-restore` and `buckram cluster salvage`"

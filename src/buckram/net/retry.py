@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from buckram.core.backoff import Backoff, Delays, Random
 
 T = TypeVar("T")
+Attempt: TypeAlias = Callable[[], Awaitable[T]]
+"""One attempt at something, which may be made again."""
 
 
 class Retries:
@@ -30,7 +32,7 @@ class Retries:
 
 
 async def retry(
-    attempt: Callable[[], Awaitable[T]],
+    attempt: Attempt[T],
     on: type[Exception] | tuple[type[Exception], ...],
     policy: Backoff,
     *,

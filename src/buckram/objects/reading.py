@@ -14,6 +14,7 @@ from buckram.client.client import Client
 from buckram.client.read.reader import Reader
 from buckram.core.objects.rows import Extent, ObjectRow
 from buckram.errors import BuckramError, NoSuchEntry, NoSuchLedger, ObjectDamaged
+from buckram.types import LedgerId
 
 _OPEN_LEDGERS = 64
 
@@ -25,7 +26,7 @@ class Readers:
         self._client = client
         self._readers: OrderedDict[int, asyncio.Future[Reader]] = OrderedDict()
 
-    async def get(self, ledger: int) -> Reader:
+    async def get(self, ledger: LedgerId) -> Reader:
         """A reader of the ledger, which stays this object's. Raises NoSuchLedger, ReadFailed."""
         found = self._readers.get(ledger)
         if found is None:
@@ -40,7 +41,7 @@ class Readers:
             self._readers.pop(ledger, None)
             raise
 
-    async def _open(self, ledger: int) -> Reader:
+    async def _open(self, ledger: LedgerId) -> Reader:
         return await self._client.open(ledger)
 
     async def close(self) -> None:

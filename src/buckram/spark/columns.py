@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from buckram.errors import InvalidArgument
 from buckram.streams.read.arrow import binary_array, header_array
+from buckram.types import LedgerId
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -198,7 +199,7 @@ _BUILDERS = {
 }
 
 
-def ledger_batch(shape: Shape, ledger: int, first: int, payloads: Sequence[bytes]) -> pa.RecordBatch:
+def ledger_batch(shape: Shape, ledger: LedgerId, first: int, payloads: Sequence[bytes]) -> pa.RecordBatch:
     """Return consecutive entries of a ledger, the first of which is `first`, as one record batch."""
     import pyarrow as pa
 

@@ -17,7 +17,7 @@ from buckram.client.read.open import check_password
 from buckram.spark.clients import prepare_process, shared_client, without_traceback
 from buckram.spark.columns import BATCH_BYTES, BATCH_ROWS, Shape, ledger_batch
 from buckram.spark.planning import LedgerExtent, LedgerOptions, LedgerSlice, ledger_slices
-from buckram.types import LedgerMetadata
+from buckram.types import LedgerId, LedgerMetadata
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,7 +59,7 @@ class LedgerReader(DataSourceReader):
         known = list(client.list()) if wide else []
         return sorted({*single, *(k for k in known if any(r.first <= k <= r.last for r in wide))})
 
-    def _extent(self, client: sync.Client, ledger: int) -> LedgerExtent:
+    def _extent(self, client: sync.Client, ledger: LedgerId) -> LedgerExtent:
         metadata: LedgerMetadata = client.metadata(ledger)
         # Checked here, so that a wrong password is one error of the driver instead of a failed task on each executor.
         check_password(ledger, metadata, self.options.password.encode())

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, Protocol
 
 from buckram.core.streams.names import check_name, stream_name
 from buckram.errors import InvalidArgument
@@ -25,8 +25,11 @@ ROLE_NAMES: Mapping[Role, str] = {"read": "batch reads", "stream": "streaming re
 SPARKS_OWN = ("checkpointlocation", "queryname", "provider", "owner", "comment")
 """Options that Spark itself adds, for a streaming query or a table of the catalog."""
 
-Parser = Callable[[str, str], Any]
-"""Converts an option's name and text to its value; InvalidArgument names both and what is needed."""
+
+class Parser(Protocol):
+    def __call__(self, name: str, text: str, /) -> Any:
+        """Convert the text of an option to its value; InvalidArgument names both and says what is needed."""
+        ...
 
 
 class LedgerRange(NamedTuple):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from buckram.errors import InvalidArgument
 from buckram.spark.options import LedgerRange, Position, Role, given_names, values
+from buckram.types import EntryId, LedgerId
 
 MIB = 1024 * 1024
 MAX_PARTITIONS = 5_000
@@ -57,8 +58,8 @@ class LedgerOptions:
 
     metadata: str
     ledgers: tuple[LedgerRange, ...] | None
-    first_entry: int = 0
-    last_entry: int | None = None
+    first_entry: EntryId = 0
+    last_entry: EntryId | None = None
     partition_bytes: int = 64 * MIB
     password: str = ""
 
@@ -183,7 +184,7 @@ class Extent:
     """The wanted offsets of one segment, from `first` to stop - 1, and about how many bytes they have."""
 
     stream: str
-    ledger: int
+    ledger: LedgerId
     first: int
     stop: int
     bytes: int
@@ -240,8 +241,8 @@ def pack_pieces(sizes: Sequence[tuple[str, int]], size: int, min_partitions: int
 class LedgerExtent:
     """A ledger's readable entries, 0 to `last_entry`, and their bytes (0 if unknown)."""
 
-    ledger: int
-    last_entry: int
+    ledger: LedgerId
+    last_entry: EntryId
     length: int
 
 
@@ -249,7 +250,7 @@ class LedgerExtent:
 class LedgerSlice:
     """One partition's work: the entries of a ledger from `first` to `last`, both inclusive."""
 
-    ledger: int
+    ledger: LedgerId
     first: int
     last: int
 

@@ -39,6 +39,7 @@ from buckram.streams.shared.namespaces import Namespaces, changed_policy, list_n
 from buckram.streams.write.bulk import Bulk
 from buckram.streams.write.opening import open_writer
 from buckram.streams.write.writer import StreamWriter
+from buckram.types import Offset
 
 if TYPE_CHECKING:
     from buckram.machine.machine import Machine, StateMachine
@@ -285,7 +286,7 @@ class Namespace:
             on_closed=services.forget,
         )
 
-    async def get(self, stream: str, offset: int) -> Record:
+    async def get(self, stream: str, offset: Offset) -> Record:
         """Return one record. Raises OffsetTruncated, or OffsetOutOfRange, which has the earliest offset and the end."""
         name = self._name(stream)
         if type(offset) is not int or offset < 0:
@@ -386,7 +387,7 @@ class Namespace:
         """Return cursors with names greater than `after`, in the order of their names, each with its lag in records."""
         return await list_cursors(self._client, self._streams, self._name(stream), after=after, limit=limit)
 
-    async def move_cursor(self, stream: str, cursor: str, offset: int) -> None:
+    async def move_cursor(self, stream: str, cursor: str, offset: Offset) -> None:
         """Create a cursor, or move it up. Raises CursorMoved if it is further (delete it first), OffsetOutOfRange."""
         await place_cursor(self._client, self._streams, self._name(stream), cursor, offset)
 

@@ -19,7 +19,7 @@ from buckram.streams.read.reader import StreamReader as _StreamReader
 from buckram.streams.write.writer import StreamWriter as _StreamWriter
 from buckram.sync.handover import Handover
 from buckram.sync.thread import LoopThread
-from buckram.types import Buffer
+from buckram.types import Buffer, Offset
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -106,7 +106,7 @@ class StreamWriter(NotAsync):
         producer: str | None = None,
         sequence: int | None = None,
         start: int | None = None,
-        expect_offset: int | None = None,
+        expect_offset: Offset | None = None,
     ) -> int:
         """Append one record and wait until it is stored; its offset. For speed use append_many or append_nowait."""
         return self._thread.run(
@@ -134,7 +134,7 @@ class StreamWriter(NotAsync):
         producer: str | None = None,
         sequence: int | None = None,
         start: int | None = None,
-        expect_offset: int | None = None,
+        expect_offset: Offset | None = None,
     ) -> Future[int]:
         """Hand over one record; its future has the offset when it is stored. BufferFull at the limit.
 
@@ -167,7 +167,7 @@ class StreamWriter(NotAsync):
         sequence: int | None = None,
         start: int | None = None,
         atomic: bool = False,
-        expect_offset: int | None = None,
+        expect_offset: Offset | None = None,
     ) -> range:
         """Append records in a row and wait until all are stored; the offsets of those that were written."""
         # Here, because iterating may be the caller's code, which has no business on the loop.
@@ -295,12 +295,12 @@ class StreamReader(NotAsync):
 
         return map(to_arrow, self.batches())
 
-    def commit(self, offset: int | None = None) -> int:
+    def commit(self, offset: Offset | None = None) -> int:
         """Move the cursor past the last record handed out, or to `offset`. The cursor's offset."""
         place = self._position if offset is None else offset
         return self._thread.run(lambda: self._reader.commit(place))
 
-    def seek(self, offset: int) -> None:
+    def seek(self, offset: Offset) -> None:
         """Go on from another offset."""
         self._thread.run(lambda: self._reader.seek(offset))
         self._rest, self._records, self._position = None, iter(()), offset

@@ -23,6 +23,7 @@ from buckram.sync.bulk import Bulk
 from buckram.sync.machine import Machine
 from buckram.sync.records import StreamReader, StreamWriter
 from buckram.sync.thread import LoopThread, flatten
+from buckram.types import Offset
 
 _PAGE = 1000
 
@@ -165,7 +166,7 @@ class Namespace:
 
         return self._thread.run(begin)
 
-    def get(self, stream: str, offset: int) -> Record:
+    def get(self, stream: str, offset: Offset) -> Record:
         """One record. OffsetOutOfRange, OffsetTruncated."""
         return self._thread.run(lambda: self._namespace.get(stream, offset))
 
@@ -220,7 +221,7 @@ class Namespace:
         """The stream's cursors in order of their names, each with its lag."""
         return self._thread.run(lambda: self._namespace.cursors(stream, after=after, limit=limit))
 
-    def move_cursor(self, stream: str, cursor: str, offset: int) -> None:
+    def move_cursor(self, stream: str, cursor: str, offset: Offset) -> None:
         """Make a cursor, or move it up."""
         self._thread.run(lambda: self._namespace.move_cursor(stream, cursor, offset))
 

@@ -24,6 +24,7 @@ from buckram.core.storage.segment_format import (
     run_extent,
 )
 from buckram.seams import File, Write
+from buckram.types import LedgerId
 
 BLOCK_BYTES = 1 << 20
 BATCH_BYTES, BATCH_RUNS = 1 << 20, 128
@@ -111,7 +112,7 @@ class Output:
             await disk.offload(partial(disk.write_now, [Write(file, offset, piece)], sync=last))
             offset += sum(map(len, piece))
 
-    async def _copy_ledger(self, ledger: int, sources: list[tuple[Segment, DirEntry]]) -> None:
+    async def _copy_ledger(self, ledger: LedgerId, sources: list[tuple[Segment, DirEntry]]) -> None:
         epoch = max(entry.epoch for _, entry in sources)
         record = self._state.table.find(ledger)
         state = LedgerState(ledger, bytes(20)) if record is None else record.snapshot()

@@ -46,7 +46,17 @@ from buckram.errors import (
 )
 from buckram.net.pace import Pace
 from buckram.net.tasks import TaskScope
-from buckram.types import BookieId, DigestType, Entry, EntryId, Fragment, LedgerId, LedgerMetadata, Versioned
+from buckram.types import (
+    BookieId,
+    DigestType,
+    Entry,
+    EntryId,
+    Fragment,
+    LedgerId,
+    LedgerMetadata,
+    Position,
+    Versioned,
+)
 
 T = TypeVar("T")
 _WINDOW = 256
@@ -209,7 +219,9 @@ class _Repair:
             if await self._member(fragment, last, position, old, new) and await self._replace(fragment, old, new):
                 await self._look_again(fragment, last, position, old, new)
 
-    async def _member(self, fragment: Fragment, last: EntryId, position: int, old: BookieId, target: BookieId) -> bool:
+    async def _member(
+        self, fragment: Fragment, last: EntryId, position: Position, old: BookieId, target: BookieId
+    ) -> bool:
         """Make `target` hold everything that `position` stores; True if it durably does (M7)."""
         held = self._quorum.held_ranges(position, fragment.first_entry, last)
         own = (entry for low, high in held for entry in range(low, high + 1))
@@ -351,7 +363,9 @@ class _Repair:
             return reply
         return None if reply.code is Code.OK else bookie_error(target, reply.code)
 
-    async def _look_again(self, fragment: Fragment, last: EntryId, position: int, old: BookieId, new: BookieId) -> None:
+    async def _look_again(
+        self, fragment: Fragment, last: EntryId, position: Position, old: BookieId, new: BookieId
+    ) -> None:
         """Metadata names the bookie now, so what it still holds stays there; what is gone is copied again."""
         held = self._quorum.held_ranges(position, fragment.first_entry, last)
         if await lists_all(self._services, new, self._ledger_id, self._digest.birth, held):

@@ -5,15 +5,19 @@ Not here: the repair itself (`client/maintain/repair.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from buckram.types import BookieId, EntryId, LedgerId
 
 _NAMED = 5
 
-Progress = Callable[[int, int], None]
-"""Called with the number of replicas of entries checked so far, and the number of all of them."""
+
+class Progress(Protocol):
+    def __call__(self, done: int, total: int, /) -> None:
+        """Take note that `done` replicas of entries were checked so far, of `total`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,12 +34,20 @@ from buckram.types import BookieId, Entry, EntryId, LedgerId
 T = TypeVar("T")
 Opener = Callable[[Sequence[bytes]], list[T]]
 """Verifies consecutive stored entries; returns those before the first bad one."""
-RangeOpener = Callable[[LedgerId, EntryId, Sequence[bytes]], list[T]]
-"""As an `Opener`, for any ledger and any first entry: (ledger id, id of the first entry, stored entries)."""
-OnBytes = Callable[[int, int], None]
-"""Called with the number of stored entries that came and their bytes."""
 _BATCH_GIVE_UP = 2
 _SINGLES = 64
+
+
+class RangeOpener(Protocol[T]):
+    def __call__(self, ledger_id: LedgerId, first: EntryId, stored: Sequence[bytes], /) -> list[T]:
+        """Verify consecutive stored entries from `first` on; return those before the first bad one."""
+        ...
+
+
+class OnBytes(Protocol):
+    def __call__(self, entries: int, size: int, /) -> None:
+        """Take note that so many stored entries came, of `size` bytes together."""
+        ...
 
 
 async def ask(
@@ -234,8 +242,10 @@ def as_single(request: BatchRead, reply: BatchReadReply) -> ReadReply:
     return ReadReply(reply.code, request.ledger_id, request.entry_id, body)
 
 
-OnDigestMismatch = Callable[[BookieId, "EntryId | None", bytes], None]
-"""Called with a bookie, the entry that was asked for (None: the last one), and stored bytes that failed the digest."""
+class OnDigestMismatch(Protocol):
+    def __call__(self, bookie: BookieId, entry: EntryId | None, stored: bytes, /) -> None:
+        """Take note of stored bytes that failed the digest; `entry` is None if the last one was asked for."""
+        ...
 
 
 class LedgerReads:

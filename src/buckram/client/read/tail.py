@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
+from typing import Protocol
 
 from buckram.client.read.polls import LacPolls
 from buckram.client.read.replicas import LedgerReads, check_running
@@ -34,10 +35,14 @@ _PEEKED, _LARGE = 16, 64 * 1024
 _FEW, _BEYOND = 8, 3
 _GIVE_UP_S = 60.0
 
-StreamEntries = Callable[[EntryId, EntryId], AsyncGenerator[list[Entry], None]]
-"""Reads entries from the first id to the last one, in chunks and in order."""
 OnLac = Callable[[EntryId], None]
 """Called with a last confirmed entry that a bookie has proved."""
+
+
+class StreamEntries(Protocol):
+    def __call__(self, first: EntryId, last: EntryId, /) -> AsyncGenerator[list[Entry], None]:
+        """Read the entries first..last, in chunks and in order."""
+        ...
 
 
 class Tail:

@@ -6,7 +6,6 @@ that each write set has an ack quorum. They are absent as one is that a running 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from buckram.client.shared.log import log
@@ -16,7 +15,7 @@ from buckram.core.ledgers.quorum import Quorum
 from buckram.core.placement.choose import Chosen
 from buckram.core.placement.policy import PlacementPolicy
 from buckram.errors import LedgerExists, MetadataUnavailable, NotEnoughBookies
-from buckram.net.retry import retry
+from buckram.net.retry import Attempt, retry
 from buckram.types import LedgerId, LedgerMetadata, Versioned
 
 T = TypeVar("T")
@@ -66,6 +65,6 @@ async def register(services: Services, wanted: LedgerId | None, record: LedgerMe
                 raise
 
 
-async def _retried(attempt: Callable[[], Awaitable[T]]) -> T:
+async def _retried(attempt: Attempt[T]) -> T:
     """Repeat an idempotent request while the metadata store is away, for a while."""
     return await retry(attempt, MetadataUnavailable, STORE_CALL, within_s=_WITHIN_S)

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from buckram.errors import MalformedRecord
+from buckram.types import BookieId
 
 
 class Keeps(enum.StrEnum):
@@ -112,7 +113,7 @@ class BookieReport:
         return json.dumps(record, separators=(",", ":")).encode()
 
 
-def parse_report(bookie: str, value: bytes) -> BookieReport:
+def parse_report(bookie: BookieId, value: bytes) -> BookieReport:
     """MalformedRecord for anything but a report. What a later release added is left out."""
     where = f"the report of bookie {bookie}"
     try:

@@ -24,12 +24,12 @@ _ENDPOINT_ID = "bookie"
 _BOOKIE_ID = re.compile(r"[a-zA-Z0-9.\-:-_]+")
 
 
-def valid_bookie_id(bookie_id: str) -> bool:
+def valid_bookie_id(bookie_id: BookieId) -> bool:
     """Whether every peer, Apache's included, can parse this id. `readonly` is the name of a folder."""
     return _BOOKIE_ID.fullmatch(bookie_id) is not None and bookie_id.lower() != "readonly"
 
 
-def check_bookie_id(bookie_id: str) -> BookieId:
+def check_bookie_id(bookie_id: BookieId) -> BookieId:
     """Return the id. Raises InvalidArgument if some peer could not parse it."""
     if not valid_bookie_id(bookie_id):
         raise InvalidArgument(

@@ -17,6 +17,7 @@ from buckram.core.machine.records import CommandRecord, DigestRecord
 from buckram.core.machine.sessions import Forgotten, Outcome, SessionTable
 from buckram.core.machine.snapshot_format import SnapshotHeader
 from buckram.errors import CommandRefused, ReplicaDiverged, ReplicaStopped, UnknownCommand, check
+from buckram.types import Offset
 
 _REMEMBERED_MARKS = 16
 _CHAIN = struct.Struct(">QQ?")
@@ -26,7 +27,7 @@ _NO_CHAIN = bytes(16)
 class LogEntry(NamedTuple):
     """A command as the log has it: its offset, the time of the log in microseconds UTC, and its bytes."""
 
-    offset: int
+    offset: Offset
     time_us: int
     payload: bytes
 
@@ -117,7 +118,7 @@ class Fold:
         """The digest that this replica had at a mark, while it remembers."""
         return self._marks.get(mark)
 
-    def apply(self, offset: int, value: bytes | None) -> Applied:
+    def apply(self, offset: Offset, value: bytes | None) -> Applied:
         """Apply the next record. Raises ReplicaStopped, now and ever after, if that is not possible (R10)."""
         if self.stopped is not None:
             raise self.stopped
@@ -136,7 +137,7 @@ class Fold:
         self.log_bytes += len(value or b"")
         return done
 
-    def _apply(self, offset: int, record: records.LogRecord) -> Applied:
+    def _apply(self, offset: Offset, record: records.LogRecord) -> Applied:
         if isinstance(record, CommandRecord):
             self.time_us = max(self.time_us, record.time_us)
             return Applied(records.COMMAND, self._command(offset, record))
@@ -153,7 +154,7 @@ class Fold:
                 self._marks.popitem(last=False)
         return Applied(record.kind)
 
-    def _command(self, offset: int, record: CommandRecord) -> Outcome | Forgotten:
+    def _command(self, offset: Offset, record: CommandRecord) -> Outcome | Forgotten:
         """Apply a command unless it was applied before (R3); the outcome is that of the first time (R4)."""
         session, sequence = record.session, record.sequence
         known = self.sessions.known(session, sequence)
@@ -178,7 +179,7 @@ class Fold:
         self._chain = hashlib.blake2b(step, digest_size=16).digest()
         return outcome
 
-    def _compare(self, offset: int, record: DigestRecord) -> None:
+    def _compare(self, offset: Offset, record: DigestRecord) -> None:
         """Compare the leader's digest with this replica's, if this replica applied the mark (R11)."""
         own = self._marks.pop(record.mark, None)
         if own is None:

@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from buckram.types import Offset
+
 FORMAT = 1
 CHUNK_BYTES = 512 * 1024
 _HEADER, _SESSIONS, _STATE, _FOOTER = b"H", b"S", b"D", b"E"
@@ -18,7 +20,7 @@ _HEADER, _SESSIONS, _STATE, _FOOTER = b"H", b"S", b"D", b"E"
 class SnapshotHeader(NamedTuple):
     """What a replica has beside its state and its sessions. `Fold` says what the fields are."""
 
-    offset: int
+    offset: Offset
     commands: int
     log_bytes: int
     time_us: int
@@ -92,7 +94,7 @@ class SnapshotDecoder:
         else:
             raise BadSnapshot(f"entry {self._entries - 1} is of a kind {kind!r} that has no place there")
 
-    def finish(self, offset: int, digest: str) -> tuple[SnapshotHeader, bytes, list[bytes]]:
+    def finish(self, offset: Offset, digest: str) -> tuple[SnapshotHeader, bytes, list[bytes]]:
         """Return header, session table and chunks, if the digest and the offset are these. Raises BadSnapshot (R9)."""
         if self._header is None or self._footer is None:
             raise BadSnapshot("it is cut")

@@ -17,6 +17,7 @@ from buckram.core.objects.rows import NEVER, Extent, ObjectRow, extents_of, row_
 from buckram.core.objects.space import Space
 from buckram.core.objects.tree import Blocked, Directory, find, parent_of, place_for, walk
 from buckram.errors import CommandRefused, UnknownCommand
+from buckram.types import LedgerId
 
 FORMAT = 1
 EXPIRE_AT_ONCE = 1000
@@ -309,7 +310,7 @@ class ObjectIndex:
                 found.append((name, row))
         return found
 
-    def in_ledger(self, ledger: int) -> list[tuple[str, ObjectRow]]:
+    def in_ledger(self, ledger: LedgerId) -> list[tuple[str, ObjectRow]]:
         """All objects that have bytes in a ledger; looks at every object."""
         return [item for item in walk(self.root, "", "") if any(ext.ledger == ledger for ext in item[1].extents)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.ledgers.spread import SpreadRule
@@ -50,10 +51,14 @@ def breaches(ensemble: Sequence[BookieId], quorum: Quorum, policy: PlacementPoli
     return found
 
 
-def ack_rules(
-    policy: PlacementPolicy, domain: Callable[[BookieId, str], str | None], write_quorum: int
-) -> tuple[SpreadRule, ...]:
-    """What copies must span to be acknowledged. `domain`: of a bookie at a level, at the moment it is asked."""
+class DomainOf(Protocol):
+    def __call__(self, bookie: BookieId, level: str, /) -> str | None:
+        """Return the domain of a bookie at a level, at the moment of the call; None if it is unknown."""
+        ...
+
+
+def ack_rules(policy: PlacementPolicy, domain: DomainOf, write_quorum: int) -> tuple[SpreadRule, ...]:
+    """Return what the copies of an entry must span to be acknowledged."""
     return tuple(
         SpreadRule(rule.level, rule.acks(write_quorum), rule.enforce, _at(domain, rule.level))
         for rule in policy.rules
@@ -61,7 +66,7 @@ def ack_rules(
     )
 
 
-def _at(domain: Callable[[BookieId, str], str | None], level: str) -> Callable[[BookieId], str | None]:
+def _at(domain: DomainOf, level: str) -> Callable[[BookieId], str | None]:
     return lambda bookie: domain(bookie, level)
 
 

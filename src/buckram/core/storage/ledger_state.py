@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from buckram.types import BIRTH_SIZE, NO_BIRTH, NO_ENTRY
+from buckram.types import BIRTH_SIZE, NO_BIRTH, NO_ENTRY, EntryId, LedgerId
 
 MAX_LAC_PACKET = 40
 _OLD = struct.Struct(">q20sBBHIIqq40s")
@@ -40,14 +40,14 @@ class LedgerState:
     that they come from the first request and are replaced by what metadata says (F14).
     """
 
-    ledger_id: int
+    ledger_id: LedgerId
     master_key: bytes
     fenced: bool = False
     tombstone: bool = False
     admitted: bool = False
     born: int = 0
     epoch: int = 0
-    lac: int = NO_ENTRY
+    lac: EntryId = NO_ENTRY
     last: int = NO_ENTRY
     explicit_lac: bytes | None = None
     birth: bytes = NO_BIRTH

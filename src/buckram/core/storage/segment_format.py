@@ -23,7 +23,7 @@ from buckram.core.storage.ledger_state import (
     LedgerState,
     unpack_state,
 )
-from buckram.types import NO_ENTRY
+from buckram.types import NO_ENTRY, EntryId, LedgerId
 
 FORMAT_VERSION = 1
 TRAILER_VERSION = 2
@@ -171,7 +171,7 @@ def _skip_frames(data: bytes, at: int, count: int) -> int:
     return at
 
 
-def _equal_stride(data: bytes, at: int, end: int, ledger: int, entry: int, count: int) -> int:
+def _equal_stride(data: bytes, at: int, end: int, ledger: LedgerId, entry: EntryId, count: int) -> int:
     """Return the size of the frames if all have the same and the right ids; else 0."""
     stride = 4 + int(_LENGTH.unpack_from(data, at)[0])
     if (
@@ -185,7 +185,7 @@ def _equal_stride(data: bytes, at: int, end: int, ledger: int, entry: int, count
     return stride
 
 
-def _cut_equal(data: bytes, at: int, end: int, ledger: int, entry: int, count: int) -> list[bytes]:
+def _cut_equal(data: bytes, at: int, end: int, ledger: LedgerId, entry: EntryId, count: int) -> list[bytes]:
     """Return what `walk_run` does if all frames have one size and the right ids; else nothing."""
     stride = _equal_stride(data, at, end, ledger, entry, count)
     if not stride:
@@ -196,7 +196,7 @@ def _cut_equal(data: bytes, at: int, end: int, ledger: int, entry: int, count: i
     return found
 
 
-def walk_run(data: bytes, at: int, end: int, skip: int, ledger: int, entry: int, count: int) -> list[bytes]:
+def walk_run(data: bytes, at: int, end: int, skip: int, ledger: LedgerId, entry: EntryId, count: int) -> list[bytes]:
     """Return `count` stored entries from `entry` on, out of a run's bytes data[at:end], after `skip` frames.
 
     Raises CorruptBytes if lengths exceed the run or a frame has other ids than the index says.
@@ -220,7 +220,9 @@ def walk_run(data: bytes, at: int, end: int, skip: int, ledger: int, entry: int,
     return found
 
 
-def run_extent(data: bytes, at: int, end: int, skip: int, ledger: int, entry: int, count: int) -> tuple[int, int]:
+def run_extent(
+    data: bytes, at: int, end: int, skip: int, ledger: LedgerId, entry: EntryId, count: int
+) -> tuple[int, int]:
     """Return where the frames of `count` entries from `entry` on begin and end in a run data[at:end].
 
     Raises CorruptBytes like `walk_run`.

@@ -30,7 +30,7 @@ from buckram.core.streams.record_format import (
     parse_header,
 )
 from buckram.errors import MalformedBatch
-from buckram.types import Buffer
+from buckram.types import Buffer, EntryId, LedgerId, Offset
 
 __all__ = ["Batch", "BinaryColumn", "HeaderColumn", "Record", "decode"]
 
@@ -38,7 +38,7 @@ __all__ = ["Batch", "BinaryColumn", "HeaderColumn", "Record", "decode"]
 class Record(NamedTuple):
     """One record. Times in microseconds UTC. `value` None is the delete marker, different from an empty one."""
 
-    offset: int
+    offset: Offset
     """Its number in the stream."""
     value: bytes | None
     """What was appended; None is the delete marker."""
@@ -118,7 +118,7 @@ class Batch:
     )
 
     def __init__(
-        self, header: EntryHeader, body: Buffer, base: int, ledger_id: int, entry_id: int, payload_bytes: int
+        self, header: EntryHeader, body: Buffer, base: int, ledger_id: LedgerId, entry_id: EntryId, payload_bytes: int
     ) -> None:
         self.header, self.base = header, base
         self.ledger_id = ledger_id
@@ -275,7 +275,7 @@ class Batch:
         return f"Batch(offsets {self.first_offset} to {last}, ledger {self.ledger_id}, entry {self.entry_id})"
 
 
-def decode(payload: Buffer, base: int, ledger_id: int = -1, entry_id: int = -1) -> Batch | EntryHeader:
+def decode(payload: Buffer, base: int, ledger_id: LedgerId = -1, entry_id: EntryId = -1) -> Batch | EntryHeader:
     """A Batch with absolute offsets, or just the header of an entry without records. MalformedBatch otherwise."""
     header = parse_header(payload)
     if header.kind != DATA:

@@ -26,7 +26,7 @@ from buckram.errors import (
     WriterLost,
     check,
 )
-from buckram.types import LedgerId
+from buckram.types import LedgerId, Offset
 
 MAX_BULK_SEGMENTS = 2000
 MAX_PROPERTIES_BYTES = 64 * 1024
@@ -209,7 +209,7 @@ class LiveMoved(StreamError):
 # -- truncation, garbage, settings ------------------------------------------------------------------------
 
 
-def truncated(name: str, head: Head, offset: int, known_end: int) -> Step | None:
+def truncated(name: str, head: Head, offset: Offset, known_end: int) -> Step | None:
     """Records below `offset` are gone for readers. `known_end`: offset after the last record known to be readable.
 
     Of a machine's log only those go that no snapshot needs.

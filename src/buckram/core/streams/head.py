@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from buckram.core.streams.record_format import NO_TXID
 from buckram.errors import MalformedRecord
-from buckram.types import EntryId, LedgerId
+from buckram.types import EntryId, LedgerId, Offset
 
 FORMAT = 1
 PAGE_SEGMENTS = 256
@@ -73,8 +73,8 @@ class Transaction(NamedTuple):
     """The newest published version of one application, and which offsets it got."""
 
     version: int
-    first_offset: int
-    next_offset: int
+    first_offset: Offset
+    next_offset: Offset
     time: int
     query: str = ""
     """Of a streaming query: its id, and a mark of where its checkpoint is (core/streams/transactions)."""
@@ -86,7 +86,7 @@ class Transaction(NamedTuple):
 class SnapshotRow(NamedTuple):
     """A published snapshot of the machine whose log the stream is; `core/streams/snapshots.py` has the rules."""
 
-    offset: int
+    offset: Offset
     """Of its state: it contains the records below."""
     ledger: LedgerId
     last_entry: EntryId

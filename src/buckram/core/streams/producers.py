@@ -13,7 +13,7 @@ from typing import NamedTuple
 from buckram.core.streams.batch import Batch, BinaryColumn
 from buckram.core.streams.record_format import BodyBuilder, BufferCursor
 from buckram.errors import MalformedBatch, OutOfOrderSequence, ProducerForgotten
-from buckram.types import Buffer
+from buckram.types import Buffer, Offset
 
 MAX_FORGOTTEN = 65_536
 UNKNOWN_OFFSET = -1
@@ -24,7 +24,7 @@ class Last(NamedTuple):
     """A producer's newest record: its sequence, offset and append time (microseconds)."""
 
     sequence: int
-    offset: int
+    offset: Offset
     time: int
 
 
@@ -74,7 +74,7 @@ class ProducerTable:
             return 0
         raise ProducerForgotten(stream, producer, first, f"{why}: find out what is stored and use a new producer id")
 
-    def stored(self, producer: str, sequence: int, offset: int, time: int, first: int = 0) -> None:
+    def stored(self, producer: str, sequence: int, offset: Offset, time: int, first: int = 0) -> None:
         """This is the producer's newest record now; `first`: the sequence at which it begins, should it be new."""
         if self._known.pop(producer, None) is None and first:
             self._starts[producer] = first

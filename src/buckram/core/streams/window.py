@@ -7,6 +7,7 @@ segment is listed, and not before every record of the segment before it. Sending
 from __future__ import annotations
 
 from buckram.errors import check
+from buckram.types import Offset
 
 
 class SegmentProgress:
@@ -22,7 +23,7 @@ class SegmentProgress:
 class StreamWindow:
     """At most two segments at once: the listed one and its successor, which takes records but releases none."""
 
-    def __init__(self, next_offset: int) -> None:
+    def __init__(self, next_offset: Offset) -> None:
         self.next_offset = next_offset
         """What the next record gets."""
         self.released = next_offset
@@ -52,7 +53,7 @@ class StreamWindow:
         self.next_offset = self._segments[-1].sent = first + count
         return first
 
-    def acked(self, segment: SegmentProgress, next_offset: int) -> bool:
+    def acked(self, segment: SegmentProgress, next_offset: Offset) -> bool:
         """The segment's ledger acknowledged its records below `next_offset`; True if `released` moved."""
         check(segment.acked <= next_offset <= segment.sent, "S9", f"acknowledged {next_offset} of {segment.sent}")
         segment.acked = next_offset

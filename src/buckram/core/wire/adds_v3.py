@@ -18,7 +18,7 @@ from buckram.core.entries.entry import MIN_STORED_BYTES
 from buckram.core.wire.adds import ADD_HEADER, MAX_RUN_BYTES, AddContext, AddRun
 from buckram.core.wire.protobuf import varint
 from buckram.errors import Code
-from buckram.types import EntryId
+from buckram.types import EntryId, LedgerId
 
 _VARINT = rb"([\x80-\xff]{0,9}[\x00-\x7f])"
 _ADD = re.compile(
@@ -167,7 +167,7 @@ class _Run:
 
     __slots__ = ("first", "key", "lac", "ledger", "next", "parts", "prefix", "size", "stored", "stride", "txns")
 
-    def __init__(self, ledger: int, first: EntryId, lac: EntryId, key: bytes) -> None:
+    def __init__(self, ledger: LedgerId, first: EntryId, lac: EntryId, key: bytes) -> None:
         self.ledger, self.first, self.next, self.lac, self.key = ledger, first, first, lac, key
         self.parts: list[bytes] = []
         self.txns: list[bytes] = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from buckram.types import BookieAddress, BookieId, BookieInfo
+from buckram.types import BookieAddress, BookieId, BookieInfo, LedgerId
 
 IDENTITY_PROPERTY = "buckram.identity"
 """A bookie whose registration has this property with the value IDENTITY answers introductions with its identity."""
@@ -35,7 +35,7 @@ class Identity:
     wall_us: int = 0
     """Its wall clock, microseconds since 1970."""
     features: int = 0
-    highest_ledger: int = -1
+    highest_ledger: LedgerId = -1
     """The highest ledger id that it has a state of; -1 if it holds nothing."""
 
 

@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
@@ -30,10 +30,16 @@ _BATCH = 500
 _CHANGES = {change.name: change for change in Change}
 
 
-OnState = Callable[[str, int], None]
-"""Called with kazoo's name of a state, and the session's id (0 without a session)."""
-OnNodeChange = Callable[[str, Change], None]
-"""Called with the path of a watched node, and what happened to it."""
+class OnState(Protocol):
+    def __call__(self, state: str, session: int, /) -> None:
+        """Take note of a state, by kazoo's name, and of the session's id (0 without a session)."""
+        ...
+
+
+class OnNodeChange(Protocol):
+    def __call__(self, path: str, change: Change, /) -> None:
+        """Take note of what happened to a watched node."""
+        ...
 
 
 class KazooLink:

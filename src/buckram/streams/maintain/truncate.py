@@ -17,12 +17,13 @@ from buckram.seams import KeyOp
 from buckram.streams.read.locate import known_end
 from buckram.streams.shared.ledgers import drop_ledger
 from buckram.streams.shared.metadata import StreamStore
+from buckram.types import Offset
 
 _AT_ONCE = 64
 _TRIES = 5
 
 
-async def truncate(client: Client, streams: StreamStore, name: StreamName, offset: int) -> Head:
+async def truncate(client: Client, streams: StreamStore, name: StreamName, offset: Offset) -> Head:
     """Make the records below `offset` unreadable and return the new head. OffsetOutOfRange beyond the readable end."""
     head = (await streams.read(name)).head
     end = head.end

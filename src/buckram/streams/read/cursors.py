@@ -31,6 +31,7 @@ from buckram.errors import (
 from buckram.seams import CheckVersion, Clock, Create, KeyValue
 from buckram.streams.read.locate import known_end
 from buckram.streams.shared.metadata import StreamStore, head_retries, retry_metadata
+from buckram.types import Offset
 
 _PAGE = 1000
 _AT_ONCE = 32
@@ -44,7 +45,7 @@ class CursorInfo:
     """
 
     name: str
-    offset: int
+    offset: Offset
     changed: int
     lag: int
 
@@ -53,7 +54,7 @@ class _Position(NamedTuple):
     """A cursor's name, offset, and the time of its last move in microseconds UTC."""
 
     name: str
-    offset: int
+    offset: Offset
     changed: int
 
 
@@ -78,7 +79,7 @@ class Cursor:
         self._seen = True
         return _decode(key, found.value)[0]
 
-    async def move(self, offset: int) -> None:
+    async def move(self, offset: Offset) -> None:
         """Move the cursor up to `offset`, or create it there. CursorMoved: another reader has moved it further.
 
         NoSuchCursor: it existed and was deleted. After MetadataUnavailable it may or may not have moved.
@@ -131,7 +132,7 @@ class Cursor:
             self._uid = head.uid
         return self._streams.layout.cursor(self._uid, self.name)
 
-    async def _create(self, key: str, offset: int) -> None:
+    async def _create(self, key: str, offset: Offset) -> None:
         at = await self._streams.read(self._stream)
         check_usable(self.stream, at.head)
         if at.head.uid != self._uid:
@@ -145,11 +146,11 @@ class Cursor:
         )
         self._seen = True
 
-    def _encode(self, offset: int) -> bytes:
+    def _encode(self, offset: Offset) -> bytes:
         return json.dumps({"offset": offset, "changed": self._clock.wall_us()}, separators=(",", ":")).encode()
 
 
-async def place_cursor(client: Client, streams: StreamStore, name: StreamName, cursor: str, offset: int) -> None:
+async def place_cursor(client: Client, streams: StreamStore, name: StreamName, cursor: str, offset: Offset) -> None:
     """Create the cursor or move it up, outside of a reader.
 
     Raises OffsetOutOfRange for an offset beyond the readable end, CursorMoved if the cursor is further.
@@ -214,7 +215,7 @@ async def _get(streams: StreamStore, key: str) -> KeyValue | None:
         return None
 
 
-def _check(stream: str, cursor: str, offset: int) -> None:
+def _check(stream: str, cursor: str, offset: Offset) -> None:
     if type(offset) is not int or offset < 0:
         raise InvalidArgument(f"cursor {cursor!r} of stream {stream}: offset {offset!r}: needs an int from 0 on")
 

@@ -13,7 +13,7 @@ from buckram.core.streams.record_format import EntryHeader
 from buckram.errors import CorruptEntry, MalformedBatch
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.recovery import entry_header
-from buckram.types import Entry, EntryId
+from buckram.types import Entry, EntryId, Offset
 
 Reached = Callable[[EntryHeader], bool]
 """Whether an entry is the wanted one or comes after it; if it is true for an entry, it is true for all after it."""
@@ -37,7 +37,7 @@ async def first_entry(
     return low
 
 
-async def entry_of_offset(name: StreamName, reader: Reader, segment: Segment, offset: int, last: EntryId) -> EntryId:
+async def entry_of_offset(name: StreamName, reader: Reader, segment: Segment, offset: Offset, last: EntryId) -> EntryId:
     """Return the entry that holds the record with this offset; last + 1 if it is beyond `last`."""
     relative = offset - segment.base
     if relative <= 0:

@@ -23,6 +23,7 @@ from buckram.errors import HandleClosed, InvalidArgument, OffsetOutOfRange, Offs
 from buckram.streams.read.locate import known_end, offset_at_time, offset_of_txid
 from buckram.streams.read.source import Source
 from buckram.streams.shared.metadata import HeadAt, StreamStore
+from buckram.types import Offset
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,7 +42,7 @@ class CursorHandle(Protocol):
         """Return the cursor's offset, or None if it does not exist."""
         ...
 
-    async def move(self, offset: int) -> None:
+    async def move(self, offset: Offset) -> None:
         """Move the cursor up to `offset`. Raises CursorMoved, NoSuchCursor, MetadataUnavailable."""
         ...
 
@@ -151,7 +152,7 @@ class StreamReader(NotBlocking):
         async for batch in self._batches():
             yield to_arrow(batch)
 
-    async def commit(self, offset: int | None = None) -> int:
+    async def commit(self, offset: Offset | None = None) -> int:
         """Move the cursor past the last record returned, and return its offset. A later reader starts from there.
 
         `offset`: move it there instead, if not all returned records were processed. Raises CursorMoved, NoSuchCursor,
@@ -170,7 +171,7 @@ class StreamReader(NotBlocking):
         await self._cursor.move(position)
         return position
 
-    async def seek(self, offset: int) -> None:
+    async def seek(self, offset: Offset) -> None:
         """Continue at another offset. OffsetOutOfRange beyond the readable end, unless this reader follows."""
         if type(offset) is not int or offset < 0:
             raise InvalidArgument(f"stream {self.stream}: seek({offset!r}): an offset is an int from 0 on")
@@ -288,7 +289,7 @@ class StreamReader(NotBlocking):
         await self._check_end(span.start, head)
         return self._checked(span.start, head.earliest)
 
-    async def _check_end(self, offset: int, head: Head) -> None:
+    async def _check_end(self, offset: Offset, head: Head) -> None:
         """Raise OffsetOutOfRange beyond the readable end, unless this reader follows a stream that has not ended."""
         if offset > head.end and (head.ended or not self._span.follow):
             head = (await self._streams.read(self._name)).head
@@ -296,7 +297,7 @@ class StreamReader(NotBlocking):
             if offset > end:
                 raise OffsetOutOfRange(self.stream, offset, head.earliest, end)
 
-    def _checked(self, offset: int, earliest: int) -> int:
+    def _checked(self, offset: Offset, earliest: int) -> int:
         if offset >= earliest:
             return offset
         if self._span.on_truncated == "skip":

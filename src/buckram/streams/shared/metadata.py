@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -27,9 +27,9 @@ from buckram.core.streams.head import (
 )
 from buckram.core.streams.names import StreamName
 from buckram.errors import KeyExists, MetadataUnavailable, NoSuchKey, NoSuchStream, StreamExists, VersionConflict
-from buckram.net.retry import Retries, retry
+from buckram.net.retry import Attempt, Retries, retry
 from buckram.seams import CheckVersion, Create, Delete, KeyOp, KeyStore, MetadataStore, Notify, SetValue
-from buckram.types import LedgerId
+from buckram.types import LedgerId, Offset
 
 T = TypeVar("T")
 WITHIN_S = 10.0
@@ -98,7 +98,7 @@ def head_retries(within_s: float = WITHIN_S) -> Retries:
     return Retries(STREAM_HEAD, within_s)
 
 
-async def retry_metadata(attempt: Callable[[], Awaitable[T]]) -> T:
+async def retry_metadata(attempt: Attempt[T]) -> T:
     """Repeat an idempotent operation while the metadata store is unavailable, at most for WITHIN_S."""
     return await retry(attempt, MetadataUnavailable, STREAM_HEAD, within_s=WITHIN_S)
 
@@ -258,7 +258,7 @@ class StreamStore:
         except NoSuchKey:
             return []
 
-    async def segment_of(self, head: Head, offset: int) -> Segment | None:
+    async def segment_of(self, head: Head, offset: Offset) -> Segment | None:
         """Return the segment that holds `offset`: the open one from its base on; None beyond the last sealed one.
 
         NoSuchKey: the segment was trimmed after this head was read.

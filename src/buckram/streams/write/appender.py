@@ -25,6 +25,7 @@ from buckram.streams.shared import records
 from buckram.streams.shared.claim import AppendClock
 from buckram.streams.write.append_queue import MAX_ENTRY_RECORDS, AppendQueue, PendingAppend
 from buckram.streams.write.segment import SegmentWriter
+from buckram.types import Offset
 
 EntrySent = Callable[[], None]
 """Called after each entry that was handed to a segment; the roller then checks whether a roll is due."""
@@ -33,7 +34,7 @@ EntrySent = Callable[[], None]
 class Sent(NamedTuple):
     """An entry that is not released yet, kept so that it can be sent again if its ledger breaks."""
 
-    next_offset: int
+    next_offset: Offset
     columns: Columns
     last_txid: int
 
@@ -305,7 +306,7 @@ class Appender:
 
     # -- acknowledgements ---------------------------------------------------------------------------------
 
-    def acked(self, segment: SegmentWriter, next_offset: int) -> None:
+    def acked(self, segment: SegmentWriter, next_offset: Offset) -> None:
         """Release what can be released now that the segment's ledger has acknowledged all below `next_offset`."""
         if self.closed:
             return

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,8 +34,11 @@ _PAIR = 8
 _ROW = 34
 """The most bytes that an entry needs for a record beyond its contents: offsets, bitmaps, timestamp."""
 
-EncodeRows = Callable[["Rows", int, int], bytes]
-"""Encodes the rows from a start to before a stop as the next entry of a ledger."""
+
+class EncodeRows(Protocol):
+    def __call__(self, rows: Rows, start: int, stop: int, /) -> bytes:
+        """Encode the rows start..stop-1 as the next entry of a ledger."""
+        ...
 
 
 class Bytes:

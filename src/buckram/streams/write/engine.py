@@ -37,7 +37,7 @@ from buckram.streams.write.repair import recover_broken
 from buckram.streams.write.roll import Roller
 from buckram.streams.write.sealing import as_writer_error, finish, sweep_garbage
 from buckram.streams.write.segment import SegmentWriter
-from buckram.types import Buffer, LedgerId
+from buckram.types import Buffer, LedgerId, Offset
 
 _NO_EXTRAS = (None,) * 8
 
@@ -171,7 +171,7 @@ class StreamEngine:
         producer: str | None = None,
         sequence: int | None = None,
         start: int | None = None,
-        expect_offset: int | None = None,
+        expect_offset: Offset | None = None,
     ) -> int:
         """Append one record and return its offset once it is acknowledged; see StreamWriter.append."""
         self._check_running()
@@ -193,7 +193,7 @@ class StreamEngine:
         producer: str | None = None,
         sequence: int | None = None,
         start: int | None = None,
-        expect_offset: int | None = None,
+        expect_offset: Offset | None = None,
     ) -> asyncio.Future[int]:
         """Append one record and return its future; see StreamWriter.append_nowait."""
         appender = self._appender
@@ -224,7 +224,7 @@ class StreamEngine:
         sequence: int | None = None,
         start: int | None = None,
         atomic: bool = False,
-        expect_offset: int | None = None,
+        expect_offset: Offset | None = None,
     ) -> range:
         """Append consecutive records and return their offsets once acknowledged; see StreamWriter.append_many."""
         self._check_running()
@@ -390,7 +390,7 @@ class StreamEngine:
     def segment_listed(self, segment: SegmentWriter) -> None:
         self._appender.listed(segment)
 
-    def segment_acked(self, segment: SegmentWriter, next_offset: int) -> None:
+    def segment_acked(self, segment: SegmentWriter, next_offset: Offset) -> None:
         try:
             self._appender.acked(segment, next_offset)
         except InvariantViolation as error:

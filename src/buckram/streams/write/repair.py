@@ -5,7 +5,7 @@ Not here: sending the other records again (`Appender.replace`), the new segment 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -13,6 +13,7 @@ from buckram.core.streams.changes import check_epoch
 from buckram.core.streams.head import Summary
 from buckram.core.streams.producers import ProducerTable
 from buckram.errors import MetadataUnavailable, NotEnoughBookies, ReadFailed, RecoveryFailed
+from buckram.net.retry import Attempt
 from buckram.streams.shared.claim import Claim
 from buckram.streams.shared.ledgers import discard
 from buckram.streams.shared.metadata import head_retries
@@ -39,7 +40,7 @@ class Broken:
     producers: ProducerTable
 
 
-async def retry_transient(attempt: Callable[[], Awaitable[T]], on_error: TroubleReport) -> T:
+async def retry_transient(attempt: Attempt[T], on_error: TroubleReport) -> T:
     """Repeat `attempt` for at most a minute while bookies or the metadata store are unavailable."""
     retries = head_retries(WITHIN_S)
     while True:

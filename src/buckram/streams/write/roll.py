@@ -27,7 +27,7 @@ from buckram.streams.shared.metadata import head_retries
 from buckram.streams.write.repair import recover_broken, retry_transient
 from buckram.streams.write.sealing import WITHIN_S, as_writer_error, finish, list_segment
 from buckram.streams.write.segment import SegmentEvents, SegmentWriter
-from buckram.types import LedgerId
+from buckram.types import LedgerId, Offset
 
 _PREPARE_AT = 0.75
 _CHECK_S = 1.0
@@ -87,7 +87,7 @@ class Roller:
         idle_s = claim.client.services.config.idle_lac_ms / 1000
         return SegmentWriter(ledger, intent, self._scope, self, idle_s=idle_s)
 
-    def segment_acked(self, segment: SegmentWriter, next_offset: int) -> None:
+    def segment_acked(self, segment: SegmentWriter, next_offset: Offset) -> None:
         """Pass the acknowledgement on. A segment with records proves that bookies store something again."""
         if next_offset > segment.progress.base:
             self._recovery_time = None

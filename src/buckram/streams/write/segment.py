@@ -29,6 +29,7 @@ from buckram.core.streams.window import SegmentProgress
 from buckram.errors import BuckramError, BufferFull
 from buckram.net.tasks import TaskScope
 from buckram.streams.shared.ledgers import Intent
+from buckram.types import Offset
 
 _SNAPSHOT_EVERY = 16 * 1024 * 1024
 _SNAPSHOT_SHARE = 32
@@ -38,7 +39,7 @@ _SNAPSHOT_SHARE = 32
 class SegmentEvents(Protocol):
     """What a segment reports, on the event loop and in the order of its entries."""
 
-    def segment_acked(self, segment: SegmentWriter, next_offset: int) -> None:
+    def segment_acked(self, segment: SegmentWriter, next_offset: Offset) -> None:
         """The ledger has acknowledged all entries with records below `next_offset`."""
 
     def segment_failed(self, segment: SegmentWriter, error: BuckramError) -> None:
@@ -186,7 +187,7 @@ class SegmentWriter:
             )
         )
 
-    def _acknowledged(self, next_offset: int) -> None:
+    def _acknowledged(self, next_offset: Offset) -> None:
         self.in_flight -= 1
         self._on_acked(self, next_offset)
         # If no entry follows, nothing publishes the LAC of the last records. The timer for that is armed lazily and

@@ -9,7 +9,7 @@ from types import TracebackType
 from buckram.client.shared.opening import NotBlocking
 from buckram.core.streams.record_format import HeadersInput
 from buckram.streams.write.engine import StreamEngine
-from buckram.types import Buffer
+from buckram.types import Buffer, Offset
 
 
 class StreamWriter(NotBlocking):
@@ -106,7 +106,7 @@ class StreamWriter(NotBlocking):
         producer: str | None = None,
         sequence: int | None = None,
         start: int | None = None,
-        expect_offset: int | None = None,
+        expect_offset: Offset | None = None,
     ) -> int:
         """Append one record and return its offset once it is acknowledged. Waits for room, in the order of the calls.
 
@@ -139,7 +139,7 @@ class StreamWriter(NotBlocking):
         producer: str | None = None,
         sequence: int | None = None,
         start: int | None = None,
-        expect_offset: int | None = None,
+        expect_offset: Offset | None = None,
     ) -> asyncio.Future[int]:
         """Like append, but returns the future at once, and raises BufferFull where append would wait.
 
@@ -169,7 +169,7 @@ class StreamWriter(NotBlocking):
         sequence: int | None = None,
         start: int | None = None,
         atomic: bool = False,
-        expect_offset: int | None = None,
+        expect_offset: Offset | None = None,
     ) -> range:
         """Append consecutive records and return the offsets of those written, once all are acknowledged.
 
