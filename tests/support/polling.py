@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 INTERVAL_S = 0.02
 
@@ -23,3 +23,13 @@ async def until(condition: Callable[[], bool], otherwise: str = "it did not happ
     while not condition():  # what is awaited sets no event
         assert time.monotonic() < limit, f"{otherwise} after {seconds:g} s"
         await asyncio.sleep(0.002)
+
+
+async def eventually(
+    condition: Callable[[], Awaitable[bool]], otherwise: str = "it did not happen", seconds: float = 30.0
+) -> None:
+    """As `until`, for a condition that is asked for."""
+    limit = time.monotonic() + seconds
+    while not await condition():
+        assert time.monotonic() < limit, f"{otherwise} after {seconds:g} s"
+        await asyncio.sleep(INTERVAL_S)

@@ -41,6 +41,6 @@ class ObjectDamaged(ObjectError):
 
 
 class DataLost(ObjectError):
-    """The ledger with the bytes was given up before they were put: its writer was silent for a day. Put it again."""
+    """The bytes were given up before they got their name: this process passed for dead. Nothing was put: do it again."""
 
     retryable = True

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from buckram.client.client import Client
@@ -18,11 +19,13 @@ from buckram.core.objects.rows import Extent
 from buckram.core.streams.head import Head
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy
-from buckram.errors import BuckramError
+from buckram.errors import BuckramError, CommandRefused, DataLost
 from buckram.net.tasks import TaskScope
 from buckram.objects.index_client import IndexClient
-from buckram.streams.shared.ledgers import OBJECT, make_ledger
-from buckram.streams.shared.metadata import StreamStore
+from buckram.objects.presence import Presence
+from buckram.streams.shared.ledgers import OBJECT, make_ledger, read_intent
+from buckram.streams.shared.metadata import StreamStore, retry_metadata
+from buckram.types import LedgerId
 
 CHUNK_BYTES = 1024 * 1024
 SMALL_BYTES = 1024 * 1024
@@ -41,35 +44,75 @@ class Stored:
     size: int
     digest: str
     extents: list[Extent]
-    sealed: list[tuple[int, int]] = field(default_factory=list)
+    sealed: list[tuple[LedgerId, int]] = field(default_factory=list)
 
 
 class LedgerMaker:
-    """Makes ledgers for data and tells the index first."""
+    """Makes ledgers for data, which the index knows before their first byte, and gives up those that failed."""
 
     def __init__(
-        self, client: Client, streams: StreamStore, log: StreamName, head: Head, policy: Policy, index: IndexClient
+        self,
+        client: Client,
+        streams: StreamStore,
+        log: StreamName,
+        head: Head,
+        policy: Policy,
+        index: IndexClient,
+        scope: TaskScope,
     ) -> None:
         self._client, self._streams, self._log, self._head = client, streams, log, head
-        self._policy, self._index = policy, index
+        self._policy, self._index, self._scope = policy, index, scope
+        self.presence = Presence(streams, head.uid, f"{client.services.runtime.rng.getrandbits(128):032x}")
 
     async def make(self) -> LedgerAppender:
-        """Raises NotEnoughBookies, MetadataUnavailable."""
-        writer, _ = await make_ledger(
-            self._client,
-            self._streams,
-            self._log,
-            self._head.uid,
-            self._policy,
-            epoch=self._head.epoch,
-            purpose=OBJECT,
-        )
-        try:
-            await self._index.execute(["begin", writer.ledger_id])
-        except BaseException:
+        """Raises NotEnoughBookies, MetadataUnavailable, DataLost."""
+        await self.presence.show()
+        for left in reversed(range(_TRIES)):
+            writer, _ = await make_ledger(
+                self._client,
+                self._streams,
+                self._log,
+                self._head.uid,
+                self._policy,
+                epoch=self._head.epoch,
+                purpose=OBJECT,
+            )
+            try:
+                if await self._begin(writer.ledger_id):
+                    return writer
+            except BaseException:
+                await writer.abandon()
+                raise
             await writer.abandon()
-            raise
-        return writer
+            if not left:
+                raise DataLost(
+                    str(self._log), f"ledger {writer.ledger_id} was given up, as others took this process for dead"
+                )
+        raise AssertionError("unreachable")
+
+    async def _begin(self, ledger: LedgerId) -> bool:
+        """Tell the index of it. False: a sweeper has found it before that, and deletes it."""
+        try:
+            await self._index.execute(["begin", ledger, self.presence.name])
+        except CommandRefused:
+            return False
+        # The index may have forgotten a ledger that was deleted between its creation and this command.
+        intent = await retry_metadata(lambda: read_intent(self._streams, self._head.uid, ledger))
+        if intent is None or intent.discard:
+            self.give_up([(ledger, 0)])
+            return False
+        return True
+
+    def give_up(self, ledgers: Iterable[tuple[LedgerId, int]]) -> None:
+        """Nothing is added to these any more, each with its bytes: what is under no name by now never will be."""
+        for ledger, size in ledgers:
+            if not self._scope.closed:
+                self._scope.spawn(self._seal(ledger, size), f"give up {ledger}")
+
+    async def _seal(self, ledger: LedgerId, size: int) -> None:
+        # If the index cannot be reached, a sweeper does it when this process is gone.
+        with suppress(BuckramError):
+            await self._index.execute(["seal", ledger, size])
 
 
 @dataclass(slots=True)
@@ -122,10 +165,12 @@ class Packs:
                 task = self._scope.spawn(self._append(self._pack, group), "append")
                 self._appends[task] = None
                 task.add_done_callback(self._appends.pop)
-        except BuckramError as error:
+        except Exception as error:
             waiting, self._waiting = self._waiting, deque()
             for small in waiting:
                 _fail(small.future, error)
+            if not isinstance(error, BuckramError):
+                raise
         finally:
             self._pump = None
 
@@ -136,6 +181,7 @@ class Packs:
             # Another pack gets what this one did not take; whether it has the bytes does not matter.
             if self._pack is pack:
                 self._pack = None
+                self._maker.give_up([(pack.ledger_id, pack.length)])
             for small in group:
                 small.tries += 1
                 if small.tries >= _TRIES:
@@ -160,13 +206,25 @@ class Packs:
         if pack is not None:
             if self._appends:
                 await asyncio.wait(self._appends)
-            await pack.close()
-            await self._index.execute(["seal", pack.ledger_id, pack.length])
+            try:
+                await pack.close()
+                await self._index.execute(["seal", pack.ledger_id, pack.length])
+            except BaseException:
+                self._maker.give_up([(pack.ledger_id, pack.length)])
+                raise
 
 
 async def write_large(maker: LedgerMaker, first: bytes, rest: AsyncIterator[bytes]) -> Stored:
     """Write an object's bytes into a ledger of its own. They are nobody's until they are put under a name."""
     writer = await maker.make()
+    try:
+        return await _write(writer, first, rest)
+    except BaseException:
+        maker.give_up([(writer.ledger_id, writer.length)])
+        raise
+
+
+async def _write(writer: LedgerAppender, first: bytes, rest: AsyncIterator[bytes]) -> Stored:
     digest, size = hashlib.sha256(), 0
     flying: deque[asyncio.Future[int]] = deque()
     async with writer:
@@ -206,7 +264,7 @@ async def _chunks(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[byt
         yield b"".join(held)
 
 
-def _fail(future: asyncio.Future[Extent], error: BuckramError) -> None:
+def _fail(future: asyncio.Future[Extent], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
 

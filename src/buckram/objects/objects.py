@@ -26,6 +26,7 @@ from buckram.objects.data import SMALL_BYTES, LedgerMaker, Packs, Stored, write_
 from buckram.objects.index_client import IndexClient
 from buckram.objects.reading import Readers
 from buckram.objects.refusals import refused
+from buckram.objects.rewriting import Rewriter
 from buckram.objects.sweeping import Sweeper
 from buckram.streams.namespace import Namespace
 from buckram.types import Buffer
@@ -98,9 +99,10 @@ class Objects(NotBlocking):
             await machine.close()
             raise
         in_force = merged(space.policy, head.policy)
-        self._maker = LedgerMaker(client, ns.store, full, head, in_force, self._index)
+        self._maker = LedgerMaker(client, ns.store, full, head, in_force, self._index, self._scope)
         self._packs = Packs(self._maker, self._index, self._scope)
-        self._sweeper = Sweeper(client, ns.store, head.uid, self._index, self._packs, self._readers)
+        rewriter = Rewriter(self._index, self._packs, self._readers)
+        self._sweeper = Sweeper(client, ns.store, head.uid, self._index, rewriter)
         self._scope.spawn(self._sweeper.run(), "sweep")
         return self
 
@@ -122,8 +124,8 @@ class Objects(NotBlocking):
         """Put an object, in the place of one of this name. Everybody sees all of it, or what was there before.
 
         `if_absent`: ObjectExists if the name is taken; `if_match`: ObjectChanged unless it has this version.
-        `expires_s`: it goes by itself after so many seconds. If `data` raises an error, nothing is put. DataLost: the
-        bytes were given up while this process was silent for a day; bytes are put again by themselves.
+        `expires_s`: it goes by itself after so many seconds. If `data` raises an error, nothing is put. DataLost: this
+        process passed for dead, and its bytes were given up; bytes are put again by themselves.
         """
         check_object_name(name)
         condition = _condition(if_absent, if_match)
@@ -132,12 +134,20 @@ class Objects(NotBlocking):
             stored = await self._store(data)
             put = {"size": stored.size, "digest": stored.digest, "extents": stored.extents, "sealed": stored.sealed}
             try:
-                return _told(name, await self._execute(name, ["put", name, {**put, **extra}, condition]))
+                return _told(name, await self._name(name, stored, ["put", name, {**put, **extra}, condition]))
             except DataLost:
                 self._packs.forget(stored.extents)
                 if not left or not isinstance(data, bytes | bytearray | memoryview):
                     raise
         raise AssertionError("unreachable")
+
+    async def _name(self, name: str, stored: Stored, command: builtins.list[Any]) -> Any:
+        """Execute the command that puts stored bytes under a name. If that fails, nothing puts them there later."""
+        try:
+            return await self._execute(name, command)
+        except BaseException:
+            self._maker.give_up(stored.sealed)
+            raise
 
     async def _store(self, data: Data) -> Stored:
         """Make the bytes durable, under no name yet."""
@@ -184,7 +194,7 @@ class Objects(NotBlocking):
                 raise InvalidArgument(f"{what} {value!r}: needs an int from 0 on")
         stored = await self._store(data)
         part = ["part", upload, number, stored.size, stored.digest, stored.extents, stored.sealed]
-        await self._execute(f"upload {upload}", part)
+        await self._name(f"upload {upload}", stored, part)
 
     async def complete_upload(
         self,
@@ -279,6 +289,7 @@ class Objects(NotBlocking):
     async def abandon(self) -> None:
         """Stop without sealing, as a crash would; what was put stays. Later sweeps seal what this process wrote."""
         await self._scope.close()
+        await self._maker.presence.close()
         await self._readers.close()
         await self._index.machine.close()
         self._on_closed(self)

@@ -1,51 +1,75 @@
-"""Sweeping, by the process that leads the index: expired objects go, dead ledgers are deleted, sparse packs rewritten.
+"""Sweeping, by the process that leads the index: expired objects go, dead ledgers are deleted, sparse packs rewritten,
+and what processes left behind that died while they wrote is given up.
 
-Not here: which ledgers are dead or sparse (`core/objects/space.py`).
+No step relies on a guess. Who seems to be dead is fenced first, and the index, not a clock, decides whether bytes may
+still get a name: a ledger is deleted only after a command has made it dead, and then no put can name it. Not here:
+which ledgers are dead or sparse (`core/objects/space.py`), moving what is live in sparse ones (`objects/rewriting.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TypeVar
 
 from buckram.client.client import Client
-from buckram.core.objects.rows import Extent, ObjectRow
-from buckram.errors import BuckramError, CommandRefused, HandleClosed, ReplicaStopped
-from buckram.objects.data import Packs
+from buckram.errors import BuckramError, CommandRefused, HandleClosed, NoSuchLedger, ReplicaStopped
 from buckram.objects.index_client import IndexClient
-from buckram.objects.reading import Readers
-from buckram.streams.shared.ledgers import discard, drop_ledger, read_intent
-from buckram.streams.shared.metadata import StreamStore
+from buckram.objects.presence import present_writers
+from buckram.objects.rewriting import Rewriter
+from buckram.streams.shared.ledgers import OBJECT, Intent, discard, drop_ledger, read_intent
+from buckram.streams.shared.metadata import StreamStore, retry_metadata
 from buckram.types import LedgerId
 
+K = TypeVar("K", bound=Hashable)
 _log = logging.getLogger("buckram.objects")
 SWEEP_S = 5.0
 GRACE_S = 30.0
-"""A dead ledger is kept for so long, because somebody may still read an object that was there."""
-SILENT_US = 86_400 * 1_000_000
-"""A pack whose writer did not seal it for so long is sealed for it."""
-SPARSE = 0.5
-"""A pack of which at most this share is live is rewritten."""
+"""A dead ledger is kept for so long, because somebody may still read an object that was there; and a writer may be away
+for so long before its ledgers are given up."""
+SEARCH_S = 600.0
+"""Ledgers that the index does not know are looked for so often, as that lists all ledgers of the namespace."""
 _AT_ONCE = 64
+_PARALLEL = 16
+_PAGE = 1000
+
+
+class Since:
+    """Remembers since when something has been so."""
+
+    def __init__(self) -> None:
+        self._since: dict[LedgerId, float] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def clear(self) -> None:
+        self._since.clear()
+
+    def update(self, ledgers: Iterable[LedgerId], seconds: float) -> list[LedgerId]:
+        """It is so of these ledgers now and of no other; returns those of which it has been so for `seconds`."""
+        now = self._loop.time()
+        self._since = {ledger: self._since.get(ledger, now) for ledger in ledgers}
+        return [ledger for ledger, since in self._since.items() if now - since >= seconds]
 
 
 class Sweeper:
     """Sweeps one namespace's objects while this process leads their index."""
 
-    def __init__(
-        self, client: Client, streams: StreamStore, uid: str, index: IndexClient, packs: Packs, readers: Readers
-    ) -> None:
+    def __init__(self, client: Client, streams: StreamStore, uid: str, index: IndexClient, rewriter: Rewriter) -> None:
         self._client, self._streams, self._uid = client, streams, uid
-        self._index, self._packs, self._readers = index, packs, readers
+        self._index, self._rewriter = index, rewriter
         self._loop = asyncio.get_running_loop()
-        self._dead_since: dict[LedgerId, float] = {}
+        self._dead, self._abandoned, self._unknown = Since(), Since(), Since()
+        self._search_at = 0.0
+        self._sweeping = asyncio.Lock()
 
     async def run(self) -> None:
         """Sweep now and then, for ever; ends when the index is closed or stops."""
         while True:
             await asyncio.sleep(SWEEP_S)
             if not self._index.leads:
-                self._dead_since.clear()
+                for since in (self._dead, self._abandoned, self._unknown):
+                    since.clear()
                 continue
             try:
                 await self.sweep()
@@ -56,55 +80,91 @@ class Sweeper:
 
     async def sweep(self, grace_s: float = GRACE_S) -> int:
         """Sweep once; returns the number of ledgers deleted."""
+        async with self._sweeping:
+            await self._expire()
+            await self._give_up_abandoned(grace_s)
+            search = grace_s == 0.0 or self._loop.time() >= self._search_at
+            if search and not await self._adopt_unknown(grace_s):
+                self._search_at = self._loop.time() + SEARCH_S
+            await self._rewriter.rewrite(again=grace_s == 0.0)
+            return await self._delete(grace_s)
+
+    async def _expire(self) -> None:
         index = self._index
         now_us = self._client.services.clocks.now()
         due = await index.look(lambda state: state.next_expiry_us)
         while due is not None and due <= now_us and await index.execute(["expire"]):
             due = await index.look(lambda state: state.next_expiry_us)
-        for ledger in await index.look(lambda state: state.space.open_since(now_us - SILENT_US)):
-            await index.execute(["seal", ledger, 0])
-        for ledger in await index.look(lambda state: state.space.sparse(SPARSE)):
-            await self._rewrite(ledger)
-        return await self._delete(grace_s)
+
+    async def _give_up_abandoned(self, grace_s: float) -> None:
+        """Fence and seal the open ledgers of writers that are gone."""
+        # The index is read first: a writer shows itself before it begins a ledger.
+        written = await self._index.look(lambda state: dict(state.space.open))
+        if not written:
+            self._abandoned.clear()
+            return
+        present = await present_writers(self._streams, self._uid)
+        gone = [ledger for ledger, writer in written.items() if writer not in present]
+        for ledger in self._abandoned.update(gone, grace_s):
+            try:
+                async with self._client.recover(ledger) as reader:
+                    size = reader.metadata.length
+            except NoSuchLedger:
+                size = 0
+            except BuckramError as error:
+                _log.warning("objects: ledger %d of a writer that is gone is not closed yet: %s", ledger, error)
+                continue
+            await self._index.execute(["seal", ledger, size])
+
+    async def _adopt_unknown(self, grace_s: float) -> int:
+        """Take over the ledgers of processes that died before they told the index; returns how many are in doubt."""
+        unknown: list[LedgerId] = []
+        parent, after = self._streams.layout.intents(self._uid), ""
+
+        async def page() -> list[str]:
+            return await self._streams.keys.children(parent, after=after, limit=_PAGE)
+
+        while names := await retry_metadata(page):
+            after = names[-1]
+            unknown += await self._unknown_of([int(name) for name in names])
+        found = self._unknown.update(unknown, grace_s)
+        for ledger in found:
+            intent = await self._intent(ledger)
+            if intent is not None and intent.purpose == OBJECT:
+                try:
+                    await self._index.execute(["begin", ledger, ""])
+                except CommandRefused:
+                    continue  # It was begun in the meantime.
+                await self._index.execute(["seal", ledger, 0])
+        return len(unknown) - len(found)
+
+    async def _unknown_of(self, ledgers: list[LedgerId]) -> list[LedgerId]:
+        return await self._index.look(lambda state: [one for one in ledgers if one not in state.space])
+
+    async def _intent(self, ledger: LedgerId) -> Intent | None:
+        return await retry_metadata(lambda: read_intent(self._streams, self._uid, ledger))
 
     async def _delete(self, grace_s: float) -> int:
         """Delete the ledgers that are dead for `grace_s` seconds."""
         dead = await self._index.look(lambda state: list(state.space.dead))
-        now = self._loop.time()
-        self._dead_since = {ledger: self._dead_since.get(ledger, now) for ledger in dead}
-        gone = [ledger for ledger, since in self._dead_since.items() if now - since >= grace_s]
+        gone = self._dead.update(dead, grace_s)
         for begin in range(0, len(gone), _AT_ONCE):
             part = gone[begin : begin + _AT_ONCE]
-            for ledger in part:
-                intent = await read_intent(self._streams, self._uid, ledger)
-                if intent is not None:
-                    await discard(self._client, self._streams, self._uid, intent)
-                else:
-                    await drop_ledger(self._client, ledger)
+            for some in _groups(part, _PARALLEL):
+                await asyncio.gather(*map(self._drop, some))
             await self._index.execute(["gone", part])
         return len(gone)
 
-    async def _rewrite(self, ledger: LedgerId) -> None:
-        """Copy what is live in a pack into the present one, so that the whole ledger can go."""
-        rows = await self._index.look(lambda state: state.in_ledger(ledger))
-        for begin in range(0, len(rows), _AT_ONCE):
-            await asyncio.gather(*(self._move(name, row, ledger) for name, row in rows[begin : begin + _AT_ONCE]))
-
-    async def _move(self, name: str, row: ObjectRow, ledger: LedgerId) -> None:
-        if any(extent.chunk for extent in row.extents):
-            return  # A ledger of its own has nothing to give back before the object goes.
-        extents: list[Extent] = []
-        for number, extent in enumerate(row.extents):
-            if extent.ledger != ledger:
-                extents.append(extent)
-                continue
-            start = sum(one.length for one in row.extents[:number])
-            pieces = self._readers.pieces(name, row, start, start + extent.length)
-            extents.append(await self._packs.put(b"".join([piece async for piece in pieces])))
-        try:
-            await self._index.execute(["moved", name, row.version, extents])
-        except CommandRefused as error:
-            _log.warning("objects of %s: %s was not moved: %s", self._index.machine.name, name, error)
+    async def _drop(self, ledger: LedgerId) -> None:
+        intent = await self._intent(ledger)
+        if intent is not None:
+            await discard(self._client, self._streams, self._uid, intent)
+        else:
+            await drop_ledger(self._client, ledger)
 
 
-__all__ = ["Sweeper"]
+def _groups(items: Sequence[K], size: int) -> list[Sequence[K]]:
+    return [items[begin : begin + size] for begin in range(0, len(items), size)]
+
+
+__all__ = ["GRACE_S", "SWEEP_S", "Sweeper"]

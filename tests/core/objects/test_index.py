@@ -16,7 +16,7 @@ class Index(ObjectIndex):
     def __init__(self) -> None:
         super().__init__()
         for ledger in (1, 2):
-            self.apply(["begin", ledger])
+            self.apply(["begin", ledger, "writer"])
 
     def put(self, name: str, *, size: int = 10, ledger: int = 1, condition: Any = None, expires_us: int = 0) -> int:
         put = {

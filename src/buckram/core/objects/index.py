@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
 from buckram.core.objects.rows import NEVER, Extent, ObjectRow, extents_of, row_of
@@ -55,18 +55,19 @@ class ObjectIndex:
     def apply(self, command: Any) -> Any:
         """Apply a command and return its result.
 
-        begin LEDGER: a ledger for data exists. seal LEDGER BYTES: nothing is added to it any more. gone LEDGERS: they
-        were deleted. put NAME PUT CONDITION, copy FROM TO CONDITION, rename FROM TO CONDITION, delete NAME CONDITION:
-        of objects (rename also of directories); a condition is null, "absent", or the version that must be there.
-        upload NAME, part UPLOAD NUMBER SIZE DIGEST EXTENTS SEALED, complete UPLOAD PUT CONDITION, abort UPLOAD: in
-        parts. moved NAME VERSION EXTENTS: its bytes were copied. expire: remove what has expired.
+        begin LEDGER WRITER: this ledger is about to be written. seal LEDGER BYTES: nothing is added to it any more.
+        gone LEDGERS: they were deleted. put NAME PUT CONDITION, copy FROM TO CONDITION, rename FROM TO CONDITION,
+        delete NAME CONDITION: of objects (rename also of directories); a condition is null, "absent", or the version
+        that must be there. upload NAME, part UPLOAD NUMBER SIZE DIGEST EXTENTS SEALED, complete UPLOAD PUT CONDITION,
+        abort UPLOAD: in parts. moved NAME VERSION EXTENTS: its bytes were copied. expire: remove what has expired.
 
         The result of a put, a copy and a completed upload is the row without its extents.
         """
         try:
             match command:
-                case ["begin", int(ledger)]:
-                    self.space.begin(ledger, self.now_us)
+                case ["begin", int(ledger), str(writer)]:
+                    if not self.space.begin(ledger, writer, self.now_us):
+                        raise CommandRefused(f"lost: ledger {ledger} was given up before it was begun")
                     return None
                 case ["seal", int(ledger), int(total)]:
                     self.space.seal(ledger, total)
@@ -310,9 +311,16 @@ class ObjectIndex:
                 found.append((name, row))
         return found
 
-    def in_ledger(self, ledger: LedgerId) -> list[tuple[str, ObjectRow]]:
-        """All objects that have bytes in a ledger; looks at every object."""
-        return [item for item in walk(self.root, "", "") if any(ext.ledger == ledger for ext in item[1].extents)]
+    def in_ledgers(self, ledgers: Container[LedgerId], after: str, most: int) -> tuple[list[tuple[str, ObjectRow]], str]:
+        """Those of the next `most` objects after a name that have bytes in one of the ledgers; and the name to go on
+        after, empty at the end."""
+        found: list[tuple[str, ObjectRow]] = []
+        for seen, (name, row) in enumerate(walk(self.root, "", after), 1):
+            if any(extent.ledger in ledgers for extent in row.extents):
+                found.append((name, row))
+            if seen >= most:
+                return found, name
+        return found, ""
 
     # -- snapshots ----------------------------------------------------------------------------------------
 

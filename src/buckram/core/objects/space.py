@@ -15,46 +15,71 @@ from buckram.types import LedgerId
 OPEN, SEALED, DEAD = 0, 1, 2
 
 
+class LedgerUse:
+    """What is known of one ledger: its state, the references to it, live bytes, all bytes, and who writes it."""
+
+    __slots__ = ("live", "references", "state", "time_us", "total", "writer")
+
+    def __init__(self, state: int, references: int, live: int, total: int, time_us: int, writer: str = "") -> None:
+        self.state, self.references, self.live, self.total = state, references, live, total
+        self.time_us, self.writer = time_us, writer
+
+
 class Space:
-    """The ledgers by id, each with its state, references, live bytes, all bytes and the time at which it was made."""
+    """The ledgers by id."""
 
     def __init__(self) -> None:
-        self._ledgers: dict[LedgerId, list[int]] = {}
+        self._ledgers: dict[LedgerId, LedgerUse] = {}
         self.dead: dict[LedgerId, None] = {}
+        self.open: dict[LedgerId, str] = {}
+        """Ledgers that are open, with their writers."""
+        self.live_bytes = 0
+        """Bytes of objects, in all ledgers; copies count each time."""
 
     def __contains__(self, ledger: LedgerId) -> bool:
         return ledger in self._ledgers
 
+    def __len__(self) -> int:
+        return len(self._ledgers)
+
     def usable(self, extents: Iterable[Extent]) -> bool:
         """Whether all of these ledgers are known and not dead."""
-        return all((row := self._ledgers.get(extent.ledger)) is not None and row[0] != DEAD for extent in extents)
+        return all((row := self._ledgers.get(extent.ledger)) is not None and row.state != DEAD for extent in extents)
 
-    def begin(self, ledger: LedgerId, time_us: int) -> None:
-        self._ledgers.setdefault(ledger, [OPEN, 0, 0, 0, time_us])
+    def begin(self, ledger: LedgerId, writer: str, time_us: int) -> bool:
+        """A ledger is about to be written. False: it is known already, so somebody else took care of it."""
+        if ledger in self._ledgers:
+            return False
+        self._ledgers[ledger] = LedgerUse(OPEN, 0, 0, 0, time_us, writer)
+        self.open[ledger] = writer
+        return True
 
     def seal(self, ledger: LedgerId, total: int) -> None:
         """Nobody adds to it any more; it holds `total` bytes."""
         row = self._ledgers.get(ledger)
-        if row is not None and row[0] == OPEN:
-            row[0], row[3] = SEALED, max(total, row[2])
+        if row is not None and row.state == OPEN:
+            row.state, row.total = SEALED, max(total, row.live)
+            del self.open[ledger]
             self._judge(ledger, row)
 
     def refer(self, extents: Iterable[Extent]) -> None:
         for extent in extents:
             row = self._ledgers[extent.ledger]
-            row[1] += 1
-            row[2] += extent.length
+            row.references += 1
+            row.live += extent.length
+            self.live_bytes += extent.length
 
     def release(self, extents: Iterable[Extent]) -> None:
         for extent in extents:
             row = self._ledgers[extent.ledger]
-            row[1] -= 1
-            row[2] -= extent.length
+            row.references -= 1
+            row.live -= extent.length
+            self.live_bytes -= extent.length
             self._judge(extent.ledger, row)
 
-    def _judge(self, ledger: LedgerId, row: list[int]) -> None:
-        if row[0] == SEALED and row[1] == 0:
-            row[0] = DEAD
+    def _judge(self, ledger: LedgerId, row: LedgerUse) -> None:
+        if row.state == SEALED and row.references == 0:
+            row.state = DEAD
             self.dead[ledger] = None
 
     def gone(self, ledgers: Iterable[LedgerId]) -> None:
@@ -63,32 +88,31 @@ class Space:
             if ledger in self.dead:
                 del self.dead[ledger], self._ledgers[ledger]
 
-    def open_since(self, time_us: int) -> list[LedgerId]:
-        """Those that are open and were made before this time."""
-        return [ledger for ledger, row in self._ledgers.items() if row[0] == OPEN and row[4] < time_us]
-
-    def sparse(self, share: float) -> list[LedgerId]:
-        """Sealed ones of which at most this share is live."""
-        return [
-            ledger for ledger, row in self._ledgers.items() if row[0] == SEALED and row[1] and row[2] <= share * row[3]
-        ]
-
-    @property
-    def live_bytes(self) -> int:
-        """Bytes of objects, in all ledgers; copies count each time."""
-        return sum(row[2] for row in self._ledgers.values())
+    def sparse(self, share: float) -> dict[LedgerId, int]:
+        """Sealed ones of which at most this share is live, with the number of references to each."""
+        return {
+            ledger: row.references
+            for ledger, row in self._ledgers.items()
+            if row.state == SEALED and row.references and row.live <= share * row.total
+        }
 
     def dump(self) -> list[Any]:
-        return [[ledger, *row] for ledger, row in self._ledgers.items()]
+        return [
+            [ledger, row.state, row.references, row.live, row.total, row.time_us, row.writer]
+            for ledger, row in self._ledgers.items()
+        ]
 
     @classmethod
-    def load(cls, rows: Sequence[Sequence[int]]) -> Space:
+    def load(cls, rows: Sequence[Sequence[Any]]) -> Space:
         space = cls()
-        for ledger, *row in rows:
-            space._ledgers[ledger] = list(row)
-            if row[0] == DEAD:
+        for ledger, *fields in rows:
+            row = space._ledgers[ledger] = LedgerUse(*fields)
+            space.live_bytes += row.live
+            if row.state == DEAD:
                 space.dead[ledger] = None
+            elif row.state == OPEN:
+                space.open[ledger] = row.writer
         return space
 
 
-__all__ = ["DEAD", "OPEN", "SEALED", "Space"]
+__all__ = ["DEAD", "OPEN", "SEALED", "LedgerUse", "Space"]

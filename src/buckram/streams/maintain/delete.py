@@ -84,7 +84,12 @@ async def _drop_keys(streams: StreamStore, head: Head) -> None:
     keys, layout = streams.keys, streams.layout
     for number in range(head.first // PAGE_SEGMENTS, head.paged // PAGE_SEGMENTS):
         await _drop(keys, layout.page(head.uid, number))
-    for parent in (layout.cursors(head.uid), layout.intents(head.uid), f"{layout.data(head.uid)}/pages"):
+    for parent in (
+        layout.cursors(head.uid),
+        layout.intents(head.uid),
+        layout.object_writers(head.uid),
+        f"{layout.data(head.uid)}/pages",
+    ):
         while names := await keys.children(parent, limit=_PAGE):
             for child in names:
                 await _drop(keys, f"{parent}/{child}")

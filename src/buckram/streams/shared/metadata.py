@@ -86,6 +86,9 @@ class Layout:
     def intent(self, uid: str, ledger: LedgerId) -> str:
         return f"{self.root}/data/{uid}/intents/{ledger:019d}"
 
+    def object_writers(self, uid: str) -> str:
+        return f"{self.root}/data/{uid}/writers"
+
     def cursors(self, uid: str) -> str:
         return f"{self.root}/data/{uid}/cursors"
 
