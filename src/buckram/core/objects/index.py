@@ -311,7 +311,9 @@ class ObjectIndex:
                 found.append((name, row))
         return found
 
-    def in_ledgers(self, ledgers: Container[LedgerId], after: str, most: int) -> tuple[list[tuple[str, ObjectRow]], str]:
+    def in_ledgers(
+        self, ledgers: Container[LedgerId], after: str, most: int
+    ) -> tuple[list[tuple[str, ObjectRow]], str]:
         """Those of the next `most` objects after a name that have bytes in one of the ledgers; and the name to go on
         after, empty at the end."""
         found: list[tuple[str, ObjectRow]] = []
