@@ -231,6 +231,11 @@ def test_create_refuses_bad_settings(ok: Run, run: Run) -> None:
     assert (large.code, "has 3" in large.err, "--force" in large.err) == (Exit.USAGE, True, True)
     assert run("stream", "show", "wide").code == Exit.NOT_FOUND
     ok("stream", "create", "wide", "--set", "ensemble=9/9/9", "--force")
+    for command in (("namespace", "create", "n9"), ("namespace", "set", "default")):
+        wide = run(*command, "--set", "ensemble=9/9/9")
+        assert (wide.code, "has 3" in wide.err, "--force" in wide.err) == (Exit.USAGE, True, True)
+    assert run("namespace", "show", "n9").code == Exit.NOT_FOUND
+    ok("namespace", "create", "n9", "--set", "ensemble=9/9/9", "--force")
     blank = run("stream", "create", "two words")
     assert (blank.code, "two-words" in blank.err) == (Exit.USAGE, True)
     typed = run("stream", "write", "two words", stdin=b"a\n")

@@ -1,4 +1,7 @@
-"""What `stream create` refuses unless told: names that shells take apart, ensembles that this cluster cannot have."""
+"""What `stream create` and `namespace set` refuse without --force.
+
+Names that shells take apart, and ensembles that this cluster cannot have.
+"""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import click
 
 from buckram.cli import completion, values
 from buckram.cli.confirm import confirm_loss
+from buckram.cli.fitting import refuse_too_large
 from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
 from buckram.cli.output import emit
 
@@ -31,6 +32,9 @@ def policy_option(command: F) -> F:
     )(command)
 
 
+_force_option = click.option("--force", is_flag=True, help="Also with an ensemble of more bookies than exist.")
+
+
 @click.group()
 def namespace() -> None:
     """Namespaces of streams and their policies. `default` always exists."""
@@ -39,9 +43,10 @@ def namespace() -> None:
 @namespace.command("create")
 @click.argument("name")
 @policy_option
+@_force_option
 @metadata_option
 @json_option
-def create(name: str, settings: tuple[str, ...], uri: str | None, as_json: bool) -> None:
+def create(name: str, settings: tuple[str, ...], force: bool, uri: str | None, as_json: bool) -> None:
     """Create a namespace.
 
     \b
@@ -52,6 +57,8 @@ def create(name: str, settings: tuple[str, ...], uri: str | None, as_json: bool)
 
     async def main() -> Mapping[str, Any]:
         async with connected(uri) as client:
+            if not force:
+                await refuse_too_large(client, chosen)
             return (await client.namespaces.create(name, **chosen)).policy
 
     _show(name, run_async(main()), as_json, "created")
@@ -106,9 +113,10 @@ def show(name: str, uri: str | None, as_json: bool) -> None:
 @namespace.command("set")
 @click.argument("name", shell_complete=completion.namespaces)
 @policy_option
+@_force_option
 @metadata_option
 @json_option
-def set_policy(name: str, settings: tuple[str, ...], uri: str | None, as_json: bool) -> None:
+def set_policy(name: str, settings: tuple[str, ...], force: bool, uri: str | None, as_json: bool) -> None:
     """Change settings of a namespace. Writers that are open see them when they are opened again.
 
     \b
@@ -119,6 +127,8 @@ def set_policy(name: str, settings: tuple[str, ...], uri: str | None, as_json: b
 
     async def main() -> Mapping[str, Any]:
         async with connected(uri) as client:
+            if not force:
+                await refuse_too_large(client, chosen)
             return (await client.namespaces.set(name, **chosen)).policy
 
     _show(name, run_async(main()), as_json, "")

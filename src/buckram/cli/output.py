@@ -140,6 +140,11 @@ def input_size() -> int | None:
         return None
 
 
+def shows_bar(*, reading: bool) -> bool:
+    """Whether `transfer` shows a bar: at a terminal, unless results go there, or somebody types what is written."""
+    return sys.stderr.isatty() and not (sys.stdout if reading else sys.stdin).isatty()
+
+
 @contextlib.contextmanager
 def transfer(
     noun: str, *, total: int | None = None, count: int | None = None, show: bool = True, reading: bool = False
@@ -148,8 +153,7 @@ def transfer(
 
     `reading`: results go to standard output, so a terminal there shows no bar, and typing is no matter.
     """
-    wanted = show and sys.stderr.isatty() and not (sys.stdout if reading else sys.stdin).isatty()
-    if not wanted:
+    if not show or not shows_bar(reading=reading):
         yield Bar()
         return
     from rich.console import Console

@@ -17,7 +17,7 @@ import click
 
 from buckram.cli import completion, values
 from buckram.cli.options import connected, json_option, metadata_option, run_async
-from buckram.cli.output import transfer
+from buckram.cli.output import shows_bar, transfer
 from buckram.core.streams.names import StreamName, stream_name
 from buckram.errors import InvalidArgument
 
@@ -170,7 +170,12 @@ def read(
                 on_truncated="skip" if skip_truncated else "error",
                 cursor=cursor,
             )
-            await _print(reader, form, count, commit)
+            expected = count
+            if not follow and until is None and shows_bar(reading=True):
+                end = stop if stop is not None else (await client.namespace(full.namespace).info(full.stream)).end
+                left = max(end - await reader.open(), 0)
+                expected = left if count is None else min(left, count)
+            await _print(reader, form, count, commit, expected)
 
     run_async(main())
 
@@ -228,14 +233,15 @@ def _start(text: str | None) -> int | str:
     return int(text)
 
 
-async def _print(reader: StreamReader, form: Form, count: int | None, commit: bool) -> None:
+async def _print(
+    reader: StreamReader, form: Form, count: int | None, commit: bool, expected: int | None = None
+) -> None:
     """Until the end, `count`, or Ctrl-C, which is how one ends following. What was printed is committed soon after."""
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    # How many will come is known only where a count was asked for.
     async with reader, AsyncExitStack() as stack:
-        bar = stack.enter_context(transfer("records", count=count, reading=True))
+        bar = stack.enter_context(transfer("records", count=expected, reading=True))
         ended = asyncio.ensure_future(stopped.wait())
         printed: int | None = None
         due = loop.time() + COMMIT_S
