@@ -11,11 +11,13 @@ from typing import Protocol
 
 import pytest
 from kazoo.client import KazooClient
+from tests.support.metadata_service_kit import ServedMetadata, service_store
 
 from buckram.etcd_server import EtcdServer
 from buckram.metadata.etcd.keys import EtcdKeys
 from buckram.metadata.etcd.store import EtcdStore
 from buckram.metadata.memory import MemoryKeys, MemoryTree
+from buckram.metadata.service.keys import ServiceKeys
 from buckram.metadata.sqlite import SqliteKeys
 from buckram.metadata.store import TreeStore
 from buckram.metadata.zookeeper.kazoo_session import KazooSession
@@ -153,6 +155,43 @@ class EtcdBackend:
         await other.close()
 
 
+class ServiceBackend:
+    """A bookie that serves an embedded database."""
+
+    name = "service"
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "metadata.db"
+        self.served: ServedMetadata | None = None
+        self._sessions = 0
+
+    async def _open_embedded(self) -> TreeStore:
+        self._sessions += 1
+        store = TreeStore(SqliteKeys(self.path), "sqlite:test", random.Random(self._sessions))
+        await store.keys.prepare()
+        return store
+
+    def store(self, keys: KeyStore, uri: str, rng: random.Random, takeover_wait_s: float) -> TreeStore:
+        return service_store(keys, uri, rng, takeover_wait_s)
+
+    async def open(self) -> KeyStore:
+        if self.served is None:
+            self.served = ServedMetadata(self._open_embedded)
+            await self.served.start()
+        return await self.served.open()
+
+    async def lose_session(self, keys: KeyStore) -> None:
+        """Cut its connection."""
+        assert isinstance(keys, ServiceKeys)
+        connection = keys._connection
+        assert connection is not None
+        connection._transport.abort()  # type: ignore[union-attr]
+
+    async def close(self) -> None:
+        if self.served is not None:
+            await self.served.close()
+
+
 class Cluster:
     """Sessions on one tree, all closed at the end of the test."""
 
@@ -185,9 +224,11 @@ class Cluster:
     async def close(self) -> None:
         for keys in self.opened:
             await keys.close()
+        if isinstance(self.backend, ServiceBackend):
+            await self.backend.close()
 
 
-@pytest.fixture(params=["memory", "sqlite", "simulated", "zookeeper", "etcd"])
+@pytest.fixture(params=["memory", "sqlite", "simulated", "zookeeper", "etcd", "service"])
 async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Cluster]:
     backend: Backend
     match request.param:
@@ -199,6 +240,8 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
             backend = SimulatedZkBackend()
         case "etcd":
             backend = EtcdBackend(request.getfixturevalue("etcd_server"))
+        case "service":
+            backend = ServiceBackend(tmp_path)
         case _:
             backend = ZooKeeperBackend(request.getfixturevalue("zookeeper_server"))
     opened = Cluster(backend)

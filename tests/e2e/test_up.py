@@ -158,3 +158,21 @@ def test_a_port_in_use_or_a_foreign_directory_is_refused_in_one_line(tmp_path: P
     foreign = buckram("bookie", "run", "--metadata", other, "--data", tmp_path / "mine", "--port", 0)
     assert foreign.code == 5, foreign.err
     assert f"{tmp_path / 'mine'}: cluster instance id" in foreign.err
+
+
+def test_what_up_serves_needs_no_access_to_its_metadata(tmp_path: Path) -> None:
+    running = Up(tmp_path / "data", "--bookies", 2)
+    try:
+        database = tmp_path / "data" / "metadata.db"
+        modes = {
+            path.name: path.stat().st_mode & 0o777 for path in database.parent.glob("metadata.db*") if path.is_file()
+        }
+        assert set(modes.values()) == {0o600}, modes
+        service = running.ready["service"]
+        assert service.startswith("buckram://127.0.0.1:")
+        written = buckram("ledger", "write", "--ensemble", "2/2/2", "--close", "--json", uri=service, stdin=b"x\n")
+        assert written.code == 0, written.err
+        assert buckram("ledger", "read", 0, uri=running.uri).out == "x\n"
+        assert buckram("bookie", "list", "--json", uri=service).json["bookies"][0]["state"] == "writable"
+    finally:
+        running.stop()

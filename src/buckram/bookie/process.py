@@ -23,6 +23,7 @@ from buckram.bookie.marks import Marks
 from buckram.bookie.registration import Registration
 from buckram.bookie.report import report_of
 from buckram.bookie.scrub import Scrub
+from buckram.bookie.service.metadata import MetadataService, OpenStore
 from buckram.bookie.service.server import BookieServer, Service
 from buckram.bookie.storage import superblock
 from buckram.bookie.storage.position import NO_CLAIM, Claim
@@ -39,6 +40,7 @@ from buckram.core.wire.introduction import (
     IDENTITY,
     IDENTITY_PROPERTY,
     INCARNATION_PROPERTY,
+    METADATA,
     NAMES_LEDGERS,
     SUSPECT,
     Identity,
@@ -61,7 +63,8 @@ class Bookie:
     """A storage server. `start` once, `stop` once; `failed` resolves to the error if the store fails.
 
     After a failed sync the service stops by itself: it closes connections and listener, and removes the registration.
-    The disk and the metadata store belong to the caller and stay open.
+    The disk and the metadata store belong to the caller and stay open. `open_store` opens further sessions with the
+    store, through which the bookie serves it to clients; None: it does not.
     """
 
     def __init__(
@@ -75,7 +78,9 @@ class Bookie:
         *,
         properties: Mapping[str, str] | None = None,
         shares: Shares | None = None,
+        open_store: OpenStore | None = None,
     ) -> None:
+        self._open_store = open_store
         self._runtime, self._disk, self._metadata = runtime, disk, metadata_store
         self._config, self._store_config, self._net = bookie_config, store_config, net_config
         self._properties = dict(properties or {})
@@ -145,6 +150,7 @@ class Bookie:
             self._server.budget,
             self,
             witness,
+            None if self._open_store is None else MetadataService(self._open_store, self._net.max_frame_bytes),
         )
         self._server.serve(self.service)
         handover = Handover(self._disk, self._metadata)
@@ -236,6 +242,7 @@ class Bookie:
         """Return what this bookie says of itself to clients that introduce themselves, once it serves."""
         assert self.info is not None
         assert self.store is not None
+        features = NAMES_LEDGERS | (METADATA if self._open_store is not None else 0)
         return Identity(
             self._cluster,
             self.info.bookie_id,
@@ -243,7 +250,7 @@ class Bookie:
             wall_us=self._runtime.clock.wall_us(),
             highest_ledger=self.store.highest_ledger,
             epoch=self.witness.epoch if self.witness else 0,
-            features=NAMES_LEDGERS | (SUSPECT if self.witness and self.witness.suspect else 0),
+            features=features | (SUSPECT if self.witness and self.witness.suspect else 0),
         )
 
     def client_introduced(self, introduction: Introduction) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Protocol
 
 from buckram.bookie.http_pages import parse_address, serve_pages
@@ -68,7 +69,16 @@ async def serve_bookie(
     try:
         metadata = await open_store(metadata_uri, runtime)
         try:
-            bookie = Bookie(runtime, disk, metadata, bookie_config, store_config, net_config, shares=available)
+            bookie = Bookie(
+                runtime,
+                disk,
+                metadata,
+                bookie_config,
+                store_config,
+                net_config,
+                shares=available,
+                open_store=partial(open_store, metadata_uri, runtime),
+            )
             if isinstance(stats, PrometheusStats):
                 where = parse_address(bookie_config.metrics, "metrics")
                 page = await serve_pages(runtime.network, where, status_pages(bookie, stats))

@@ -302,12 +302,14 @@ def _report(
     lines: list[tuple[ReadyLine, str | None]] = [
         (child.ready, pages.get(n)) for n, child in children.items() if child.ready is not None
     ]
+    service = f"buckram://{','.join(f'{line.host}:{line.port}' for line, _ in lines)}/"
     if as_json:
         missing = [f"bookie-{n}" for n, child in children.items() if child.ready is None]
         address = server.address if server is not None else None
         emit(
             {
                 "uri": uri,
+                "service": service,
                 "bookies": [{**line.as_json(), "http": page} for line, page in lines],
                 "zookeeper": address if kind == "zookeeper" else None,
                 "etcd": address if kind == "etcd" else None,
@@ -316,6 +318,7 @@ def _report(
         )
         return
     click.echo(f"cluster {uri}")
+    click.echo(f"  for other users and machines, through its bookies: {service}")
     if server is not None:
         click.echo(f"  {NAMES[kind]} at {server.address}, process {server.pid}")
     for line, page in lines:

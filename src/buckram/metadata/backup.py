@@ -96,6 +96,8 @@ async def everything(store: TreeStore) -> list[Kept]:
         return [Kept(*row) for row in await keys.lasting()]
     if isinstance(keys, MemoryKeys):
         return [Kept(key, found.version, found.value) for key, found in keys.tree.lasting().items()]
+    if not isinstance(store, ZooKeeperStore):
+        raise InvalidArgument(f"{store.uri}: a backup is of one moment, which only the store itself has: give its URI")
     await keys.sync()
     found = [one async for one in _below(store, store.own)]  # streams refer to ledgers
     found += [one async for one in _below(store, store.layout.root)]

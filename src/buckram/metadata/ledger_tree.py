@@ -29,6 +29,7 @@ _MAX_ID_BLOCK = 128
 _MAX_ID_TRIES = 100
 HIGHEST_COUNTED = 1 << 62
 """An id from here on was chosen, never counted: the counter is not moved beyond it, which would leave no ids."""
+ONE_FOLDER = "one folder"
 _KNOWN = ("INSTANCEID", "all", "available", "cookies", "underreplication")
 
 
@@ -171,7 +172,7 @@ class FolderTree:
         """The folder stays."""
 
     async def manager_name(self) -> str:
-        return "one folder"
+        return ONE_FOLDER
 
     async def strays(self) -> list[str]:
         root, ledgers, after = self._layout.root, self._layout.ledgers, ""

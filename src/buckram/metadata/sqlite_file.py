@@ -6,6 +6,7 @@ at any moment leaves a file that the next one opens as if nothing had been going
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import time
@@ -36,6 +37,7 @@ _SCHEMA = (
 
 def prepare(path: Path, busy_timeout_s: float) -> None:
     """Create the file and its tables where they are missing; several processes may do so at once."""
+    _make_private(path)
     db = _open(path, "rwc", busy_timeout_s)
     try:
         if not _is_ours(path, db):
@@ -44,6 +46,12 @@ def prepare(path: Path, busy_timeout_s: float) -> None:
         db.close()
     for directory in (path.parent, path.parent.parent):
         _sync_directory(directory)
+
+
+def _make_private(path: Path) -> None:
+    """Make the file for its owner only: whoever opens it may do everything. SQLite gives its log the same mode."""
+    with contextlib.suppress(OSError):  # it is there, or SQLite says better what is wrong
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def connect(path: Path, busy_timeout_s: float) -> sqlite3.Connection:

@@ -14,6 +14,7 @@ from pathlib import Path
 from buckram.errors import ConfigError
 from buckram.metadata.etcd.uri import EtcdUri, parse_etcd
 from buckram.metadata.memory import MemoryKeys, MemoryTree
+from buckram.metadata.service.uri import ServiceUri, parse_service
 from buckram.metadata.sqlite import SqliteKeys
 from buckram.metadata.store import TreeStore
 from buckram.metadata.zookeeper.uri import ZkUri, parse_zookeeper
@@ -30,7 +31,10 @@ DATA_DIR = "buckram-data"
 DATABASE = "metadata.db"
 DESCRIPTION = "cluster.json"
 """What `buckram up` writes beside the bookies; it names the metadata where that is a ZooKeeper or etcd of its own."""
-_KNOWN = "sqlite:///abs/path, memory:NAME, zk://host:port/ledgers, etcd://host:port/buckram"
+_KNOWN = (
+    "sqlite:///abs/path, memory:NAME, zk://host:port/ledgers, etcd://host:port/buckram, "
+    "buckram://host:port for metadata that bookies serve"
+)
 _SQLITE_TAKEOVER_WAIT_S = 2.0
 """A killed process's registrations are gone at once; this is for one that is just ending."""
 _trees: dict[str, MemoryTree] = {}
@@ -47,7 +51,7 @@ class MetadataUri:
         return f"sqlite://{self.path}" if self.scheme == "sqlite" else f"memory:{self.path}"
 
 
-def parse(uri: str) -> MetadataUri | ZkUri | EtcdUri:
+def parse(uri: str) -> MetadataUri | ZkUri | EtcdUri | ServiceUri:
     """Read a metadata URI; ConfigError says what is wrong and what a right one looks like."""
     scheme, colon, rest = uri.strip().partition(":")
     scheme = scheme.lower()
@@ -55,7 +59,7 @@ def parse(uri: str) -> MetadataUri | ZkUri | EtcdUri:
         return MetadataUri("memory", rest.removeprefix("//").strip("/") or "default")
     if scheme == "sqlite" and colon:
         return _parse_sqlite(uri, rest)
-    found = parse_etcd(uri) or parse_zookeeper(uri)
+    found = parse_etcd(uri) or parse_service(uri) or parse_zookeeper(uri)
     if found is not None:
         return found
     if colon and scheme in ("rocksdb", "oxia"):
@@ -96,7 +100,7 @@ def default_uri(environment: Mapping[str, str], directory: Path) -> str:
     )
 
 
-async def open_store(uri: str, runtime: Runtime | None = None) -> MetadataStore:
+async def open_store(uri: str, runtime: Runtime | None = None) -> TreeStore:
     """A session with the store that `uri` names. It may still be empty: see MetadataStore.initialise."""
     parsed = parse(uri)
     rng = random.SystemRandom() if runtime is None else runtime.rng
@@ -104,6 +108,8 @@ async def open_store(uri: str, runtime: Runtime | None = None) -> MetadataStore:
         return _open_zookeeper(parsed, rng)
     if isinstance(parsed, EtcdUri):
         return _open_etcd(parsed, rng)
+    if isinstance(parsed, ServiceUri):
+        return await _open_service(parsed, runtime, rng)
     keys: KeyStore
     if parsed.scheme == "memory":
         keys = MemoryKeys(_trees.setdefault(parsed.path, MemoryTree()))
@@ -112,7 +118,21 @@ async def open_store(uri: str, runtime: Runtime | None = None) -> MetadataStore:
     return TreeStore(keys, str(parsed), rng, takeover_wait_s=_SQLITE_TAKEOVER_WAIT_S)
 
 
-def _open_zookeeper(uri: ZkUri, rng: random.Random) -> MetadataStore:
+async def _open_service(uri: ServiceUri, runtime: Runtime | None, rng: random.Random) -> TreeStore:
+    from buckram.metadata.service.keys import ServiceKeys
+    from buckram.metadata.service.store import ServiceStore
+    from buckram.net.tcp import TcpNetwork
+
+    keys = ServiceKeys(uri, TcpNetwork() if runtime is None else runtime.network)
+    try:
+        await keys.start()
+    except BaseException:
+        await keys.close()
+        raise
+    return ServiceStore(keys, str(uri), rng)
+
+
+def _open_zookeeper(uri: ZkUri, rng: random.Random) -> TreeStore:
     from buckram.metadata.zookeeper.kazoo_session import KazooSession
     from buckram.metadata.zookeeper.store import ZooKeeperStore
 
@@ -126,7 +146,7 @@ def _open_zookeeper(uri: ZkUri, rng: random.Random) -> MetadataStore:
     return ZooKeeperStore(session, uri.root, rng, manager=uri.manager, uri=str(uri))
 
 
-def _open_etcd(uri: EtcdUri, rng: random.Random) -> MetadataStore:
+def _open_etcd(uri: EtcdUri, rng: random.Random) -> TreeStore:
     from buckram.metadata.etcd.keys import EtcdKeys
     from buckram.metadata.etcd.store import EtcdStore
 

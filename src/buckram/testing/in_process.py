@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -123,7 +124,8 @@ class _Node:
         runtime = Runtime(self.network, self.clock or runtime.clock, runtime.rng, runtime.stats)
         self._disk = LocalDisk(str(self.directory))
         self._store = await open_store(self.uri, runtime)
-        bookie = Bookie(runtime, self._disk, self._store, self.config, STORE, NetConfig())
+        again = partial(open_store, self.uri, runtime)
+        bookie = Bookie(runtime, self._disk, self._store, self.config, STORE, NetConfig(), open_store=again)
         try:
             info = await bookie.start()
         except BaseException:

@@ -14,6 +14,7 @@ from buckram.bookie.service.admission import Admission
 from buckram.bookie.service.dispatch import Dispatcher, ServedBookie
 from buckram.bookie.service.limits import Budget
 from buckram.bookie.service.long_poll import LongPolls
+from buckram.bookie.service.metadata import MetadataService
 from buckram.bookie.service.reads import ReadPath
 from buckram.bookie.service.session import Session
 from buckram.bookie.storage.errors import StoreError
@@ -21,7 +22,7 @@ from buckram.bookie.storage.store import Store
 from buckram.bookie.trust import UNSEEN, Trust
 from buckram.codes import Code
 from buckram.config import BookieConfig, NetConfig
-from buckram.core.wire.server import Close, Incoming, Item, Named, Ready, ServerProtocol, encode_error
+from buckram.core.wire.server import Close, Incoming, Item, KeyPacket, Named, Ready, ServerProtocol, encode_error
 from buckram.disk.descriptors import OPERATORS, Shares
 from buckram.seams import Listener, MetadataStore, Runtime
 from buckram.types import LedgerId
@@ -60,8 +61,11 @@ class Service:
         budget: Budget,
         bookie: ServedBookie,
         trust: Trust = UNSEEN,
+        keys: MetadataService | None = None,
     ) -> None:
         self.store = store
+        self.keys = keys
+        """Serves the metadata store to clients; None: it is not served."""
         self.polls = LongPolls(runtime.clock, config.max_long_polls)
         self.admission = Admission(store, metadata, config, runtime.rng, self.polls, trust)
         self.adds = AddPath(store, self.polls, budget, runtime.stats, self.admission)
@@ -90,6 +94,8 @@ class Service:
         self.polls.state_changed(ledger_id)
 
     async def close(self) -> None:
+        if self.keys is not None:
+            await self.keys.close()
         await self.admission.close()
         self.polls.close()
 
@@ -197,6 +203,8 @@ class BookieServer:
         if self._service is not None:
             for waiter in session.waiters:
                 self._service.polls.cancel(waiter)
+            if self._service.keys is not None:
+                self._service.keys.ended(session)
         session.waiters.clear()
         if not self.sessions:
             self._idle.set()
@@ -217,6 +225,11 @@ class BookieServer:
                 session.send(encode_error(item.context, Code.IO_ERROR))
         elif isinstance(item, Named):
             session.births.name(item.ledger_id, item.birth)
+        elif isinstance(item, KeyPacket):
+            if service.keys is not None:
+                service.keys.received(session, item.packet)
+            else:
+                session.refuse("this bookie does not serve its metadata")
         elif isinstance(item, Ready):
             session.send(item.data)
         elif isinstance(item, Close):

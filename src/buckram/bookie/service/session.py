@@ -15,6 +15,7 @@ from buckram.bookie.service.births import Births
 from buckram.bookie.service.limits import Budget
 from buckram.bookie.service.long_poll import Waiter
 from buckram.bookie.storage.errors import StoreError
+from buckram.core.security.principal import EVERYBODY, Principal
 from buckram.core.wire.adds import AddRun
 from buckram.core.wire.context import ReplyContext
 from buckram.core.wire.introduction import Introduction
@@ -85,6 +86,8 @@ class Session(asyncio.Protocol):
         self.births = Births()
         self.named = self.births.named
         """Births by ledger, for the hot path."""
+        self.principal: Principal = EVERYBODY
+        """Who speaks here."""
         self.introduction: Introduction | None = None
         """The client's introduction; None for Apache's and older clients, which send none."""
         self._out: list[Buffer] = []

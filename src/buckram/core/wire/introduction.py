@@ -20,6 +20,8 @@ NAMES_LEDGERS = 1
 """A feature: the bookie understands the packet that names a ledger's birth."""
 SUSPECT = 2
 """A state rather than a feature: to the bookie the metadata store went back, and it serves only reads."""
+METADATA = 4
+"""A feature: the bookie serves its metadata store (core/wire/key_service)."""
 
 
 @dataclass(frozen=True, slots=True)

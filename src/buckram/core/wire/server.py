@@ -42,6 +42,7 @@ from buckram.core.wire.context import (
     ReplyContext,
 )
 from buckram.core.wire.frames import PREFIX_BYTES, ChunkBuffer, FrameTooLarge
+from buckram.core.wire.key_service import is_key_packet
 from buckram.core.wire.messages import (
     Add,
     AddReply,
@@ -82,6 +83,12 @@ class Named(NamedTuple):
     birth: bytes
 
 
+class KeyPacket(NamedTuple):
+    """A request about metadata (core/wire/key_service)."""
+
+    packet: bytes
+
+
 class Ready(NamedTuple):
     """Bytes to send as they are."""
 
@@ -94,7 +101,7 @@ class Close(NamedTuple):
     reason: str
 
 
-Item: TypeAlias = AddRun | Incoming | Named | Ready | Close
+Item: TypeAlias = AddRun | Incoming | Named | KeyPacket | Ready | Close
 
 
 class AuthStep(NamedTuple):
@@ -197,8 +204,11 @@ class ServerProtocol:
             self._flush_adds(items)
             self._v2 = True
             named = wire_v2.named_ledger(packet)
-            if named is not None:
+            if self._authenticated and named is not None:
                 items.append(Named(*named))
+                return
+            if self._authenticated and is_key_packet(packet):
+                items.append(KeyPacket(packet))
                 return
             request, context = wire_v2.decode_request(packet)
         else:

@@ -1,0 +1,234 @@
+"""The metadata session of one connection: what each request does, after `KeyAccess` allowed it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from buckram.bookie.service.session import Session
+from buckram.core.security.access import KeyAccess, KeyUse
+from buckram.core.wire.key_service import Event, KeyReply, KeyRequest, Kind, encode_event, names_that_fit
+from buckram.errors import AccessRefused, MetadataError, MetadataUnavailable
+from buckram.metadata.keys import MAX_PAGE
+from buckram.metadata.store import TreeStore
+from buckram.seams import CheckVersion, Create, Delete, KeyOp, KeyStore, KeyValue, Notify, SetValue
+
+MAX_WATCHES = 20_000
+"""Keys that one connection may watch."""
+_USES: dict[type, KeyUse] = {
+    Create: KeyUse.CREATE,
+    SetValue: KeyUse.SET,
+    Delete: KeyUse.DELETE,
+    CheckVersion: KeyUse.READ,
+}
+
+
+class Shared(Protocol):
+    """What all connections of a bookie share (`bookie/service/metadata.py:SharedStore`)."""
+
+    @property
+    def store(self) -> TreeStore: ...
+    def watch(self, place: tuple[Kind, str], session: KeySession) -> Notify: ...
+    def forget(self, session: KeySession) -> None: ...
+
+
+class KeySession:
+    """`heard`, `in_work` and `timeout_s` belong to the service."""
+
+    def __init__(
+        self,
+        session: Session,
+        shared: Shared,
+        open_store: Callable[[], Awaitable[TreeStore]],
+        access: KeyAccess,
+        room: int,
+        timeout_s: float,
+    ) -> None:
+        self.heard, self.in_work, self.timeout_s = 0.0, 0, timeout_s
+        self.places: dict[tuple[Kind, str], Notify] = {}
+        """What the client waits for."""
+        self._session, self._shared, self._open_store = session, shared, open_store
+        self._access, self._room = access, room
+        self._own: TreeStore | None = None
+        self._opening = asyncio.Lock()
+        self._closed = False
+
+    async def carry_out(self, request: KeyRequest) -> KeyReply:
+        """Return the reply, or raise what the store or `KeyAccess` says."""
+        match request.kind:
+            case Kind.GET:
+                return await self._get(request)
+            case Kind.CHILDREN:
+                self._check(request.key, KeyUse.LIST)
+                watch = self._watch((Kind.CHILDREN_CHANGED, request.key)) if request.watch else None
+                names = await self._keys.children(request.key, after=request.after, limit=request.limit, watch=watch)
+                return names_that_fit(names, self._room)
+            case Kind.VALUES:
+                self._check(request.key, KeyUse.LIST)
+                found = await self._keys.children_with_values(request.key, after=request.after, limit=request.limit)
+                return self._fitting([(name, self._seen(value)) for name, value in found])
+            case Kind.CHANGE:
+                return await self._change(request.ops)
+            case Kind.SYNC:
+                await self._keys.sync()
+                return None
+            case Kind.CLOSE:
+                await self.close()
+                return None
+            case Kind.INSTANCE_ID:
+                return await self._store.instance_id()
+            case Kind.HELLO:
+                raise MetadataError("this connection has a metadata session already")
+            case _:
+                return await self._ledgers(request)
+
+    async def _ledgers(self, request: KeyRequest) -> KeyReply:
+        """What only who opened the store knows: where ledgers are, and which ids are given."""
+        tree, root = self._store.ledgers, self._store.root
+        limit = min(max(request.limit, 1), MAX_PAGE)
+        match request.kind:
+            case Kind.LEDGER_KEY:
+                return await tree.key(request.number)
+            case Kind.LEDGER_CREATE:
+                self._check(await tree.key(request.number), KeyUse.CREATE)
+                return await tree.create(request.number, request.value, chosen=request.watch)
+            case Kind.ALLOCATE:
+                self._check(root, KeyUse.CREATE)
+                return await tree.allocate()
+            case Kind.NEXT_ID:
+                self._check(root, KeyUse.READ)
+                return await tree.next_id()
+            case Kind.RAISE_NEXT_ID:
+                self._check(root, KeyUse.SET)
+                await tree.raise_next_id(request.number)
+                return None
+            case Kind.LEDGERS:
+                self._check(root, KeyUse.LIST)
+                return names_that_fit([str(one) for one in await tree.page(request.number, limit)], self._room)
+            case Kind.RECORDS:
+                self._check(root, KeyUse.LIST)
+                return self._fitting([(str(one), found) for one, found in await tree.records(request.number, limit)])
+            case Kind.REMOVED:
+                self._check(request.key, KeyUse.DELETE)
+                await tree.removed(request.key)
+                return None
+            case Kind.MANAGER_NAME:
+                return await tree.manager_name()
+            case Kind.STRAYS:
+                self._check(root, KeyUse.LIST)
+                return names_that_fit(await tree.strays(), self._room)
+            case other:
+                raise MetadataError(f"no request of a client: {other.name}")
+
+    async def _get(self, request: KeyRequest) -> KeyValue:
+        self._check(request.key, KeyUse.READ)
+        watch = self._watch((Kind.VALUE_CHANGED, request.key)) if request.watch else None
+        return self._seen(await self._keys.get(request.key, watch))
+
+    async def _change(self, ops: Sequence[KeyOp]) -> KeyReply:
+        for op in ops:
+            self._check(op.key, _USES[type(op)])
+        if self._own is None and any(isinstance(op, Create) and op.ephemeral for op in ops):
+            await self._open_own()
+        keys = self._keys
+        if len(ops) != 1:
+            await keys.multi(ops)
+            return None
+        match ops[0]:
+            case Create(key, value, ephemeral):
+                return await keys.create(key, value, ephemeral=ephemeral)
+            case SetValue(key, value, version):
+                return await keys.set(key, value, version)
+            case Delete(key, version):
+                await keys.delete(key, version)
+                return None
+            case check:
+                await keys.multi([check])
+                return None
+
+    def _check(self, key: str, use: KeyUse) -> None:
+        why = self._access.refusal(self._session.principal, key, use)
+        if why:
+            raise AccessRefused(key, f"{self._session.principal} may not {use.value} it: {why}")
+
+    @property
+    def _store(self) -> TreeStore:
+        return self._own or self._shared.store
+
+    @property
+    def _keys(self) -> KeyStore:
+        return self._store.keys
+
+    def _seen(self, found: KeyValue) -> KeyValue:
+        """As the client sees it: what the shared session owns is not the client's."""
+        return replace(found, owned=False) if found.owned and self._own is None else found
+
+    def _fitting(self, found: list[tuple[str, KeyValue]]) -> list[tuple[str, KeyValue]]:
+        """What has room in a frame, at least one; a page may be shorter than asked for."""
+        room = self._room
+        for at, (name, value) in enumerate(found):
+            room -= len(name.encode()) + len(value.value) + 16
+            if room < 0:
+                return found[: max(at, 1)]
+        return found
+
+    # Watches and the end
+
+    def _watch(self, place: tuple[Kind, str]) -> Notify:
+        if place not in self.places and len(self.places) >= MAX_WATCHES:
+            raise MetadataUnavailable(f"{place[1]}: this connection watches {MAX_WATCHES} keys, the limit")
+        own = self._own is not None
+        notify = self._shared.watch(place, self) if not own else self.places.get(place)
+        if notify is None or (own and not isinstance(notify, _OwnWatch)):
+            notify = _OwnWatch(self, place)
+        self.places[place] = notify
+        return notify
+
+    def changed(self, place: tuple[Kind, str]) -> None:
+        """Tell the client; it is told once."""
+        if self.places.pop(place, None) is not None:
+            self._session.send(encode_event(Event(*place)))
+
+    async def _open_own(self) -> None:
+        async with self._opening:
+            if self._own is not None:
+                return
+            own = await self._open_store()
+            try:
+                await own.keys.sync()  # it may be behind what the shared one has shown
+            except BaseException:
+                await own.close()
+                raise
+            if self._closed:
+                await own.close()
+                raise MetadataUnavailable("this metadata session has ended")
+            own.keys.on_session_lost(self._own_lost)
+            self._own = own
+
+    def _own_lost(self) -> None:
+        self.places.clear()
+        self._session.send(encode_event(Event(Kind.SESSION_LOST, "")))
+
+    async def close(self) -> None:
+        """End the session: its keys go, and nobody is told of anything any more. Idempotent."""
+        self._closed = True
+        self._shared.forget(self)
+        self.places.clear()
+        async with self._opening:
+            own, self._own = self._own, None
+        if own is not None:
+            with contextlib.suppress(MetadataError):
+                await own.close()
+
+
+class _OwnWatch:
+    """The notification of a watch in the session's own store; one object for each place."""
+
+    def __init__(self, session: KeySession, place: tuple[Kind, str]) -> None:
+        self._session, self._place = session, place
+
+    def __call__(self) -> None:
+        self._session.changed(self._place)

@@ -1,0 +1,76 @@
+"""Errors of the metadata service as a status and fields, and back: the same class with the same fields.
+
+What is in no row travels as MetadataError with its message. Not here: the other packets (`core/wire/key_service.py`).
+"""
+
+from __future__ import annotations
+
+import struct
+
+from buckram.core.wire.key_service import Reader
+from buckram.errors import (
+    AccessRefused,
+    BuckramError,
+    ClusterNotInitialised,
+    InvalidArgument,
+    KeyExists,
+    KeyNotEmpty,
+    LedgerIdsExhausted,
+    LedgerIdUsed,
+    MalformedRecord,
+    MetadataError,
+    MetadataUnavailable,
+    NoSuchKey,
+    ValueTooLarge,
+    VersionConflict,
+    WrongCluster,
+)
+
+_OTHER = 1
+# Status, class, and the attributes it is made from: s text, n number. Without any it is made from its message.
+_ROWS: tuple[tuple[int, type[BuckramError], tuple[tuple[str, str], ...]], ...] = (
+    (2, MetadataUnavailable, ()),
+    (3, NoSuchKey, (("key", "s"),)),
+    (4, KeyExists, (("key", "s"),)),
+    (5, KeyNotEmpty, (("key", "s"),)),
+    (6, VersionConflict, (("key", "s"), ("expected", "n"))),
+    (7, ValueTooLarge, (("key", "s"), ("size", "n"), ("limit", "n"))),
+    (8, InvalidArgument, ()),
+    (9, MalformedRecord, ()),
+    (10, AccessRefused, (("key", "s"), ("found", "s"))),
+    (11, LedgerIdUsed, (("ledger_id", "n"),)),
+    (12, LedgerIdsExhausted, ()),
+    (13, ClusterNotInitialised, (("uri", "s"),)),
+    (14, WrongCluster, ()),
+    (_OTHER, MetadataError, ()),
+)
+_BY_STATUS = {status: (cls, fields) for status, cls, fields in _ROWS}
+_BY_CLASS = {cls: (status, fields) for status, cls, fields in _ROWS}
+_I64 = struct.Struct(">q")
+_U16 = struct.Struct(">H")
+_MOST = 2000
+
+
+def encode_error(error: BuckramError) -> tuple[int, bytes]:
+    """Return the status and the fields of an error."""
+    status, fields = _BY_CLASS.get(type(error), (_OTHER, ()))
+    if not fields:
+        return status, _text(str(error))
+    values = [(getattr(error, name), form) for name, form in fields]
+    return status, b"".join(_text(value) if form == "s" else _I64.pack(value) for value, form in values)
+
+
+def decode_error(status: int, reader: Reader) -> BuckramError:
+    """Return the error. A status of a later release is a MetadataError. Raises BadPacket."""
+    cls, fields = _BY_STATUS.get(status, (MetadataError, ()))
+    if status not in _BY_STATUS:
+        return MetadataError(f"the bookie refused it with status {status}, which this release does not know: upgrade")
+    if not fields:
+        return cls(reader.text())
+    return cls(*(reader.text() if form == "s" else reader.number() for _, form in fields))
+
+
+def _text(text: str) -> bytes:
+    data = text.encode(errors="replace")[:_MOST]
+    data = data.decode(errors="ignore").encode()  # not cut within a character
+    return _U16.pack(len(data)) + data

@@ -1,0 +1,1 @@
+"""Metadata through bookies that serve it: buckram:// URIs, for processes that are not trusted with the store itself."""

@@ -1,0 +1,149 @@
+"""One connection to a bookie that serves metadata: requests and replies by id, events, and a sign of life.
+
+It ends as a whole: everything outstanding then fails, and nobody hears of it twice. Which bookie is asked next is
+`metadata/service/keys.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+from buckram.core.wire.context import BadPacket
+from buckram.core.wire.frames import PREFIX_BYTES, ChunkBuffer, FrameTooLarge
+from buckram.core.wire.key_errors import decode_error
+from buckram.core.wire.key_service import Event, KeyReply, KeyRequest, Kind, Refusal, decode_reply, encode_request
+from buckram.errors import MetadataUnavailable
+
+MAX_WAITING = 10_000
+_BEATS = 3
+"""Signs of life in the time after which the bookie would take a silent session for dead."""
+OnEvent = Callable[[Event], None]
+
+
+class ConnectionEnded(MetadataUnavailable):
+    """The connection ended before the answer: the request may have been carried out."""
+
+
+class ServiceConnection(asyncio.Protocol):
+    """`on_event` hears what the bookie tells unasked; `on_lost` once that the connection ended."""
+
+    def __init__(self, where: str, max_frame_bytes: int, on_event: OnEvent, on_lost: Callable[[], None]) -> None:
+        self.where = where
+        self.error = ""
+        """Why it can no longer be used; empty while it can."""
+        self._on_event, self._on_lost = on_event, on_lost
+        self._chunks = ChunkBuffer(max_frame_bytes)
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[int, asyncio.Future[KeyReply]] = {}
+        self._last_id = 0
+        self._transport: asyncio.Transport | None = None
+        self._beat: asyncio.TimerHandle | None = None
+        self._timeout_s = 0.0
+        self._heard = self._sent = 0.0
+        self._gone = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._gone.set()
+        self.fail(f"the connection ended{f': {exc}' if exc else ''}")
+
+    def data_received(self, data: bytes) -> None:
+        if self.error:
+            return
+        self._heard = self._loop.time()
+        try:
+            buffer, offset = self._chunks.push(data), 0
+            while end := self._chunks.next_frame(buffer, offset):
+                self._received(buffer[offset + PREFIX_BYTES : end])
+                offset = end
+            self._chunks.keep(buffer, offset)
+        except (BadPacket, FrameTooLarge) as error:
+            self.fail(f"it answered with what is no metadata reply: {error}")
+
+    def eof_received(self) -> bool:
+        return False
+
+    def _received(self, packet: bytes) -> None:
+        request_id, found = decode_reply(packet)
+        if isinstance(found, Event):
+            self._on_event(found)
+            return
+        waiter = self._waiting.pop(request_id, None)
+        if waiter is None:
+            raise BadPacket(f"an answer to request {request_id}, which nobody made")
+        if waiter.done():
+            return  # the caller was cancelled
+        if isinstance(found, Refusal):
+            waiter.set_exception(decode_error(found.status, found.fields))
+        else:
+            waiter.set_result(found)
+
+    def keep_alive(self, timeout_s: float) -> None:
+        """Say something often enough for a session that lives so long, and expect answers in that time."""
+        self._timeout_s = timeout_s
+        self._heard = self._loop.time()
+        self._beat = self._loop.call_later(timeout_s / _BEATS, self._on_beat)
+
+    def _on_beat(self) -> None:
+        now, pause = self._loop.time(), self._timeout_s / _BEATS
+        # What counts is who has not answered, not a loop that was late itself: then nothing was read meanwhile.
+        if self._waiting and now - max(self._heard, self._sent) > self._timeout_s:
+            self.fail(f"no answer for {now - self._heard:.1f} s")
+            return
+        if not self._waiting:
+            self._sent = now
+            self._write(KeyRequest(Kind.PING)).add_done_callback(_seen)
+        elif self._heard > self._sent:
+            self._sent = now  # it is at work; the time runs from its last word
+            self._write(KeyRequest(Kind.PING)).add_done_callback(_seen)
+        self._beat = self._loop.call_later(pause, self._on_beat)
+
+    async def call(self, request: KeyRequest) -> KeyReply:
+        """Ask and wait. ConnectionEnded, or the error that the bookie answers with. Cancelling abandons the answer."""
+        if self.error:
+            raise ConnectionEnded(f"{self.where}: {self.error}")
+        if len(self._waiting) >= MAX_WAITING:
+            raise MetadataUnavailable(f"{self.where}: {MAX_WAITING} requests wait for an answer; try again later")
+        if not self._waiting:
+            self._sent = self._loop.time()
+        return await self._write(request)
+
+    def _write(self, request: KeyRequest) -> asyncio.Future[KeyReply]:
+        self._last_id += 1
+        waiter = self._waiting[self._last_id] = self._loop.create_future()
+        assert self._transport is not None
+        self._transport.write(encode_request(self._last_id, request))
+        return waiter
+
+    def fail(self, why: str) -> None:
+        """End the connection: everything outstanding fails. Idempotent."""
+        if self.error:
+            return
+        self.error = why
+        if self._beat is not None:
+            self._beat.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+        waiting, self._waiting = self._waiting, {}
+        for waiter in waiting.values():
+            if not waiter.done():
+                waiter.set_exception(ConnectionEnded(f"{self.where}: {why}"))
+        self._on_lost()
+
+    async def wait_gone(self) -> None:
+        """Until the transport has said that it is gone, a second at most."""
+        if self._transport is not None:
+            try:
+                async with asyncio.timeout(1.0):
+                    await self._gone.wait()
+            except TimeoutError:
+                return
+
+
+def _seen(answer: asyncio.Future[KeyReply]) -> None:
+    if not answer.cancelled():
+        answer.exception()

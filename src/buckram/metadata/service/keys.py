@@ -1,0 +1,234 @@
+"""`ServiceKeys`: a KeyStore whose operations a bookie carries out.
+
+A session is a connection. When it ends, those who wait for changes are told, and the next operation connects again, to
+another bookie where that one is gone. Reads that got no answer are asked again; a change is not, because it may have
+happened. The packets are core/wire/key_service, the bookie's side is bookie/service/metadata.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Sequence
+from typing import cast
+
+from buckram.core.wire.key_service import Event, KeyReply, KeyRequest, Kind, Names, Welcome
+from buckram.errors import ForkedClient, MetadataError, MetadataUnavailable, WrongCluster
+from buckram.metadata.keys import check_key, check_multi, check_op, check_parent
+from buckram.metadata.service.connection import ConnectionEnded, ServiceConnection
+from buckram.metadata.service.uri import ServiceUri
+from buckram.seams import Create, Delete, KeyOp, KeyValue, Network, Notify, SetValue
+
+CONNECT_S = 5.0
+SESSION_S = 10.0
+MAX_FRAME_BYTES = 16 * 1024 * 1024
+"""Of an answer: more than any bookie sends with its own limit."""
+_ASKED = 3
+"""Times that a read is asked for before it fails."""
+
+
+class ServiceKeys:
+    """One session, begun with the first operation. For one loop and one process."""
+
+    def __init__(self, uri: ServiceUri, network: Network, *, session_s: float = SESSION_S) -> None:
+        self._uri, self._network, self._session_s = uri, network, session_s
+        self._loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
+        self._connection: ServiceConnection | None = None
+        self._connecting: asyncio.Task[ServiceConnection] | None = None
+        self._next_host = 0
+        self._watches: dict[tuple[Kind, str], dict[Notify, None]] = {}
+        self._lost: list[Notify] = []
+        self._has_session_keys = False
+        self._closed = False
+        self.welcome: Welcome | None = None
+        """What the bookie said of the cluster, once one was asked."""
+
+    async def start(self) -> Welcome:
+        """Connect now, to know the cluster. MetadataUnavailable, WrongCluster."""
+        await self._connected()
+        assert self.welcome is not None
+        return self.welcome
+
+    async def prepare(self) -> None:
+        """Nothing: a bookie serves only what is set up."""
+
+    async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
+        return await self._change_one(Create(key, bytes(value), ephemeral))
+
+    async def set(self, key: str, value: bytes, version: int) -> int:
+        return await self._change_one(SetValue(key, bytes(value), version))
+
+    async def delete(self, key: str, version: int) -> None:
+        await self._change_one(Delete(key, version))
+
+    async def multi(self, ops: Sequence[KeyOp]) -> None:
+        check_multi(ops)
+        await self._change(tuple(ops))
+
+    async def get(self, key: str, watch: Notify | None = None) -> KeyValue:
+        check_key(key)
+        request = KeyRequest(Kind.GET, key, watch=watch is not None)
+        return cast("KeyValue", await self.ask(request, (Kind.VALUE_CHANGED, key), watch))
+
+    async def children(
+        self, parent: str, *, after: str = "", limit: int = 1000, watch: Notify | None = None
+    ) -> list[str]:
+        check_parent(parent, limit)
+        found: list[str] = []
+        while True:
+            rest = limit - len(found)
+            request = KeyRequest(Kind.CHILDREN, parent, after, rest, watch is not None and not found)
+            page = cast("Names", await self.ask(request, (Kind.CHILDREN_CHANGED, parent), watch))
+            found += page.names
+            if not page.more or len(found) >= limit:
+                return found
+            after = found[-1]
+
+    async def children_with_values(
+        self, parent: str, *, after: str = "", limit: int = 1000
+    ) -> list[tuple[str, KeyValue]]:
+        check_parent(parent, limit)
+        return cast("list[tuple[str, KeyValue]]", await self.ask(KeyRequest(Kind.VALUES, parent, after, limit)))
+
+    async def sync(self) -> None:
+        await self.ask(KeyRequest(Kind.SYNC))
+
+    def on_session_lost(self, notify: Notify) -> None:
+        self._lost.append(notify)
+
+    async def close(self) -> None:
+        if os.getpid() != self._pid or self._closed:
+            return
+        self._closed = True
+        connecting, connection = self._connecting, self._connection
+        self._watches.clear()
+        if connecting is not None:
+            connecting.cancel()
+            await asyncio.wait([connecting])
+            connection = self._connection
+        if connection is None or connection.error:
+            return
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await connection.call(KeyRequest(Kind.CLOSE))
+        except (MetadataError, TimeoutError):
+            pass  # the bookie ends the session of a connection that is gone
+        connection.fail("this metadata store was closed")
+        await connection.wait_gone()
+
+    async def ask(
+        self, request: KeyRequest, place: tuple[Kind, str] | None = None, watch: Notify | None = None
+    ) -> KeyReply:
+        """A request that changes nothing, or may be repeated: asked again where the answer was lost."""
+        for left in reversed(range(_ASKED)):
+            connection = await self._connected()
+            if place is not None and watch is not None:
+                self._watches.setdefault(place, {})[watch] = None  # before the bookie can tell of a change
+            try:
+                return await connection.call(request)
+            except ConnectionEnded:
+                if self._closed or not left:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    async def tell(self, request: KeyRequest) -> KeyReply:
+        """A request that must not be carried out twice: without an answer MetadataUnavailable."""
+        connection = await self._connected()
+        return await connection.call(request)
+
+    async def _change_one(self, op: KeyOp) -> int:
+        check_op(op)
+        return cast("int", await self._change((op,)))
+
+    async def _change(self, ops: tuple[KeyOp, ...]) -> KeyReply:
+        connection = await self._connected()
+        if any(isinstance(op, Create) and op.ephemeral for op in ops):
+            self._has_session_keys = True  # also if the answer gets lost
+        return await connection.call(KeyRequest(Kind.CHANGE, ops=ops))
+
+    # Connections
+
+    async def _connected(self) -> ServiceConnection:
+        if os.getpid() != self._pid:
+            raise ForkedClient(f"{self._uri} was opened before this process was forked: connect again in the child")
+        if self._closed:
+            raise MetadataUnavailable("this metadata store was closed")
+        connection = self._connection
+        if connection is not None and not connection.error:
+            return connection
+        if self._connecting is None:
+            self._connecting = self._loop.create_task(self._connect(), name="metadata service: connect")
+            self._connecting.add_done_callback(self._attempt_ended)
+        return await asyncio.shield(self._connecting)
+
+    def _attempt_ended(self, attempt: asyncio.Task[ServiceConnection]) -> None:
+        self._connecting = None
+        if not attempt.cancelled():
+            attempt.exception()  # each caller gets it
+
+    async def _connect(self) -> ServiceConnection:
+        """To the first bookie that serves the cluster, beginning with the one that did last."""
+        problems = []
+        hosts = self._uri.hosts
+        for _ in hosts:
+            host, port = hosts[self._next_host % len(hosts)]
+            try:
+                async with asyncio.timeout(CONNECT_S):
+                    return await self._connect_to(host, port)
+            except (OSError, MetadataUnavailable, TimeoutError) as error:
+                why = str(error) or f"no answer within {CONNECT_S:g} s"
+                problems.append(why if why.startswith(f"{host}:{port}") else f"{host}:{port}: {why}")
+                self._next_host += 1
+        raise MetadataUnavailable(f"no bookie of {self._uri} serves metadata: {'; '.join(problems)}")
+
+    async def _connect_to(self, host: str, port: int) -> ServiceConnection:
+        connection = ServiceConnection(f"{host}:{port}", MAX_FRAME_BYTES, self._on_event, self._on_lost)
+        try:
+            await self._network.connect(host, port, lambda: connection)
+            wanted = round(self._session_s * 1000)
+            welcome = await connection.call(KeyRequest(Kind.HELLO, self._uri.cluster, number=wanted))
+            assert isinstance(welcome, Welcome)
+            self._check_cluster(connection.where, welcome)
+        except BaseException:
+            connection.fail("not connected")
+            raise
+        self.welcome = welcome
+        connection.keep_alive(welcome.timeout_ms / 1000)
+        self._connection = connection
+        return connection
+
+    def _check_cluster(self, where: str, welcome: Welcome) -> None:
+        before = self.welcome.instance_id if self.welcome else ""
+        expected = self._uri.cluster or before or welcome.instance_id
+        if welcome.instance_id != expected:
+            raise WrongCluster(f"{where} serves cluster {welcome.instance_id}, not {expected}: name its own bookies")
+
+    # What bookies tell
+
+    def _on_event(self, event: Event) -> None:
+        if self._closed:
+            return
+        if event.kind is Kind.SESSION_LOST:
+            self._session_lost()
+        else:
+            _notify(self._watches.pop((event.kind, event.key), ()))
+
+    def _on_lost(self) -> None:
+        if not self._closed and self._connection is not None and self._connection.error:
+            self._connection = None
+            self._loop.call_soon(self._session_lost)
+
+    def _session_lost(self) -> None:
+        if self._closed:
+            return
+        had, self._has_session_keys = self._has_session_keys, False
+        waiting, self._watches = self._watches, {}
+        if had:
+            _notify(self._lost)
+        _notify(dict.fromkeys(notify for notifies in waiting.values() for notify in notifies))
+
+
+def _notify(notifies: Iterable[Notify]) -> None:
+    for notify in list(notifies):
+        notify()

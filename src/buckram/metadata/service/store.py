@@ -1,0 +1,107 @@
+"""`ServiceStore`: the MetadataStore of a process that reaches it through bookies.
+
+Where ledgers are kept, and how ids are given, depends on the store behind the bookies; so a bookie is asked for that,
+too (`ServiceTree`).
+"""
+
+from __future__ import annotations
+
+import random
+from typing import cast
+
+from buckram.core.wire.key_service import KeyRequest, Kind, Names
+from buckram.errors import ClusterNotInitialised, InvalidArgument, MalformedRecord
+from buckram.metadata.layout import Layout
+from buckram.metadata.ledger_tree import ONE_FOLDER
+from buckram.metadata.service.keys import ServiceKeys
+from buckram.metadata.store import TreeStore
+from buckram.metadata.zookeeper.paths import MANAGERS
+from buckram.seams import KeyValue
+from buckram.types import MAX_LEDGER_ID, LedgerId
+
+_TAKEOVER_MARGIN_S = 2.0
+
+
+class ServiceTree:
+    """A LedgerTree: each method is one request."""
+
+    def __init__(self, keys: ServiceKeys) -> None:
+        self._keys = keys
+
+    async def key(self, ledger_id: LedgerId) -> str:
+        welcome = self._keys.welcome
+        _check_id(ledger_id)
+        if welcome is not None and welcome.manager == ONE_FOLDER:
+            return Layout(welcome.root, welcome.own).ledger(ledger_id)
+        if welcome is not None and welcome.manager in MANAGERS:
+            return f"{welcome.root}/{MANAGERS[welcome.manager].path(ledger_id)}"
+        return cast("str", await self._keys.ask(KeyRequest(Kind.LEDGER_KEY, number=ledger_id)))
+
+    async def create(self, ledger_id: LedgerId, record: bytes, *, chosen: bool) -> int:
+        _check_id(ledger_id)
+        request = KeyRequest(Kind.LEDGER_CREATE, number=ledger_id, watch=chosen, value=record)
+        return cast("int", await self._keys.tell(request))
+
+    async def raise_next_id(self, above: LedgerId) -> None:
+        _check_id(above)
+        await self._keys.ask(KeyRequest(Kind.RAISE_NEXT_ID, number=above))
+
+    async def allocate(self) -> LedgerId:
+        return cast("int", await self._keys.ask(KeyRequest(Kind.ALLOCATE)))
+
+    async def next_id(self) -> LedgerId:
+        return cast("int", await self._keys.ask(KeyRequest(Kind.NEXT_ID)))
+
+    async def page(self, after: LedgerId, limit: int) -> list[LedgerId]:
+        found = cast("Names", await self._keys.ask(KeyRequest(Kind.LEDGERS, number=after, limit=limit)))
+        return [_ledger(name) for name in found.names]
+
+    async def records(self, after: LedgerId, limit: int) -> list[tuple[LedgerId, KeyValue]]:
+        found = await self._keys.ask(KeyRequest(Kind.RECORDS, number=after, limit=limit))
+        return [(_ledger(name), value) for name, value in cast("list[tuple[str, KeyValue]]", found)]
+
+    async def removed(self, key: str) -> None:
+        await self._keys.ask(KeyRequest(Kind.REMOVED, key))
+
+    async def manager_name(self) -> str:
+        return cast("str", await self._keys.ask(KeyRequest(Kind.MANAGER_NAME)))
+
+    async def strays(self) -> list[str]:
+        return cast("Names", await self._keys.ask(KeyRequest(Kind.STRAYS))).names
+
+
+class ServiceStore(TreeStore):
+    """The cluster that bookies serve. Owns the keys: closing the store closes them."""
+
+    def __init__(
+        self, keys: ServiceKeys, uri: str, rng: random.Random, *, takeover_wait_s: float | None = None
+    ) -> None:
+        welcome = keys.welcome
+        assert welcome is not None
+        wait_s = welcome.timeout_ms / 1000 + _TAKEOVER_MARGIN_S if takeover_wait_s is None else takeover_wait_s
+        self._service = keys
+        super().__init__(
+            keys,
+            uri,
+            rng,
+            layout=Layout(welcome.root, welcome.own),
+            ledgers=ServiceTree(keys),
+            takeover_wait_s=wait_s,
+        )
+
+    async def instance_id(self) -> str:
+        try:
+            return cast("str", await self._service.ask(KeyRequest(Kind.INSTANCE_ID)))
+        except ClusterNotInitialised:
+            raise ClusterNotInitialised(self.uri) from None
+
+
+def _check_id(ledger_id: LedgerId) -> None:
+    if not 0 <= ledger_id <= MAX_LEDGER_ID:
+        raise InvalidArgument(f"ledger id {ledger_id}: must be between 0 and {MAX_LEDGER_ID}")
+
+
+def _ledger(name: str) -> LedgerId:
+    if not (name.isascii() and name.isdigit()):
+        raise MalformedRecord(f"a bookie lists a ledger as {name[:40]!r}, which is no number")
+    return int(name)

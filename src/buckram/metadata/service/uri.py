@@ -1,0 +1,52 @@
+"""Metadata URIs that mean bookies: buckram://host:port[,host:port][/NAME], buckram+tls:// with TLS. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from buckram.errors import ConfigError
+
+DEFAULT_PORT = 3181
+_EXAMPLE = "buckram://host:3181,host:3181/"
+_HOST = re.compile(r"(?P<name>[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>\d{1,5}))?")
+_NAME = re.compile(r"[A-Za-z0-9._-]{0,100}")
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceUri:
+    """`hosts` are bookies; `cluster` is the instance id that they must have, "" for any."""
+
+    hosts: tuple[tuple[str, int], ...]
+    cluster: str = ""
+    tls: bool = False
+
+    def __str__(self) -> str:
+        hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
+        return f"buckram{'+tls' if self.tls else ''}://{hosts}/{self.cluster}"
+
+
+def parse_service(uri: str) -> ServiceUri | None:
+    """None if the URI means something else; ConfigError says what is wrong with one that does not."""
+    scheme, colon, rest = uri.strip().partition(":")
+    if not colon or scheme.lower() not in ("buckram", "buckram+tls"):
+        return None
+    if not rest.startswith("//"):
+        raise _wrong(uri, "two slashes go before the hosts")
+    place, _, cluster = rest[2:].partition("/")
+    if not _NAME.fullmatch(cluster):
+        raise _wrong(uri, f"{cluster!r} is not the instance id of a cluster; leave it out for any")
+    hosts = tuple(_host(uri, text.strip()) for text in place.split(","))
+    return ServiceUri(hosts, cluster, scheme.lower() == "buckram+tls")
+
+
+def _host(uri: str, text: str) -> tuple[str, int]:
+    found = _HOST.fullmatch(text)
+    port = int(found["port"] or DEFAULT_PORT) if found else 0
+    if found is None or not 1 <= port <= 65535:
+        raise _wrong(uri, f"{text!r} is not the host:port of a bookie")
+    return found["name"].strip("[]"), port
+
+
+def _wrong(uri: str, why: str) -> ConfigError:
+    return ConfigError(f"metadata URI {uri.strip()!r}: {why}; a right one is like {_EXAMPLE}")
