@@ -24,6 +24,8 @@ FORGET_S = 60.0
 """What is older is not known any more."""
 PROBE_S = 0.1
 """So often a writer looks how long its bookies take."""
+SAMPLE_S = 0.01
+"""Of the answers of one bookie within this time only the first counts, and those that took much longer."""
 
 
 @dataclass(slots=True)
@@ -48,6 +50,8 @@ class Latencies:
         known = self._known.get(bookie)
         if known is None:
             known = self._known[bookie] = _Average(seconds, now, now)
+        elif 0 <= now - known.at < SAMPLE_S and seconds < 2 * known.seconds:
+            return
         else:
             share = max(_LEAST_SHARE, 1.0 - 0.5 ** ((now - known.at) / HALF_LIFE_S))
             known.seconds += share * (seconds - known.seconds)
@@ -150,4 +154,4 @@ class Probe:
         return now - self._at >= PROBE_S
 
 
-__all__ = ["FLOOR_S", "FORGET_S", "PROBE_S", "RETRY_S", "Latencies", "Probe", "quick_first"]
+__all__ = ["FLOOR_S", "FORGET_S", "PROBE_S", "RETRY_S", "SAMPLE_S", "Latencies", "Probe", "quick_first"]
