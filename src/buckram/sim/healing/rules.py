@@ -6,6 +6,7 @@ They see the metadata store and the disks, never the state inside a worker. Not 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -71,6 +72,8 @@ class Rules:
         """Since when which delay holds."""
         self.audit_asked_at = -1e9
         """When the delay was written anew with the value that it had: lost bookies are waited for no longer."""
+        self._ending: Counter[tuple[int, tuple[str, LedgerId]]] = Counter()
+        """Attempts of processes that died, which still count for a while; by which count and whose."""
         self.copies = Copies(self, world)
         self.marks = Marks(self)
         self.changes = Changes(self, plan.config.open_ledger_grace_s)
@@ -94,8 +97,14 @@ class Rules:
         facts = self.world.judge.facts
         for counts in (facts.repairing, facts.recovering):
             for key, count in counts.items():
-                if key[0] == who and count:
-                    self.world.loop.call_later(UNDER_WAY_S, partial(_take, counts, key, count))
+                ended = count - self._ending[id(counts), key] if key[0] == who else 0
+                if ended > 0:
+                    self._ending[id(counts), key] += ended
+                    self.world.loop.call_later(UNDER_WAY_S, partial(self._take, counts, key, ended))
+
+    def _take(self, counts: dict[tuple[str, LedgerId], int], key: tuple[str, LedgerId], count: int) -> None:
+        counts[key] -= count
+        self._ending[id(counts), key] -= count
 
     def session_ends(self, who: str) -> None:
         """The store ends the session of a worker; it learns of that a little later."""
@@ -176,7 +185,3 @@ class Rules:
     def key_conflict(self, who: str, key: str) -> None: ...
     def reply_lost(self, who: str, key: str) -> None: ...
     def unread_version(self, who: str, key: str, version: int) -> None: ...
-
-
-def _take(counts: dict[tuple[str, LedgerId], int], key: tuple[str, LedgerId], count: int) -> None:
-    counts[key] -= count
