@@ -29,6 +29,8 @@ CHECKS: dict[str, list[str]] = {
     "stream_lives": [PYTHON, "-m", "buckram.sim", "--streams", "--seeds", "0:2000"],
     "stream_mutants": [PYTHON, "-m", "buckram.sim", "--streams", "--mutants"],
     "stream_crash_points": [PYTHON, "-m", "buckram.sim", "--streams", "--crash-points"],
+    "machine_lives": [PYTHON, "-m", "buckram.sim", "--machine", "--seeds", "0:2000"],
+    "machine_mutants": [PYTHON, "-m", "buckram.sim", "--machine", "--mutants"],
     "healing_lives": [PYTHON, "-m", "buckram.sim", "--healing", "--seeds", "0:2000"],
     "healing_mutants": [PYTHON, "-m", "buckram.sim", "--healing", "--mutants"],
     "kills_direct": [PYTHON, "-m", "tests.chaos.kills", "--kills", "1000", "--disk", "direct"],

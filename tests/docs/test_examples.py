@@ -12,8 +12,19 @@ import pytest
 from buckram.testing import ThreadedCluster
 
 ROOT = Path(__file__).parents[2]
-LONGEST = 80
+LONGEST = 90
 PROMISED = {
+    "bank": [
+        "second leads; 20 transfers of 20", "balances: {'ann': 40, 'ben': 160}", "; 20 transfers\n",
+        "refused: ann has 40", "the follower has {'ann': 40, 'ben': 160}",
+    ],
+    "configuration": [
+        "the follower is told: ('workers', 4)", "then: ('workers', 8), ('colour', 'blue')",
+        "refused: workers was changed at revision 2, you have seen 1",
+    ],
+    "job_scheduler": [
+        "ann dies with job-2", "5 jobs ran: job-0 by ann, job-1 by ann, job-2 by ben, job-3 by ben, job-4 by ben",
+    ],
     "work_queue": ["stored 20 jobs; again: 0", "a worker died after 3 jobs", "in order for each key: True; lag 0"],
     "changelog": ["7 records after compaction; 6 rows, item-0 = b'1000'", "has the same table: True"],
     "state_machine": ["first led: 6", "second led from 3 on: 36", "third took over: 136", "is fenced", "agree: True"],

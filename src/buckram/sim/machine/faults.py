@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 
 from buckram.client.client import Client
 from buckram.core.streams.changes import Step
-from buckram.core.streams.head import Head
+from buckram.core.streams.head import Head, SnapshotRow
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import merged
 from buckram.errors import BuckramError
@@ -92,7 +93,7 @@ async def damage_snapshot(f: FaultRunner) -> None:
         try:
             client = await f.world.client(VANDAL)
             process = f.world.processes[VANDAL]
-            damaged = await f.world.join(process, _damage(client), "damage")
+            damaged = await f.world.join(process, _damage(client, f.plan.notes), "damage")
             await f.world.join(process, client.close(), "close")
             if damaged:
                 f.world.report.situation("a snapshot was damaged")
@@ -103,23 +104,29 @@ async def damage_snapshot(f: FaultRunner) -> None:
         await asyncio.sleep(1.0)
 
 
-async def _damage(client: Client) -> bool:
+def _good(head: Head, damaged: Mapping[str, int]) -> list[SnapshotRow]:
+    return [row for row in head.snapshots or () if f"damaged {row.ledger}" not in damaged]
+
+
+async def _damage(client: Client, damaged: dict[str, int]) -> bool:
+    """Replace the newest snapshot if it is good and another one is, too. `damaged` names those that are not."""
     streams = StreamStore(client.services.store)
     head = (await streams.read(NAME)).head
-    rows = head.snapshots or ()
-    if len(rows) < 2:
+    good = _good(head, damaged)
+    if len(good) < 2 or good[-1] != (head.snapshots or ())[-1]:
         return False
-    newest, policy = rows[-1], merged(head.policy)
+    newest, policy = good[-1], merged(head.policy)
     writer, intent = await make_ledger(client, streams, NAME, head.uid, policy, epoch=head.epoch, purpose=SNAPSHOT)
     async with writer, client.open(newest.ledger) as reader:
         async for chunk in reader.payload_chunks():
             for payload in chunk:
                 await writer.append(_other(bytes(payload)))
     bad = newest._replace(ledger=writer.ledger_id)
+    damaged[f"damaged {bad.ledger}"] = 1
 
     def exchange(now: Head) -> Step | None:
         present = now.snapshots or ()
-        if newest not in present or present[0] == newest:
+        if newest not in present or len(_good(now, damaged)) < 2:
             return None
         return Step(replace(now, snapshots=tuple(bad if row == newest else row for row in present)))
 
