@@ -66,6 +66,57 @@ async def test_unmarking_removes_the_folders_that_are_empty(cluster: Cluster) ->
         assert left == (["0000"] if ledger == 5 else [])
 
 
+async def test_a_finished_ledger_loses_mark_folder_and_lock_together(cluster: Cluster) -> None:
+    keys = await cluster.keys()
+    one, two = Underreplication(keys, "/ledgers", "w1"), await tree(cluster, "w2")
+    await one.prepare()
+    await two.mark(7, ["b1"], NOW)
+    (candidate,) = [found async for found in one.candidates()]
+    assert candidate.ledger == 7
+    assert await one.lock(7, candidate.folder_version)
+    mark = await one.read_mark(7)
+    assert mark is not None
+    await two.mark(7, ["b2"], NOW)
+    assert not await one.finish(mark, candidate.folder_version), "it was marked again"
+    again = await one.read_mark(7)
+    assert again == Mark(7, ("b1", "b2"), NOW, 1)
+    assert await two.locked() == [7]
+    assert not await two.finish(again, candidate.folder_version), "the lock is another's"
+    assert await one.finish(again, candidate.folder_version)
+    assert await one.read_mark(7) is None
+    assert await two.locked() == []
+    assert [found async for found in two.candidates()] == []
+    assert not await two.lock(7, candidate.folder_version), "somebody else was here"
+    await one.tidy([7])
+    assert await keys.children("/ledgers/underreplication/ledgers") == []
+
+
+async def test_a_lock_of_the_next_session_is_not_given_back_by_the_one_before(cluster: Cluster) -> None:
+    one, two = await tree(cluster, "w1"), await tree(cluster, "w2")
+    await one.mark(7, ["b1"], NOW)
+    (candidate,) = [found async for found in one.candidates()]
+    assert await one.lock(7, candidate.folder_version)
+    mark = await one.read_mark(7)
+    assert mark is not None
+    await one.unlock(7)
+    assert await two.lock(7, candidate.folder_version)
+    assert not await one.finish(mark, candidate.folder_version)
+    assert await two.locked() == [7]
+    assert await two.finish(mark, candidate.folder_version)
+
+
+async def test_candidates_are_the_ledgers_with_a_folder(cluster: Cluster) -> None:
+    keys = await cluster.keys()
+    one = Underreplication(keys, "/ledgers", "w")
+    await one.prepare()
+    ids = [0, 5, 65_535, 65_536, 2**32, 2**48 + 3, 2**63 - 1]
+    for ledger in ids:
+        await one.mark(ledger, [], NOW)
+    for stranger in ("/0000/0000/0000/notes", "/0000/0000/0000/00FF", "/ffff/0000/0000/0000", "/z/z/z/z"):
+        await keys.create(f"/ledgers/underreplication/ledgers{stranger}", b"")
+    assert [found.ledger async for found in one.candidates()] == ids
+
+
 async def test_one_session_works_on_a_ledger_until_it_ends(cluster: Cluster) -> None:
     keys = await cluster.keys()
     one, two = Underreplication(keys, "/ledgers", "w1"), await tree(cluster, "w2")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
@@ -12,18 +13,25 @@ from buckram.errors import MetadataUnavailable
 from buckram.healing.replicator import Replicator
 from buckram.metadata.underreplication import Underreplication
 from buckram.net.tasks import TaskScope
-from buckram.seams import KeyStore
+from buckram.seams import Delete, KeyOp, KeyStore
 from buckram.testing import cluster
 
 
 class Failing:
-    """Keys of a store that is away at the first attempt to give a lock back."""
+    """Keys of a store that is away at the first attempts to give a lock back: with its mark, and then alone."""
 
     def __init__(self, keys: KeyStore) -> None:
         self._keys, self.failed = keys, False
+        self._failed_together = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._keys, name)
+
+    async def multi(self, ops: Sequence[KeyOp]) -> None:
+        if any(isinstance(op, Delete) and "/locks/" in op.key for op in ops) and not self._failed_together:
+            self._failed_together = True
+            raise MetadataUnavailable("the store is away")
+        await self._keys.multi(ops)
 
     async def delete(self, key: str, version: int) -> None:
         if "/locks/" in key and not self.failed:

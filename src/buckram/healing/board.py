@@ -7,7 +7,7 @@ that tried), `round` (changes when ledgers were marked), `checks` (last results)
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -98,10 +98,14 @@ class Board:
         """Replaces what was said of the ledger before."""
         await self._put(self._waiting_key(waiting.ledger), waiting.encode())
 
-    async def clear_waiting(self, ledger: LedgerId) -> None:
-        key = self._waiting_key(ledger)
-        with suppress(NoSuchKey, VersionConflict):
-            await self._keys.delete(key, (await self._keys.get(key)).version)
+    async def clear_waiting(self, ledgers: Collection[LedgerId]) -> None:
+        """Nothing is said of these ledgers any more. Asks for the list of all that wait, and for no single one."""
+        folder, after, wanted = f"{self._base}/waiting", "", {f"{ledger:0{_DIGITS}d}" for ledger in ledgers}
+        while names := await self._keys.children(folder, after=after, limit=_PAGE):
+            for key in (f"{folder}/{name}" for name in names if name in wanted):
+                with suppress(NoSuchKey, VersionConflict):
+                    await self._keys.delete(key, (await self._keys.get(key)).version)
+            after = names[-1]
 
     async def waiting(self) -> AsyncIterator[Waiting]:
         """All of them by ledger; a record that cannot be read is left out."""

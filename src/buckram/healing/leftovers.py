@@ -66,12 +66,10 @@ async def _unmark(store: MetadataStore, ledgers: list[LedgerId]) -> str:
 
 
 async def _forget_reasons(store: MetadataStore, ledgers: list[LedgerId]) -> str:
-    tree, board, done = Underreplication(store.keys, store.root, ""), Board(store), 0
-    for ledger in ledgers:
-        if await tree.read_mark(ledger) is None:
-            await board.clear_waiting(ledger)
-            done += 1
-    return f"removed the reasons of {done} ledgers"
+    tree = Underreplication(store.keys, store.root, "")
+    done = [ledger for ledger in ledgers if await tree.read_mark(ledger) is None]
+    await Board(store).clear_waiting(done)
+    return f"removed the reasons of {len(done)} ledgers"
 
 
 async def _wishes_of_nobody(store: MetadataStore) -> list[BookieId]:

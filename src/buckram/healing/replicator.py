@@ -16,6 +16,7 @@ from buckram.client.client import Client
 from buckram.config import HealingConfig
 from buckram.core.backoff import STORE_WATCH, Delays
 from buckram.core.healing.needs import copied_bytes, members_of, needs_of
+from buckram.core.healing.records import Mark
 from buckram.core.healing.status import Reason, Waiting, Why
 from buckram.errors import (
     BuckramError,
@@ -30,7 +31,7 @@ from buckram.errors import (
 from buckram.healing.board import Board, Progress
 from buckram.healing.ledger_repair import LedgerRepair, Outcome
 from buckram.healing.open_ledger import OpenLedgers
-from buckram.metadata.underreplication import Underreplication
+from buckram.metadata.underreplication import Candidate, Underreplication
 from buckram.metadata.wishes import read_wishes
 from buckram.net.pace import Pace
 from buckram.net.tasks import TaskScope
@@ -62,7 +63,7 @@ class Replicator:
         pace = Pace(config.copy_bytes_per_s or None)
         self._repair = LedgerRepair(client, OpenLedgers(client, config.open_ledger_grace_s), pace)
         self._changed = asyncio.Event()
-        self._queue: list[tuple[int, LedgerId]] = []
+        self._queue: list[tuple[int, Candidate]] = []
         self._leaving: frozenset[BookieId] = frozenset()
         """Bookies that give everything away."""
         self._sizes: dict[LedgerId, int] = {}
@@ -75,7 +76,7 @@ class Replicator:
         self._coming: dict[LedgerId, None] = {}
         """Those of the batch that are not begun yet."""
         self._unmarked: list[LedgerId] = []
-        """Those of the batch that are whole: their folders are looked at together."""
+        """Those of the batch that are whole: what is left of them is looked at together."""
         self._attempts: dict[LedgerId, asyncio.Timeout] = {}
         """What ends the attempts at ledgers when their locks are gone."""
         self._kept: dict[LedgerId, None] = {}
@@ -133,18 +134,18 @@ class Replicator:
     async def _work(self) -> None:
         """Work on the next ledgers, some at a time, more of small ones: those wait for answers most of the time."""
         at_once = self._config.ledgers_at_once
-        small, large = deque[LedgerId](), deque[LedgerId]()
+        small, large = deque[Candidate](), deque[Candidate]()
         while self._queue and len(small) + _SMALL_AT_ONCE * len(large) < _BATCH * at_once * _SMALL_AT_ONCE:
-            ledger = heapq.heappop(self._queue)[1]
-            (small if 0 < self._sizes.get(ledger, 0) <= _SMALL_BYTES else large).append(ledger)
-            self._coming[ledger] = None
+            candidate = heapq.heappop(self._queue)[1]
+            (small if 0 < self._sizes.get(candidate.ledger, 0) <= _SMALL_BYTES else large).append(candidate)
+            self._coming[candidate.ledger] = None
 
-        async def next_one(ledgers: deque[LedgerId]) -> MetadataError | None:
+        async def next_one(candidates: deque[Candidate]) -> MetadataError | None:
             try:
-                while ledgers:
-                    ledger = ledgers.popleft()
-                    self._coming.pop(ledger, None)
-                    await self._take(ledger)
+                while candidates:
+                    candidate = candidates.popleft()
+                    self._coming.pop(candidate.ledger, None)
+                    await self._take(candidate)
             except MetadataError as error:
                 return error  # `run` goes on after it, so it is no failure of a task
             return None
@@ -161,6 +162,7 @@ class Replicator:
         finally:
             self._coming.clear()
         unmarked, self._unmarked = self._unmarked, []
+        await self._board.clear_waiting(unmarked)
         await self._tree.tidy(unmarked)
 
     async def _may_work(self) -> bool:
@@ -173,11 +175,11 @@ class Replicator:
         self._leaving = frozenset(b for b, wish in (await read_wishes(self._store)).items() if wish.leave)
         self._queue, self._sizes = [], {}
         self._retry_at = {ledger: at for ledger, at in self._retry_at.items() if at > now}
-        found: list[LedgerId] = []
-        async for ledger in self._tree.marked():
-            if ledger in locked or ledger in self._retry_at:
+        found: list[Candidate] = []
+        async for candidate in self._tree.candidates():
+            if candidate.ledger in locked or candidate.ledger in self._retry_at:
                 continue
-            found.append(ledger)
+            found.append(candidate)
             if len(self._queue) + len(found) >= _QUEUE:
                 break
             if len(found) == _READS_AT_ONCE:
@@ -185,10 +187,11 @@ class Replicator:
                 found = []
         await self._queue_up(found)
 
-    async def _queue_up(self, ledgers: list[LedgerId]) -> None:
-        for ledger, (copies, size) in zip(ledgers, await asyncio.gather(*map(self._needs, ledgers)), strict=True):
-            self._sizes[ledger] = size
-            heapq.heappush(self._queue, (copies, ledger))
+    async def _queue_up(self, candidates: list[Candidate]) -> None:
+        needs = await asyncio.gather(*(self._needs(one.ledger) for one in candidates))
+        for candidate, (copies, size) in zip(candidates, needs, strict=True):
+            self._sizes[candidate.ledger] = size
+            heapq.heappush(self._queue, (copies, candidate))
 
     async def _needs(self, ledger: LedgerId) -> tuple[int, int]:
         """The fewest copies of any entry, and about how many bytes are to be copied."""
@@ -202,34 +205,27 @@ class Replicator:
         # One that leaves and lives endangers nothing: ledgers that lost a copy come first.
         return needs_of(ledger, metadata, gone).survivors, copied_bytes(metadata, needs)
 
-    async def _take(self, ledger: LedgerId) -> None:
-        """One attempt at a ledger, if nobody else has it."""
-        try:
-            sessions = self._sessions
-            mark = await self._tree.read_mark(ledger)  # its version before the lock, or a later mark would be lost
-            if mark is None or ledger in self._active:
-                return
-            self._kept[ledger] = None
-            if not await self._tree.lock(ledger):
-                del self._kept[ledger]
-                return
-            if sessions != self._sessions:
-                return  # the session ended meanwhile, perhaps with this lock; the next round takes it anew
-        except MalformedRecord as error:
-            await self._wait(ledger, Outcome([Reason(Why.UNREADABLE_RECORD, str(error))]))
+    async def _take(self, candidate: Candidate) -> None:
+        """One attempt at a ledger, if it is marked and nobody else has it."""
+        ledger, sessions = candidate.ledger, self._sessions
+        if ledger in self._active:
             return
+        self._kept[ledger] = None
+        if not await self._tree.lock(ledger, candidate.folder_version):
+            del self._kept[ledger]
+            return
+        if sessions != self._sessions:
+            return  # the session ended meanwhile, perhaps with this lock; the next round takes it anew
         self._active[ledger] = None
         lock_lost = self._attempts[ledger] = asyncio.timeout(None)
         try:
             async with lock_lost:
-                outcome = await self._attempt(ledger, mark.replicas)
+                mark, outcome = await self._look(ledger)
                 self._attempts.pop(ledger, None)  # its session may have ended this moment
             self.copied_bytes += outcome.copied.bytes
-            if outcome.whole and await self._tree.unmark(mark, tidy=False):
-                self.copied_ledgers += 1
+            if outcome.whole and await self._unmark(candidate, mark):
                 self._unmarked.append(ledger)
                 self._retry_at.pop(ledger, None)
-                await self._board.clear_waiting(ledger)
             elif not outcome.whole:
                 await self._wait(ledger, outcome)
         except TimeoutError:
@@ -240,9 +236,31 @@ class Replicator:
             self._attempts.pop(ledger, None)
             del self._active[ledger]
             self._sizes.pop(ledger, None)
-            await self._unlock(ledger)
+            if ledger in self._kept:
+                await self._unlock(ledger)
         if asyncio.get_running_loop().time() - self._reported_at >= _REPORT_S:
             await self._report()
+
+    async def _look(self, ledger: LedgerId) -> tuple[Mark | None, Outcome]:
+        """Read the mark, now that nobody else can take it back, and do what it asks for."""
+        try:
+            mark = await self._tree.read_mark(ledger)
+        except MalformedRecord as error:
+            return None, Outcome([Reason(Why.UNREADABLE_RECORD, str(error))])
+        return mark, Outcome() if mark is None else await self._attempt(ledger, mark.replicas)
+
+    async def _unmark(self, candidate: Candidate, mark: Mark | None) -> bool:
+        """Whether the ledger is marked no longer."""
+        if mark is None:  # what it has is an empty folder, perhaps with something strange in it
+            self._retry_at[candidate.ledger] = asyncio.get_running_loop().time() + self._config.retry_s
+            await self._tree.tidy([candidate.ledger])
+            return False
+        if await self._tree.finish(mark, candidate.folder_version):
+            self._kept.pop(candidate.ledger, None)
+        elif not await self._tree.unmark(mark):
+            return False
+        self.copied_ledgers += 1
+        return True
 
     async def _unlock(self, ledger: LedgerId) -> None:
         """What fails is tried again in the next round: nobody else can work on the ledger until then."""
@@ -252,6 +270,7 @@ class Replicator:
     def _session_lost(self) -> None:
         """All locks are gone, so others may work on these ledgers by now: every attempt ends at once."""
         self._sessions += 1
+        self._tree.locks_lost()
         now = asyncio.get_running_loop().time()
         for lock_lost in self._attempts.values():
             lock_lost.reschedule(now)

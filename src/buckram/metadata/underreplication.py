@@ -22,6 +22,7 @@ from buckram.core.healing.records import (
     encode_mark,
     leaf_of,
     ledger_of,
+    ledger_of_levels,
     levels_of,
     parse_date,
     parse_delay,
@@ -30,7 +31,7 @@ from buckram.core.healing.records import (
 )
 from buckram.errors import KeyExists, KeyNotEmpty, MetadataUnavailable, NoSuchKey, VersionConflict
 from buckram.metadata.keys import split
-from buckram.seams import KeyStore, Notify
+from buckram.seams import CheckVersion, Create, Delete, KeyStore, Notify
 from buckram.types import BookieId, LedgerId
 
 _PAGE, _TRIES = 1000, 20
@@ -44,12 +45,21 @@ class Delay(NamedTuple):
     """-1: nobody has written it."""
 
 
+class Candidate(NamedTuple):
+    """A ledger that may be marked: it has a folder for its mark."""
+
+    ledger: LedgerId
+    folder_version: int
+
+
 class Underreplication:
     """Marks and locks of one session. `holder` is the name that its locks show."""
 
     def __init__(self, keys: KeyStore, root: str, holder: str) -> None:
         self.paths = TreePaths(root)
         self._keys, self._holder = keys, holder
+        self._held: dict[LedgerId, int] = {}
+        """The versions of the locks that were taken here."""
 
     async def prepare(self) -> None:
         """Make the tree if there is none; MalformedRecord if it is of a kind that is not known."""
@@ -69,10 +79,13 @@ class Underreplication:
         The version tells whoever checked the ledger before that its mark may not be deleted. Without `replicas` every
         copy is to be looked at; that is not forgotten when names come later (EVERY_MEMBER).
         """
-        key = self.paths.mark(ledger)
+        key, new = self.paths.mark(ledger), encode_mark(tuple(replicas), now_ms)
+        with suppress(KeyExists):  # of the folder, which is this ledger's alone: both of them are one request
+            await self._keys.multi([Create(split(key)[0], b""), Create(key, new)])
+            return
         for _ in range(_TRIES):
             try:
-                await self._keys.create(key, encode_mark(tuple(replicas), now_ms))
+                await self._keys.create(key, new)
                 return
             except KeyExists:
                 pass
@@ -105,6 +118,28 @@ class Underreplication:
             if ledger is not None and ledger > after:
                 yield ledger
 
+    async def candidates(self) -> AsyncIterator[Candidate]:
+        """Ledgers that have a folder for their mark, ascending. Not each is marked, but this asks for no single one."""
+        async for folder in self._above_candidates(self.paths.marks, 0):
+            after, levels = "", folder.removeprefix(f"{self.paths.marks}/").split("/")
+            while page := await self._keys.children_with_values(folder, after=after, limit=_PAGE):
+                for name, found in page:
+                    ledger = ledger_of_levels([*levels, name])
+                    if ledger is not None:
+                        yield Candidate(ledger, found.version)
+                after = page[-1][0]
+
+    async def _above_candidates(self, folder: str, depth: int) -> AsyncIterator[str]:
+        after = ""
+        while names := await self._keys.children(folder, after=after, limit=_PAGE):
+            for name in names:
+                if depth == 2:
+                    yield f"{folder}/{name}"
+                    continue
+                async for found in self._above_candidates(f"{folder}/{name}", depth + 1):
+                    yield found
+            after = names[-1]
+
     async def _walk(self, folder: str, depth: int, floor: list[str]) -> AsyncIterator[str]:
         """Leaves below `folder`; `floor` is the path, one name a level, of what was seen before."""
         if depth < 4 and floor:  # what was seen may be in the middle of this folder's first child
@@ -122,11 +157,29 @@ class Underreplication:
                 return
             after = names[-1]
 
-    async def unmark(self, mark: Mark, *, tidy: bool = True) -> bool:
-        """The ledger has all its copies: take the mark back, unless it was marked again since. Needs the lock.
+    async def finish(self, mark: Mark, folder_version: int) -> bool:
+        """The ledger has all its copies: take back the mark, its folder and the lock of this session, in one request.
 
-        Without `tidy` its folders stay until `tidy` is called.
+        False where one of them is not as it was: then nothing was changed, `unmark` and `unlock` see to it. Callers
+        `tidy` later.
         """
+        if mark.ledger not in self._held:
+            return False
+        key = self.paths.mark(mark.ledger)
+        gone = [
+            Delete(key, mark.version),
+            Delete(split(key)[0], folder_version),
+            Delete(self.paths.lock(mark.ledger), self._held[mark.ledger]),
+        ]
+        try:
+            await self._keys.multi(gone)
+        except (VersionConflict, NoSuchKey, KeyNotEmpty):
+            return False
+        self._held.pop(mark.ledger, None)
+        return True
+
+    async def unmark(self, mark: Mark) -> bool:
+        """The ledger has all its copies: take the mark back, unless it was marked again since. Needs the lock."""
         key = self.paths.mark(mark.ledger)
         try:
             await self._keys.delete(key, mark.version)
@@ -134,47 +187,67 @@ class Underreplication:
             return False
         except NoSuchKey:
             return True
-        if tidy:
-            await self.tidy([mark.ledger])
+        await self.tidy([mark.ledger])
         return True
 
     async def tidy(self, ledgers: Collection[LedgerId]) -> None:
         """Remove the folders above the marks that these ledgers had, where nothing is in them any more."""
-        for folder in dict.fromkeys(split(self.paths.mark(ledger))[0] for ledger in ledgers):
-            parent = folder
-            while parent != self.paths.marks:
+        seen: set[str] = set()
+        for ledger in ledgers:
+            folder = split(self.paths.mark(ledger))[0]
+            while folder != self.paths.marks and folder not in seen:
+                seen.add(folder)
                 try:
-                    await self._keys.delete(parent, (await self._keys.get(parent)).version)
-                except (KeyNotEmpty, NoSuchKey, VersionConflict):
+                    await self._keys.delete(folder, (await self._keys.get(folder)).version)
+                except NoSuchKey:
+                    pass
+                except (KeyNotEmpty, VersionConflict):
                     break
-                parent = split(parent)[0]
+                folder = split(folder)[0]
 
     # -- locks --------------------------------------------------------------------------------------------
 
-    async def lock(self, ledger: LedgerId) -> bool:
+    async def lock(self, ledger: LedgerId, folder_version: int | None = None) -> bool:
         """Nobody else works on the ledger until `unlock` or the end of this session; False if somebody does.
 
-        One that this session holds already counts as taken anew: a reply may have been lost. Callers keep their own
-        list of what they work on.
+        With the version of a candidate's folder it is False, too, where that is gone: somebody else was here. A lock
+        that this session holds already counts as taken anew: a reply may have been lost. Callers keep their own list
+        of what they work on.
         """
         key = self.paths.lock(ledger)
+        create = Create(key, encode_holder(self._holder), ephemeral=True)
         try:
-            await self._keys.create(key, encode_holder(self._holder), ephemeral=True)
+            if folder_version is None:
+                await self._keys.create(create.key, create.value, ephemeral=True)
+            else:
+                folder = split(self.paths.mark(ledger))[0]
+                await self._keys.multi([CheckVersion(folder, folder_version), create])
+            self._held[ledger] = 0
             return True
+        except (NoSuchKey, VersionConflict):
+            return False
         except KeyExists:
             pass
         try:
-            return (await self._keys.get(key)).owned
+            found = await self._keys.get(key)
         except NoSuchKey:
             return False  # it was given back this moment; the next round finds the ledger free
+        if found.owned:
+            self._held[ledger] = found.version
+        return found.owned
 
     async def unlock(self, ledger: LedgerId) -> None:
         """Idempotent; never takes the lock of another session back."""
         key = self.paths.lock(ledger)
+        self._held.pop(ledger, None)
         with suppress(NoSuchKey):
             found = await self._keys.get(key)
             if found.owned:
                 await self._keys.delete(key, found.version)
+
+    def locks_lost(self) -> None:
+        """The session ended, and its locks with it."""
+        self._held.clear()
 
     async def locked(self, watch: Notify | None = None) -> list[LedgerId]:
         """Ledgers that somebody works on. The watch fires when a lock is taken or given back."""

@@ -85,6 +85,15 @@ def levels_of(ledger: LedgerId) -> list[str]:
     return [digits[i : i + 4] for i in range(0, 16, 4)]
 
 
+def ledger_of_levels(levels: list[str]) -> LedgerId | None:
+    """The ledger whose mark is below these four folders; None for any other names."""
+    try:
+        ledger = int("".join(levels), 16)
+    except ValueError:
+        return None
+    return ledger if 0 <= ledger <= MAX_LEDGER_ID and levels == levels_of(ledger) else None
+
+
 def leaf_of(ledger: LedgerId) -> str:
     """The name of a ledger's mark and of its lock."""
     return f"{_LEAF}{ledger:010d}"

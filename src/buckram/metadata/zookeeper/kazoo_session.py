@@ -194,7 +194,7 @@ class KazooSession:
         names = await self._ask("children", path, lambda client: client.get_children_async(path, event), watch)
         return sorted(names)
 
-    async def multi(self, ops: Sequence[KeyOp]) -> None:
+    async def multi(self, ops: Sequence[KeyOp], *, session: int = 0) -> None:
         check_size(ops)
         for op in ops:
             if not isinstance(op, Create):
@@ -217,7 +217,7 @@ class KazooSession:
         if not ops:
             self._check_usable()
             return
-        failure = self._first_failure(ops, await self._ask("multi", ops[0].key, start), self.hosts)
+        failure = self._first_failure(ops, await self._ask("multi", ops[0].key, start, session=session), self.hosts)
         if failure is not None:
             raise failure
 

@@ -46,7 +46,9 @@ class ZooKeeperKeys:
         check_op(Create(key, value, ephemeral))
         self._forget_listings([key])
         await self._share([key])
+        before = self.session.session_id
         _, version = await self.session.create(key, bytes(value), ephemeral=ephemeral, parents=True)
+        self._note_made([key] if ephemeral else [], before)
         return version
 
     async def create_numbered(self, prefix: str, value: bytes) -> str:
@@ -133,9 +135,16 @@ class ZooKeeperKeys:
         await self._share(op.key for op in ops if isinstance(op, Create))
         ops = [_with_bytes(op) for op in ops]
         missing: list[str] = []
+        changed = [op.key for op in ops if isinstance(op, SetValue | Delete)]
+        bound = next((owner for key in changed if (owner := self._owned.get(key, 0))), 0)
         for _ in range(_MULTI_TRIES):
+            before = self.session.session_id
             try:
-                await self.session.multi(_with_parents(ops, missing))
+                await self.session.multi(_with_parents(ops, missing), session=bound)
+                self._note_made([op.key for op in ops if isinstance(op, Create) and op.ephemeral], before)
+                for op in ops:
+                    if isinstance(op, Delete):
+                        self._owned.pop(op.key, None)
                 return
             except (NoSuchKey, KeyExists) as error:
                 # Parents come into the multi, so that they appear with it or not at all. If they are as they were
@@ -177,6 +186,11 @@ class ZooKeeperKeys:
             return await self.session.children(parent, watch)
         except NoSuchKey:
             return []  # it came and went, so the watch has fired
+
+    def _note_made(self, keys: Iterable[str], session: int) -> None:
+        """Ephemeral keys were made, in that session if it still is ours; else they are gone."""
+        for key in keys:
+            self._note_owner(key, session if session == self.session.session_id else 0)
 
     def _note_owner(self, key: str, session: int) -> None:
         self._owned.pop(key, None)

@@ -115,8 +115,11 @@ class ZkSession(Protocol):
         """All names, in order; NoSuchKey if the node is missing."""
         ...
 
-    async def multi(self, ops: Sequence[KeyOp]) -> None:
-        """All or nothing, in order; the error is that of the first that fails. Parents must exist."""
+    async def multi(self, ops: Sequence[KeyOp], *, session: int = 0) -> None:
+        """All or nothing, in order; the error is that of the first that fails. Parents must exist.
+
+        `session` as for `set`, of any of the nodes; the error names the first one then.
+        """
         ...
 
     async def sync(self, path: str) -> None:

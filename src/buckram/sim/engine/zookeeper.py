@@ -168,7 +168,7 @@ class SimZkSession:
         )
         return sorted(names)
 
-    async def multi(self, ops: Sequence[KeyOp]) -> None:
+    async def multi(self, ops: Sequence[KeyOp], *, session: int = 0) -> None:
         check_size(ops)
         if not ops:
             self._check_usable()
@@ -185,7 +185,7 @@ class SimZkSession:
             owner = self._at_server
             self._server.commit(lambda tree: tree.multi(ops, owner))
 
-        await self._request("multi", changed, apply)
+        await self._request("multi", changed, apply, session=session)
         for op in ops:
             if isinstance(op, Create):
                 self._known[op.key] = 0

@@ -89,7 +89,12 @@ MUTANTS: dict[str, Mutant] = {
                     "buckram.metadata.underreplication:Underreplication.unmark",
                     "await self._keys.delete(key, mark.version)",
                     "await self._keys.delete(key, (await self._keys.get(key)).version)",
-                )
+                ),
+                (
+                    "buckram.metadata.underreplication:Underreplication.finish",
+                    "Delete(key, mark.version)",
+                    "Delete(key, (await self._keys.get(key)).version)",
+                ),
             ),
             200,
             faults=("late bookie", "crash bookie"),
