@@ -142,16 +142,16 @@ async def until_healed(store: MetadataStore, killed: float, ledgers: int, *, rep
     Without `reports`, which Apache's workers do not write: until none is marked that was.
     """
     tree, board, seen = Underreplication(store.keys, store.root, ""), Board(store), Healed(killed)
-    before = await _copied(board)
+    before = await copied(board)
     while time.monotonic() - killed < _WITHIN_S:
-        count, size = await _copied(board)
+        count, size = await copied(board)
         now = time.monotonic()
         if size > before[1] and not seen.first_byte:
             seen.first_byte = now
         seen.ledgers, seen.bytes = count - before[0], size - before[1]
         # A look at the marks costs ZooKeeper a listing of all of them: not before the reports say that none is left.
         looks = not reports or not seen.marked or seen.ledgers >= ledgers
-        left = await _any_mark(tree) if looks else True
+        left = await any_mark(tree) if looks else True
         if left and not seen.marked:
             seen.marked = now
         if not left and (seen.ledgers >= ledgers if reports else seen.marked):
@@ -161,12 +161,13 @@ async def until_healed(store: MetadataStore, killed: float, ledgers: int, *, rep
     raise RuntimeError(f"{seen.ledgers} of {ledgers} ledgers were healed in {_WITHIN_S:g} s")
 
 
-async def _copied(board: Board) -> tuple[int, int]:
+async def copied(board: Board) -> tuple[int, int]:
+    """Ledgers and bytes, by the reports of the workers that live."""
     reports = await board.progress()
     return sum(one.copied_ledgers for one in reports), sum(one.copied_bytes for one in reports)
 
 
-async def _any_mark(tree: Underreplication) -> bool:
+async def any_mark(tree: Underreplication) -> bool:
     async for _ in tree.marked():
         return True
     return False
@@ -252,10 +253,10 @@ def memory_of_worker() -> Figures:
 def foreground() -> Figures:
     """Alternate turns of paced writing: nothing is copied, copies are made at the default rate."""
     rate = HealingConfig().copy_bytes_per_s
-    size = FOREGROUND_TURNS * rate * (FOREGROUND_S * 1.1 + _START_S)
+    needed = FOREGROUND_TURNS * rate * (FOREGROUND_S * 1.1 + _START_S)
     p99: dict[bool, list[float]] = {False: [], True: []}
     with cluster(3) as bench:
-        asyncio.run(fill(bench.uri, LEDGERS, max(1, int(size / LEDGERS / ENTRY))))
+        asyncio.run(fill(bench.uri, LEDGERS, max(1, int(needed / LEDGERS / ENTRY))))
         bench.add()
         bench.run("autorecovery", "disable")
         with healer(bench.uri, copy_bytes_per_s=rate) as worker:
@@ -265,20 +266,20 @@ def foreground() -> Figures:
                     for copying in (False, True):
                         bench.run("autorecovery", "enable" if copying else "disable")
                         p99[copying].append(bench.write(ledgers=1, rate=5000, seconds=FOREGROUND_S)["p99_ms"])
-                copied, left = asyncio.run(_progress(bench.uri))
+                size, left = asyncio.run(_progress(bench.uri))
         if not left:
             raise RuntimeError("everything was copied before the last turn was over: fill more")
         alone, beside = statistics.median(p99[False]), statistics.median(p99[True])
         return {
             "p99_ms_alone": alone, "p99_ms": beside, "p99_ratio": round(beside / alone, 2),
-            "copied_mb": round(copied / 1e6, 1), "foreign_cpu": watch.foreign_share,
+            "copied_mb": round(size / 1e6, 1), "foreign_cpu": watch.foreign_share,
         }  # fmt: skip
 
 
 async def _progress(uri: str) -> tuple[int, bool]:
     """Bytes that were copied, and whether anything is still marked."""
     async with looking(uri) as store:
-        return (await _copied(Board(store)))[1], await _any_mark(Underreplication(store.keys, store.root, ""))
+        return (await copied(Board(store)))[1], await any_mark(Underreplication(store.keys, store.root, ""))
 
 
 def large() -> Figures:
