@@ -72,6 +72,16 @@ def test_wrong_lines_paths_and_bookies_change_nothing(run: Run, tmp_path: Path) 
     done = run("placement", "topology", "load", tmp_path / "bad")
     assert done.code == 2
     assert "bad, line 2: bookie bookie-9 is not known" in done.err
+    for line, said in (
+        ("bookie-1", "line 2: 'bookie-1' is not BOOKIE PATH"),
+        ("bookie-1 r1", "line 2"),
+        ("bookie-1 /r1 a=b", "line 2"),
+        ("bookie-0 /r2", "line 2: bookie bookie-0 is in line 1 already"),
+    ):
+        (tmp_path / "bad").write_text(f"bookie-0 /r1\n{line}\n")
+        done = run("placement", "topology", "load", tmp_path / "bad")
+        assert done.code == 2, line
+        assert said in done.err
     assert run("placement", "topology", "load", tmp_path / "none").code == 2
     assert run("placement", "topology", "set", "bookie-9", "/r1").code == 3
     assert run("placement", "topology", "set", "bookie-1", "r1").code == 2
@@ -125,12 +135,15 @@ def test_check_lists_what_breaks_the_placement_and_fix_moves_it(
     place(run, tmp_path, "/r1", "/r1", "/r1", "/r2")
     done = run("placement", "check", "--json")
     assert done.code == 1
-    (one,) = [row for row in told(done)["ledgers"] if row["ledger"] == ledger]
+    assert told(done)["broken"] == [ledger]
+    assert told(done)["ledgers"] >= 1
+    (one,) = [row for row in told(done)["found"] if row["ledger"] == ledger]
     assert one["broken"][0]["level"] == "rack"
     assert run("placement", "explain", ledger).code == 1
     fixed = run("placement", "check", "--fix", "--json")
     assert fixed.code == 0, fixed.out
-    (row,) = [row for row in told(fixed)["ledgers"] if row["ledger"] == ledger]
+    assert told(fixed)["broken"] == []
+    (row,) = [row for row in told(fixed)["found"] if row["ledger"] == ledger]
     assert [change["new"] for change in row["replaced"]] == ["bookie-3"]
     assert run("placement", "explain", ledger).code == 0
     done = run("placement", "check")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.e2e.conftest import DEADLINE_S, Up, buckram, environment, gone
@@ -104,3 +107,37 @@ def test_up_with_etcd_is_the_same_cluster_again(tmp_path: Path) -> None:
         nuked = buckram("cluster", "nuke", "--instance-id", instance, "--yes", "--json", cwd=tmp_path)
         assert nuked.json["nodes_removed"] > 5
         assert buckram("ledger", "list", cwd=tmp_path).code == 2
+
+
+def test_status_is_watched_while_the_store_is_away(tmp_path: Path) -> None:
+    """It says that the store cannot be asked, and goes on when that is back."""
+    with start_etcd(tmp_path / "etcd") as server:
+        uri = f"etcd://{server.address}/buckram"
+        assert buckram("cluster", "init", uri=uri).code == 0
+        command = [sys.executable, "-m", "buckram", "status", "--watch", "--every", "100ms", "--json"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(uri)) as watching:
+            try:
+                assert _next_state(watching, healthy=True)["problems"] == []
+                server.kill()
+                (problem,) = _next_state(watching, healthy=False)["problems"]
+                assert (problem["what"], problem["where"]) == ("metadata store", uri)
+                assert problem["why"]
+                assert problem["do"]
+                server.restart()
+                _next_state(watching, healthy=True)
+                assert watching.poll() is None
+            finally:
+                watching.kill()
+
+
+def _next_state(watching: subprocess.Popen[bytes], *, healthy: bool) -> dict[str, Any]:
+    """The next line with such a state; those before are of the moment before."""
+    assert watching.stdout is not None
+    limit = time.monotonic() + DEADLINE_S
+    while time.monotonic() < limit:
+        line = watching.stdout.readline()
+        assert line, f"the command ended with {watching.wait()}"
+        found: dict[str, Any] = json.loads(line)
+        if found["healthy"] is healthy:
+            return found
+    pytest.fail(f"no status that is {'' if healthy else 'not '}healthy within {DEADLINE_S} s")

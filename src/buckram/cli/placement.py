@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,7 @@ from buckram.cli.options import connected, json_option, metadata_option, passwor
 from buckram.cli.output import counted, emit, table
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.placement.topology import LEVELS, RackMap, Topology, parse_lines
-from buckram.errors import BuckramError, InvalidArgument, NoSuchBookie
+from buckram.errors import BuckramError, InvalidArgument, MalformedRecord, NoSuchBookie
 
 if TYPE_CHECKING:
     from buckram.client.client import Client
@@ -107,12 +109,21 @@ def check(fix: bool, password: str, uri: str | None, as_json: bool) -> None:
     Example:
       buckram placement check --fix
     """
-    rows = run_async(_check(uri, fix, password))
+    found = run_async(_check(uri, fix, password))
+    for error in found.unreadable:
+        print(error, file=sys.stderr)
     if as_json:
-        emit({"ledgers": [_misplaced_json(one, done, left) for one, done, left in rows]})
+        emit(
+            {
+                "ledgers": found.ledgers,
+                "broken": [one.ledger_id for one, _, left in found.rows if left],
+                "found": [_misplaced_json(one, done, left) for one, done, left in found.rows],
+                "unreadable": [str(error) for error in found.unreadable],
+            }
+        )
     else:
-        _print_check(rows, fix)
-    if any(left for _, _, left in rows):
+        _print_check(found, fix)
+    if found.unreadable or any(left for _, _, left in found.rows):
         raise click.exceptions.Exit(Exit.FAILED)
 
 
@@ -120,12 +131,28 @@ Row = tuple["Misplaced", "RepairReport | str | None", bool]
 """A ledger, what a repair of it said, and whether it breaks its placement still."""
 
 
-async def _check(uri: str | None, fix: bool, password: str) -> list[Row]:
-    from buckram.client.maintain.placement import misplaced
+@dataclass(slots=True)
+class Checked:
+    """What a check of all ledgers found."""
 
+    ledgers: int = 0
+    rows: list[Row] = field(default_factory=list)
+    unreadable: list[MalformedRecord] = field(default_factory=list)
+
+
+async def _check(uri: str | None, fix: bool, password: str) -> Checked:
+    from buckram.client.maintain.placement import judged
+
+    checked, broken = Checked(), list["Misplaced"]()
     async with connected(uri) as client:
-        found = [one async for one in misplaced(client.services)]
-        return [await _mended(client, one, password) if fix else (one, None, True) for one in found]
+        async for _, found in judged(client.services):
+            checked.ledgers += 1
+            if isinstance(found, MalformedRecord):
+                checked.unreadable.append(found)
+            elif found is not None:
+                broken.append(found)
+        checked.rows = [await _mended(client, one, password) if fix else (one, None, True) for one in broken]
+    return checked
 
 
 async def _mended(client: Client, one: Misplaced, password: str) -> Row:
@@ -139,7 +166,8 @@ async def _mended(client: Client, one: Misplaced, password: str) -> Row:
     return one, report, left is not None
 
 
-def _print_check(rows: Sequence[Row], fix: bool) -> None:
+def _print_check(checked: Checked, fix: bool) -> None:
+    rows = checked.rows
     for one, done, left in rows:
         state = "open" if one.open else "closed"
         print(f"ledger {one.ledger_id} ({state}), placement `{one.policy}`:{'' if left else ' mended'}")
@@ -157,7 +185,7 @@ def _print_check(rows: Sequence[Row], fix: bool) -> None:
             print(f"  left: {problem}")
     left_over = sum(left for _, _, left in rows)
     if not rows:
-        print("every ledger meets its placement")
+        print(f"every ledger{' that can be read' if checked.unreadable else ''} meets its placement")
     elif fix:
         print(f"{counted(len(rows) - left_over, 'ledger')} mended, {left_over} left")
     else:

@@ -5,11 +5,10 @@ The policy is the one in a ledger's record, else the client's. Moving members is
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from buckram.client.read.open import check_ledger_id, list_ledgers
+from buckram.client.read.open import check_ledger_id
 from buckram.client.shared.services import Services
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.ledgers.recovery import quorum_of
@@ -17,10 +16,8 @@ from buckram.core.placement.choose import slow_ones
 from buckram.core.placement.explain import Reason, explain
 from buckram.core.placement.judge import Breach, breaches
 from buckram.core.placement.policy import PlacementPolicy, policy_of
-from buckram.errors import NoSuchLedger
+from buckram.errors import MalformedRecord
 from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata
-
-_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,31 +40,29 @@ class Explained:
     short: tuple[Breach, ...]
 
 
-async def misplaced(services: Services) -> AsyncIterator[Misplaced]:
-    """Every ledger that breaks its policy, ascending. Errors of the metadata store raise."""
+async def judged(services: Services) -> AsyncIterator[tuple[LedgerId, Misplaced | MalformedRecord | None]]:
+    """Every ledger, ascending: None where it meets its policy, the error where nobody can read its record.
+
+    Errors of the metadata store raise.
+    """
     await services.bookies.refresh()
-    batch: list[LedgerId] = []
-    async for ledger_id in list_ledgers(services):
-        batch.append(ledger_id)
-        if len(batch) == _AT_ONCE:
-            for found in await _judged(services, batch):
-                yield found
-            batch = []
-    for found in await _judged(services, batch):
-        yield found
+    after = -1
+    while page := await services.store.read_ledgers(after=after):
+        for ledger_id, found in page:
+            if isinstance(found, MalformedRecord):
+                yield ledger_id, found
+            else:
+                yield ledger_id, judge(services, ledger_id, found.metadata)
+        after = page[-1][0]
 
 
-async def _judged(services: Services, ids: list[LedgerId]) -> list[Misplaced]:
-    found = await asyncio.gather(*(_judge(services, ledger_id) for ledger_id in ids))
-    return [one for one in found if one is not None]
-
-
-async def _judge(services: Services, ledger_id: LedgerId) -> Misplaced | None:
-    try:
-        metadata = (await services.store.read_ledger(ledger_id)).metadata
-    except NoSuchLedger:
-        return None  # deleted a moment ago
-    return judge(services, ledger_id, metadata)
+async def misplaced(services: Services) -> AsyncIterator[Misplaced]:
+    """Every ledger that breaks its policy, ascending. MalformedRecord where the record of one cannot be read."""
+    async for _, found in judged(services):
+        if isinstance(found, MalformedRecord):
+            raise found
+        if found is not None:
+            yield found
 
 
 def judge(services: Services, ledger_id: LedgerId, metadata: LedgerMetadata) -> Misplaced | None:
@@ -131,4 +126,4 @@ def _why_unusable(services: Services, bookie: BookieId) -> str:
     return "registered without an address" if info.address is None else "it does not say who it is, which is required"
 
 
-__all__ = ["Explained", "Misplaced", "explain_ledger", "explain_new", "judge", "misplaced"]
+__all__ = ["Explained", "Misplaced", "explain_ledger", "explain_new", "judge", "judged", "misplaced"]
