@@ -415,6 +415,44 @@ async def test_on_a_full_disk_the_file_is_written_in_the_room_of_the_reserve(tmp
         kit.disk.rename = real  # type: ignore[method-assign]
 
 
+async def test_a_disk_that_fails_ends_the_bookie_with_the_reason_and_no_traceback(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with bookie(tmp_path, MemoryTree()) as kit:
+        await trusted(kit)
+        assert kit.bookie.witness is not None
+        _break_file(kit)
+        kit.bookie.witness.observe_epoch(1)
+        await kit.ledger(1)
+        await write(kit, 1, 0)
+        async with asyncio.timeout(20):
+            error = await kit.bookie.failed
+        assert "WITNESS: the device fails" in str(error)
+    assert [one for one in caplog.records if one.exc_info] == []
+
+
+async def test_a_disk_that_fails_when_the_bookie_stops_is_said_and_everything_is_closed(tmp_path: Path) -> None:
+    async with bookie(tmp_path, MemoryTree()) as kit:
+        await trusted(kit)
+        assert kit.bookie.witness is not None
+        _break_file(kit)
+        kit.bookie.witness._memory.unsaved = True
+        await kit.bookie.stop()
+        assert "WITNESS: the device fails" in str(kit.bookie.failed.result())
+        assert (await kit.metadata.bookies()).find("b1") is None, "it took its registration back"
+
+
+def _break_file(kit: Kit) -> None:
+    real = kit.disk.rename
+
+    def broken(old: str, new: str) -> None:
+        if new == witness_memory.FILE:
+            raise OSError(errno.EIO, f"{new}: the device fails")
+        real(old, new)
+
+    kit.disk.rename = broken  # type: ignore[method-assign]
+
+
 def _confirmed(path: Path) -> int:
     memory = parse_memory("file", (path / witness_memory.FILE).read_bytes())
     return -1 if memory.confirmed is None else memory.confirmed.version

@@ -189,6 +189,16 @@ async def test_a_failed_task_is_reported_once(caplog: pytest.LogCaptureFixture) 
     assert caplog.text.count("test:fail") == 1
 
 
+async def test_an_error_of_a_disk_is_told_without_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail() -> None:
+        raise OSError(5, "/data/x: cannot write: the device fails")
+
+    async with TaskScope("test") as scope:
+        await asyncio.wait([scope.spawn(fail(), "fail")])
+    assert "the device fails" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
 # -- statistics -------------------------------------------------------------------------------------------
 
 

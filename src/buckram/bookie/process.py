@@ -295,7 +295,10 @@ class Bookie:
             await self._finish_commits(store)
         await self._scope.close()
         if graceful and self.witness is not None and store is not None and store.failed is None:
-            await self.witness.end()
+            try:
+                await self.witness.end()
+            except OSError as error:
+                self._store_failed(error)
         if self._registration is not None:
             await self._registration.close(unregister=True)
         if self.service is not None:

@@ -69,7 +69,12 @@ class TaskScope:
         error = task.exception()
         if error is None:
             return
-        _log.error("task %s failed: %r", task.get_name(), error, exc_info=error)
+        if isinstance(error, OSError) and not _log.isEnabledFor(logging.DEBUG):
+            _log.error(
+                "task %s ended: %s", task.get_name(), error
+            )  # of a disk or a network: where in here says nothing
+        else:
+            _log.error("task %s failed: %r", task.get_name(), error, exc_info=error)
         if self._on_error is not None:
             self._on_error(error)
 
