@@ -9,6 +9,7 @@ from tests.healing.test_lost_bookie import until, write
 
 from buckram.bookie import disk_watch
 from buckram.bookie.disk_watch import DiskWatch
+from buckram.cli.status import look
 from buckram.client.client import Client
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.wire.messages import DISK_STATE, BookieInfoReply, GetBookieInfo
@@ -64,6 +65,7 @@ async def test_a_slow_disk_is_named_avoided_and_forgiven(faults: Path) -> None:
         assert "ms before" in trouble.why
         assert found.figures["sync_us"] >= 200_000
         assert client.services.bookies.slow == {name}
+        assert ("slow disk", name) in [(one.what, one.where) for one in (await look(client)).problems]
         bookies = client.services.bookies
         for _ in range(30):
             assert name not in bookies.choose(Quorum(3, 3, 2)).members

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from buckram.chaos.actors.ledgers import DEFERRED, EXPLICIT, PLAIN
+from buckram.chaos.actors.ledgers import DEFERRED, EXPLICIT, PLACED, PLAIN
 from buckram.chaos.history import Event
 from buckram.chaos.payloads import producer_of, record_value
+from buckram.chaos.plan import ONE_RACK
 from buckram.chaos.verdict.copies import Copies
 from buckram.chaos.verdict.judge import End, judge
 from buckram.chaos.verdict.report import Report
@@ -188,6 +189,33 @@ def test_a_fault_in_a_history_breaks_its_rule(change: Callable[[State, list[Even
     events = _events(state)
     change(state, events)
     assert rule in _judge(state, sorted(events, key=lambda event: event["at"]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "sent_at", "acked_at", "broken"),
+    [
+        (PLACED, 104.0, 106.0, {"M5"}),
+        (PLACED, 104.0, 111.0, set()),
+        (PLACED, 101.0, 106.0, set()),
+        (PLAIN, 104.0, 106.0, set()),
+    ],
+)
+def test_what_is_sent_while_one_rack_is_left_waits_for_the_others(
+    kind: str, sent_at: float, acked_at: float, broken: set[str]
+) -> None:
+    report, copies = Report(), Copies(good=30)
+    told: list[dict[str, Any]] = [
+        {"event": "created", "ledger": 1, "kind": kind, "at": 100.0},
+        {"event": "sent", "ledger": 1, "last": 4, "at": 100.5},
+        {"event": "acked", "ledger": 1, "first": 0, "last": 4, "as_sent": True, "at": 101.0},
+        {"event": "fault", "fault": ONE_RACK, "whom": "b1 b2", "seconds": 8.0, "at": 102.0},
+        {"event": "sent", "ledger": 1, "last": 9, "at": sent_at},
+        {"event": "acked", "ledger": 1, "first": 5, "last": 9, "as_sent": True, "at": acked_at},
+    ]
+    events: list[Event] = sorted(({"actor": "w1", **one} for one in told), key=lambda event: event["at"])
+    judge(events, End(_state(), copies, copies), report)
+    assert {rule for rule, _ in report.violations} == broken
+    assert report.checks["M5"] == (kind == PLACED and sent_at > 102.5)
 
 
 def test_a_changed_record_is_no_record() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from buckram.chaos.cluster import Cluster
-from buckram.chaos.plan import Happening
+from buckram.chaos.plan import ONE_RACK, Happening
 from buckram.chaos.processes import Child
 from buckram.chaos.wire import Link
 
@@ -91,6 +91,21 @@ def _pause(child: Child) -> Begun:
     return child.name, child.resume
 
 
+def _one_rack(cluster: Cluster, rng: random.Random) -> Begun:
+    """Pause the bookies of all racks but that with the most: they could be enough by their number, and never are."""
+    sizes = Counter(cluster.racks[bookie.name] for bookie in cluster.bookies)
+    left = max(sorted(sizes), key=lambda rack: sizes[rack])
+    others = [bookie for bookie in cluster.bookies if cluster.racks[bookie.name] != left]
+
+    def resume() -> None:
+        for bookie in others:
+            bookie.resume()
+
+    for bookie in others:
+        bookie.pause()
+    return " ".join(bookie.name for bookie in others), resume
+
+
 def _writers(cluster: Cluster) -> list[Child]:
     return [child for child in cluster.actors if child.name[0] in "ws"]
 
@@ -167,6 +182,7 @@ _BEGIN: dict[str, Begin] = {
     "kill bookie": lambda cluster, rng: _kill([rng.choice(cluster.bookies)]),
     "kill all bookies": lambda cluster, rng: _kill(cluster.bookies),
     "pause bookie": lambda cluster, rng: _pause(rng.choice(cluster.bookies)),
+    ONE_RACK: _one_rack,
     "pause writer": lambda cluster, rng: _pause(rng.choice(_writers(cluster))),
     "pause actor": lambda cluster, rng: _pause(rng.choice(cluster.actors)),
     "long pause": lambda cluster, rng: _pause(rng.choice(_long(cluster))),

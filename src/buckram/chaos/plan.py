@@ -45,6 +45,8 @@ FAULTS = {
     "slow link": 2,
 }
 LONG = {"long pause", "long cut"}
+ONE_RACK, ONE_RACK_S = "one rack left", 5.0
+"""The last fault of each round, with nothing beside it: the bookies of all racks but one are paused, for so long."""
 OWN_SERVER = {"kill metadata", "kill all metadata", "pause metadata"}
 """Only where metadata are in processes of their own."""
 
@@ -90,6 +92,8 @@ def _round(rng: random.Random, weights: dict[str, int], seconds: float) -> tuple
         if _under_way(found, at_s) < AT_ONCE:
             found.append(Happening(round(at_s, 3), fault, round(lasts, 3), rng.randrange(1 << 30)))
         at_s += rng.expovariate(0.6)
+    calm_s = max((one.at_s + one.seconds for one in found), default=0.0)
+    found.append(Happening(round(calm_s + 0.5, 3), ONE_RACK, ONE_RACK_S, 0))
     return tuple(found)
 
 

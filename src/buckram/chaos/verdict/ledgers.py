@@ -1,4 +1,4 @@
-"""Histories of ledgers against the state at the end: rules S1 to S20, M1, M3 and M10. Pure."""
+"""Histories of ledgers against the state at the end: rules S1 to S20, M1, M3, M5 and M10. Pure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from itertools import pairwise
 
 from buckram.chaos.actors.ledgers import DEFERRED, EXPLICIT, PLACED, PLAIN
 from buckram.chaos.history import Event
+from buckram.chaos.plan import ONE_RACK
 from buckram.chaos.verdict.copies import Copies
 from buckram.chaos.verdict.report import Report
 from buckram.chaos.verdict.state import LedgerState, State
 from buckram.types import LedgerId
+
+_MARGIN_S = 0.5
+"""A fault is recorded so much later than it began at most."""
 
 
 @dataclass
@@ -65,9 +69,12 @@ def judge_ledgers(events: Sequence[Event], state: State, report: Report) -> None
         if event["event"] == "error":
             report.check("S18", event["what"] != "NoSuchEntry", f"{event['actor']}: {event['text']}")
     report.check("S18", True, "")
+    alone = [event for event in events if event["event"] == "fault" and event["fault"] == ONE_RACK]
     for ledger, said in sorted(told.items()):
         _judge_handles(ledger, said, report)
         _judge_kinds(ledger, said, report)
+        if said.kind == PLACED:
+            _judge_domains(ledger, said, alone, report)
         found = state.ledgers.get(ledger)
         if found is not None:
             _judge_end(ledger, said, found, report)
@@ -104,6 +111,18 @@ def _judge_kinds(ledger: LedgerId, said: Told, report: Report) -> None:
         if event.get("kind") == DEFERRED:
             changed = f"ledger {ledger}: {event['fragments']} fragments under deferred sync"
             report.check("M3", event["fragments"] == 1, changed)
+
+
+def _judge_domains(ledger: LedgerId, said: Told, alone: Sequence[Event], report: Report) -> None:
+    """What was sent when all racks but one were paused already needs them, and they go on no earlier than planned."""
+    for fault in alone:
+        begin, end = fault["at"] + _MARGIN_S, fault["at"] + fault["seconds"] - _MARGIN_S
+        before = max((event["last"] for event in said.sent if event["at"] <= begin), default=-1)
+        during = max((event["last"] for event in said.sent if event["at"] < end), default=-1)
+        acked = max((event["last"] for event in said.acked if begin < event["at"] < end), default=-1)
+        if during > before:
+            text = f"ledger {ledger}: entry {acked}, sent while one rack was left, was acknowledged then"
+            report.check("M5", acked <= before, text)
 
 
 def _judge_end(ledger: LedgerId, said: Told, found: LedgerState, report: Report) -> None:

@@ -26,6 +26,7 @@ RULES = {
     "M2": "what a force made durable is there after power losses that take what was not synced",
     "M3": "a ledger with deferred sync keeps its first ensemble until it is closed",
     "M4": "what was acknowledged is there after power losses that take what was not synced",
+    "M5": "with an enforced placement nothing is acknowledged while the bookies of one rack alone can answer",
     "M6": "an enforced placement is met by every write quorum of every ensemble",
     "M7": "no ledger names a bookie that was lost for good, after healing",
     "M8": "a bookie that comes back without its data is not let in",
