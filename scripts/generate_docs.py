@@ -1,6 +1,7 @@
 """Writes the generated pages of docs/ from the code.
 
-They are docs/reference/configuration.md, commands.md and api.md, and the table of options in docs/tutorial/spark.md.
+They are configuration.md, commands.md, api.md and metrics.md in docs/reference, and the table of options in
+docs/tutorial/spark.md.
 `--check` only compares. These pages are generated so that they cannot differ from what the code says. Everything else
 under docs/ is written by hand.
 """
@@ -24,6 +25,7 @@ import click
 from buckram.client.shared.opening import NotAsync, NotBlocking
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+from scripts import metrics_page
 from scripts.public_api import NAMES
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -39,6 +41,7 @@ def main() -> int:
         "reference/configuration.md": configuration(),
         "reference/commands.md": commands(),
         "reference/api.md": api(),
+        "reference/metrics.md": metrics_page.page(NOTE),
         SPARK: spark(),
     }
     stale = [name for name, text in pages.items() if _read(DOCS / name) != text]

@@ -1,0 +1,54 @@
+"""The page of all metrics, docs/reference/metrics.md, read from the calls that make them; see generate_docs.py."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+SOURCE = Path(__file__).parents[1] / "src" / "buckram"
+KINDS = ("counter", "gauge", "histogram")
+PREFIX = "buckram_"
+WHO = {"bookie": "A bookie", "client": "A client", "net": "A client", "healing": "The auditor"}
+"""Who has the metrics that a package makes; the parts of these packages run in one process each."""
+
+
+class Metric(NamedTuple):
+    name: str
+    kind: str
+    help: str
+    labels: tuple[str, ...]
+    package: str
+
+
+def metrics(source: Path = SOURCE) -> Iterator[Metric]:
+    """Each `stats.counter("name", "help", label=...)` and the like in the sources."""
+    for path in sorted(source.rglob("*.py")):
+        package = path.relative_to(source).parts[0]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or len(node.args) < 2:
+                continue
+            name, text = (one.value if isinstance(one, ast.Constant) else None for one in node.args[:2])
+            if node.func.attr in KINDS and isinstance(name, str) and name.startswith(PREFIX) and isinstance(text, str):
+                labels = tuple(keyword.arg for keyword in node.keywords if keyword.arg)
+                yield Metric(name, node.func.attr, text, labels, package)
+
+
+def page(note: str) -> str:
+    """The page's text."""
+    lines = [
+        "# Metrics\n",
+        note,
+        "A bookie serves its metrics as Prometheus text under `/metrics` of `--metrics HOST:PORT`. A client has its\n"
+        "own in the process that uses it. [Operations](../howto/operations.md#metrics) says which to watch.\n",
+    ]
+    known = {metric.name: metric for metric in metrics()}
+    for title in dict.fromkeys(WHO.values()):
+        rows = [known[name] for name in sorted(known) if WHO.get(known[name].package, "A bookie") == title]
+        lines.append(f"## {title}\n\n| metric | kind | meaning |\n|---|---|---|")
+        for row in rows:
+            labels = f" (label {', '.join(f'`{label}`' for label in row.labels)})" if row.labels else ""
+            lines.append(f"| `{row.name}` | {row.kind} | {row.help.rstrip('.')}{labels} |")
+        lines.append("")
+    return "\n".join(lines)
