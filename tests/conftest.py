@@ -7,10 +7,15 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from buckram.errors import ConfigError
 from buckram.etcd_server import EtcdServer, start_etcd
 from buckram.zookeeper_server import ZooKeeperServer, start_zookeeper
+
+# A busy machine makes an example slow, not wrong: what tests may cost is counted in CPU (tests/budget.toml).
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 
 @pytest.fixture(autouse=True)
