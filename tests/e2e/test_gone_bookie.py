@@ -25,7 +25,7 @@ def test_a_killed_bookie_is_reported_and_can_be_forgotten_when_unneeded(tmp_path
         wait_until(lambda: buckram("cluster", "check", uri=up.uri).code == Exit.FAILED, "check finds nothing")
         said = buckram("cluster", "check", uri=up.uri).out
         assert "bookie bookie-4: is down" in said
-        assert "buckram bookie forget bookie-4" in said
+        assert "buckram bookie decommission bookie-4" in said
         shown = buckram("bookie", "show", "bookie-4", uri=up.uri)
         assert "is down" in shown.out
         degraded = buckram("ledger", "write", "--ensemble", "4/4/2", "--close", uri=up.uri, stdin=b"a\n")

@@ -138,11 +138,10 @@ def _examine_absent(found: Checkup) -> None:
 
     for name in found.cookies:
         if name not in found.writable and name not in found.readonly:
-            named = "ledgers name it: " if name in found.away else ""
-            advice = (
-                f"{named}start it again; if it is gone for good, `buckram ledger repair` each ledger that names it, "
-                f"then `buckram bookie forget {name}`"
-            )
+            named = name in found.away
+            leave = f"`buckram bookie {'decommission' if named else 'forget'} {name}`"
+            copies = " has others take its copies" if named else ""
+            advice = f"{'ledgers name it: ' if named else ''}start it again; if it is gone for good, {leave}{copies}"
             found.problems.append(Problem(f"bookie {name}", "is down: it has a cookie and is not registered", advice))
 
 
