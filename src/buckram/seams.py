@@ -374,7 +374,7 @@ class MetadataStore(Protocol):
         ...
 
     async def sync(self) -> None:
-        """As KeyStore.sync. A read without it may be behind: a server that lags says nothing of a ledger just made."""
+        """Wait as KeyStore.sync does. A read without it may be behind: a server that lags knows no new ledger."""
         ...
 
     async def history(self, watch: Notify | None = None) -> History:

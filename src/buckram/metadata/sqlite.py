@@ -196,7 +196,7 @@ class _Worker:
         self._last_poll = self._last_liveness = 0.0
 
     def run(self) -> None:
-        """Until the closing job. Whatever happens, no caller is left waiting."""
+        """Do jobs until the closing one. Whatever happens, no caller is left waiting."""
         last: _Job | None = None
         batch: list[_Job] = []
         try:

@@ -78,7 +78,7 @@ def which(path: Path) -> tuple[int, int] | None:
 
 
 def connect_known(path: Path, busy_timeout_s: float) -> tuple[sqlite3.Connection, tuple[int, int]]:
-    """As `connect`, and which file that is; SQLite itself does not say which one it has opened."""
+    """Connect, and return which file that is: SQLite itself does not say which one it has opened."""
     for _ in range(10):
         before = which(path)
         db = connect(path, busy_timeout_s)

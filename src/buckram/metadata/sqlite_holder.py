@@ -26,7 +26,7 @@ class Holder:
 
 
 def held_by(path: Path) -> Holder | None:
-    """None where nobody is in a write, or nobody can tell who is: another system than Linux, another container."""
+    """Return who is in a write; None if nobody is, or if that is unknown (not Linux, or another container)."""
     try:
         shared = os.stat(f"{path}-shm")
         locks = Path("/proc/locks").read_text(encoding="ascii", errors="replace")

@@ -172,7 +172,7 @@ class SqliteTree:
             return [row[0] for row in self._rows("name", parent, after, limit)], token
 
     def children_with_values(self, parent: str, after: str, limit: int) -> list[tuple[str, KeyValue]]:
-        """As of one moment; as many as have MAX_PAGE_BYTES of values."""
+        """Return children as of one moment, at most as many as have MAX_PAGE_BYTES of values."""
         with self._translated():
             self.check_file()
             found: list[tuple[str, KeyValue]] = []

@@ -102,7 +102,7 @@ class Underreplication:
         raise MetadataUnavailable(f"{key}: the mark changes too fast; try again")
 
     async def read_mark(self, ledger: LedgerId) -> Mark | None:
-        """None where the ledger is not marked. MalformedRecord."""
+        """Return the ledger's mark; None if it has none. MalformedRecord."""
         key = self.paths.mark(ledger)
         try:
             found = await self._keys.get(key)
@@ -208,7 +208,7 @@ class Underreplication:
     # -- locks --------------------------------------------------------------------------------------------
 
     async def lock(self, ledger: LedgerId, folder_version: int | None = None) -> bool:
-        """Nobody else works on the ledger until `unlock` or the end of this session; False if somebody does.
+        """Keep others from working on the ledger until `unlock` or the end of this session; False if somebody does.
 
         With the version of a candidate's folder it is False, too, where that is gone: somebody else was here. A lock
         that this session holds already counts as taken anew: a reply may have been lost. Callers keep their own list

@@ -39,7 +39,10 @@ async def read_wish(store: MetadataStore, bookie: BookieId, watch: Notify | None
 
 
 async def read_wishes(store: MetadataStore, watch: Notify | None = None) -> dict[BookieId, Wish]:
-    """Of all bookies of which something is asked. A record that cannot be read asks for nothing: it holds nobody up."""
+    """Read the wishes of all bookies of which something is asked.
+
+    A record that cannot be read asks for nothing, so that it holds nobody up.
+    """
     found: dict[BookieId, Wish] = {}
     folder, after = f"{store.own}/{WISHES}", ""
     while names := await store.keys.children(folder, after=after, limit=_PAGE, watch=watch):

@@ -32,7 +32,7 @@ class Receiver(Protocol):
         ...
 
     def filled(self, count: int) -> None:
-        """So many bytes are in what `room` gave last."""
+        """Take note that so many bytes are in what `room` returned last."""
         ...
 
 

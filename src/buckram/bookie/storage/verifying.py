@@ -206,7 +206,7 @@ class Verifying:
         segment.bad = None
 
     def set_bad(self, segment: Segment, ledger: LedgerId, within: Sequence[Span], bad: Sequence[Span]) -> None:
-        """Of the entries `within` these spans of a file, exactly those in `bad` are bad from now on."""
+        """Take note that of the entries `within` these spans of a file exactly those in `bad` are bad."""
         if segment not in self._state.segments:
             return
         known = segment.bad or BadEntries()

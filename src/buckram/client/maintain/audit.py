@@ -92,7 +92,7 @@ class ReplicaAuditor:
         return report
 
     async def sample(self, piece: Piece, entries: Sequence[EntryId], pace: Pace | None = None) -> PieceReport:
-        """As `check`, of these entries of it alone; there are no sums."""
+        """Check only these entries of the fragment, as `check` does; there are no sums."""
         report = PieceReport(piece)
         work = _PieceCheck(self, piece, report, pace or Pace(None))
         try:

@@ -66,7 +66,7 @@ async def misplaced(services: Services) -> AsyncIterator[Misplaced]:
 
 
 def judge(services: Services, ledger_id: LedgerId, metadata: LedgerMetadata) -> Misplaced | None:
-    """None where every fragment meets the policy."""
+    """Return what breaks the policy; None where every fragment meets it."""
     policy = policy_of(metadata.custom_metadata, services.bookies.policy)
     quorum, topology = quorum_of(metadata), services.bookies.topology
     rows = [(f.first_entry, tuple(breaches(f.ensemble, quorum, policy, topology))) for f in metadata.fragments]

@@ -283,7 +283,7 @@ class LedgerReads:
             return None  # it is raised again where the question has a task
 
     async def stored(self, bookie: BookieId, entry: EntryId) -> Answer[Entry]:
-        """As `entry`, but as the bookie's files have it, whatever it keeps in memory, where it knows batch reads."""
+        """Read an entry as the bookie's files have it, whatever its memory holds, if the bookie knows batch reads."""
         if self._services.batch_unsupported.get(bookie, 0) < _BATCH_GIVE_UP:
             request = one_from_files(self.ledger_id, entry, self._services.config.read_batch_bytes, self.digest)
             reply = await ask(self._pool, bookie, request)

@@ -217,7 +217,7 @@ class Tail:
             await chunks.aclose()
 
     async def _wait(self, changed: asyncio.Event) -> None:
-        """Until the cursor's entry is confirmed, the metadata changed, or a round of polls brought nothing."""
+        """Wait until the cursor's entry is confirmed, the metadata changed, or a round of polls brought nothing."""
         lac = await self._polls.wait(changed)
         if lac is not None:
             self._lac = max(self._lac, lac)

@@ -211,7 +211,7 @@ class BookieWatcher:
     async def choose_fresh(
         self, quorum: Quorum, *, policy: PlacementPolicy | None = None, degraded: bool = False
     ) -> Chosen:
-        """As `choose`, but looks at the store once more before it says that there are not enough.
+        """Choose as `choose` does, but look at the store once more before saying that there are not enough.
 
         `degraded`: then up to Qw - Qa bookies may be members that are known (they have a cookie) and away (M11).
         """

@@ -102,7 +102,7 @@ class Clocks:
         return self.known.since(began)
 
     def reading(self) -> Reading | None:
-        """As of now, by what is known. None: no bookie has told the time."""
+        """Return the reading of this moment, by what is known; None if no bookie has told the time."""
         return self.known.reading(self._runtime.clock.wall_us(), self._mono())
 
     def wrong(self) -> dict[BookieId, int]:

@@ -43,7 +43,7 @@ async def close_on_exit(
 
 
 def close_on_exit_blocking(close: CloseBlocking, error: BaseException | None, what: str) -> None:
-    """As `close_on_exit`, for `with`: close, and wait unless Ctrl-C (KeyboardInterrupt) ended the body."""
+    """Close at the end of a `with`, and wait unless Ctrl-C (KeyboardInterrupt) ended the body."""
     try:
         close(not isinstance(error, KeyboardInterrupt))
     except BuckramError as failure:

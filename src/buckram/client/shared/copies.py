@@ -23,7 +23,7 @@ class Copies:
         """Entries, counted once for each bookie that they were sent to."""
 
     def answered(self, count: int) -> None:
-        """So many, stored or failed for good."""
+        """Take note of copies that were stored or failed for good."""
         self.unanswered -= count
         if not self.unanswered and self._complete:
             self._pending.pop(self, None)
@@ -38,7 +38,7 @@ class Copies:
             self._pending[self] = None
 
     async def wait(self, timeout_s: float) -> None:
-        """Until every bookie has answered all that it was sent, but not longer than this."""
+        """Wait until every bookie has answered all that it was sent, but not longer than this."""
         if self.unanswered and self._answered is not None:
             try:
                 async with asyncio.timeout(timeout_s):

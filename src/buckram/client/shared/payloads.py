@@ -19,7 +19,7 @@ def as_bytes(payload: Buffer) -> bytes:
 
 
 def all_as_bytes(payloads: Iterable[Buffer]) -> list[bytes]:
-    """As `as_bytes`, each of them."""
+    """Return each payload as `as_bytes` does."""
     if isinstance(payloads, bytes | bytearray | memoryview | str):
         raise InvalidArgument(f"append_many takes a sequence of payloads, not one {type(payloads).__name__}")
     return [payload if type(payload) is bytes else as_bytes(payload) for payload in payloads]

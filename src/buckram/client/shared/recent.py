@@ -12,7 +12,7 @@ from buckram.types import BookieId
 
 
 class Recent:
-    """Of all bookies. `reads`, `batches` and `adds` are how long such requests took."""
+    """What all bookies did lately. `reads`, `batches` and `adds` are how long such requests took."""
 
     def __init__(self, quarantine_s: float) -> None:
         self._quarantine_s = quarantine_s
@@ -52,7 +52,7 @@ class Recent:
 
     @property
     def quiet(self) -> bool:
-        """Nobody failed or was beaten."""
+        """Whether no bookie failed or was beaten by another lately."""
         return not self._failed_until and not self._slow_until
 
     def quick_first(self, members: Sequence[BookieId], now: float) -> Sequence[BookieId]:

@@ -155,7 +155,7 @@ class LedgerAppender:
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """As this writer last saw or wrote it."""
+        """The metadata as this writer last saw or wrote it."""
         return self._cell.metadata
 
     @property
@@ -201,7 +201,7 @@ class LedgerAppender:
         return await future
 
     def append_nowait(self, payload: Buffer, *, entry_id: EntryId | None = None) -> asyncio.Future[EntryId]:
-        """As append, but returns the future at once; BufferFull where append would wait. The future may be dropped:
+        """Append and return the future at once; BufferFull where append would wait. The future may be dropped:
         flush and close raise the first append that failed."""
         if type(payload) is not bytes or entry_id is not None or len(payload) > self._plain_limit:
             payload = self._checked(payload, entry_id)
@@ -212,7 +212,7 @@ class LedgerAppender:
         return future
 
     def append_with_callback(self, payload: bytes, callback: AckCallback, result: Any) -> None:
-        """As append_nowait, for a caller that batches by itself: `callback` gets `result`. The entry leaves now, since
+        """Append for a caller that batches by itself: `callback` gets `result`. The entry leaves now, since
         nothing joins it in this turn of the loop."""
         if len(payload) > self._plain_limit:
             payload = self._checked(payload, None)

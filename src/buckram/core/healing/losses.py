@@ -19,7 +19,7 @@ _SMALLEST_DOMAIN = 2
 
 @dataclass(frozen=True, slots=True)
 class Brake:
-    """So many bookies went at about the same time that it is rather a network or a power line than their disks."""
+    """Why nothing is copied: so many bookies went at once that a network or power line is likelier than disks."""
 
     bookies: tuple[BookieId, ...]
     why: str

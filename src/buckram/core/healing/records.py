@@ -129,7 +129,7 @@ def parse_mark(key: str, ledger: LedgerId, value: bytes, version: int) -> Mark:
 
 
 def encode_holder(name: str) -> bytes:
-    """Of a lock or a vote: who holds it, for display only."""
+    """Encode who holds a lock or a vote, for display only."""
     return f"bookieId: {quote(name)}\n".encode()
 
 

@@ -55,7 +55,7 @@ class Space:
         return True
 
     def seal(self, ledger: LedgerId, total: int) -> None:
-        """Nobody adds to it any more; it holds `total` bytes."""
+        """Take note that nobody adds to a ledger any more; it holds `total` bytes."""
         row = self._ledgers.get(ledger)
         if row is not None and row.state == OPEN:
             row.state, row.total = SEALED, max(total, row.live)

@@ -108,7 +108,10 @@ def parent_of(root: Directory, path: str) -> tuple[Directory, str] | None:
 
 
 def place_for(root: Directory, path: str) -> tuple[Directory, str]:
-    """As `parent_of`, and makes missing directories. Blocked if an object is in the way; nothing is made then."""
+    """Return the parent as `parent_of` does, and make missing directories.
+
+    Blocked if an object is in the way; nothing is made then.
+    """
     *above, name = path.split("/")
     node: Directory = root
     missing: list[str] = []

@@ -114,7 +114,7 @@ def policy_of(custom_metadata: Mapping[str, bytes], default: PlacementPolicy) ->
 
 
 def parse_policy(key: str, text: str) -> PlacementPolicy:
-    """As PlacementPolicy.parse, for a key of the configuration: ConfigError."""
+    """Parse a policy for a key of the configuration, with ConfigError."""
     try:
         return PlacementPolicy.parse(text)
     except InvalidArgument as error:
@@ -122,7 +122,7 @@ def parse_policy(key: str, text: str) -> PlacementPolicy:
 
 
 def parse_location(key: str, path: str) -> Location:
-    """As Location.parse, for a key of the configuration: ConfigError. Nowhere for an empty one."""
+    """Parse a location for a key of the configuration, with ConfigError. An empty one is nowhere."""
     try:
         return Location.parse(path) if path else NOWHERE
     except InvalidArgument as error:

@@ -258,7 +258,7 @@ class OneThreadHandler:
     def select(
         self, readers: list[Any], writers: list[Any], errors: list[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """As select.select; a write is always taken, because it waits here until there is nothing else to do."""
+        """Work as select.select; a write is always taken, because it waits here until there is nothing else to do."""
         if writers:
             return [], writers if self._make_room(writers[0], timeout) else [], []
         self._sends += 1
