@@ -139,9 +139,9 @@ class Machine(NotBlocking, Generic[M]):
         """NAMESPACE/MACHINE."""
         self._replica, self._state, self._on_closed = replica, state, on_closed
         self._sequences: Sequences | None = None
-        """Of the commands without a token of the caller; results are dropped when they were fetched."""
+        """The session of commands without a token of the caller; results are dropped when they were fetched."""
         self._kept: Sequences | None = None
-        """Of the tokens that `token` gave."""
+        """The session of the tokens that `token` gave."""
         self._opening: asyncio.Lock = asyncio.Lock()
 
     def __repr__(self) -> str:

@@ -170,7 +170,7 @@ class Client(NotAsync):
         return flatten(self._thread, page, ids)
 
     def metadata(self, ledger_id: LedgerId) -> LedgerMetadata:
-        """What the metadata store holds of a ledger."""
+        """Read a ledger's metadata from the metadata store. NoSuchLedger if there is none."""
         return self._thread.run(lambda: self._client.metadata(ledger_id))
 
     def repair(

@@ -67,7 +67,7 @@ class Reader(NotAsync):
         return self._each(lambda: self._reader.chunks(first, last))
 
     def payload_chunks(self, first: EntryId = 0, last: EntryId | None = None) -> Iterator[list[bytes]]:
-        """As `chunks`, but the payloads alone: the fastest way through much, in the memory of a few chunks."""
+        """Iterate over lists of payloads: the fastest way through much data, in the memory of a few chunks."""
         return self._each(lambda: self._reader.payload_chunks(first, last))
 
     def _each(self, chunks: Callable[[], AsyncIterator[list[T]]]) -> Iterator[list[T]]:

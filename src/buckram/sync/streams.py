@@ -61,7 +61,7 @@ class Namespace:
     def __init__(self, thread: LoopThread, namespace: _Namespace, config: ClientConfig) -> None:
         self._thread, self._namespace, self._config = thread, namespace, config
         self.name = namespace.name
-        """Of the namespace."""
+        """The name of the namespace."""
 
     def __repr__(self) -> str:
         return repr(self._namespace).replace("<", "<sync.", 1)
