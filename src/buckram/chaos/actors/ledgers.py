@@ -21,7 +21,8 @@ _IN_FLIGHT = 4
 _PAUSE_S = 0.1
 """Between batches, so that two cores have time for the faults, and the verdict for every copy."""
 PLAIN, EXPLICIT, DEFERRED, PLACED = "plain", "explicit ids", "deferred sync", "placed"
-_KINDS = (PLAIN,) * 5 + (EXPLICIT, DEFERRED) + (PLACED,) * 3
+_KINDS = (PLAIN,) * 3 + (EXPLICIT, DEFERRED) + (PLACED,) * 5
+"""Many placed ones, so that one of them is being written when the bookies of one rack are left."""
 PLACEMENT = "rack:2 enforce"
 
 

@@ -16,7 +16,7 @@ from buckram.chaos.verdict.state import LedgerState, State
 from buckram.types import LedgerId
 
 _MARGIN_S = 0.5
-"""A fault is recorded so much later than it began at most."""
+"""A fault is recorded when it has begun, and ends no earlier than its time after that, less so much."""
 
 
 @dataclass
@@ -116,7 +116,7 @@ def _judge_kinds(ledger: LedgerId, said: Told, report: Report) -> None:
 def _judge_domains(ledger: LedgerId, said: Told, alone: Sequence[Event], report: Report) -> None:
     """What was sent when all racks but one were paused already needs them, and they go on no earlier than planned."""
     for fault in alone:
-        begin, end = fault["at"] + _MARGIN_S, fault["at"] + fault["seconds"] - _MARGIN_S
+        begin, end = fault["at"], fault["at"] + fault["seconds"] - _MARGIN_S
         before = max((event["last"] for event in said.sent if event["at"] <= begin), default=-1)
         during = max((event["last"] for event in said.sent if event["at"] < end), default=-1)
         acked = max((event["last"] for event in said.acked if begin < event["at"] < end), default=-1)
