@@ -45,9 +45,9 @@ def breaches(ensemble: Sequence[BookieId], quorum: Quorum, policy: PlacementPoli
             domains = _domains(members, rule, topology)
             if len(domains) < needed:
                 found.append(Breach(rule.level, members, domains, needed))
-    strangers = tuple(b for b in ensemble if policy.label and not policy.label_fits(b, topology))
-    if strangers:
-        found.append(Breach("label", strangers, (policy.label,), 0))
+    unlabelled = tuple(b for b in ensemble if policy.label and not policy.label_fits(b, topology))
+    if unlabelled:
+        found.append(Breach("label", unlabelled, (policy.label,), 0))
     return found
 
 
