@@ -49,6 +49,29 @@ class NetConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class TlsConfig:
+    """TLS, of bookies and of clients."""
+
+    mode: str = _key(
+        "off",
+        "bookies: whether connections may (optional) or must (required) be TLS; clients: anything but off uses it",
+        choices=("off", "optional", "required"),
+    )
+    ca: str = _key("", "PEM file: whose certificates are trusted; empty: the system's, and no client's")
+    certificate: str = _key("", "PEM file: what this side shows, with what is between it and the authority")
+    key: str = _key("", "PEM file: the private key of the certificate; mode 0600")
+    client_certificates: str = _key(
+        "no", "whether a bookie asks its clients for certificates", choices=("no", "optional", "required")
+    )
+    verify_host: int = _key(1, "1: a client compares the host that it connects to with the certificate", most=1)
+    start: str = _key(
+        "starttls",
+        "how clients begin: starttls (as Apache's; for bookies of both kinds) or first-byte (a round trip less)",
+        choices=("starttls", "first-byte"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class StoreConfig:
     """A bookie's files and memory."""
 
@@ -202,6 +225,7 @@ class Sourced:
 
 SECTIONS: dict[str, type] = {
     "net": NetConfig,
+    "tls": TlsConfig,
     "store": StoreConfig,
     "bookie": BookieConfig,
     "client": ClientConfig,

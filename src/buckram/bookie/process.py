@@ -23,6 +23,7 @@ from buckram.bookie.marks import Marks
 from buckram.bookie.registration import Registration
 from buckram.bookie.report import report_of
 from buckram.bookie.scrub import Scrub
+from buckram.bookie.service.door import Door
 from buckram.bookie.service.metadata import MetadataService, OpenStore
 from buckram.bookie.service.server import BookieServer, Service
 from buckram.bookie.storage import superblock
@@ -64,7 +65,7 @@ class Bookie:
 
     After a failed sync the service stops by itself: it closes connections and listener, and removes the registration.
     The disk and the metadata store belong to the caller and stay open. `open_store` opens further sessions with the
-    store, through which the bookie serves it to clients; None: it does not.
+    store, through which the bookie serves it to clients; None: it does not. `door`: what connections pass first.
     """
 
     def __init__(
@@ -79,13 +80,14 @@ class Bookie:
         properties: Mapping[str, str] | None = None,
         shares: Shares | None = None,
         open_store: OpenStore | None = None,
+        door: Door | None = None,
     ) -> None:
         self._open_store = open_store
         self._runtime, self._disk, self._metadata = runtime, disk, metadata_store
         self._config, self._store_config, self._net = bookie_config, store_config, net_config
         self._properties = dict(properties or {})
         self._scope = TaskScope("bookie", on_error=self._task_failed)
-        self._server = BookieServer(runtime, bookie_config, net_config, shares)
+        self._server = BookieServer(runtime, bookie_config, net_config, shares, door)
         self.service: Service | None = None
         self._registration: Registration | None = None
         self.store: Store | None = None

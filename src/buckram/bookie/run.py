@@ -13,8 +13,9 @@ from typing import Protocol
 
 from buckram.bookie.http_pages import parse_address, serve_pages
 from buckram.bookie.process import Bookie
+from buckram.bookie.service.door import Door
 from buckram.bookie.status_pages import status_pages
-from buckram.config import BookieConfig, NetConfig, StoreConfig
+from buckram.config import BookieConfig, NetConfig, StoreConfig, TlsConfig
 from buckram.disk.descriptors import shares_of_bookie
 from buckram.disk.local import LocalDisk
 from buckram.errors import ConfigError, CorruptStore, WrongCookie
@@ -26,6 +27,7 @@ from buckram.seams import Disk, Listener
 from buckram.types import BookieInfo
 
 DISK_VARIABLE = "BUCKRAM_DISK"
+NO_TLS = TlsConfig()
 
 
 class ReadyHook(Protocol):
@@ -53,6 +55,7 @@ async def serve_bookie(
     store_config: StoreConfig,
     net_config: NetConfig,
     *,
+    tls_config: TlsConfig = NO_TLS,
     environment: Mapping[str, str],
     on_ready: ReadyHook,
     stop: asyncio.Event,
@@ -62,6 +65,7 @@ async def serve_bookie(
     Raises what kept it from starting (see `Bookie.start`), or the error of its store.
     """
     available = shares_of_bookie()
+    door = None if tls_config.mode == "off" else Door(tls_config)
     stats = PrometheusStats() if bookie_config.metrics else NullStats()
     runtime = production_runtime(stats=stats)
     disk = open_disk(directory, store_config.disk_mode, environment.get(DISK_VARIABLE, ""))
@@ -77,6 +81,7 @@ async def serve_bookie(
                 store_config,
                 net_config,
                 shares=available,
+                door=door,
                 open_store=partial(open_store, metadata_uri, runtime),
             )
             if isinstance(stats, PrometheusStats):
@@ -136,6 +141,7 @@ def run_bookie(
     store_config: StoreConfig,
     net_config: NetConfig,
     *,
+    tls_config: TlsConfig = NO_TLS,
     environment: Mapping[str, str],
     on_ready: ReadyHook,
     on_loop: LoopHook,
@@ -154,6 +160,7 @@ def run_bookie(
             bookie_config,
             store_config,
             net_config,
+            tls_config=tls_config,
             environment=environment,
             on_ready=on_ready,
             stop=stop,

@@ -23,7 +23,7 @@ from buckram.config import Sourced, load
 from buckram.errors import InvalidArgument
 from buckram.types import BookieInfo
 
-SECTIONS = ("bookie", "store", "net")
+SECTIONS = ("bookie", "store", "net", "tls")
 
 
 def config_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -108,6 +108,7 @@ def run(
         values["bookie"],
         values["store"],
         values["net"],
+        tls_config=values["tls"],
         environment=os.environ,
         on_ready=ready,
         on_loop=on_loop,

@@ -32,7 +32,7 @@ from buckram.client.shared.services import Services
 from buckram.client.write.create import choose_members, register
 from buckram.client.write.engine import LedgerAppender
 from buckram.client.write.writer import Writer
-from buckram.config import ClientConfig, NetConfig, load
+from buckram.config import ClientConfig, NetConfig, TlsConfig, load
 from buckram.core.ledgers.metadata import birth_of, created
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.placement.policy import PLACEMENT_KEY, PlacementPolicy
@@ -47,6 +47,7 @@ from buckram.metadata.uri import default_uri, open_store
 from buckram.net.introductions import Introductions
 from buckram.net.pool import BookiePool
 from buckram.net.runtime import production_runtime
+from buckram.net.secure import secured, tls_of_environment
 from buckram.seams import MetadataStore, Runtime
 from buckram.types import BIRTH_SIZE, MAX_LEDGER_ID, DigestType, LedgerId, LedgerMetadata
 
@@ -64,13 +65,15 @@ def connect(
     *,
     config: ClientConfig | None = None,
     net: NetConfig | None = None,
+    tls: TlsConfig | None = None,
     runtime: Runtime | None = None,
 ) -> Opening[Client]:
     """Connect to the cluster that `metadata` names: `await connect(uri)` or `async with connect(uri) as client`.
 
     `metadata` is a URI (sqlite:///abs/path, memory:, ...) or an open store, which the caller closes. None means the
-    cluster that BUCKRAM_METADATA names, or else the one that `buckram up` made in this directory. Without `config` and
-    `net` the defaults hold, with what BUCKRAM_CLIENT_* and BUCKRAM_NET_* in the environment change.
+    cluster that BUCKRAM_METADATA names, or else the one that `buckram up` made in this directory. Without `config`,
+    `net` and `tls` the defaults hold, with what BUCKRAM_CLIENT_*, BUCKRAM_NET_* and BUCKRAM_TLS_* (or BUCKRAM_CA) in
+    the environment change.
 
     Errors: ClusterNotInitialised (nothing was set up there), ConfigError, WrongLedgerManager, WrongCluster,
     AccessRefused, MetadataUnavailable, StoreWentBack.
@@ -79,6 +82,8 @@ def connect(
     async def start() -> Client:
         settings, network = config or client_config(), net or _net_config()
         world = runtime or replace(production_runtime(), files=Neighbours())
+        guard = tls_of_environment(os.environ) if tls is None else tls
+        world = replace(world, network=secured(world.network, guard))
         owned = None
         store = metadata if metadata is not None else default_uri(os.environ, Path.cwd())
         uri = store if isinstance(store, str) else ""

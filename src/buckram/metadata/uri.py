@@ -8,7 +8,7 @@ import os
 import random
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from buckram.errors import ConfigError
@@ -18,7 +18,7 @@ from buckram.metadata.service.uri import ServiceUri, parse_service
 from buckram.metadata.sqlite import SqliteKeys
 from buckram.metadata.store import TreeStore
 from buckram.metadata.zookeeper.uri import ZkUri, parse_zookeeper
-from buckram.seams import KeyStore, MetadataStore, Runtime
+from buckram.seams import KeyStore, MetadataStore, Network, Runtime
 
 VARIABLE = "BUCKRAM_METADATA"
 ZOOKEEPER_AUTH = "BUCKRAM_ZOOKEEPER_AUTH"
@@ -121,9 +121,14 @@ async def open_store(uri: str, runtime: Runtime | None = None) -> TreeStore:
 async def _open_service(uri: ServiceUri, runtime: Runtime | None, rng: random.Random) -> TreeStore:
     from buckram.metadata.service.keys import ServiceKeys
     from buckram.metadata.service.store import ServiceStore
+    from buckram.net.secure import SecureNetwork, secured, tls_of_environment
     from buckram.net.tcp import TcpNetwork
 
-    keys = ServiceKeys(uri, TcpNetwork() if runtime is None else runtime.network)
+    network: Network = TcpNetwork() if runtime is None else runtime.network
+    if not isinstance(network, SecureNetwork) and (uri.tls or runtime is None):
+        tls = tls_of_environment(os.environ)
+        network = secured(network, replace(tls, mode="required") if uri.tls else tls)
+    keys = ServiceKeys(uri, network)
     try:
         await keys.start()
     except BaseException:

@@ -12,6 +12,7 @@ import logging
 from buckram.bookie.service.adds import AddPath
 from buckram.bookie.service.admission import Admission
 from buckram.bookie.service.dispatch import Dispatcher, ServedBookie
+from buckram.bookie.service.door import Door
 from buckram.bookie.service.limits import Budget
 from buckram.bookie.service.long_poll import LongPolls
 from buckram.bookie.service.metadata import MetadataService
@@ -22,7 +23,17 @@ from buckram.bookie.storage.store import Store
 from buckram.bookie.trust import UNSEEN, Trust
 from buckram.codes import Code
 from buckram.config import BookieConfig, NetConfig
-from buckram.core.wire.server import Close, Incoming, Item, KeyPacket, Named, Ready, ServerProtocol, encode_error
+from buckram.core.wire.server import (
+    BeginTls,
+    Close,
+    Incoming,
+    Item,
+    KeyPacket,
+    Named,
+    Ready,
+    ServerProtocol,
+    encode_error,
+)
 from buckram.disk.descriptors import OPERATORS, Shares
 from buckram.seams import Listener, MetadataStore, Runtime
 from buckram.types import LedgerId
@@ -103,7 +114,16 @@ class Service:
 class BookieServer:
     """Listens from `listen` on and serves from `serve` on; connections that arrive in between are closed at once."""
 
-    def __init__(self, runtime: Runtime, config: BookieConfig, net: NetConfig, shares: Shares | None = None) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        config: BookieConfig,
+        net: NetConfig,
+        shares: Shares | None = None,
+        door: Door | None = None,
+    ) -> None:
+        self._door = door
+        """What connections have to pass first; None: nothing."""
         self._runtime, self._config, self._net = runtime, config, net
         self._most, self._why_no_more = config.max_connections, f"max_connections = {config.max_connections} are open"
         if shares is not None and shares.connections < self._most:
@@ -134,7 +154,9 @@ class BookieServer:
 
     async def listen(self) -> int:
         """Bind the configured address and return the port. Raises OSError if it is in use."""
-        self._listener = await self._runtime.network.listen(self._config.host, self._config.port, self._new_session)
+        self._listener = await self._runtime.network.listen(
+            self._config.host, self._config.port, self._new_session if self._door is None else self._new_guarded
+        )
         return self._listener.port
 
     def serve(self, service: Service) -> None:
@@ -185,6 +207,16 @@ class BookieServer:
         protocol = ServerProtocol(self._net.max_frame_bytes)
         return Session(protocol, self.budget, self)
 
+    def _new_guarded(self) -> asyncio.Protocol:
+        """A connection that begins at the door."""
+        assert self._door is not None
+        session = Session(self._door.protocol(self._net.max_frame_bytes), self.budget, self)
+        return self._door.before(session)
+
+    def tls_wanted(self, session: Session) -> None:
+        if self._door is not None:
+            self._door.begin_tls(session)
+
     def session_opened(self, session: Session) -> bool:
         if self._service is None:
             return False
@@ -192,6 +224,9 @@ class BookieServer:
         if len(self.sessions) >= self._most + (OPERATORS if session.local else 0):
             self._too_many.inc()
             self.bad_frames.report(session.peer, self._why_no_more, asyncio.get_running_loop().time())
+            return False
+        if self._door is not None and not self._door.admit(session):
+            self._too_many.inc()
             return False
         self.sessions[session] = None
         session.add_run = self._service.adds.add
@@ -230,6 +265,8 @@ class BookieServer:
                 service.keys.received(session, item.packet)
             else:
                 session.refuse("this bookie does not serve its metadata")
+        elif isinstance(item, BeginTls):
+            session.begin_tls(item.data)
         elif isinstance(item, Ready):
             session.send(item.data)
         elif isinstance(item, Close):

@@ -47,6 +47,10 @@ class SessionEvents(Protocol):
         """Report a connection that the bookie is about to close."""
         ...
 
+    def tls_wanted(self, session: Session) -> None:
+        """Begin TLS on a connection whose transport offers it."""
+        ...
+
     def session_closed(self, session: Session) -> None: ...
 
 
@@ -153,6 +157,16 @@ class Session(asyncio.Protocol):
         self._events.session_closed(self)
         if was_open and exc is not None:
             log.debug("connection lost: %s", exc)
+
+    def begin_tls(self, answer: bytes) -> None:
+        """Send the answer to START_TLS as the last bytes in clear."""
+        self.send(answer)
+        self._flush()
+        self._events.tls_wanted(self)
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        return self._transport
 
     # -- answers
 

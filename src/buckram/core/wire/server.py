@@ -89,6 +89,12 @@ class KeyPacket(NamedTuple):
     packet: bytes
 
 
+class BeginTls(NamedTuple):
+    """The client asked for TLS: send the answer, and everything behind it is TLS. It is the last item."""
+
+    data: bytes
+
+
 class Ready(NamedTuple):
     """Bytes to send as they are."""
 
@@ -101,7 +107,7 @@ class Close(NamedTuple):
     reason: str
 
 
-Item: TypeAlias = AddRun | Incoming | Named | KeyPacket | Ready | Close
+Item: TypeAlias = AddRun | Incoming | Named | KeyPacket | BeginTls | Ready | Close
 
 
 class AuthStep(NamedTuple):
@@ -121,15 +127,25 @@ class AuthProvider(Protocol):
 
 
 class ServerProtocol:
-    """One connection. Without `auth` every client is authenticated, and AUTH is answered by AuthDisabledPlugin."""
+    """One connection. Without `auth` every client is authenticated, and AUTH is answered by AuthDisabledPlugin.
+
+    `offers_tls`: START_TLS is answered with yes. `needs_tls`: everything else is refused until `secured` is called.
+    """
 
     def __init__(
-        self, max_frame_bytes: int, *, max_run_bytes: int = MAX_RUN_BYTES, auth: AuthProvider | None = None
+        self,
+        max_frame_bytes: int,
+        *,
+        max_run_bytes: int = MAX_RUN_BYTES,
+        auth: AuthProvider | None = None,
+        offers_tls: bool = False,
+        needs_tls: bool = False,
     ) -> None:
         self._chunks = ChunkBuffer(max_frame_bytes)
         self._max_run_bytes = max_run_bytes
         self._auth = auth
-        self._authenticated = auth is None
+        self._offers_tls, self._needs_tls = offers_tls, needs_tls
+        self._authenticated = auth is None and not needs_tls
         self._v2 = False
         self._closed = False
         self._v3_adds: list[Add] = []
@@ -145,6 +161,11 @@ class ServerProtocol:
     @property
     def authenticated(self) -> bool:
         return self._authenticated
+
+    def secured(self) -> None:
+        """The connection is TLS from now on."""
+        self._offers_tls = self._needs_tls = False
+        self._authenticated = self._authenticated or self._auth is None
 
     def feed(self, chunk: bytes) -> list[Item]:
         """Return everything that the chunk completes, in the order of arrival; nothing after a Close."""
@@ -177,13 +198,20 @@ class ServerProtocol:
                     break
                 self._packet(buffer[offset + PREFIX_BYTES : end], items)
                 offset = end
-                if items and type(items[-1]) is Close:
-                    return items
+                if items and type(items[-1]) in (Close, BeginTls):
+                    return self._end_of_plain(buffer, offset, items)
             self._flush_adds(items)
             chunks.keep(buffer, offset)
         except (FrameTooLarge, BadPacket) as error:
             self._flush_adds(items)
             self._close(str(error), items)
+        return items
+
+    def _end_of_plain(self, buffer: bytes, offset: int, items: list[Item]) -> list[Item]:
+        """Nothing that came in clear behind START_TLS is carried out as if it had come through TLS."""
+        if type(items[-1]) is BeginTls and offset < len(buffer):
+            del items[-1]
+            self._close("bytes in clear behind START_TLS", items)
         return items
 
     def _named(self, name: Named, items: list[Item]) -> None:
@@ -219,7 +247,9 @@ class ServerProtocol:
             self._add(request, context, items)
             return
         self._flush_adds(items)
-        if isinstance(request, Auth):
+        if isinstance(request, StartTls) and self._offers_tls:
+            items.append(BeginTls(encode_reply(context, StartTlsReply(Code.OK))))
+        elif isinstance(request, Auth) and not self._needs_tls:
             self._auth_request(request, context, items)
         elif not self._authenticated:
             self._unauthenticated(request, context, items)

@@ -1,0 +1,140 @@
+"""A private certificate authority: makes itself, and certificates for bookies and clients, as PEM files.
+
+For `buckram up --secure` and tests; a cluster of several machines can have its certificates from anywhere. Needs the
+extra `security`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+DAYS = 3650
+_SKEW = datetime.timedelta(minutes=10)
+"""Certificates count a little earlier, for peers whose clocks are behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The files of a certificate and its key."""
+
+    certificate: Path
+    key: Path
+
+
+class Authority:
+    """The authority whose files are in `directory` (`ca.pem`, `ca.key`), made where they are missing."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.certificate, self._key_file = directory / "ca.pem", directory / "ca.key"
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not self.certificate.exists():
+            self._make()
+        self._ca = x509.load_pem_x509_certificate(self.certificate.read_bytes())
+        key = serialization.load_pem_private_key(self._key_file.read_bytes(), password=None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        self._key = key
+
+    def _make(self) -> None:
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Buckram private authority")])
+        made = (
+            _begun(name, name, key.public_key(), DAYS)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(sign=True), critical=True)
+            .sign(key, hashes.SHA256())
+        )
+        write_private(self._key_file, _pem(key))
+        self.certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+
+    def bookie(self, name: str, hosts: Sequence[str], *, days: float = DAYS) -> Pair:
+        """A certificate that a bookie shows at these hosts and addresses."""
+        return self._issue(name, name, (), hosts, days, (ExtendedKeyUsageOID.SERVER_AUTH,))
+
+    def client(self, name: str, subject: str, *, units: Sequence[str] = (), days: float = DAYS) -> Pair:
+        """A certificate by which a client is known; `units` are its OU fields, which may name roles."""
+        return self._issue(name, subject, units, (), days, (ExtendedKeyUsageOID.CLIENT_AUTH,))
+
+    def _issue(
+        self,
+        name: str,
+        subject: str,
+        units: Sequence[str],
+        hosts: Sequence[str],
+        days: float,
+        uses: Sequence[x509.ObjectIdentifier],
+    ) -> Pair:
+        key = ec.generate_private_key(ec.SECP256R1())
+        fields = [x509.NameAttribute(NameOID.COMMON_NAME, subject)]
+        fields += [x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, unit) for unit in units]
+        made = _begun(x509.Name(fields), self._ca.subject, key.public_key(), days)
+        made = made.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        made = made.add_extension(_usage(sign=False), critical=True)
+        made = made.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+        if hosts:
+            made = made.add_extension(x509.SubjectAlternativeName([_name(host) for host in hosts]), critical=False)
+        signed = made.sign(self._key, hashes.SHA256())
+        pair = Pair(self.directory / f"{name}.pem", self.directory / f"{name}.key")
+        write_private(pair.key, _pem(key))
+        pair.certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+        return pair
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Put a secret in a file that only its owner can read, whole or not at all."""
+    draft = path.with_name(path.name + ".new")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)
+    draft.replace(path)
+
+
+def _begun(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: float
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(min(now, now + datetime.timedelta(days=days)) - _SKEW)
+        .not_valid_after(now + datetime.timedelta(days=days))
+    )
+
+
+def _usage(*, sign: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not sign,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=sign,
+        crl_sign=sign,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    form = serialization.PrivateFormat.PKCS8
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
