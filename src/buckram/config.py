@@ -72,6 +72,27 @@ class TlsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class AuthConfig:
+    """Who is on the other end: logins that a bookie asks for, and what a client says."""
+
+    logins: str = _key(
+        "", "bookies: which logins count, of token, certificate and sasl, with spaces between; empty: nobody is asked"
+    )
+    authorisation: str = _key(
+        "off",
+        "bookies: whether grants (`buckram acl`) count, or every known peer may do everything",
+        choices=("off", "on"),
+    )
+    unix_admin: int = _key(
+        1, "bookies: 1: processes of the bookie's own user, through its Unix socket, are administrators", most=1
+    )
+    sasl_users: str = _key("", "bookies: file with USER:PASSWORD lines for SASL DIGEST-MD5; mode 0600")
+    token_file: str = _key("", "clients: file with the token; BUCKRAM_TOKEN may hold the token itself")
+    sasl_user: str = _key("", "clients: user for SASL DIGEST-MD5, where no token is given")
+    sasl_password_file: str = _key("", "clients: file with the password of that user")
+
+
+@dataclass(frozen=True, slots=True)
 class StoreConfig:
     """A bookie's files and memory."""
 
@@ -226,6 +247,7 @@ class Sourced:
 SECTIONS: dict[str, type] = {
     "net": NetConfig,
     "tls": TlsConfig,
+    "auth": AuthConfig,
     "store": StoreConfig,
     "bookie": BookieConfig,
     "client": ClientConfig,

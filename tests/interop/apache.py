@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +129,7 @@ class ApacheBookie:
     directory: Path
     line: str = NEWEST
     port: int = 0
+    settings: Mapping[str, object] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
     spawned_ms: int = 0
 
@@ -150,6 +151,7 @@ class ApacheBookie:
         settings = {
             **BOOKIE_SETTINGS, "bookiePort": self.port, "metadataServiceUri": self.uri,
             "journalDirectories": self.directory / "journal", "ledgerDirectories": self.directory / "ledgers",
+            **self.settings,
         }  # fmt: skip
         conf = self.directory / "bookie.conf"
         conf.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))

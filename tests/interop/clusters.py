@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,8 +33,9 @@ def payload(number: int) -> bytes:
 class OurBookie:
     """A bookie of ours as a process; `killed` until it is started again."""
 
-    def __init__(self, uri: str, directory: Path) -> None:
-        self._child = BookieProcess(uri, directory, environment={"BUCKRAM_STORE_SEGMENT_BYTES": str(32 << 20)})
+    def __init__(self, uri: str, directory: Path, settings: Mapping[str, str]) -> None:
+        environment = {"BUCKRAM_STORE_SEGMENT_BYTES": str(32 << 20), **settings}
+        self._child = BookieProcess(uri, directory, environment=environment)
         self.bookie_id, self.running = "", False
 
     def start(self) -> None:
@@ -52,12 +53,15 @@ class OurBookie:
 
 @dataclass
 class Cluster:
-    """A ledgers root and its bookies. `uri` works for both kinds of client."""
+    """A ledgers root and its bookies. `uri` works for both kinds of client; the settings are those of the bookies,
+    ours as environment variables."""
 
     uri: str
     root: Path
     ours: list[OurBookie] = field(default_factory=list)
     theirs: list[ApacheBookie] = field(default_factory=list)
+    our_settings: Mapping[str, str] = field(default_factory=dict)
+    their_settings: Mapping[str, object] = field(default_factory=dict)
     _made: int = 0
 
     @property
@@ -80,14 +84,14 @@ class Cluster:
         new = [self._spawn_theirs(line) for _ in range(theirs)]
         for _ in range(ours):
             self._made += 1
-            bookie = OurBookie(self.uri, self.root / f"buckram{self._made}")
+            bookie = OurBookie(self.uri, self.root / f"buckram{self._made}", self.our_settings)
             self.ours.append(bookie)
             bookie.start()
         self._wait_ready(new)
 
     def _spawn_theirs(self, line: str) -> ApacheBookie:
         self._made += 1
-        apache = ApacheBookie(self.uri, self.root / f"apache{self._made}", line)
+        apache = ApacheBookie(self.uri, self.root / f"apache{self._made}", line, settings=self.their_settings)
         self.theirs.append(apache)
         apache.spawn()
         return apache

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.bookie_kit import CONFIG, STORE, memory_metadata
+from tests.support.secure_kit import Files
 
 from buckram import connect
 from buckram.bookie.process import Bookie
@@ -27,21 +28,6 @@ from buckram.net.runtime import production_runtime
 from buckram.net.secure import LoginRefused, SecureNetwork, secured, tls_of_environment
 from buckram.net.tcp import TcpNetwork
 from buckram.net.tls_files import TlsFiles
-
-
-class Files:
-    """An authority with a bookie's and a client's certificate, and settings that use them."""
-
-    def __init__(self, directory: Path) -> None:
-        self.authority = Authority(directory)
-        bookie = self.authority.bookie("bookie", ["127.0.0.1", "localhost"])
-        client = self.authority.client("client", "alice")
-        ca = str(self.authority.certificate)
-        self.bookie = TlsConfig(
-            "required", ca, str(bookie.certificate), str(bookie.key), client_certificates="optional"
-        )
-        self.client = TlsConfig("required", ca)
-        self.known_client = TlsConfig("required", ca, str(client.certificate), str(client.key))
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +79,10 @@ async def test_one_port_serves_both_where_tls_is_optional(tmp_path: Path, files:
         assert await written_and_read(metadata, files.client)
 
 
-async def test_what_is_in_clear_is_refused_where_tls_is_required(tmp_path: Path, files: Files) -> None:
+async def test_what_is_in_clear_is_refused_where_tls_is_required(
+    tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUCKRAM_SOCKETS", "tcp")  # through the Unix socket the kernel says who it is
     async with bookie(tmp_path / "b", files.bookie) as (made, metadata):
         reader, writer = await asyncio.open_connection("127.0.0.1", port_of(made))
         writer.write(wire_v3.encode_request(GetBookieInfo(1), 7))

@@ -24,6 +24,7 @@ from buckram.bookie.registration import Registration
 from buckram.bookie.report import report_of
 from buckram.bookie.scrub import Scrub
 from buckram.bookie.service.door import Door
+from buckram.bookie.service.guard import Guard
 from buckram.bookie.service.metadata import MetadataService, OpenStore
 from buckram.bookie.service.server import BookieServer, Service
 from buckram.bookie.storage import superblock
@@ -83,6 +84,8 @@ class Bookie:
         door: Door | None = None,
     ) -> None:
         self._open_store = open_store
+        self._door = door
+        self._guard: Guard | None = None
         self._runtime, self._disk, self._metadata = runtime, disk, metadata_store
         self._config, self._store_config, self._net = bookie_config, store_config, net_config
         self._properties = dict(properties or {})
@@ -131,6 +134,7 @@ class Bookie:
 
     async def _start(self) -> BookieInfo:
         self._disk.lock()
+        await self._begin_guard()
         port = await self._server.listen()
         address = self._advertised(port)
         claimed, witness, store = await self._open(address)
@@ -152,7 +156,9 @@ class Bookie:
             self._server.budget,
             self,
             witness,
-            None if self._open_store is None else MetadataService(self._open_store, self._net.max_frame_bytes),
+            None
+            if self._open_store is None
+            else MetadataService(self._open_store, self._net.max_frame_bytes, self._guard),
         )
         self._server.serve(self.service)
         handover = Handover(self._disk, self._metadata)
@@ -187,6 +193,13 @@ class Bookie:
         self._watch_disk(store, witness, claimed.bookie_id)
         log.info("bookie %s serves at %s", claimed.bookie_id, address)
         return self.info
+
+    async def _begin_guard(self) -> None:
+        """Know keys, revocations and grants before anybody can knock."""
+        if self._door is not None and self._door.logins:
+            guard = Guard(self._metadata, self._runtime.clock, authorises=self._door.authorises)
+            await self._retried(guard.start)
+            self._guard = self._door.guard = guard
 
     def _watch_disk(self, store: Store, witness: Witness, bookie_id: BookieId) -> None:
         """Begin to check files, to look for the end of limbo, and to watch how fast the disk is."""
@@ -306,6 +319,8 @@ class Bookie:
         if self.service is not None:
             await self.service.close()
         await self._server.close()
+        if self._guard is not None:
+            await self._guard.close()
         if store is not None:
             await store.close()
 

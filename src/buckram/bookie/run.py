@@ -15,7 +15,7 @@ from buckram.bookie.http_pages import parse_address, serve_pages
 from buckram.bookie.process import Bookie
 from buckram.bookie.service.door import Door
 from buckram.bookie.status_pages import status_pages
-from buckram.config import BookieConfig, NetConfig, StoreConfig, TlsConfig
+from buckram.config import AuthConfig, BookieConfig, NetConfig, StoreConfig, TlsConfig
 from buckram.disk.descriptors import shares_of_bookie
 from buckram.disk.local import LocalDisk
 from buckram.errors import ConfigError, CorruptStore, WrongCookie
@@ -27,7 +27,7 @@ from buckram.seams import Disk, Listener
 from buckram.types import BookieInfo
 
 DISK_VARIABLE = "BUCKRAM_DISK"
-NO_TLS = TlsConfig()
+NO_TLS, NO_AUTH = TlsConfig(), AuthConfig()
 
 
 class ReadyHook(Protocol):
@@ -56,6 +56,7 @@ async def serve_bookie(
     net_config: NetConfig,
     *,
     tls_config: TlsConfig = NO_TLS,
+    auth_config: AuthConfig = NO_AUTH,
     environment: Mapping[str, str],
     on_ready: ReadyHook,
     stop: asyncio.Event,
@@ -65,7 +66,8 @@ async def serve_bookie(
     Raises what kept it from starting (see `Bookie.start`), or the error of its store.
     """
     available = shares_of_bookie()
-    door = None if tls_config.mode == "off" else Door(tls_config)
+    guarded = tls_config.mode != "off" or auth_config.logins
+    door = Door(tls_config, auth_config) if guarded else None
     stats = PrometheusStats() if bookie_config.metrics else NullStats()
     runtime = production_runtime(stats=stats)
     disk = open_disk(directory, store_config.disk_mode, environment.get(DISK_VARIABLE, ""))
@@ -142,6 +144,7 @@ def run_bookie(
     net_config: NetConfig,
     *,
     tls_config: TlsConfig = NO_TLS,
+    auth_config: AuthConfig = NO_AUTH,
     environment: Mapping[str, str],
     on_ready: ReadyHook,
     on_loop: LoopHook,
@@ -161,6 +164,7 @@ def run_bookie(
             store_config,
             net_config,
             tls_config=tls_config,
+            auth_config=auth_config,
             environment=environment,
             on_ready=on_ready,
             stop=stop,

@@ -28,6 +28,8 @@ NOUNS = {
     "rebalance": "buckram.cli.rebalance:rebalance",
     "metadata": "buckram.cli.metadata:metadata",
     "cluster": "buckram.cli.cluster:cluster",
+    "token": "buckram.cli.token:token",
+    "acl": "buckram.cli.acl:acl",
     "zookeeper": "buckram.cli.zookeeper:zookeeper",
     "etcd": "buckram.cli.etcd:etcd",
     "bench": "buckram.cli.bench:bench",

@@ -23,7 +23,7 @@ from buckram.config import Sourced, load
 from buckram.errors import InvalidArgument
 from buckram.types import BookieInfo
 
-SECTIONS = ("bookie", "store", "net", "tls")
+SECTIONS = ("bookie", "store", "net", "tls", "auth")
 
 
 def config_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -109,6 +109,7 @@ def run(
         values["store"],
         values["net"],
         tls_config=values["tls"],
+        auth_config=values["auth"],
         environment=os.environ,
         on_ready=ready,
         on_loop=on_loop,

@@ -45,9 +45,9 @@ from buckram.errors import (
 )
 from buckram.metadata.uri import default_uri, open_store
 from buckram.net.introductions import Introductions
+from buckram.net.logins import secured_by
 from buckram.net.pool import BookiePool
 from buckram.net.runtime import production_runtime
-from buckram.net.secure import secured, tls_of_environment
 from buckram.seams import MetadataStore, Runtime
 from buckram.types import BIRTH_SIZE, MAX_LEDGER_ID, DigestType, LedgerId, LedgerMetadata
 
@@ -66,6 +66,7 @@ def connect(
     config: ClientConfig | None = None,
     net: NetConfig | None = None,
     tls: TlsConfig | None = None,
+    token: str = "",
     runtime: Runtime | None = None,
 ) -> Opening[Client]:
     """Connect to the cluster that `metadata` names: `await connect(uri)` or `async with connect(uri) as client`.
@@ -73,7 +74,8 @@ def connect(
     `metadata` is a URI (sqlite:///abs/path, memory:, ...) or an open store, which the caller closes. None means the
     cluster that BUCKRAM_METADATA names, or else the one that `buckram up` made in this directory. Without `config`,
     `net` and `tls` the defaults hold, with what BUCKRAM_CLIENT_*, BUCKRAM_NET_* and BUCKRAM_TLS_* (or BUCKRAM_CA) in
-    the environment change.
+    the environment change. `token` says who this is, as `buckram token create` made it; without it BUCKRAM_TOKEN or
+    BUCKRAM_AUTH_* say so.
 
     Errors: ClusterNotInitialised (nothing was set up there), ConfigError, WrongLedgerManager, WrongCluster,
     AccessRefused, MetadataUnavailable, StoreWentBack.
@@ -82,8 +84,7 @@ def connect(
     async def start() -> Client:
         settings, network = config or client_config(), net or _net_config()
         world = runtime or replace(production_runtime(), files=Neighbours())
-        guard = tls_of_environment(os.environ) if tls is None else tls
-        world = replace(world, network=secured(world.network, guard))
+        world = replace(world, network=secured_by(os.environ, world.network, tls=tls, token=token))
         owned = None
         store = metadata if metadata is not None else default_uri(os.environ, Path.cwd())
         uri = store if isinstance(store, str) else ""

@@ -121,13 +121,14 @@ async def open_store(uri: str, runtime: Runtime | None = None) -> TreeStore:
 async def _open_service(uri: ServiceUri, runtime: Runtime | None, rng: random.Random) -> TreeStore:
     from buckram.metadata.service.keys import ServiceKeys
     from buckram.metadata.service.store import ServiceStore
-    from buckram.net.secure import SecureNetwork, secured, tls_of_environment
+    from buckram.net.logins import secured_by
+    from buckram.net.secure import SecureNetwork, tls_of_environment
     from buckram.net.tcp import TcpNetwork
 
     network: Network = TcpNetwork() if runtime is None else runtime.network
     if not isinstance(network, SecureNetwork) and (uri.tls or runtime is None):
         tls = tls_of_environment(os.environ)
-        network = secured(network, replace(tls, mode="required") if uri.tls else tls)
+        network = secured_by(os.environ, network, tls=replace(tls, mode="required") if uri.tls else tls)
     keys = ServiceKeys(uri, network)
     try:
         await keys.start()

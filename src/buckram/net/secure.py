@@ -182,11 +182,12 @@ async def log_in(exchange: Callable[[Auth], Awaitable[Reply]], login: Login) -> 
         payload = login.answer(reply.payload)
 
 
-def secured(network: Network, tls: TlsConfig) -> Network:
+def secured(network: Network, tls: TlsConfig, login: Callable[[], Login] | None = None) -> Network:
     """The network with what the settings ask for; the same one where they ask for nothing. ConfigError."""
-    if tls.mode == "off":
+    if tls.mode == "off" and login is None:
         return network
-    return SecureNetwork(network, TlsFiles(tls, server_side=False), start_tls=tls.start == "starttls")
+    files = None if tls.mode == "off" else TlsFiles(tls, server_side=False)
+    return SecureNetwork(network, files, start_tls=tls.start == "starttls", login=login)
 
 
 def tls_of_environment(environment: Mapping[str, str]) -> TlsConfig:

@@ -1,43 +1,98 @@
 """What a connection has to pass before its requests count: TLS and a login, within a time and a number of bytes.
 
-A bookie without security has no door. Not here: TLS (`net/tls.py`), logins (`bookie/service/login.py`).
+A bookie without security has no door. Not here: TLS (`net/tls.py`), logins (`bookie/service/login.py`), what is known
+of those that have passed (`bookie/service/guard.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import pwd
+import socket
 import ssl
+import struct
+from collections.abc import Mapping
+from pathlib import Path
 from typing import cast
 
+from buckram.bookie.service.guard import Guard
+from buckram.bookie.service.login import SaslLogin, TokenLogin, certificate_principal
 from buckram.bookie.service.session import Session
-from buckram.config import TlsConfig
-from buckram.core.wire.server import ServerProtocol
+from buckram.config import AuthConfig, TlsConfig
+from buckram.core.security.principal import Principal
+from buckram.core.security.tokens import Token
+from buckram.core.wire.server import AuthProvider, ServerProtocol
+from buckram.errors import ConfigError
 from buckram.net.tls import Inner, TlsLink
-from buckram.net.tls_files import TlsFiles
+from buckram.net.tls_files import TlsFiles, check_key_file
 
 log = logging.getLogger("buckram.bookie")
 LOGIN_S = 10.0
 """A peer that is not known by then is closed."""
 MOST_UNKNOWN = 256
 """Connections whose peers are not known yet."""
+LOGINS = ("token", "certificate", "sasl")
+_CREDENTIALS = struct.Struct("3i")
+
+
+class Hallway:
+    """One connection between the listener and its session: where a login finds the session that it is for."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self.session: Session | None = None
+
+    def known(self, principal: Principal, token: Token | None) -> None:
+        assert self.session is not None
+        self._door.passed(self.session, principal, token)
 
 
 class Door:
-    """Made before the bookie listens. ConfigError for certificates that do not do."""
+    """Made before the bookie listens. ConfigError for settings that do not do. `guard` is set before it serves."""
 
-    def __init__(self, tls: TlsConfig, *, login_s: float = LOGIN_S) -> None:
+    def __init__(self, tls: TlsConfig, auth: AuthConfig | None = None, *, login_s: float = LOGIN_S) -> None:
+        auth = auth or AuthConfig()
+        self.logins = frozenset(auth.logins.replace(",", " ").split())
+        self.authorises = auth.authorisation == "on"
+        self._check(tls, auth)
         self._files = TlsFiles(tls, server_side=True) if tls.mode != "off" else None
         self._needs_tls = tls.mode == "required"
+        self._passwords = _passwords(auth.sasl_users) if "sasl" in self.logins else {}
+        self._unix_admin = bool(auth.unix_admin)
         self._login_s = login_s
         self._unknown: dict[Session, asyncio.TimerHandle] = {}
+        self.guard: Guard | None = None
 
-    def protocol(self, max_frame_bytes: int) -> ServerProtocol:
-        """The wire's end of a new connection."""
-        return ServerProtocol(max_frame_bytes, offers_tls=self._files is not None, needs_tls=self._needs_tls)
+    def _check(self, tls: TlsConfig, auth: AuthConfig) -> None:
+        unknown = self.logins - set(LOGINS)
+        if unknown:
+            raise ConfigError(f"[auth] logins: {', '.join(sorted(unknown))} is none of {', '.join(LOGINS)}")
+        if "certificate" in self.logins and (tls.mode == "off" or tls.client_certificates == "no"):
+            raise ConfigError("[auth] logins: certificate needs [tls] mode and client_certificates, set both")
+        if self.authorises and not self.logins:
+            raise ConfigError("[auth] authorisation = 'on': grants need to know who asks, set [auth] logins")
 
-    def before(self, session: Session) -> asyncio.Protocol:
+    def protocol(self, max_frame_bytes: int) -> tuple[ServerProtocol, Hallway]:
+        """The wire's end of a new connection, and its way in."""
+        hallway = Hallway(self)
+        providers: list[AuthProvider] = []
+        if "token" in self.logins and self.guard is not None:
+            providers.append(TokenLogin(self.guard, hallway.known))
+        if "sasl" in self.logins:
+            providers.append(SaslLogin(self._passwords, hallway.known))
+        protocol = ServerProtocol(
+            max_frame_bytes,
+            auth=providers if self.logins else None,
+            offers_tls=self._files is not None,
+            needs_tls=self._needs_tls,
+        )
+        return protocol, hallway
+
+    def before(self, session: Session, hallway: Hallway) -> asyncio.Protocol:
         """What stands between the transport and the session."""
+        hallway.session = session
         if self._files is None:
             return session
         return TlsLink(
@@ -47,7 +102,9 @@ class Door:
         )
 
     def admit(self, session: Session) -> bool:
-        """Whether one more unknown peer may come in; it has to be known in time."""
+        """Whether one more peer may come in; one that is not known yet has to be known in time."""
+        if session.local:
+            self._local(session)
         if session.protocol.authenticated:
             return True
         for known in [one for one in self._unknown if one.ended or one.protocol.authenticated]:
@@ -55,9 +112,22 @@ class Door:
         if len(self._unknown) >= MOST_UNKNOWN:
             log.warning("%d connections have not logged in, the limit: another one is refused", MOST_UNKNOWN)
             return False
-        loop = asyncio.get_running_loop()
-        self._unknown[session] = loop.call_later(self._login_s, self._too_late, session)
+        self._unknown[session] = asyncio.get_running_loop().call_later(self._login_s, self._too_late, session)
         return True
+
+    def _local(self, session: Session) -> None:
+        """The kernel says whose process is behind a Unix socket. Its own user could read the bookie's memory anyway."""
+        user = _user_of(session.transport)
+        if user == os.getuid() and self._unix_admin:
+            session.protocol.logged_in()
+            self.passed(session, Principal(f"unix:{_name(user)}", admin=True), None)
+
+    def passed(self, session: Session, principal: Principal, token: Token | None) -> None:
+        """A login succeeded."""
+        self._forget(session)
+        session.principal = principal
+        if self.guard is not None:
+            self.guard.entered(session, principal, token)
 
     def _too_late(self, session: Session) -> None:
         self._forget(session)
@@ -78,5 +148,43 @@ class Door:
 
     def _secured(self, session: Session, tls: ssl.SSLObject) -> None:
         session.protocol.secured()
-        if session.protocol.authenticated:
+        principal = certificate_principal(tls.getpeercert()) if "certificate" in self.logins else None
+        if principal is not None:
+            session.protocol.logged_in()
+            self.passed(session, principal, None)
+        elif session.protocol.authenticated:
             self._forget(session)
+
+
+def _passwords(name: str) -> Mapping[str, str]:
+    """USER:PASSWORD lines of a file. ConfigError."""
+    if not name:
+        raise ConfigError("[auth] logins: sasl needs the file sasl_users, with a USER:PASSWORD line for each user")
+    check_key_file(name)
+    found: dict[str, str] = {}
+    for number, line in enumerate(Path(name).read_text().splitlines(), 1):
+        user, colon, password = line.strip().partition(":")
+        if not line.strip() or line.startswith("#"):
+            continue
+        if not (user and colon and password):
+            raise ConfigError(f"{name}, line {number}: needs USER:PASSWORD")
+        found[user] = password
+    return found
+
+
+def _user_of(transport: asyncio.BaseTransport) -> int:
+    """The user id of the process behind a Unix socket; -1 where the kernel does not say."""
+    near = transport.get_extra_info("socket")
+    try:
+        with socket.socket(fileno=os.dup(near.fileno())) as copy:
+            _, user, _ = _CREDENTIALS.unpack(copy.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    except (OSError, AttributeError):
+        return -1
+    return int(user)
+
+
+def _name(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)

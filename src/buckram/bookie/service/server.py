@@ -210,8 +210,9 @@ class BookieServer:
     def _new_guarded(self) -> asyncio.Protocol:
         """A connection that begins at the door."""
         assert self._door is not None
-        session = Session(self._door.protocol(self._net.max_frame_bytes), self.budget, self)
-        return self._door.before(session)
+        protocol, hallway = self._door.protocol(self._net.max_frame_bytes)
+        session = Session(protocol, self.budget, self)
+        return self._door.before(session, hallway)
 
     def tls_wanted(self, session: Session) -> None:
         if self._door is not None:

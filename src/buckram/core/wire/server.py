@@ -9,6 +9,7 @@ Not here: sockets and decisions (`bookie/service/server.py`, `bookie/service/dis
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 from buckram.core.entries.entry import entry_ids
@@ -67,6 +68,8 @@ from buckram.errors import Code
 from buckram.types import LedgerId
 
 AUTH_DISABLED = "AuthDisabledPlugin"
+MAX_UNKNOWN_BYTES = 64 * 1024
+"""What a peer may send before it is known."""
 
 
 class Incoming(NamedTuple):
@@ -129,7 +132,9 @@ class AuthProvider(Protocol):
 class ServerProtocol:
     """One connection. Without `auth` every client is authenticated, and AUTH is answered by AuthDisabledPlugin.
 
-    `offers_tls`: START_TLS is answered with yes. `needs_tls`: everything else is refused until `secured` is called.
+    `auth`: the logins of this connection, one for each plug-in. Until one has succeeded, or `logged_in` was called, a
+    peer gets MAX_UNKNOWN_BYTES. `offers_tls`: START_TLS is answered with yes. `needs_tls`: everything else is refused
+    until `secured` is called.
     """
 
     def __init__(
@@ -137,15 +142,21 @@ class ServerProtocol:
         max_frame_bytes: int,
         *,
         max_run_bytes: int = MAX_RUN_BYTES,
-        auth: AuthProvider | None = None,
+        auth: AuthProvider | Sequence[AuthProvider] | None = None,
         offers_tls: bool = False,
         needs_tls: bool = False,
     ) -> None:
         self._chunks = ChunkBuffer(max_frame_bytes)
         self._max_run_bytes = max_run_bytes
-        self._auth = auth
+        providers = () if auth is None else auth if isinstance(auth, Sequence) else (auth,)
+        self._auth = {provider.plugin: provider for provider in providers}
+        self._needs_login = auth is not None
+        self._unknown_bytes = 0
         self._offers_tls, self._needs_tls = offers_tls, needs_tls
         self._authenticated = auth is None and not needs_tls
+        self._max_frame_bytes = max_frame_bytes
+        if not self._authenticated:
+            self._chunks.limit = min(max_frame_bytes, MAX_UNKNOWN_BYTES)
         self._v2 = False
         self._closed = False
         self._v3_adds: list[Add] = []
@@ -165,7 +176,14 @@ class ServerProtocol:
     def secured(self) -> None:
         """The connection is TLS from now on."""
         self._offers_tls = self._needs_tls = False
-        self._authenticated = self._authenticated or self._auth is None
+        if not self._needs_login:
+            self.logged_in()
+
+    def logged_in(self) -> None:
+        """The peer is known: its requests count from now on."""
+        self._needs_tls = False
+        self._authenticated = True
+        self._chunks.limit = self._max_frame_bytes
 
     def feed(self, chunk: bytes) -> list[Item]:
         """Return everything that the chunk completes, in the order of arrival; nothing after a Close."""
@@ -173,6 +191,11 @@ class ServerProtocol:
         if self._closed:
             return items
         chunks = self._chunks
+        if not self._authenticated:
+            self._unknown_bytes += len(chunk)
+            if self._unknown_bytes > MAX_UNKNOWN_BYTES:
+                self._close(f"{MAX_UNKNOWN_BYTES} bytes, the limit, before it was known who it is", items)
+                return items
         try:
             buffer = chunks.push(chunk)
             offset = 0
@@ -279,13 +302,13 @@ class ServerProtocol:
             self._v3_adds, self._v3_txns, self._v3_bytes = [], [], 0
 
     def _auth_request(self, request: Auth, context: ReplyContext, items: list[Item]) -> None:
-        provider = self._auth
+        provider = self._auth.get(request.plugin)
         if self._authenticated:
             if context.protocol == 2:
                 context = context._replace(version=2)
             items.append(Ready(encode_reply(context, AuthReply(Code.OK, AUTH_DISABLED, b""))))
             return
-        if provider is None or request.plugin != provider.plugin:
+        if provider is None:
             if context.protocol == 2:
                 self._close(f"authentication plug-in {request.plugin!r} is not the one that is configured", items)
             else:
@@ -299,7 +322,8 @@ class ServerProtocol:
             return
         if step.token is not None:
             items.append(Ready(encode_reply(context, AuthReply(Code.OK, provider.plugin, step.token))))
-        self._authenticated = step.done
+        if step.done:
+            self.logged_in()
 
     def _unauthenticated(self, request: Request | Refused, context: ReplyContext, items: list[Item]) -> None:
         if context.protocol == 2:

@@ -66,6 +66,7 @@ final class Handles {
             if (!CLIENTS.containsKey(name)) {
                 var conf = Setting.configuration(s.uri, s.v2);
                 conf.setExplictLacInterval(args.path("lac_ms").asInt(20));
+                Setting.change(conf, args);
                 CLIENTS.put(name, BookKeeper.forConfig(conf).build());
             }
             return CLIENTS.get(name);

@@ -50,6 +50,11 @@ final class Setting implements AutoCloseable {
         return BookKeeper.DigestType.valueOf(digest.name());
     }
 
+    /** What a test wants besides: {"settings": {NAME: VALUE}}. */
+    static void change(ClientConfiguration conf, JsonNode args) {
+        args.path("settings").fields().forEachRemaining(one -> conf.setProperty(one.getKey(), one.getValue().asText()));
+    }
+
     // -- clients ------------------------------------------------------------------------------------------------
 
     static ClientConfiguration configuration(String uri, boolean v2) {
@@ -77,6 +82,7 @@ final class Setting implements AutoCloseable {
         synchronized (SHARED) {
             if (!SHARED.containsKey(key)) {
                 ClientConfiguration conf = configuration(uri, v2);
+                change(conf, args);
                 change.accept(conf);
                 SHARED.put(key, BookKeeper.forConfig(conf).build());
             }
@@ -87,6 +93,7 @@ final class Setting implements AutoCloseable {
     /** A client of this check alone; closed at its end. */
     BookKeeper ownClient(Consumer<ClientConfiguration> change) throws Exception {
         ClientConfiguration conf = configuration(uri, v2);
+        change(conf, args);
         change.accept(conf);
         BookKeeper own = BookKeeper.forConfig(conf).build();
         opened.add(own);

@@ -1,0 +1,185 @@
+"""`buckram token`: make, show, verify, list and revoke tokens. Who makes them opens the metadata store directly."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from buckram.cli import values
+from buckram.cli.options import cluster_uri, json_option, metadata_option, run_async
+from buckram.cli.output import emit, table
+from buckram.errors import InvalidArgument
+from buckram.metadata.security import SecurityStore
+
+DEFAULT_DAYS = "30d"
+
+
+@click.group()
+def token() -> None:
+    """Tokens, by which clients are known to bookies that ask for them."""
+
+
+@contextlib.asynccontextmanager
+async def security_store(uri: str | None) -> AsyncIterator[tuple[SecurityStore, str]]:
+    """The security keys of the cluster, opened directly, and the cluster's id. InvalidArgument for buckram:// URIs."""
+    from buckram.metadata.service.uri import parse_service
+    from buckram.metadata.uri import open_store
+
+    where = cluster_uri(uri)
+    if parse_service(where) is not None:
+        raise InvalidArgument(
+            f"{where}: tokens and grants are made by administrators, with the URI of the metadata store itself"
+        )
+    store = await open_store(where)
+    try:
+        yield SecurityStore(store), await store.instance_id()
+    finally:
+        await store.close()
+
+
+@token.command("create")
+@click.option("--subject", required=True, metavar="S", help="Whom it is for; grants name it as token:S.")
+@click.option("--role", "roles", multiple=True, metavar="ROLE", help="Repeatable; `admin` may do everything.")
+@click.option("--expires", default=DEFAULT_DAYS, show_default=True, metavar="TIME", help="How long it counts.")
+@click.option("--new-key", is_flag=True, help="Sign with a new key from now on; tokens of older keys go on to count.")
+@metadata_option
+@json_option
+def create(subject: str, roles: tuple[str, ...], expires: str, new_key: bool, uri: str | None, as_json: bool) -> None:
+    """Make a token and print it. It is kept nowhere: who loses it gets another one.
+
+    \b
+    Example:
+      buckram token create --subject alice --expires 30d
+    """
+    lasts = values.duration("--expires", expires)
+    if lasts <= 0:
+        raise InvalidArgument(f"--expires {expires}: needs a time such as 30d")
+
+    async def main() -> tuple[Any, str]:
+        async with security_store(uri) as (security, _):
+            now = time.time()
+            return await security.create_token(subject, roles, now, now + lasts, new_key=new_key)
+
+    made, text = run_async(main())
+    if as_json:
+        emit({"token": text, "id": made.token_id, "subject": subject, "expires_s": round(made.expires_s)})
+    else:
+        click.echo(text)
+
+
+@token.command("show")
+@click.argument("text", metavar="TOKEN")
+@json_option
+def show(text: str, as_json: bool) -> None:
+    """Print what a token says, without verifying it. TOKEN - is read from standard input."""
+    import jwt
+
+    try:
+        said = jwt.decode(_given(text), options={"verify_signature": False})
+    except jwt.InvalidTokenError as error:
+        raise InvalidArgument(f"this is no token: {error}") from None
+    _print({name: said.get(key) for name, key in _NAMES.items()}, as_json)
+
+
+_NAMES = {"id": "jti", "subject": "sub", "roles": "roles", "cluster": "aud", "issued_s": "iat", "expires_s": "exp"}
+
+
+@token.command("verify")
+@click.argument("text", metavar="TOKEN")
+@metadata_option
+@json_option
+def verify(text: str, uri: str | None, as_json: bool) -> None:
+    """Say whether a token counts in this cluster now; exit code 5 if it does not. TOKEN - is standard input."""
+    from buckram.core.security.tokens import Token, TokenRefused
+    from buckram.core.security.tokens import verify as verified
+    from buckram.errors import Unauthorized
+
+    async def main() -> Token:
+        async with security_store(uri) as (security, cluster):
+            state = await security.state()
+            try:
+                return verified(_given(text), state.keys, cluster, time.time(), state.revoked)
+            except TokenRefused as error:
+                raise Unauthorized(str(error)) from None
+
+    found = run_async(main())
+    _print(
+        {"id": found.token_id, "subject": found.subject, "roles": list(found.roles), "expires_s": found.expires_s},
+        as_json,
+    )
+
+
+@token.command("list")
+@metadata_option
+@json_option
+def list_(uri: str | None, as_json: bool) -> None:
+    """List the tokens that were made, those that were revoked included."""
+
+    async def main() -> list[dict[str, Any]]:
+        async with security_store(uri) as (security, _):
+            return sorted(await security.tokens(), key=lambda one: one["issued_s"])
+
+    found = run_async(main())
+    if as_json:
+        emit({"tokens": found})
+        return
+    rows = [(one["id"], one["subject"], " ".join(one["roles"]), _time(one["expires_s"]), _state(one)) for one in found]
+    table(("id", "subject", "roles", "expires", "state"), rows)
+
+
+@token.command("revoke")
+@click.argument("token_id", required=False, metavar="ID")
+@click.option("--subject", metavar="S", help="All tokens that were made for S until now.")
+@metadata_option
+@json_option
+def revoke(token_id: str | None, subject: str | None, uri: str | None, as_json: bool) -> None:
+    """Take a token back, by its id, or all of a subject. Open connections end within seconds.
+
+    \b
+    Example:
+      buckram token revoke --subject alice
+    """
+    if (token_id is None) == (subject is None):
+        raise InvalidArgument("name a token's ID, or --subject S, and not both")
+
+    async def main() -> None:
+        async with security_store(uri) as (security, _):
+            if token_id is not None:
+                await security.revoke_token(token_id)
+            elif subject is not None:
+                await security.revoke_subject(subject, time.time())
+
+    run_async(main())
+    if as_json:
+        emit({"revoked": token_id or subject})
+    else:
+        click.echo(f"revoked: {token_id or f'all tokens of {subject}'}")
+
+
+def _given(text: str) -> str:
+    return sys.stdin.readline().strip() if text == "-" else text.strip()
+
+
+def _print(found: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        emit(found)
+        return
+    for name, value in found.items():
+        shown = _time(value) if name.endswith("_s") and value is not None else value
+        click.echo(f"{name.removesuffix('_s')}: {shown}")
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _state(one: dict[str, Any]) -> str:
+    if one["revoked"]:
+        return "revoked"
+    return "expired" if one["expires_s"] <= time.time() else "counts"

@@ -1,0 +1,94 @@
+"""Grants: which principal or role may do what with which namespaces. Nothing is allowed that was not granted.
+
+Pure. Not here: where they are kept (`metadata/security.py`), which operation needs what (`core/security/namespaces.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from buckram.core.security.principal import Principal
+
+PERMISSIONS = ("read", "append", "create", "delete", "admin")
+"""`admin` of a namespace: all of these, and its policy."""
+ROLE = "role:"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """`who` is a principal's name or `role:NAME`; `namespaces` a name or a pattern such as `shop-*`."""
+
+    who: str
+    namespaces: str
+    permissions: frozenset[str]
+
+    def concerns(self, principal: Principal, namespace: str) -> bool:
+        mine = self.who == principal.name or (
+            self.who.startswith(ROLE) and self.who.removeprefix(ROLE) in principal.roles
+        )
+        return mine and fnmatchcase(namespace, self.namespaces)
+
+
+@dataclass(frozen=True, slots=True)
+class Acl:
+    """All grants of a cluster."""
+
+    grants: tuple[Grant, ...] = ()
+
+    def allowed(self, principal: Principal, namespace: str) -> frozenset[str]:
+        """Return what the principal may do with a namespace."""
+        if principal.admin:
+            return frozenset(PERMISSIONS)
+        found: set[str] = set()
+        for grant in self.grants:
+            if grant.concerns(principal, namespace):
+                found |= grant.permissions
+        return frozenset(PERMISSIONS) if "admin" in found else frozenset(found)
+
+    def granting(self, who: str, namespaces: str, permissions: Iterable[str]) -> Acl:
+        """With these permissions more."""
+        return self._changed(who, namespaces, lambda present: present | set(permissions))
+
+    def revoking(self, who: str, namespaces: str, permissions: Iterable[str]) -> Acl:
+        """Without these permissions; only those that were granted for the same words."""
+        return self._changed(who, namespaces, lambda present: present - set(permissions))
+
+    def _changed(self, who: str, namespaces: str, change: object) -> Acl:
+        assert callable(change)
+        rest = [one for one in self.grants if (one.who, one.namespaces) != (who, namespaces)]
+        present = [one.permissions for one in self.grants if (one.who, one.namespaces) == (who, namespaces)]
+        permissions = frozenset(change(present[0] if present else frozenset()))
+        if permissions:
+            rest.append(Grant(who, namespaces, permissions))
+        return Acl(tuple(sorted(rest, key=lambda one: (one.who, one.namespaces))))
+
+    def encode(self) -> bytes:
+        rows = [
+            {"who": one.who, "namespaces": one.namespaces, "permissions": sorted(one.permissions)}
+            for one in self.grants
+        ]
+        return json.dumps({"version": 1, "grants": rows}).encode()
+
+    @classmethod
+    def parse(cls, value: bytes) -> Acl:
+        """Raises ValueError for what `encode` did not make."""
+        found = json.loads(value)
+        try:
+            if found["version"] != 1:
+                raise ValueError(f"grants of version {found['version']}, this release knows 1")
+            rows = found["grants"]
+            return cls(
+                tuple(Grant(str(one["who"]), str(one["namespaces"]), _known(one["permissions"])) for one in rows)
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no grants: {error!r}") from None
+
+
+def _known(permissions: Iterable[str]) -> frozenset[str]:
+    found = frozenset(permissions)
+    if not found <= set(PERMISSIONS):
+        raise ValueError(f"unknown permissions {sorted(found - set(PERMISSIONS))}")
+    return found

@@ -1,0 +1,141 @@
+"""Tokens: JWTs that name a subject and its roles, for one cluster, signed with EdDSA or RS256.
+
+Pure: keys, revocations and the time are given. Needs the extra `security`. Not here: where keys and revocations are kept
+(`metadata/security.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from buckram.core.security.principal import Principal
+
+ISSUER = "buckram"
+MAX_TOKEN_BYTES = 8 * 1024
+CLOCK_S = 300.0
+"""How far the clock of who made a token may be ahead."""
+ADMIN = "admin"
+"""The role of who may do everything."""
+_LEAST_RSA_BITS = 2048
+
+
+class TokenRefused(Exception):
+    """Why a token does not count. Says nothing of its content but names and times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What a token says, once it was verified. Times in seconds since 1970."""
+
+    token_id: str
+    subject: str
+    roles: tuple[str, ...]
+    issued_s: float
+    expires_s: float
+
+    @property
+    def principal(self) -> Principal:
+        return Principal(f"token:{self.subject}", self.roles, ADMIN in self.roles)
+
+
+@dataclass(frozen=True, slots=True)
+class Revocations:
+    """Tokens by their ids, and subjects with the time up to which their tokens do not count."""
+
+    tokens: frozenset[str] = frozenset()
+    subjects: Mapping[str, float] | None = None
+
+    def why(self, token: Token) -> str:
+        """Return why the token does not count any more; "" if it does."""
+        if token.token_id in self.tokens:
+            return f"token {token.token_id} was revoked"
+        if token.issued_s <= (self.subjects or {}).get(token.subject, float("-inf")):
+            return f"the tokens of {token.subject} were revoked"
+        return ""
+
+
+def verify(text: str | bytes, keys: Mapping[str, bytes], cluster: str, now_s: float, revoked: Revocations) -> Token:
+    """Return what the token says. `keys`: public keys (PEM) by key id. Raises TokenRefused."""
+    import jwt
+
+    if len(text) > MAX_TOKEN_BYTES:
+        raise TokenRefused(f"a token of {len(text)} bytes, the limit is {MAX_TOKEN_BYTES}")
+    try:
+        key_id = jwt.get_unverified_header(text).get("kid")
+        pem = keys.get(key_id) if isinstance(key_id, str) else None
+        if pem is None:
+            raise TokenRefused("it is signed with a key that this cluster does not know")
+        key, algorithm = public_key(pem)
+        # Times are compared here, with the time that is given; the algorithm is the key's, never the token's.
+        options: Any = {
+            "require": ["sub", "exp", "iat", "jti", "aud"], "verify_exp": False, "verify_iat": False,
+            "verify_nbf": False,
+        }  # fmt: skip
+        said = jwt.decode(text, key, algorithms=[algorithm], audience=cluster, issuer=ISSUER, options=options)
+        token = _token(said)
+    except jwt.InvalidAudienceError:
+        raise TokenRefused("it is for another cluster") from None
+    except jwt.InvalidTokenError as error:
+        raise TokenRefused(f"it is no good token: {error}") from None
+    if now_s >= token.expires_s:
+        raise TokenRefused(f"token {token.token_id} of {token.subject} has expired {now_s - token.expires_s:.0f} s ago")
+    if token.issued_s > now_s + CLOCK_S:
+        raise TokenRefused(f"token {token.token_id} is from the future; set the clocks of both machines")
+    why = revoked.why(token)
+    if why:
+        raise TokenRefused(why)
+    return token
+
+
+def _token(said: Mapping[str, Any]) -> Token:
+    subject, token_id, roles = said["sub"], said["jti"], said.get("roles", [])
+    numbers = [said["iat"], said["exp"]]
+    if not isinstance(roles, list) or not all(isinstance(one, str) for one in (subject, token_id, *roles)):
+        raise TokenRefused("its subject, id and roles are not texts")
+    if not all(isinstance(one, int | float) and not isinstance(one, bool) for one in numbers):
+        raise TokenRefused("its times are not numbers")
+    return Token(token_id, subject, tuple(roles), float(numbers[0]), float(numbers[1]))
+
+
+def sign(token: Token, cluster: str, key_id: str, private_key: bytes) -> str:
+    """Make the text of a token. `private_key`: PEM, of Ed25519 or RSA."""
+    import jwt
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    key = load_pem_private_key(private_key, password=None)
+    algorithm = "EdDSA" if isinstance(key, Ed25519PrivateKey) else "RS256"
+    said = {
+        "iss": ISSUER, "aud": cluster, "sub": token.subject, "jti": token.token_id, "roles": list(token.roles),
+        "iat": round(token.issued_s), "exp": round(token.expires_s),
+    }  # fmt: skip
+    return jwt.encode(said, private_key, algorithm=algorithm, headers={"kid": key_id})
+
+
+def public_key(pem: bytes) -> tuple[Any, str]:
+    """Return the key and the one algorithm that it is good for. Raises TokenRefused."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    try:
+        key = load_pem_public_key(pem)
+    except ValueError as error:
+        raise TokenRefused(f"the key that it names is none: {error}") from None
+    if isinstance(key, Ed25519PublicKey):
+        return key, "EdDSA"
+    if isinstance(key, RSAPublicKey) and key.key_size >= _LEAST_RSA_BITS:
+        return key, "RS256"
+    raise TokenRefused(f"the key that it names is neither Ed25519 nor RSA of {_LEAST_RSA_BITS} bits or more")
+
+
+def new_signing_key() -> tuple[bytes, bytes]:
+    """Make an Ed25519 key: private and public PEM."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return private, key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

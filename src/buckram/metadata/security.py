@@ -1,0 +1,200 @@
+"""What the metadata store keeps of security: keys that sign tokens, tokens that were made, revocations, grants.
+
+Below `own`/security: `signing/KEY_ID` (private), `keys/KEY_ID` (public), `tokens/ID`, `revoked/ID` and `acl`. Whoever
+opens the store directly is an administrator; clients of bookies never see these keys.
+Not here: what tokens say (`core/security/tokens.py`), what grants allow (`core/security/acl.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from buckram.core.security.acl import Acl
+from buckram.core.security.tokens import Revocations, Token, new_signing_key, sign
+from buckram.core.streams.names import DEFAULT_NAMESPACE, check_name
+from buckram.errors import InvalidArgument, KeyExists, MalformedRecord, MetadataUnavailable, NoSuchKey, VersionConflict
+from buckram.seams import Create, KeyOp, KeyStore, MetadataStore, Notify, SetValue
+
+FOLDER = "security"
+_TRIES = 20
+_SUBJECT = "subject:"
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityState:
+    """What a bookie has to know: public keys by id, revocations, and grants (None: nobody granted anything yet)."""
+
+    keys: Mapping[str, bytes] = field(default_factory=dict)
+    revoked: Revocations = field(default_factory=Revocations)
+    acl: Acl = field(default_factory=Acl)
+
+
+class SecurityStore:
+    """Reads and changes these keys; for processes that open the store directly."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._folder = f"{store.own}/{FOLDER}"
+
+    @property
+    def _keys(self) -> KeyStore:
+        return self._store.keys
+
+    def _path(self, *parts: str) -> str:
+        return "/".join((self._folder, *parts))
+
+    async def state(self, watch: Notify | None = None) -> SecurityState:
+        """As of now; the watch fires when any of it changes. MalformedRecord, MetadataError."""
+        await self._keys.sync()
+        # The watches first: what changes between them and the reading is read again.
+        for name in ("keys", "revoked"):
+            await self._keys.children(self._path(name), watch=watch)
+        acl = await self._acl(watch)
+        keys = {name: value async for name, value in self._below("keys")}
+        tokens, subjects = set[str](), dict[str, float]()
+        async for name, value in self._below("revoked"):
+            if name.startswith(_SUBJECT):
+                subjects[_decoded(name)] = float(_parsed(self._path("revoked", name), value).get("before_s", 0))
+            else:
+                tokens.add(name)
+        return SecurityState(keys, Revocations(frozenset(tokens), subjects), acl[0])
+
+    async def _below(self, name: str) -> Any:
+        after = ""
+        while page := await self._keys.children_with_values(self._path(name), after=after):
+            for child, found in page:
+                yield child, found.value
+            after = page[-1][0]
+
+    # Tokens
+
+    async def create_token(
+        self, subject: str, roles: tuple[str, ...], now_s: float, expires_s: float, *, new_key: bool = False
+    ) -> tuple[Token, str]:
+        """Make a token and note that it was made; its text is kept nowhere. `new_key`: sign with a new one from now on."""
+        _check_subject(subject)
+        key_id, private = await self._signing_key(new_key)
+        token = Token(secrets.token_hex(8), subject, roles, now_s, expires_s)
+        text = sign(token, await self._store.instance_id(), key_id, private)
+        note = {"subject": subject, "roles": list(roles), "issued_s": now_s, "expires_s": expires_s, "key": key_id}
+        await self._keys.create(self._path("tokens", token.token_id), json.dumps(note).encode())
+        return token, text
+
+    async def _signing_key(self, new_key: bool) -> tuple[str, bytes]:
+        names = await self._keys.children(self._path("signing"))
+        if names and not new_key:
+            return names[-1], (await self._keys.get(self._path("signing", names[-1]))).value
+        private, public = new_signing_key()
+        key_id = f"{int(names[-1].partition('-')[0]) + 1 if names else 1:06d}-{secrets.token_hex(4)}"
+        with contextlib.suppress(KeyExists):
+            await self._keys.multi(
+                [Create(self._path("signing", key_id), private), Create(self._path("keys", key_id), public)]
+            )
+        return key_id, private
+
+    async def tokens(self) -> list[dict[str, Any]]:
+        """Those that were made, in no particular order, each with whether it was revoked."""
+        revoked = (await self.state()).revoked
+        found = []
+        async for name, value in self._below("tokens"):
+            note = _parsed(self._path("tokens", name), value)
+            roles = tuple(map(str, note.get("roles", ())))
+            token = Token(name, str(note.get("subject")), roles, float(note["issued_s"]), float(note["expires_s"]))
+            found.append({"id": name, **note, "revoked": bool(revoked.why(token))})
+        return found
+
+    async def revoke_token(self, token_id: str) -> None:
+        """InvalidArgument for one that was never made here."""
+        try:
+            await self._keys.get(self._path("tokens", token_id))
+        except (NoSuchKey, InvalidArgument):
+            raise InvalidArgument(f"token {token_id!r}: none with this id; `buckram token list` shows them") from None
+        with contextlib.suppress(KeyExists):
+            await self._keys.create(self._path("revoked", token_id), b"{}")
+
+    async def revoke_subject(self, subject: str, now_s: float) -> None:
+        """No token of the subject that was made before now counts any more."""
+        _check_subject(subject)
+        path, value = self._path("revoked", _encoded(subject)), json.dumps({"before_s": now_s}).encode()
+        for _ in range(_TRIES):
+            try:
+                version = (await self._keys.get(path)).version
+                # Deleted and made anew, so that whoever watches which keys there are hears of it.
+                await self._keys.delete(path, version)
+            except NoSuchKey:
+                pass
+            except VersionConflict:
+                continue
+            with contextlib.suppress(KeyExists):
+                await self._keys.create(path, value)
+                return
+        raise MetadataUnavailable(f"{path}: others changed it {_TRIES} times meanwhile; try again")
+
+    # Grants
+
+    async def has_namespace(self, namespace: str) -> bool:
+        """Whether there is such a namespace of streams."""
+        if namespace == DEFAULT_NAMESPACE:
+            return True
+        try:
+            await self._keys.get(f"{self._store.own}/streams/namespaces/{check_name('namespace', namespace)}")
+        except NoSuchKey:
+            return False
+        return True
+
+    async def acl(self) -> Acl:
+        return (await self._acl(None))[0]
+
+    async def _acl(self, watch: Notify | None) -> tuple[Acl, int | None]:
+        path = self._path("acl")
+        try:
+            found = await self._keys.get(path, watch)
+        except NoSuchKey:
+            return Acl(), None
+        try:
+            return Acl.parse(found.value), found.version
+        except ValueError as error:
+            raise MalformedRecord(f"{path}: {error}; put a good copy back") from None
+
+    async def change_acl(self, change: Any) -> Acl:
+        """Replace the grants by what `change` makes of them, by compare-and-set."""
+        path = self._path("acl")
+        for _ in range(_TRIES):
+            before, version = await self._acl(None)
+            after: Acl = change(before)
+            op: KeyOp = Create(path, after.encode()) if version is None else SetValue(path, after.encode(), version)
+            with contextlib.suppress(KeyExists, VersionConflict, NoSuchKey):
+                await self._keys.multi([op])
+                return after
+        raise MetadataUnavailable(f"{path}: others changed it {_TRIES} times meanwhile; try again")
+
+
+def _check_subject(subject: str) -> None:
+    if not subject or len(subject.encode()) > 100 or not subject.isprintable():
+        raise InvalidArgument(f"subject {subject[:100]!r}: needs 1 to 100 bytes of printable text")
+
+
+def _encoded(subject: str) -> str:
+    return _SUBJECT + subject.encode().hex()
+
+
+def _decoded(name: str) -> str:
+    try:
+        return bytes.fromhex(name.removeprefix(_SUBJECT)).decode()
+    except ValueError:
+        return ""
+
+
+def _parsed(path: str, value: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(value)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise MalformedRecord(f"{path}: no JSON object; delete it, or put a good copy back")
+    return found

@@ -1,0 +1,84 @@
+"""What a client says to be known: a token, or a user and a password (SASL DIGEST-MD5, also for Apache's bookies)."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from buckram.config import AuthConfig, TlsConfig, load
+from buckram.core.security import digest_md5
+from buckram.core.security.digest_md5 import SaslRefused
+from buckram.errors import ConfigError
+from buckram.net.secure import Login, LoginRefused, secured, tls_of_environment
+from buckram.seams import Network
+
+TOKEN_PLUGIN = "buckram-token"
+TOKEN_VARIABLE = "BUCKRAM_TOKEN"
+
+
+class TokenLogin:
+    plugin = TOKEN_PLUGIN
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def first(self) -> bytes:
+        return self._token.encode()
+
+    def answer(self, payload: bytes) -> bytes | None:
+        return None
+
+
+class SaslLogin:
+    plugin = digest_md5.PLUGIN
+
+    def __init__(self, user: str, password: str) -> None:
+        self._user, self._password = user, password
+        self._cnonce = secrets.token_urlsafe(24)
+        self._challenge = b""
+
+    def first(self) -> bytes:
+        return b""
+
+    def answer(self, payload: bytes) -> bytes | None:
+        try:
+            if not self._challenge:
+                self._challenge = payload
+                return digest_md5.response(payload, self._user, self._password, self._cnonce)
+            digest_md5.check_server(payload, self._challenge, self._user, self._password, self._cnonce)
+        except SaslRefused as error:
+            raise LoginRefused(f"SASL: {error}") from None
+        return None
+
+
+def login_of(auth: AuthConfig, token: str, environment: Mapping[str, str]) -> Callable[[], Login] | None:
+    """How to log in, by a token that is given, the settings or the environment; None: not at all. ConfigError."""
+    if not token and auth.token_file:
+        token = read_secret(auth.token_file)
+    token = token or environment.get(TOKEN_VARIABLE, "").strip()
+    if token:
+        if not token.isascii():
+            raise ConfigError(f"{TOKEN_VARIABLE}: not a token; `buckram token create` prints one")
+        return lambda: TokenLogin(token)
+    if auth.sasl_user:
+        password = read_secret(auth.sasl_password_file)
+        return lambda: SaslLogin(auth.sasl_user, password)
+    return None
+
+
+def read_secret(name: str) -> str:
+    """The one line of a file. ConfigError."""
+    try:
+        return Path(name).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{name or 'the file of the password'}: {error}; name a file with one line") from None
+
+
+def secured_by(
+    environment: Mapping[str, str], network: Network, *, tls: TlsConfig | None = None, token: str = ""
+) -> Network:
+    """The network with the TLS and the login that are given, or else that the environment says. ConfigError."""
+    auth: AuthConfig = load("auth", environment=environment)[0]
+    login = login_of(auth, token, environment)
+    return secured(network, tls_of_environment(environment) if tls is None else tls, login)

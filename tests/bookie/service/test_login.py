@@ -1,0 +1,241 @@
+"""Logins on a bookie's port: who gets in, who does not, and when a connection ends again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.support.secure_kit import Files, Guarded, guarded
+
+from buckram import connect
+from buckram.config import AuthConfig, ClientConfig, TlsConfig
+from buckram.core.wire import v2 as wire_v2
+from buckram.core.wire import v3 as wire_v3
+from buckram.core.wire.messages import Auth, AuthReply, GetBookieInfo, Read
+from buckram.errors import BuckramError, Code, ConfigError, MetadataUnavailable
+from buckram.metadata.uri import open_store
+from buckram.net.logins import SaslLogin
+from buckram.net.secure import LoginRefused, SecureNetwork
+from buckram.net.tcp import TcpNetwork
+
+TOKENS = AuthConfig(logins="token")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    return Files(tmp_path_factory.mktemp("login"))
+
+
+@pytest.fixture(autouse=True)
+def no_unix_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through them the kernel says who it is."""
+    monkeypatch.setenv("BUCKRAM_SOCKETS", "tcp")
+
+
+def principals(running: Guarded) -> list[str]:
+    return sorted(session.principal.name for session in running.bookie.server.sessions)
+
+
+async def closed(transport: asyncio.Transport, seconds: float) -> bool:
+    """Whether the connection ends in that time."""
+    limit = time.monotonic() + seconds
+    while not transport.is_closing() and time.monotonic() < limit:
+        await asyncio.sleep(0.02)
+    return transport.is_closing()
+
+
+async def test_a_token_lets_in_and_says_who_it_is(tmp_path: Path) -> None:
+    async with guarded(tmp_path, auth=TOKENS) as running:
+        token = await running.token("alice", "ops")
+        transport, _ = await running.network(token=token).connect("127.0.0.1", running.port, asyncio.Protocol)
+        assert principals(running) == ["token:alice"]
+        (session,) = running.bookie.server.sessions
+        assert (session.principal.roles, session.principal.admin) == (("ops",), False)
+        transport.abort()
+
+
+async def test_entries_and_metadata_go_through_a_login_over_tls(tmp_path: Path, files: Files) -> None:
+    async with guarded(tmp_path, files.bookie, TOKENS) as running:
+        token = await running.token()
+        config = ClientConfig(local_read_bytes=0)
+        async with connect(running.service, tls=files.client, token=token, config=config) as client:
+            async with client.create(ensemble=1) as writer:
+                await writer.append_many([b"x"] * 100)
+            async with client.open(writer.ledger_id) as reader:
+                assert len(await reader.read_payloads(0, 99)) == 100
+        assert set(principals(running)) <= {"token:alice"}
+        with pytest.raises(BuckramError):
+            async with connect(running.service, tls=files.client, config=config):
+                pass
+        with pytest.raises(MetadataUnavailable, match="refused the login"):
+            async with connect(running.service, tls=files.client, token="no.token.atall", config=config):
+                pass
+
+
+@pytest.mark.parametrize("what", ["none", "expired", "revoked", "foreign", "nonsense"])
+async def test_who_is_not_let_in(tmp_path: Path, what: str) -> None:
+    async with guarded(tmp_path, auth=TOKENS) as running:
+        token = await running.token()
+        if what == "expired":
+            token = await running.token(lasts_s=-1)
+        elif what == "revoked":
+            (made,) = await running.security.tokens()
+            await running.security.revoke_token(made["id"])
+            guard = running.bookie._guard
+            assert guard is not None
+            async with asyncio.timeout(10):
+                while not guard.state.revoked.tokens:
+                    await asyncio.sleep(0.01)
+        elif what == "foreign":
+            async with guarded(tmp_path / "other", auth=TOKENS) as other:
+                token = await other.token()
+        elif what in ("none", "nonsense"):
+            token = "x" if what == "nonsense" else ""
+        if what == "none":
+            reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+            writer.write(wire_v3.encode_request(GetBookieInfo(1), 7))
+            packet = await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
+            assert wire_v3.decode_reply(packet)[0].code is Code.UNAUTHORIZED
+            writer.close()
+        else:
+            with pytest.raises(LoginRefused):
+                await running.network(token=token).connect("127.0.0.1", running.port, asyncio.Protocol)
+        assert running.bookie.server.sessions == {} or principals(running) == ["anonymous"]
+
+
+@pytest.mark.parametrize("how", ["token", "subject", "expiry"])
+async def test_an_open_connection_ends_with_its_token(tmp_path: Path, how: str) -> None:
+    async with guarded(tmp_path, auth=TOKENS) as running:
+        token = await running.token(lasts_s=1.5 if how == "expiry" else 3600)
+        other = await running.token("bob")
+        network = running.network(token=token)
+        transport, _ = await network.connect("127.0.0.1", running.port, asyncio.Protocol)
+        stays, _ = await running.network(token=other).connect("127.0.0.1", running.port, asyncio.Protocol)
+        if how == "token":
+            (made,) = [one for one in await running.security.tokens() if one["subject"] == "alice"]
+            await running.security.revoke_token(made["id"])
+        elif how == "subject":
+            await running.security.revoke_subject("alice", time.time() + 1)
+        assert await closed(transport, 5.0)
+        assert not stays.is_closing()
+        stays.abort()
+
+
+async def test_a_new_signing_key_and_tokens_of_the_one_before_count(tmp_path: Path) -> None:
+    async with guarded(tmp_path, auth=TOKENS) as running:
+        first = await running.token()
+        now = time.time()
+        _, second = await running.security.create_token("alice", (), now, now + 60, new_key=True)
+        third = await running.token()
+        guard = running.bookie._guard
+        assert guard is not None
+        async with asyncio.timeout(10):
+            while len(guard.state.keys) < 2:
+                await asyncio.sleep(0.01)
+        for token in (first, second, third):
+            transport, _ = await running.network(token=token).connect("127.0.0.1", running.port, asyncio.Protocol)
+            transport.abort()
+
+
+async def test_a_certificate_names_its_client_and_its_roles(tmp_path: Path, files: Files) -> None:
+    auth = AuthConfig(logins="certificate token")
+    async with guarded(tmp_path, files.bookie, auth) as running:
+        transport, _ = await running.network(files.known_client).connect("127.0.0.1", running.port, asyncio.Protocol)
+        async with asyncio.timeout(10):
+            while principals(running) != ["cert:alice"]:  # the handshake ends a moment later on the bookie's side
+                await asyncio.sleep(0.01)
+        (session,) = running.bookie.server.sessions
+        assert session.principal.roles == ("ops", "dev")
+        transport.abort()
+        token = await running.token("bob")
+        transport, _ = await running.network(files.client, token).connect("127.0.0.1", running.port, asyncio.Protocol)
+        assert "token:bob" in principals(running)
+        transport.abort()
+
+
+async def test_sasl_as_apaches_clients_speak_it(tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    users.write_text("# user:password\nhd:testpwd\n")
+    users.chmod(0o600)
+    async with guarded(tmp_path, auth=AuthConfig(logins="sasl", sasl_users=str(users))) as running:
+        network = SecureNetwork(TcpNetwork(), None, login=lambda: SaslLogin("hd", "testpwd"))
+        transport, _ = await network.connect("127.0.0.1", running.port, asyncio.Protocol)
+        assert principals(running) == ["sasl:hd"]
+        transport.abort()
+        for user, password in (("hd", "wrong"), ("nobody", "testpwd")):
+            network = SecureNetwork(TcpNetwork(), None, login=lambda u=user, p=password: SaslLogin(u, p))  # type: ignore[misc]
+            with pytest.raises(LoginRefused):
+                await network.connect("127.0.0.1", running.port, asyncio.Protocol)
+
+
+async def test_a_bookie_without_logins_answers_a_login_as_apaches_do(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as running:
+        transport, _ = await running.network(token="any").connect("127.0.0.1", running.port, asyncio.Protocol)
+        transport.abort()
+
+
+async def test_before_the_login_little_is_taken_and_not_for_long(tmp_path: Path) -> None:
+    async with guarded(tmp_path, auth=TOKENS, login_s=0.3) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(wire_v3.encode_request(Read(1, 1), 1) * 8000)
+        async with asyncio.timeout(10):
+            answered = 0
+            while data := await reader.read(65536):
+                answered += len(data)
+        assert answered < 64 * 1024
+        writer.close()
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write((2 << 20).to_bytes(4))  # a frame that is longer than what may come before the login
+        async with asyncio.timeout(0.25):
+            assert await reader.read() == b""
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        async with asyncio.timeout(5):
+            assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_v2_client_logs_in_with_v2_packets(tmp_path: Path) -> None:
+    async with guarded(tmp_path, auth=TOKENS) as running:
+        token = await running.token()
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(wire_v2.encode_request(Auth("buckram-token", token.encode())))
+        packet = await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
+        reply, _ = wire_v2.decode_reply(packet)[:2]
+        assert isinstance(reply, AuthReply)
+        assert principals(running) == ["token:alice"]
+        writer.close()
+
+
+async def test_the_bookies_own_user_needs_no_token_through_the_unix_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BUCKRAM_SOCKETS")
+    async with guarded(tmp_path, auth=TOKENS) as running:
+        store = await open_store(running.service)
+        assert await store.instance_id()
+        (session,) = running.bookie.server.sessions
+        assert session.principal.name.startswith("unix:")
+        assert session.principal.admin
+        await store.close()
+    async with guarded(tmp_path, auth=replace(TOKENS, unix_admin=0)) as running:
+        with pytest.raises(MetadataUnavailable):
+            await open_store(running.service)
+
+
+@pytest.mark.parametrize(
+    ("auth", "why"),
+    [
+        (AuthConfig(logins="token password"), "password is none of"),
+        (AuthConfig(logins="certificate"), "client_certificates"),
+        (AuthConfig(authorisation="on"), "set \\[auth\\] logins"),
+        (AuthConfig(logins="sasl"), "sasl_users"),
+        (AuthConfig(logins="sasl", sasl_users="/nowhere"), "/nowhere"),
+    ],
+)
+async def test_settings_that_do_not_do(tmp_path: Path, auth: AuthConfig, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        async with guarded(tmp_path, TlsConfig(), auth):
+            pass
