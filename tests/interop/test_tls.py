@@ -31,7 +31,8 @@ class Secured:
 
 def _theirs(prefix: str, ca: Path, pair: Pair) -> dict[str, str]:
     return {
-        "tlsProviderFactoryClass": FACTORY, "tlsClientAuthentication": "true", "tlsCertificatePath": str(pair.certificate),
+        "tlsProviderFactoryClass": FACTORY, "tlsClientAuthentication": "true",
+        "tlsCertificatePath": str(pair.certificate),
         f"{prefix}KeyStoreType": "PEM", f"{prefix}KeyStore": str(pair.key),
         f"{prefix}TrustStoreType": "PEM", f"{prefix}TrustStore": str(ca),
     }  # fmt: skip

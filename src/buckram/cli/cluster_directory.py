@@ -17,10 +17,12 @@ from buckram.errors import ConfigError, CorruptStore
 DESCRIPTION = "cluster.json"
 FORMATS = {"sqlite": 1, "zookeeper": 2, "etcd": 3}
 """A number for each kind of metadata, so that a Buckram that does not know one puts no database beside it."""
+SECURED = 100
+"""Added to it where bookies ask who their clients are: a Buckram that does not know that opens none of them to all."""
 ON_DISKS = 10
 """Added to it where bookies are on disks of their own: a Buckram that does not know that starts none elsewhere."""
 
-_OURS = re.compile(r"up\.lock|cluster\.json(\.new)?|metadata\.db.*|bookie-\d+|zookeeper|etcd|lost\+found")
+_OURS = re.compile(r"up\.lock|cluster\.json(\.new)?|metadata\.db.*|bookie-\d+|zookeeper|etcd|security|lost\+found")
 """What a first start that was cut short may have left, and what every new file system has."""
 
 
@@ -30,7 +32,7 @@ class ClusterDirectory:
 
     `kind` is one of FORMATS; `metadata` the URI of the directory's own ZooKeeper or etcd, empty for the database.
     `disks`: directories in which new bookies are made in rotation; `places`: bookie number -> its directory, for those
-    that are not below `root`.
+    that are not below `root`. `secure`: bookies ask who their clients are.
     """
 
     root: Path
@@ -39,6 +41,7 @@ class ClusterDirectory:
     metadata: str = ""
     ports: dict[int, int] = field(default_factory=dict)
     disks: list[Path] = field(default_factory=list)
+    secure: bool = False
     places: dict[int, Path] = field(default_factory=dict)
 
     @classmethod
@@ -47,15 +50,17 @@ class ClusterDirectory:
         path = root / DESCRIPTION
         try:
             found = json.loads(path.read_bytes())
-            version = found["format_version"]
+            secure, version = divmod(found["format_version"], SECURED)
             numbers = {number: name for name, number in FORMATS.items()}
             kind = numbers.get(version, numbers.get(version - ON_DISKS))
-            if kind is None:
-                raise CorruptStore(f"{path}: format version {version}; another version of buckram made it, use that")
+            if kind is None or secure > 1:
+                number = found["format_version"]
+                raise CorruptStore(f"{path}: format version {number}; another version of buckram made it, use that")
             ports = {int(number): int(port) for number, port in found["ports"].items() if port}
             disks = [Path(str(one)) for one in found.get("disks", [])]
             places = {int(number): Path(str(one)) for number, one in found.get("places", {}).items()}
-            return cls(root, int(found["bookies"]), kind, str(found.get("metadata", "")), ports, disks, places)
+            metadata, bookies = str(found.get("metadata", "")), int(found["bookies"])
+            return cls(root, bookies, kind, metadata, ports, disks, bool(secure), places)
         except FileNotFoundError:
             return cls(root)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -85,6 +90,8 @@ class ClusterDirectory:
             said["format_version"] = FORMATS[self.kind] + ON_DISKS
             said["disks"] = [str(one) for one in self.disks]
             said["places"] = {number: str(one) for number, one in self.places.items()}
+        if self.secure:
+            said["format_version"] = SECURED + int(str(said["format_version"]))
         draft = self.root / (DESCRIPTION + ".new")
         draft.write_text(json.dumps(said))
         draft.replace(self.root / DESCRIPTION)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from contextlib import ExitStack
@@ -15,6 +16,7 @@ from buckram.cli.cluster_directory import ClusterDirectory, only_one
 from buckram.cli.exits import Exit
 from buckram.cli.options import json_option, run_async
 from buckram.cli.output import counted, emit, remark
+from buckram.cli.secure_directory import FOLDER, SecureDirectory
 from buckram.cli.up_threads import healing_thread, janitor_thread
 from buckram.config import host_port
 from buckram.errors import ChildFailed, ConfigError, EtcdFailed, InvalidArgument, ZooKeeperFailed
@@ -56,6 +58,7 @@ NAMES = {"sqlite": "the embedded metadata database", "zookeeper": "ZooKeeper", "
     metavar="HOST:PORT",
     help="Metrics and health of the first bookie there, of each other one on the next port.",
 )
+@click.option("--secure", is_flag=True, help="TLS, tokens and grants: makes certificates and tokens under DIR.")
 @json_option
 def up(
     bookies: int | None,
@@ -66,6 +69,7 @@ def up(
     janitor: str,
     autorecovery: bool,
     metrics: str | None,
+    secure: bool,
     as_json: bool,
 ) -> None:
     """Start a cluster here and keep it running until Ctrl-C.
@@ -96,6 +100,7 @@ def up(
             place.check_is_ours()
             if disks is not None:
                 place.disks = _disks(disks)
+            _choose_security(place, secure, kind)
             _run(place, bookies, kind, every, autorecovery, metrics, as_json, stop)
     except (ChildFailed, ZooKeeperFailed, EtcdFailed):
         if not stop.is_set():
@@ -126,7 +131,10 @@ def _run(
         before, place.bookies = place.bookies, count
         place.write()
         uri = place.metadata or f"sqlite://{place.root / 'metadata.db'}"
-        run_async(_prepare(uri, before, count))
+        guard = SecureDirectory(place.root / FOLDER) if place.secure else None
+        run_async(_prepare(uri, before, count, guard))
+        if guard is not None:
+            os.environ.update(guard.admin_settings())  # for the threads below, which are clients, too
         children = {
             n: BookieProcess(
                 uri,
@@ -134,6 +142,7 @@ def _run(
                 bookie_id=f"bookie-{n}",
                 port=place.free_port(n),
                 options=("--metrics", pages[n]) if n in pages else (),
+                environment={} if guard is None else guard.bookie_settings(),
                 log=place.root / f"bookie-{n}.log",  # a disk that fails must not take the reason with it
             )
             for n in range(1, count + 1)
@@ -144,7 +153,7 @@ def _run(
             cleanup.enter_context(janitor_thread(uri, janitor_s))
         if healing:
             cleanup.enter_context(healing_thread(uri, LOST_BOOKIE_DELAY_S))
-        _report(children, uri, place.kind, server, pages, as_json)
+        _report(children, uri, place.kind, server, pages, guard, as_json)
         _watch(children, NAMES[place.kind], server, stop)
 
 
@@ -220,13 +229,26 @@ def _start_server(place: ClusterDirectory, stop: threading.Event) -> ZooKeeperSe
     return server
 
 
-async def _prepare(uri: str, before: int, count: int) -> None:
+def _choose_security(place: ClusterDirectory, secure: bool, kind: str | None) -> None:
+    """A cluster that was made secure stays so, and one that was not is not changed behind the back of its clients."""
+    if secure and (kind or place.kind) != "sqlite":
+        raise InvalidArgument("--secure: only with the embedded metadata database so far; leave out the other option")
+    if secure and place.made and not place.secure:
+        raise ConfigError(
+            f"--secure: {place.root} was made without it; docs/explanation/security.md says how to turn it on"
+        )
+    place.secure = place.secure or secure
+
+
+async def _prepare(uri: str, before: int, count: int, guard: SecureDirectory | None) -> None:
     from buckram.metadata.uri import init_cluster, open_store
 
     store = await open_store(uri)
     try:
         await init_cluster(store)
         await _fit_policy(store, before, count)
+        if guard is not None:
+            await guard.prepare(store)
     finally:
         await store.close()
 
@@ -297,12 +319,13 @@ def _report(
     kind: str,
     server: ZooKeeperServer | EtcdServer | None,
     pages: dict[int, str],
+    guard: SecureDirectory | None,
     as_json: bool,
 ) -> None:
     lines: list[tuple[ReadyLine, str | None]] = [
         (child.ready, pages.get(n)) for n, child in children.items() if child.ready is not None
     ]
-    service = f"buckram://{','.join(f'{line.host}:{line.port}' for line, _ in lines)}/"
+    service = f"buckram{'+tls' if guard else ''}://{','.join(f'{line.host}:{line.port}' for line, _ in lines)}/"
     if as_json:
         missing = [f"bookie-{n}" for n, child in children.items() if child.ready is None]
         address = server.address if server is not None else None
@@ -314,6 +337,7 @@ def _report(
                 "zookeeper": address if kind == "zookeeper" else None,
                 "etcd": address if kind == "etcd" else None,
                 "not_started": missing,
+                "client": None if guard is None else {"token": guard.client_token, "ca": str(guard.ca)},
             }
         )
         return
@@ -324,6 +348,11 @@ def _report(
     for line, page in lines:
         told = f", metrics at http://{page}/metrics" if page else ""
         click.echo(f"  {line.bookie_id} at {line.host}:{line.port}, process {line.pid}{told}")
+    if guard is not None:
+        click.echo(
+            "  a client needs this line; its token may use namespace default (see `buckram acl`, `buckram token`):"
+        )
+        click.echo(f"  export BUCKRAM_METADATA={service} BUCKRAM_CA={guard.ca} BUCKRAM_TOKEN={guard.client_token}")
     click.echo("ready; Ctrl-C stops it")
 
 

@@ -71,12 +71,16 @@ class SecurityStore:
                 yield child, found.value
             after = page[-1][0]
 
+    async def prepare(self) -> None:
+        """Make the first signing key where there is none, so that whoever follows the keys knows it in time."""
+        await self._signing_key(False)
+
     # Tokens
 
     async def create_token(
         self, subject: str, roles: tuple[str, ...], now_s: float, expires_s: float, *, new_key: bool = False
     ) -> tuple[Token, str]:
-        """Make a token and note that it was made; its text is kept nowhere. `new_key`: sign with a new one from now on."""
+        """Make a token and note that it was made; its text is kept nowhere. `new_key`: sign with a new one from now."""
         _check_subject(subject)
         key_id, private = await self._signing_key(new_key)
         token = Token(secrets.token_hex(8), subject, roles, now_s, expires_s)

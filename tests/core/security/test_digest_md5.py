@@ -20,9 +20,8 @@ def test_both_sides_agree(user: str) -> None:
     check_server(last, said, user, USERS[user], "cnonce")
 
 
-def test_a_known_exchange() -> None:
-    """RFC 2831, section 4, has other names of service and realm; the digests of this one were made by Java's mechanism
-    with protocol and server `bookkeeper`."""
+def test_the_fields_of_a_challenge() -> None:
+    """That of RFC 2831, section 4."""
     fields = parse(b'realm="elwood.innosoft.com",nonce="OA6MG9tEQGm2hh",qop="auth",algorithm=md5-sess,charset=utf-8')
     assert fields["nonce"] == "OA6MG9tEQGm2hh"
     assert fields["charset"] == "utf-8"

@@ -49,6 +49,7 @@ class Guard:
     async def start(self) -> None:
         """Read once, so that nobody is judged by nothing, and follow from then on. MetadataError."""
         self._cluster = await self._store.instance_id()
+        await self._security.prepare()
         self.state = await self._security.state(self._changed.set)
         self._scope.spawn(self._follow(), "follow")
         self._scope.spawn(self._sweep(), "sweep")

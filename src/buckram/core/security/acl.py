@@ -1,6 +1,6 @@
 """Grants: which principal or role may do what with which namespaces. Nothing is allowed that was not granted.
 
-Pure. Not here: where they are kept (`metadata/security.py`), which operation needs what (`core/security/namespaces.py`).
+Pure. Not here: where they are kept (`metadata/security.py`), what an operation needs (`core/security/namespaces.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tokens: JWTs that name a subject and its roles, for one cluster, signed with EdDSA or RS256.
 
-Pure: keys, revocations and the time are given. Needs the extra `security`. Not here: where keys and revocations are kept
+Pure: keys, revocations and the time are given. Needs the extra `security`. Not here: where they are kept
 (`metadata/security.py`).
 """
 

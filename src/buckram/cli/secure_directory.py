@@ -1,0 +1,90 @@
+"""What `buckram up --secure` makes below its directory: an authority, certificates, tokens, and who uses which.
+
+Needs the extra `security`. Not here: the cluster's directory itself (`cli/cluster_directory.py`).
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from buckram.core.security.tokens import ADMIN
+from buckram.errors import ConfigError, MalformedRecord
+from buckram.metadata.security import SecurityStore
+from buckram.seams import MetadataStore
+
+FOLDER = "security"
+CLIENT = "client"
+_DAY_S = 86_400.0
+_LASTS_S = 365 * _DAY_S
+_RENEW_S = 30 * _DAY_S
+"""A token that has less than this left is made anew at the next start."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecureDirectory:
+    """`DIR/security`, for its owner only."""
+
+    path: Path
+
+    @property
+    def ca(self) -> Path:
+        return self.path / "ca.pem"
+
+    @property
+    def admin_token(self) -> str:
+        return (self.path / "admin.token").read_text().strip()
+
+    @property
+    def client_token(self) -> str:
+        return (self.path / "client.token").read_text().strip()
+
+    async def prepare(self, store: MetadataStore) -> None:
+        """Make what is missing, and tokens anew that end soon. ConfigError without the extra `security`."""
+        try:
+            from buckram.net.authority import Authority, write_private
+        except ImportError as error:
+            raise ConfigError(f"--secure needs {error.name}: pip install 'buckram[security]'") from None
+        authority = Authority(self.path)
+        if not (self.path / "bookie.pem").exists():
+            authority.bookie("bookie", list(dict.fromkeys(["127.0.0.1", "::1", "localhost", socket.gethostname()])))
+        security = SecurityStore(store)
+        for name, role in ((ADMIN, (ADMIN,)), (CLIENT, ())):
+            file = self.path / f"{name}.token"
+            if not await self._lasts(security, store, file):
+                now = time.time()
+                _, text = await security.create_token(name, role, now, now + _LASTS_S)
+                write_private(file, text.encode() + b"\n")
+        if not (await security.acl()).grants:
+            everything = ("read", "append", "create", "delete")
+            await security.change_acl(lambda acl: acl.granting(f"token:{CLIENT}", "default", everything))
+
+    async def _lasts(self, security: SecurityStore, store: MetadataStore, file: Path) -> bool:
+        """Whether the file holds a token of this cluster that counts for a good while."""
+        from buckram.core.security.tokens import TokenRefused, verify
+
+        try:
+            text = file.read_text().strip()  # noqa: ASYNC240  # one line, once
+            state = await security.state()
+            verify(text, state.keys, await store.instance_id(), time.time() + _RENEW_S, state.revoked)
+        except (OSError, TokenRefused, UnicodeDecodeError, MalformedRecord):
+            return False
+        return True
+
+    def bookie_settings(self) -> dict[str, str]:
+        """The environment of the bookies."""
+        return {
+            "BUCKRAM_TLS_MODE": "required",
+            "BUCKRAM_TLS_CA": str(self.ca),
+            "BUCKRAM_TLS_CERTIFICATE": str(self.path / "bookie.pem"),
+            "BUCKRAM_TLS_KEY": str(self.path / "bookie.key"),
+            "BUCKRAM_TLS_CLIENT_CERTIFICATES": "optional",
+            "BUCKRAM_AUTH_LOGINS": "token certificate",
+            "BUCKRAM_AUTH_AUTHORISATION": "on",
+        }
+
+    def admin_settings(self) -> dict[str, str]:
+        """The environment of what looks after the cluster."""
+        return {"BUCKRAM_CA": str(self.ca), "BUCKRAM_TOKEN": self.admin_token}
