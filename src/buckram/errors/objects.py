@@ -41,6 +41,6 @@ class ObjectDamaged(ObjectError):
 
 
 class DataLost(ObjectError):
-    """The bytes were given up before they got their name: this process passed for dead. Nothing was put; repeat it."""
+    """The bytes were given up before they got their name: this process passed for dead. Put it again."""
 
     retryable = True

@@ -243,24 +243,26 @@ async def _write(writer: LedgerAppender, first: bytes, rest: AsyncIterator[bytes
 
 
 async def _chunks(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The same bytes, all pieces but the last of CHUNK_BYTES."""
-    held: list[bytes | memoryview] = [first]
-    size = len(first)
-    more = True
-    while more:
-        while size >= CHUNK_BYTES:
-            whole = memoryview(b"".join(held)) if len(held) > 1 else memoryview(held[0])
-            place = 0
-            while size - place >= CHUNK_BYTES:
-                yield bytes(whole[place : place + CHUNK_BYTES])
-                place += CHUNK_BYTES
-            held, size = [whole[place:]], size - place
+    """The same bytes, all pieces but the last of CHUNK_BYTES. Each byte is copied once at most."""
+    held: list[memoryview] = []
+    missing = CHUNK_BYTES
+    piece: bytes | None = first
+    while piece is not None:
+        place = 0
+        if not held and len(piece) == CHUNK_BYTES:
+            yield piece
+            place = CHUNK_BYTES
+        view = memoryview(piece)
+        while place < len(piece):
+            part = view[place : place + missing]
+            held.append(part)
+            place += len(part)
+            missing -= len(part)
+            if not missing:
+                yield b"".join(held)
+                held, missing = [], CHUNK_BYTES
         piece = await anext(rest, None)
-        more = piece is not None
-        if piece:
-            held.append(piece)
-            size += len(piece)
-    if size:
+    if held:
         yield b"".join(held)
 
 

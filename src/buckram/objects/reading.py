@@ -17,6 +17,8 @@ from buckram.errors import BuckramError, NoSuchEntry, NoSuchLedger, ObjectDamage
 from buckram.types import LedgerId
 
 _OPEN_LEDGERS = 64
+_KEPT_BYTES = 8 * 1024 * 1024
+"""Entries of packs that were read last are kept up to this size: neighbours in an entry are often read together."""
 
 
 class Readers:
@@ -25,6 +27,8 @@ class Readers:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._readers: OrderedDict[int, asyncio.Future[Reader]] = OrderedDict()
+        self._kept: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+        self._kept_bytes = 0
 
     async def get(self, ledger: LedgerId) -> Reader:
         """A reader of the ledger, which stays this object's. Raises NoSuchLedger, ReadFailed."""
@@ -66,11 +70,10 @@ class Readers:
             place += extent.length
 
     async def _extent(self, extent: Extent, begin: int, end: int) -> AsyncIterator[bytes]:
-        reader = await self.get(extent.ledger)
         if extent.chunk == 0:
-            found = await reader.read_unconfirmed(extent.entry, extent.entry)
-            yield found[0].payload[extent.at + begin : extent.at + end]
+            yield (await self._entry(extent))[extent.at + begin : extent.at + end]
             return
+        reader = await self.get(extent.ledger)
         first, last = extent.entry + begin // extent.chunk, extent.entry + (end - 1) // extent.chunk
         at = (first - extent.entry) * extent.chunk
         async with aclosing(reader.payload_chunks(first, last)) as chunks:
@@ -80,6 +83,22 @@ class Readers:
                     at += len(payload)
                     if piece:
                         yield piece
+
+    async def _entry(self, extent: Extent) -> bytes:
+        """The entry of a pack."""
+        key = extent.ledger, extent.entry
+        payload = self._kept.get(key)
+        if payload is not None:
+            self._kept.move_to_end(key)
+            return payload
+        reader = await self.get(extent.ledger)
+        payload = (await reader.read_unconfirmed(extent.entry, extent.entry))[0].payload
+        if key not in self._kept:
+            self._kept[key] = payload
+            self._kept_bytes += len(payload)
+            while self._kept_bytes > _KEPT_BYTES:
+                self._kept_bytes -= len(self._kept.popitem(last=False)[1])
+        return payload
 
 
 def _close(future: asyncio.Future[Reader]) -> None:
