@@ -304,6 +304,14 @@ def databases() -> Figures:
 
 
 @case
+def object_names() -> Figures:
+    """The index of BENCH_OBJECT_NAMES (1,000,000) names: memory, pages of a list, a renamed directory, a snapshot."""
+    from bench.objects import names
+
+    return names()
+
+
+@case
 def stream_long() -> Figures:
     """A stream of 100,000 segments (BENCH_SEGMENTS): opened, read at its end, truncated."""
     return _streams("long_stream")

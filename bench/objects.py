@@ -1,21 +1,62 @@
-"""What objects do: puts of 1 KB by 64 tasks, and one large object put and got. 3/3/2."""
+"""What objects do: puts of 1 KB by 64 tasks, and one large object put and got, 3/3/2; and a million names."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from bench.machine import memory
 from bench.streams import measure
 from buckram import Client
+from buckram.core.objects.index import ObjectIndex
 
 Figures = dict[str, Any]
 SECONDS = float(os.environ.get("BENCH_SECONDS", "15"))
 LARGE_MB = int(os.environ.get("BENCH_OBJECT_MB", "1000"))
+NAMES = int(os.environ.get("BENCH_OBJECT_NAMES", "1000000"))
 TASKS = 64
 PIECE = os.urandom(1_000_000)
+
+
+def _named(index: ObjectIndex, number: int) -> None:
+    put = {"size": 1000, "digest": f"sha256:{number:064x}", "sealed": [], "metadata": [], "expires_us": 0}
+    put["extents"] = [[1, number // 256, number % 256 * 1000, 1000, 0]]
+    index.apply(["put", f"d{number // 100_000}/n{number * 7919 % 100_003:06}", put, None])
+
+
+def _milliseconds(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return round((time.perf_counter() - began) * 1e3, 2)
+
+
+def names() -> Figures:
+    """The index of a million names alone, in this process: it is in the memory of every process that opens objects."""
+    index = ObjectIndex()
+    index.apply(["begin", 1, ""])
+    before, cpu = memory(os.getpid())["rss"], time.process_time()
+    for number in range(NAMES):
+        _named(index, number)
+    spent = time.process_time() - cpu
+    figures: Figures = {
+        "bytes_per_name": round((memory(os.getpid())["rss"] - before) / NAMES),
+        "put_cpu_us": round(spent / NAMES * 1e6, 1),
+        "first_page_ms": _milliseconds(lambda: index.listed("", "", 1000)),
+        "middle_page_ms": _milliseconds(lambda: index.listed("d1/", "d1/n050000", 1000)),
+        "rename_directory_ms": _milliseconds(lambda: index.apply(["rename", "d1", "renamed", None])),
+        "remove_directory_ms": _milliseconds(lambda: index.apply(["remove", "renamed", True])),
+    }
+    began = time.perf_counter()
+    lines = index.snapshot()
+    figures["snapshot_stands_still_ms"] = round((time.perf_counter() - began) * 1e3, 1)
+    data = b"".join(lines)
+    figures["snapshot_s"] = round(time.perf_counter() - began, 1)
+    figures["snapshot_bytes_per_name"] = round(len(data) / NAMES)
+    figures["restore_s"] = round(_milliseconds(lambda: ObjectIndex().restore(data)) / 1e3, 1)
+    return figures
 
 
 async def load(client: Client) -> Figures:

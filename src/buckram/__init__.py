@@ -39,6 +39,7 @@ from buckram.errors import (
     DatabaseFailed,
     DataLost,
     DigestMismatch,
+    DirectoryNotEmpty,
     DuplicateEntry,
     EntryTooLarge,
     EtcdFailed,
@@ -150,7 +151,7 @@ if TYPE_CHECKING:
     from buckram.db.transactions import OpenTransaction
     from buckram.machine.machine import Machine, StateMachine
     from buckram.machine.settings import MachineSettings
-    from buckram.objects.objects import ObjectInfo, Objects
+    from buckram.objects.objects import DirectoryInfo, ObjectInfo, Objects
     from buckram.streams.namespace import Namespace, StreamInfo
     from buckram.streams.read.reader import StreamReader
     from buckram.streams.shared.namespaces import Namespaces
@@ -167,6 +168,7 @@ _LAZY = {
     "MachineSettings": "buckram.machine.settings",
     "Namespace": "buckram.streams.namespace",
     "Namespaces": "buckram.streams.shared.namespaces",
+    "DirectoryInfo": "buckram.objects.objects",
     "ObjectInfo": "buckram.objects.objects",
     "Objects": "buckram.objects.objects",
     "OpenTransaction": "buckram.db.transactions",
@@ -228,6 +230,7 @@ __all__ = [
     "CorruptStore",
     "CursorMoved",
     "DataLost",
+    "DirectoryNotEmpty",
     "DigestMismatch",
     "DigestType",
     "DuplicateEntry",
@@ -282,6 +285,7 @@ __all__ = [
     "ObjectDamaged",
     "ObjectError",
     "ObjectExists",
+    "DirectoryInfo",
     "ObjectInfo",
     "Objects",
     "OffsetMismatch",

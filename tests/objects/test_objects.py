@@ -10,7 +10,16 @@ from collections.abc import AsyncIterator
 import pytest
 
 from buckram.client.client import Client
-from buckram.errors import InvalidArgument, NoSuchObject, ObjectChanged, ObjectExists, UploadIncomplete
+from buckram.errors import (
+    DirectoryNotEmpty,
+    InvalidArgument,
+    NameBlocked,
+    NoSuchObject,
+    ObjectChanged,
+    ObjectExists,
+    UploadIncomplete,
+)
+from buckram.objects.objects import DirectoryInfo, ObjectInfo
 from buckram.streams.namespace import Namespace
 from buckram.testing import Cluster
 
@@ -113,3 +122,65 @@ async def test_objects_outlive_the_process_that_put_them(three_bookies: Cluster,
     async with three_bookies.client() as other, other.objects("shop") as again:
         assert await again.get("a") == b"1"
         assert (await again.info("a")).expires is not None
+
+
+async def test_directories_are_made_listed_and_deleted_in_one_step(client: Client, ns: Namespace) -> None:
+    async with client.objects("shop") as objects:
+        assert await objects.mkdirs("a/empty")
+        assert not await objects.mkdirs("a")
+        for number in range(5):
+            await objects.put(f"a/{number}", b"x" * number)
+        found: list[str] = []
+        page = await objects.entries("a", limit=2)
+        while page:
+            found += [info.name for info in page]
+            page = await objects.entries("a", after=page[-1], limit=2)
+        assert found == [*(f"a/{number}" for number in range(5)), "a/empty"]
+        directory, whole, small = await objects.status("a"), await objects.status(), await objects.status("a/3")
+        assert isinstance(directory, DirectoryInfo)
+        assert isinstance(whole, DirectoryInfo)
+        assert isinstance(small, ObjectInfo)
+        assert (directory.children, directory.kept, whole.children, small.size) == (6, True, 1, 3)
+        assert directory.time >= small.time > 0
+        with pytest.raises(NameBlocked):
+            await objects.mkdirs("a/3/x")
+        with pytest.raises(DirectoryNotEmpty):
+            await objects.remove("a")
+        with pytest.raises(NoSuchObject):
+            await objects.entries("a/3")
+        await objects.remove("a/0")
+        await objects.remove("a", recursive=True)
+        with pytest.raises(NoSuchObject):
+            await objects.status("a")
+        assert await objects.sweep() >= 0
+        assert (await objects._index.look(lambda state: (state.objects, state.trash))) == (0, [])
+
+
+async def test_one_of_two_renames_and_puts_wins(three_bookies: Cluster, ns: Namespace) -> None:
+    """As two drivers do that use one checkpoint: each step that must not replace anything is given to one of them."""
+    async with (
+        three_bookies.client() as one,
+        one.objects("shop") as first,
+        three_bookies.client() as other,
+        other.objects("shop") as second,
+    ):
+        await asyncio.gather(first.put("t/1", b"first"), second.put("t/2", b"second"))
+        results = await asyncio.gather(
+            first.rename("t/1", "offsets/0", if_absent=True),
+            second.rename("t/2", "offsets/0", if_absent=True),
+            return_exceptions=True,
+        )
+        assert sorted(map(type, results), key=str) == sorted([type(None), ObjectExists], key=str)
+        results = await asyncio.gather(
+            first.put("c", b"first", if_absent=True), second.put("c", b"second", if_absent=True), return_exceptions=True
+        )
+        assert sum(isinstance(result, ObjectExists) for result in results) == 1
+        version = (await first.info("c")).version
+        changes = await asyncio.gather(
+            first.put("c", b"third", if_match=version),
+            second.copy("offsets/0", "c", if_match=version),
+            second.delete("c", if_match=version),
+            return_exceptions=True,
+        )
+        assert sum(isinstance(result, ObjectChanged | NoSuchObject) for result in changes) == 2
+        assert await first.list() == await second.list()

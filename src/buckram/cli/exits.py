@@ -70,6 +70,7 @@ _REFUSED = (
     errors.OutOfOrderSequence,
     errors.UnknownQuery,
     errors.DatabaseExists,
+    errors.DirectoryNotEmpty,
     errors.ObjectExists,
     errors.ObjectChanged,
 )

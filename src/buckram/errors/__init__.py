@@ -100,6 +100,7 @@ from buckram.errors.machines import (
 )
 from buckram.errors.objects import (
     DataLost,
+    DirectoryNotEmpty,
     NameBlocked,
     NoSuchObject,
     ObjectChanged,
@@ -180,6 +181,7 @@ __all__ = [
     "CorruptStore",
     "CursorMoved",
     "DataLost",
+    "DirectoryNotEmpty",
     "DigestMismatch",
     "DuplicateEntry",
     "EntryTooLarge",

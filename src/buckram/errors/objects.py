@@ -32,6 +32,10 @@ class NameBlocked(ObjectError, InvalidArgument):
         ObjectError.__init__(self, name, message)
 
 
+class DirectoryNotEmpty(ObjectError):
+    """A directory was to be deleted, and something is in it. Nothing was changed."""
+
+
 class UploadIncomplete(ObjectError):
     """An upload was to be completed, and not all of its parts are there. Nothing was changed."""
 

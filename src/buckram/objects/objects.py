@@ -8,15 +8,14 @@ from __future__ import annotations
 import asyncio
 import builtins
 import hashlib
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
 from buckram.client.client import Client
 from buckram.client.shared.opening import NotBlocking
 from buckram.core.objects.index import MAX_PARTS, ObjectIndex
-from buckram.core.objects.rows import NEVER, ObjectRow, check_metadata, check_object_name, row_of
+from buckram.core.objects.rows import ObjectRow, check_object_name
 from buckram.core.streams.policy import merged
 from buckram.errors import CommandRefused, DataLost, InvalidArgument, NoSuchObject, ObjectDamaged
 from buckram.machine.opening import open_machine
@@ -28,38 +27,24 @@ from buckram.objects.reading import Readers
 from buckram.objects.refusals import refused
 from buckram.objects.rewriting import Rewriter
 from buckram.objects.sweeping import Sweeper
+from buckram.objects.values import (
+    Data,
+    DirectoryInfo,
+    ObjectInfo,
+    condition,
+    extra,
+    info_of,
+    node_of,
+    pieces_of,
+    told,
+)
 from buckram.streams.namespace import Namespace
-from buckram.types import Buffer
 
 LOG = "buckram.objects"
 """The stream and machine of each namespace that has objects."""
-_READ_BYTES = 1024 * 1024
 _HASH_BESIDE = 128 * 1024
 _MAX_LISTED = 10_000
-_MAX_EXPIRES_S = 100 * 366 * 86_400.0
-Data = Buffer | BinaryIO | AsyncIterable[bytes]
-"""What can be put: bytes, a file that is open for reading bytes, or an async iterable of bytes."""
 _TRIES = 2
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectInfo:
-    """An object. Times in microseconds UTC."""
-
-    name: str
-    """Without the namespace."""
-    version: int
-    """Another one after every put, copy and rename; for `if_match`."""
-    size: int
-    """In bytes."""
-    digest: str
-    """sha256:HEX of all bytes, or parts:HEX-N of one that was put in N parts."""
-    time: int
-    """When it was put."""
-    expires: int | None
-    """When nobody can see it any more."""
-    metadata: Mapping[str, str]
-    """What whoever put it has said about it."""
 
 
 class Objects(NotBlocking):
@@ -128,13 +113,13 @@ class Objects(NotBlocking):
         process passed for dead, and its bytes were given up; bytes are put again by themselves.
         """
         check_object_name(name)
-        condition = _condition(if_absent, if_match)
-        extra = _extra(metadata, expires_s)
+        when = condition(if_absent, if_match)
+        more = extra(metadata, expires_s)
         for left in reversed(range(_TRIES)):
             stored = await self._store(data)
             put = {"size": stored.size, "digest": stored.digest, "extents": stored.extents, "sealed": stored.sealed}
             try:
-                return _told(name, await self._name(name, stored, ["put", name, {**put, **extra}, condition]))
+                return told(name, await self._name(name, stored, ["put", name, {**put, **more}, when]))
             except DataLost:
                 self._packs.forget(stored.extents)
                 if not left or not isinstance(data, bytes | bytearray | memoryview):
@@ -151,7 +136,7 @@ class Objects(NotBlocking):
 
     async def _store(self, data: Data) -> Stored:
         """Make the bytes durable, under no name yet."""
-        pieces = _pieces(data)
+        pieces = pieces_of(data)
         first: list[bytes] = []
         size = 0
         async for piece in pieces:
@@ -166,8 +151,8 @@ class Objects(NotBlocking):
     async def copy(self, source: str, name: str, *, if_absent: bool = False, if_match: int | None = None) -> ObjectInfo:
         """Put an object under another name as well, without reading its bytes."""
         check_object_name(name)
-        command = ["copy", check_object_name(source), name, _condition(if_absent, if_match)]
-        return _told(name, await self._execute(source, command))
+        command = ["copy", check_object_name(source), name, condition(if_absent, if_match)]
+        return told(name, await self._execute(source, command))
 
     async def rename(self, source: str, name: str, *, if_absent: bool = False) -> None:
         """Give an object, or a directory with all that is in it, another name in one step.
@@ -175,11 +160,11 @@ class Objects(NotBlocking):
         A directory's new name must be free: ObjectExists.
         """
         check_object_name(name)
-        await self._execute(source, ["rename", check_object_name(source), name, _condition(if_absent, None)])
+        await self._execute(source, ["rename", check_object_name(source), name, condition(if_absent, None)])
 
     async def delete(self, name: str, *, if_match: int | None = None) -> None:
         """Delete an object. Raises NoSuchObject, ObjectChanged."""
-        await self._execute(name, ["delete", check_object_name(name), _condition(False, if_match)])
+        await self._execute(name, ["delete", check_object_name(name), condition(False, if_match)])
 
     # -- in parts -----------------------------------------------------------------------------------------
 
@@ -209,10 +194,10 @@ class Objects(NotBlocking):
         """Make the object of the parts 0 to parts-1, in one step. Raises UploadIncomplete, NoSuchObject."""
         if type(parts) is not int or not 1 <= parts <= MAX_PARTS:
             raise InvalidArgument(f"parts {parts!r}: needs an int from 1 to {MAX_PARTS}")
-        put = {**_extra(metadata, expires_s), "parts": parts}
-        condition = _condition(if_absent, if_match)
-        name, *row = await self._execute(f"upload {upload}", ["complete", upload, put, condition])
-        return _told(name, row)
+        put = {**extra(metadata, expires_s), "parts": parts}
+        when = condition(if_absent, if_match)
+        name, *row = await self._execute(f"upload {upload}", ["complete", upload, put, when])
+        return told(name, row)
 
     async def abort_upload(self, upload: int) -> None:
         """Give an upload up; its space returns. No-op if it is not there."""
@@ -222,14 +207,17 @@ class Objects(NotBlocking):
 
     async def info(self, name: str) -> ObjectInfo:
         """What is known of an object. Raises NoSuchObject."""
-        return _info(name, await self._row(name))
+        return info_of(name, await self._row(name))
 
     async def _row(self, name: str) -> ObjectRow:
         check_object_name(name)
         row = await self._index.look(lambda state: state.look(name))
-        if row is None or row.expired(self._client.services.clocks.now()):
+        if row is None or self._has_expired(row.expires_us or None):
             raise NoSuchObject(f"{self.namespace}/{name}", "does not exist")
         return row
+
+    def _has_expired(self, at_us: int | None) -> bool:
+        return at_us is not None and at_us <= self._client.services.clocks.now()
 
     async def get(self, name: str, *, start: int = 0, length: int | None = None) -> bytes:
         """Return an object's bytes, or `length` of them from `start` on (fewer at its end). Raises NoSuchObject."""
@@ -263,10 +251,51 @@ class Objects(NotBlocking):
 
         An empty list is the end. `limit`: 1 to 10,000.
         """
-        if type(limit) is not int or not 1 <= limit <= _MAX_LISTED:
-            raise InvalidArgument(f"limit {limit!r}: needs an int from 1 to {_MAX_LISTED}")
+        _check_limit(limit)
         rows = await self._index.look(lambda state: state.listed(prefix, after, limit))
-        return [_info(name, row) for name, row in rows]
+        return [info_of(name, row) for name, row in rows]
+
+    # -- directories --------------------------------------------------------------------------------------
+
+    async def mkdirs(self, path: str) -> bool:
+        """Make a directory and all above it, to stay when they are empty. False: it was there. Raises NameBlocked."""
+        return bool(await self._execute(path, ["mkdirs", check_object_name(path)]))
+
+    async def status(self, path: str = "") -> ObjectInfo | DirectoryInfo:
+        """What is known of an object or a directory; the empty path is the whole namespace's. Raises NoSuchObject."""
+        name = check_object_name(path) if path else path
+        found = await self._index.look(lambda state: node_of(name, node) if (node := state.node(name)) else None)
+        if found is None or (isinstance(found, ObjectInfo) and self._has_expired(found.expires)):
+            raise NoSuchObject(f"{self.namespace}/{name}", "does not exist")
+        return found
+
+    async def entries(
+        self, path: str = "", *, after: ObjectInfo | DirectoryInfo | None = None, limit: int = 1000
+    ) -> builtins.list[ObjectInfo | DirectoryInfo]:
+        """The objects and directories that are right in a directory, in order; `after` the last one goes on.
+
+        All of one call are of one moment. An empty list is the end. Raises NoSuchObject if it is no directory.
+        """
+        _check_limit(limit)
+        name, last = check_object_name(path) if path else path, ""
+        if after is not None:
+            last = after.name.rpartition("/")[2] + ("/" if isinstance(after, DirectoryInfo) else "")
+
+        def look(state: ObjectIndex) -> builtins.list[ObjectInfo | DirectoryInfo] | None:
+            nodes = state.children(name, last, limit)
+            return None if nodes is None else [node_of(full, node) for full, node in nodes]
+
+        found = await self._index.look(look)
+        if found is None:
+            raise NoSuchObject(f"{self.namespace}/{name}", "is no directory")
+        return found
+
+    async def remove(self, path: str, *, recursive: bool = False) -> None:
+        """Delete an object or a directory in one step; a filled directory with `recursive`, however much is in it.
+
+        Raises NoSuchObject, DirectoryNotEmpty.
+        """
+        await self._execute(path, ["remove", check_object_name(path), bool(recursive)])
 
     # -- the end ------------------------------------------------------------------------------------------
 
@@ -309,52 +338,9 @@ class Objects(NotBlocking):
             raise refused(f"{self.namespace}/{name}", refusal) from None
 
 
-def _condition(if_absent: bool, if_match: int | None) -> str | int | None:
-    if if_absent and if_match is not None:
-        raise InvalidArgument("if_absent and if_match exclude each other")
-    if if_match is not None and type(if_match) is not int:
-        raise InvalidArgument(f"if_match {if_match!r}: needs the version of an ObjectInfo, an int")
-    return "absent" if if_absent else if_match
+def _check_limit(limit: int) -> None:
+    if type(limit) is not int or not 1 <= limit <= _MAX_LISTED:
+        raise InvalidArgument(f"limit {limit!r}: needs an int from 1 to {_MAX_LISTED}")
 
 
-def _extra(metadata: Mapping[str, str] | None, expires_s: float | None) -> dict[str, Any]:
-    if expires_s is not None:
-        good = isinstance(expires_s, int | float) and not isinstance(expires_s, bool)
-        if not good or not 0 < expires_s <= _MAX_EXPIRES_S:
-            raise InvalidArgument(f"expires_s {expires_s!r}: needs seconds, more than 0 and at most {_MAX_EXPIRES_S:g}")
-    age_us = max(int(expires_s * 1_000_000), 1) if expires_s is not None else NEVER
-    return {"metadata": check_metadata(metadata), "expires_us": age_us}
-
-
-def _info(name: str, row: ObjectRow) -> ObjectInfo:
-    expires = row.expires_us if row.expires_us != NEVER else None
-    return ObjectInfo(name, row.version, row.size, row.digest, row.time_us, expires, dict(row.metadata))
-
-
-def _told(name: str, raw: list[Any]) -> ObjectInfo:
-    return _info(name, row_of([*raw, []]))
-
-
-async def _pieces(data: Data) -> AsyncIterator[bytes]:
-    if isinstance(data, bytes | bytearray | memoryview):
-        view = memoryview(data).cast("B")
-        if len(view) <= SMALL_BYTES:
-            yield bytes(view)
-            return
-        for begin in range(0, len(view), _READ_BYTES):
-            yield bytes(view[begin : begin + _READ_BYTES])
-    elif isinstance(data, AsyncIterable):
-        async for piece in data:
-            if not isinstance(piece, bytes | bytearray | memoryview):
-                raise InvalidArgument(f"the data of an object are pieces of bytes, not {type(piece).__name__}")
-            yield bytes(piece)
-    elif hasattr(data, "read"):
-        while piece := data.read(_READ_BYTES):
-            if not isinstance(piece, bytes):
-                raise InvalidArgument("the file of an object must be open for reading bytes (mode 'rb')")
-            yield piece
-    else:
-        raise InvalidArgument(f"an object is bytes, a file or an async iterable of bytes, not {type(data).__name__}")
-
-
-__all__ = ["LOG", "ObjectInfo", "Objects"]
+__all__ = ["LOG", "Data", "DirectoryInfo", "ObjectInfo", "Objects"]

@@ -6,6 +6,7 @@ from buckram.errors import (
     BuckramError,
     CommandRefused,
     DataLost,
+    DirectoryNotEmpty,
     InvalidArgument,
     NameBlocked,
     NoSuchObject,
@@ -27,6 +28,8 @@ def refused(name: str, refusal: CommandRefused) -> BuckramError:
             return NoSuchObject(name, text if text.startswith("upload") else f"does not exist ({text})")
         case "blocked":
             return NameBlocked(name, f"{text}; choose another name")
+        case "filled":
+            return DirectoryNotEmpty(name, f"{text}; delete what is in it first, or all of it with recursive=True")
         case "incomplete":
             return UploadIncomplete(name, f"{text}; put the missing ones and complete it again")
         case "lost":

@@ -82,6 +82,8 @@ class Sweeper:
         """Sweep once; returns the number of ledgers deleted."""
         async with self._sweeping:
             await self._expire()
+            while await self._index.look(lambda state: bool(state.trash)) and await self._index.execute(["purge"]):
+                pass
             await self._give_up_abandoned(grace_s)
             search = grace_s == 0.0 or self._loop.time() >= self._search_at
             if search and not await self._adopt_unknown(grace_s):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 
 from buckram.client.shared.opening import NotAsync
-from buckram.objects.objects import Data, ObjectInfo
+from buckram.objects.objects import Data, DirectoryInfo, ObjectInfo
 from buckram.objects.objects import Objects as _Objects
 from buckram.sync.thread import LoopThread, each
 
@@ -102,6 +102,24 @@ class Objects(NotAsync):
     def list(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> builtins.list[ObjectInfo]:
         """Objects in the order of their names; an empty list is the end."""
         return self._thread.run(lambda: self._objects.list(prefix=prefix, after=after, limit=limit))
+
+    def mkdirs(self, path: str) -> bool:
+        """Make a directory and all above it, to stay when they are empty. False: it was there."""
+        return self._thread.run(lambda: self._objects.mkdirs(path))
+
+    def status(self, path: str = "") -> ObjectInfo | DirectoryInfo:
+        """What is known of an object or a directory."""
+        return self._thread.run(lambda: self._objects.status(path))
+
+    def entries(
+        self, path: str = "", *, after: ObjectInfo | DirectoryInfo | None = None, limit: int = 1000
+    ) -> builtins.list[ObjectInfo | DirectoryInfo]:
+        """The objects and directories that are right in a directory; an empty list is the end."""
+        return self._thread.run(lambda: self._objects.entries(path, after=after, limit=limit))
+
+    def remove(self, path: str, *, recursive: bool = False) -> None:
+        """Delete an object or a directory in one step; a filled directory with `recursive`."""
+        self._thread.run(lambda: self._objects.remove(path, recursive=recursive))
 
     def sweep(self) -> int:
         """Give the space of what was deleted back now; returns the number of ledgers deleted."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from buckram.core.objects.index import UPLOAD_US, ObjectIndex
+from buckram.core.objects.index import PURGE_AT_ONCE, UPLOAD_US, ObjectIndex
 from buckram.errors import CommandRefused, UnknownCommand
 
 
@@ -164,3 +164,86 @@ def test_bytes_that_were_moved_are_read_elsewhere() -> None:
 def test_unknown_commands_are_not_skipped(command: Any) -> None:
     with pytest.raises(UnknownCommand):
         ObjectIndex().apply(command)
+
+
+def children(index: ObjectIndex, path: str = "", after: str = "", limit: int = 100) -> list[str] | None:
+    found = index.children(path, after, limit)
+    return None if found is None else [name for name, _ in found]
+
+
+def test_directories_that_were_made_stay_when_they_are_empty() -> None:
+    index = Index()
+    index.now_us = 7
+    assert index.apply(["mkdirs", "a/b"]) is True
+    assert index.apply(["mkdirs", "a/b"]) is False
+    index.put("a/b/x")
+    index.put("c/y")
+    for name in ("a/b/x", "c/y"):
+        index.apply(["delete", name, None])
+    assert children(index) == ["a"]
+    assert children(index, "a") == ["a/b"]
+    assert children(index, "a/b") == []
+    assert children(index, "c") is None
+    refused(index, "blocked", "put", "a/b", {"extents": [], "metadata": []}, None)
+    other = again(index)
+    assert (children(other), children(other, "a/b")) == (["a"], [])
+    assert other.root.nodes["a"].time_us == 7
+    index.apply(["rename", "a/b", "d/e/f", None])
+    assert (children(index), children(index, "a"), children(index, "d/e")) == (["a", "d"], [], ["d/e/f"])
+    index.put("z")
+    refused(index, "blocked", "mkdirs", "z/w")
+
+
+def test_children_are_listed_in_order_and_pages_go_on() -> None:
+    index = Index()
+    for name in ("b/x", "b-1", "b.2", "a", "c/d/e"):
+        index.put(name)
+    assert children(index) == ["a", "b-1", "b.2", "b", "c"]
+    keys = ["", "a", "b-1", "b.2", "b/", "c/"]
+    assert [children(index, after=key, limit=1) for key in keys] == [["a"], ["b-1"], ["b.2"], ["b"], ["c"], []]
+
+
+def test_a_directory_goes_in_one_step_and_its_space_bit_by_bit() -> None:
+    index = Index()
+    for number in range(PURGE_AT_ONCE + 10):
+        index.put(f"d/{number:05}/x" if number % 2 else f"d/{number:05}", expires_us=5 if number == 3 else 0)
+    index.put("e")
+    index.apply(["seal", 1, 10])
+    refused(index, "filled", "remove", "d", False)
+    index.apply(["remove", "d", True])
+    assert index.names() == ["e"]
+    refused(index, "absent", "remove", "d", True)
+    index.put("d/again", ledger=2)
+    other = again(index)
+    assert index.apply(["purge"]) is True
+    assert other.apply(["purge"]) is True
+    assert other.digest() == index.digest()
+    index = again(index)  # type: ignore[assignment]
+    for one in (index, other):
+        one.now_us = 10
+        one.apply(["expire"])
+        while one.apply(["purge"]):
+            pass
+        assert (one.objects, one.trash, one.space.live_bytes) == (2, [], 20)
+    assert other.digest() == index.digest()
+    index.apply(["remove", "e", False])
+    assert list(index.space.dead) == [1]
+
+
+def test_an_empty_directory_and_an_object_are_removed() -> None:
+    index = Index()
+    index.apply(["mkdirs", "a/b"])
+    index.put("a/c")
+    index.apply(["remove", "a/b", False])
+    index.apply(["remove", "a/c", False])
+    assert children(index, "a") == []
+    assert index.objects == 0
+
+
+def test_a_namespace_can_be_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("buckram.core.objects.index.MAX_OBJECTS", 1)
+    index = Index()
+    index.put("a")
+    index.put("a")
+    with pytest.raises(CommandRefused, match=r"^full: "):
+        index.put("b")

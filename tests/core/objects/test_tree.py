@@ -20,10 +20,10 @@ def put(root: Directory, path: str) -> bool:
     if isinstance(find(root, path), Directory):
         return False
     try:
-        directory, name = place_for(root, path)
+        directory, name = place_for(root, path, 0)
     except Blocked:
         return False
-    directory.attach(name, ROW)
+    directory.attach(name, ROW, 0)
     return True
 
 
@@ -40,7 +40,7 @@ def test_walking_gives_names_in_order_from_any_place(
         if path in model:
             place = tree.parent_of(root, path)
             assert place is not None
-            place[0].detach(place[1])
+            place[0].detach(place[1], 0)
             del model[path]
     assert [name for name, _ in walk(root, "", "")] == sorted(model)
     wanted = sorted(name for name in model if name.startswith(prefix) and name > after)
@@ -54,7 +54,7 @@ def test_directories_vanish_with_their_last_object_and_block_names() -> None:
     assert not put(root, "a/b/c/d")
     place = tree.parent_of(root, "a/b/c")
     assert place is not None
-    place[0].detach("c")
+    place[0].detach("c", 0)
     assert root.nodes == {}
     assert put(root, "a")
 
@@ -63,7 +63,7 @@ def test_a_blocked_name_makes_no_directories() -> None:
     root = Directory()
     put(root, "a/b")
     with pytest.raises(Blocked, match="'a/b' is an object"):
-        place_for(root, "a/b/c/d")
+        place_for(root, "a/b/c/d", 0)
     assert list(root.nodes) == ["a"]
 
 

@@ -9,40 +9,47 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-import json
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
-from buckram.core.objects.rows import NEVER, Extent, ObjectRow, extents_of, row_of
+from buckram.core.objects.names import Names
+from buckram.core.objects.rows import NEVER, Extent, ObjectRow, extents_of
+from buckram.core.objects.snapshot_format import lines_of, read_lines
 from buckram.core.objects.space import Space
-from buckram.core.objects.tree import Blocked, Directory, find, parent_of, place_for, walk
+from buckram.core.objects.tree import (
+    Blocked,
+    Directory,
+    directories,
+    find,
+    make_directories,
+    parent_of,
+    place_for,
+    walk,
+)
+from buckram.core.objects.uploads import Upload
 from buckram.errors import CommandRefused, UnknownCommand
 from buckram.types import LedgerId
 
-FORMAT = 1
-EXPIRE_AT_ONCE = 1000
+EXPIRE_AT_ONCE = PURGE_AT_ONCE = 1000
 UPLOAD_US = 7 * 86_400 * 1_000_000
 """An upload that was not completed for so long is given up."""
 MAX_PARTS = 10_000
+MAX_OBJECTS = 10_000_000
+"""So many names are in the memory of every process that opens them: some 600 bytes for each."""
 
 
-class Upload:
-    """An object that is put in parts: `parts` by number, each with size, digest and extents."""
-
-    def __init__(self, name: str, time_us: int) -> None:
-        self.name, self.time_us = name, time_us
-        self.parts: dict[int, tuple[int, str, tuple[Extent, ...]]] = {}
-
-
-class ObjectIndex:
+class ObjectIndex(Names):
     """All objects of a namespace. `now_us` is the time of the log."""
 
     def __init__(self) -> None:
-        self.root = Directory()
+        super().__init__()
         self.space = Space()
         self.uploads: dict[int, Upload] = {}
         self.objects = 0
-        self.now_us = 0
+        """The number of objects, with those in the trash."""
+        self.trash: list[Directory] = []
+        """Directories that were deleted with all that is in them; `purge` frees their space bit by bit."""
         self._version = 0
         self._expiring: list[tuple[int, int]] = []
         """A heap of times of expiry and versions; what was removed before stays in it until then."""
@@ -59,7 +66,8 @@ class ObjectIndex:
         gone LEDGERS: they were deleted. put NAME PUT CONDITION, copy FROM TO CONDITION, rename FROM TO CONDITION,
         delete NAME CONDITION: of objects (rename also of directories); a condition is null, "absent", or the version
         that must be there. upload NAME, part UPLOAD NUMBER SIZE DIGEST EXTENTS SEALED, complete UPLOAD PUT CONDITION,
-        abort UPLOAD: in parts. moved NAME VERSION EXTENTS: its bytes were copied. expire: remove what has expired.
+        abort UPLOAD: in parts. mkdirs PATH, remove PATH RECURSIVE: also of directories. purge: free trash.
+        moved NAME VERSION EXTENTS: its bytes were copied. expire: remove what has expired.
 
         The result of a put, a copy and a completed upload is the row without its extents.
         """
@@ -83,6 +91,13 @@ class ObjectIndex:
                     return self._rename(source, name, condition)
                 case ["delete", str(name), condition]:
                     return self._delete(name, condition)
+                case ["mkdirs", str(path)]:
+                    return make_directories(self.root, path, self.now_us)
+                case ["remove", str(path), bool(recursive)]:
+                    self._remove_any(path, recursive)
+                    return None
+                case ["purge"]:
+                    return self._purge()
                 case ["moved", str(name), int(version), list(extents)]:
                     return self._moved(name, version, extents_of(extents))
                 case ["expire"]:
@@ -123,11 +138,6 @@ class ObjectIndex:
 
     # -- objects ------------------------------------------------------------------------------------------
 
-    def look(self, name: str) -> ObjectRow | None:
-        """The object of a name, unless it has expired by the time of the log."""
-        node = find(self.root, name)
-        return node if isinstance(node, ObjectRow) and not node.expired(self.now_us) else None
-
     def _check(self, name: str, condition: Any) -> None:
         """Refuse unless the condition holds for what is under the name."""
         node = find(self.root, name)
@@ -137,7 +147,9 @@ class ObjectIndex:
         if condition == "absent":
             if present is not None:
                 raise CommandRefused(f"exists: version {present.version}")
-        elif condition is not None and (present is None or present.version != condition):
+        elif self.objects >= MAX_OBJECTS and node is None:
+            raise CommandRefused(f"full: the namespace has {self.objects} objects, the most that it can; use another")
+        if condition not in (None, "absent") and (present is None or present.version != condition):
             raise CommandRefused(f"changed: version {'none' if present is None else present.version}")
 
     def _check_usable(self, extents: Iterable[Extent]) -> None:
@@ -152,7 +164,7 @@ class ObjectIndex:
         extents = extents_of(put["extents"])
         self._check(name, condition)
         self._check_usable(extents)
-        directory, last = place_for(self.root, name)
+        directory, last = place_for(self.root, name, self.now_us)
         self._version += 1
         pairs = tuple((str(key), str(value)) for key, value in put["metadata"])
         age = put["expires_us"]
@@ -166,13 +178,17 @@ class ObjectIndex:
     def _place(self, directory: Directory, name: str, row: ObjectRow) -> None:
         """Put a row whose extents are referred to already in the place of what is there."""
         old = directory.nodes.get(name)
-        directory.attach(name, row)
+        directory.attach(name, row, self.now_us)
+        self._arrived(directory, name, row)
+        if isinstance(old, ObjectRow):
+            self._forget(name, old)
+
+    def _arrived(self, directory: Directory, name: str, row: ObjectRow) -> None:
+        """A row is in the tree."""
         self._count(name, row, 1)
         if row.expires_us != NEVER:
             heapq.heappush(self._expiring, (row.expires_us, row.version))
             self._expiring_at[row.version] = directory, name
-        if isinstance(old, ObjectRow):
-            self._forget(name, old)
 
     def _forget(self, name: str, row: ObjectRow) -> None:
         """A row has left the tree."""
@@ -193,12 +209,15 @@ class ObjectIndex:
         return row
 
     def _copy(self, source: str, name: str, condition: Any) -> list[Any]:
-        row = self._needed(source)
+        return self._place_again(self._needed(source)._replace(time_us=self.now_us), name, condition)
+
+    def _place_again(self, row: ObjectRow, name: str, condition: Any) -> list[Any]:
+        """Put the bytes of a row under another name as well."""
         self._check(name, condition)
-        directory, last = place_for(self.root, name)
+        directory, last = place_for(self.root, name, self.now_us)
         self._version += 1
         self.space.refer(row.extents)
-        copied = row._replace(version=self._version, time_us=self.now_us)
+        copied = row._replace(version=self._version)
         self._place(directory, last, copied)
         return list(copied[:-1])
 
@@ -211,17 +230,48 @@ class ObjectIndex:
                 raise Blocked(f"{name!r} is below {source!r}")
             if find(self.root, name) is not None:
                 raise CommandRefused(f"exists: {name!r} is there")
-            directory, last = place_for(self.root, name)
-            # Attached first: a directory that loses its last child vanishes, and it may be the new parent.
+            directory, last = place_for(self.root, name, self.now_us)
+            # Attached first: a directory that loses its last child may vanish, and it may be the new parent.
             assert node.parent is not None
             parent, old = node.parent, node.name
-            directory.attach(last, node)
-            parent.detach(old)
+            directory.attach(last, node, self.now_us)
+            parent.detach(old, self.now_us)
+            node.name, node.parent = last, directory
             return
-        self._needed(source)
+        row = self._needed(source)
         if name != source:
-            self._copy(source, name, condition)
+            self._place_again(row, name, condition)
             self._remove(source)
+
+    def _remove_any(self, path: str, recursive: bool) -> None:
+        """Delete an object or a directory in one step, however much is in it; what was in it is purged later."""
+        node = self.node(path)
+        if isinstance(node, ObjectRow):
+            self._remove(path)
+            return
+        if node is None or node.parent is None:
+            raise CommandRefused(f"absent: {path!r} is not there")
+        if node.nodes and not recursive and any(True for _ in walk(node, "", "")):
+            raise CommandRefused(f"filled: {path!r} is not empty")
+        node.parent.detach(node.name, self.now_us)
+        self.trash.append(node)
+
+    def _purge(self) -> bool:
+        """Free some of what is in the trash; whether there is more."""
+        left = PURGE_AT_ONCE
+        while self.trash and left > 0:
+            directory = self.trash[-1]
+            # In the order of names, as tables of replicas that began with a snapshot have another order.
+            for key in list(islice(directory.order.since(""), left)):
+                node = directory.detach(key.rstrip("/"), self.now_us)
+                left -= 1
+                if isinstance(node, Directory):
+                    self.trash.insert(0, node)
+                else:
+                    self._forget(key, node)
+            if not directory.nodes:
+                self.trash.remove(directory)
+        return bool(self.trash)
 
     def _delete(self, name: str, condition: Any) -> int:
         row = self._needed(name)
@@ -232,7 +282,7 @@ class ObjectIndex:
     def _remove(self, name: str) -> None:
         place = parent_of(self.root, name)
         assert place is not None
-        row = place[0].detach(place[1])
+        row = place[0].detach(place[1], self.now_us)
         assert isinstance(row, ObjectRow)
         self._forget(place[1], row)
 
@@ -290,7 +340,7 @@ class ObjectIndex:
         while self.expiry_due and removed < EXPIRE_AT_ONCE:
             place = self._expiring_at.pop(heapq.heappop(self._expiring)[1], None)
             if place is not None:
-                row = place[0].detach(place[1])
+                row = place[0].detach(place[1], self.now_us)
                 assert isinstance(row, ObjectRow)
                 self._forget(place[1], row)
                 removed += 1
@@ -299,65 +349,31 @@ class ObjectIndex:
             removed += 1
         return removed
 
-    # -- reading ------------------------------------------------------------------------------------------
-
-    def listed(self, prefix: str, after: str, limit: int) -> list[tuple[str, ObjectRow]]:
-        """At most `limit` objects in the order of their names."""
-        found: list[tuple[str, ObjectRow]] = []
-        for name, row in walk(self.root, prefix, after):
-            if len(found) >= limit:
-                break
-            if not row.expired(self.now_us):
-                found.append((name, row))
-        return found
-
-    def in_ledgers(
-        self, ledgers: Container[LedgerId], after: str, most: int
-    ) -> tuple[list[tuple[str, ObjectRow]], str]:
-        """Those of the next `most` objects after a name that have bytes in one of the ledgers; and the name to go on
-        after, empty at the end."""
-        found: list[tuple[str, ObjectRow]] = []
-        for seen, (name, row) in enumerate(walk(self.root, "", after), 1):
-            if any(extent.ledger in ledgers for extent in row.extents):
-                found.append((name, row))
-            if seen >= most:
-                return found, name
-        return found, ""
-
     # -- snapshots ----------------------------------------------------------------------------------------
 
     def snapshot(self) -> Iterable[bytes]:
-        """Return lines of JSON. Rows do not change, so they are encoded while later commands are applied."""
-        uploads = [
-            [number, one.name, one.time_us, sorted((part, *rest) for part, rest in one.parts.items())]
-            for number, one in sorted(self.uploads.items())
-        ]
-        head = [FORMAT, self._version, self.now_us, sorted(self.space.dump()), uploads]
-        return _lines(head, list(walk(self.root, "", "")))
+        """Return lines of JSON, which are made while later commands are applied."""
+        return lines_of(self.dump(), self.root, list(self.trash))
+
+    def dump(self) -> list[Any]:
+        """Everything but the trees, for JSON."""
+        uploads = [[number, *one.dump()] for number, one in sorted(self.uploads.items())]
+        return [self._version, self.now_us, sorted(self.space.dump()), uploads]
 
     def restore(self, data: bytes) -> None:
-        head, *rows = (json.loads(line) for line in data.splitlines())
-        form, self._version, self.now_us, space, uploads = head
-        if form != FORMAT:
-            raise UnknownCommand(f"a snapshot of format {form}; this version of buckram knows {FORMAT}: update it")
+        head, self.root, self.trash = read_lines(data)
+        self._version, self.now_us, space, uploads = head
         self.space = Space.load(space)
-        for number, name, time_us, parts in uploads:
-            one = self.uploads[number] = Upload(name, time_us)
-            one.parts = {part: (size, digest, extents_of(extents)) for part, size, digest, extents in parts}
-        for name, raw in rows:
-            directory, last = place_for(self.root, name)
-            self._place(directory, last, row_of(raw))
+        self.uploads = {number: Upload.load(*fields) for number, *fields in uploads}
+        for tree in (self.root, *self.trash):
+            for _, directory in directories(tree):
+                for name, node in directory.nodes.items():
+                    if isinstance(node, ObjectRow):
+                        self._arrived(directory, name, node)
 
     def digest(self) -> bytes:
         """A sum over all objects, kept up to date; of names only the last part, as results tell the rest."""
         return b"%d %d %d %032x" % (self._version, self.objects, self.space.live_bytes, self._sum)
 
 
-def _lines(head: list[Any], rows: list[tuple[str, ObjectRow]]) -> Iterator[bytes]:
-    yield json.dumps(head, separators=(",", ":")).encode() + b"\n"
-    for begin in range(0, len(rows), 1000):
-        part = rows[begin : begin + 1000]
-        yield b"".join(json.dumps(item, separators=(",", ":")).encode() + b"\n" for item in part)
-
-
-__all__ = ["MAX_PARTS", "ObjectIndex", "Upload"]
+__all__ = ["MAX_PARTS", "ObjectIndex"]

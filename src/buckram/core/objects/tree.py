@@ -1,7 +1,7 @@
 """The tree of names: directories with objects and directories, listed in the order of their full names.
 
 Renaming a directory is one step, because a node knows its name in its parent only. A name is an object or a directory,
-never both; directories appear with their first object and vanish with their last. Not here: commands
+never both; a directory that nobody made appears with its first object and vanishes with its last. Not here: commands
 (`core/objects/index.py`).
 """
 
@@ -34,6 +34,16 @@ class SortedNames:
                 high = middle
         return low
 
+    def copy(self) -> SortedNames:
+        """The names of this moment."""
+        other = SortedNames()
+        other._buckets = [bucket[:] for bucket in self._buckets]
+        return other
+
+    def load(self, names: list[str]) -> None:
+        """Take over names that are sorted already."""
+        self._buckets = [names[begin : begin + _BUCKET] for begin in range(0, len(names), _BUCKET)]
+
     def add(self, name: str) -> None:
         if not self._buckets:
             self._buckets.append([name])
@@ -62,29 +72,41 @@ class SortedNames:
 
 
 class Directory:
-    """A directory. `nodes` has its children by name; in `order` a directory's name ends with a slash."""
+    """A directory. `nodes` has its children by name; in `order` a directory's name ends with a slash.
 
-    __slots__ = ("name", "nodes", "order", "parent")
+    `below` has the directories among the children. `kept`: somebody made it, and it stays when it is empty. `time_us`:
+    when a child came or went, in microseconds UTC.
+    """
 
-    def __init__(self, name: str = "", parent: Directory | None = None) -> None:
-        self.name, self.parent = name, parent
+    __slots__ = ("below", "kept", "name", "nodes", "order", "parent", "time_us")
+
+    def __init__(self, time_us: int = 0) -> None:
+        self.name, self.parent = "", None  # type: str, Directory | None
         self.nodes: dict[str, Directory | ObjectRow] = {}
+        self.below: dict[str, Directory] = {}
         self.order = SortedNames()
+        self.kept, self.time_us = False, time_us
 
-    def attach(self, name: str, node: Directory | ObjectRow) -> None:
+    def attach(self, name: str, node: Directory | ObjectRow, time_us: int) -> None:
         """Put a node under a name, in the place of an object that is there."""
         if name not in self.nodes:
             self.order.add(name + "/" if isinstance(node, Directory) else name)
         self.nodes[name] = node
+        self.time_us = time_us
         if isinstance(node, Directory):
             node.name, node.parent = name, self
+            self.below[name] = node
 
-    def detach(self, name: str) -> Directory | ObjectRow:
-        """Take a node away, and directories that are empty now. KeyError."""
+    def detach(self, name: str, time_us: int) -> Directory | ObjectRow:
+        """Take a node away, and directories that nobody made and that are empty now. KeyError."""
         node = self.nodes.pop(name)
         self.order.remove(name + "/" if isinstance(node, Directory) else name)
-        if not self.nodes and self.parent is not None:
-            self.parent.detach(self.name)
+        self.time_us = time_us
+        if not self.nodes and self.parent is not None and not self.kept:
+            self.parent.detach(self.name, time_us)
+        if isinstance(node, Directory):
+            node.parent = None
+            del self.below[name]
         return node
 
 
@@ -93,9 +115,9 @@ class Blocked(Exception):
 
 
 def find(root: Directory, path: str) -> Directory | ObjectRow | None:
-    """The node of a name, or None."""
+    """The node of a name, or None. The empty name is the root's."""
     node: Directory | ObjectRow | None = root
-    for part in path.split("/"):
+    for part in path.split("/") if path else ():
         node = node.nodes.get(part) if isinstance(node, Directory) else None
     return node
 
@@ -103,15 +125,12 @@ def find(root: Directory, path: str) -> Directory | ObjectRow | None:
 def parent_of(root: Directory, path: str) -> tuple[Directory, str] | None:
     """The directory that holds the last part of a name, and that part; None if there is no such directory."""
     above, _, name = path.rpartition("/")
-    node = find(root, above) if above else root
+    node = find(root, above)
     return (node, name) if isinstance(node, Directory) else None
 
 
-def place_for(root: Directory, path: str) -> tuple[Directory, str]:
-    """Return the parent as `parent_of` does, and make missing directories.
-
-    Blocked if an object is in the way; nothing is made then.
-    """
+def place_for(root: Directory, path: str, time_us: int) -> tuple[Directory, str]:
+    """As `parent_of`, and makes missing directories. Blocked if an object is in the way; nothing is made then."""
     *above, name = path.split("/")
     node: Directory = root
     missing: list[str] = []
@@ -124,10 +143,26 @@ def place_for(root: Directory, path: str) -> tuple[Directory, str]:
         else:
             node = found
     for part in missing:
-        made = Directory()
-        node.attach(part, made)
+        made = Directory(time_us)
+        node.attach(part, made, time_us)
         node = made
     return node, name
+
+
+def make_directories(root: Directory, path: str, time_us: int) -> bool:
+    """Make a directory and all above it, to be kept also when empty. False: it was there. Blocked."""
+    fresh = find(root, path) is None
+    node, _ = place_for(root, f"{path}/.", time_us)
+    while node.parent is not None:
+        node.kept, node = True, node.parent
+    return fresh
+
+
+def directories(root: Directory, path: str = "") -> Iterator[tuple[str, Directory]]:
+    """A directory and all below it, each with its path, in order."""
+    yield path, root
+    for name, node in sorted(root.below.items()):
+        yield from directories(node, f"{path}/{name}" if path else name)
 
 
 def walk(root: Directory, prefix: str, after: str) -> Iterator[tuple[str, ObjectRow]]:
@@ -155,4 +190,14 @@ def _walk(directory: Directory, path: str, prefix: str, after: str) -> Iterator[
             yield full, node
 
 
-__all__ = ["Blocked", "Directory", "SortedNames", "find", "parent_of", "place_for", "walk"]
+__all__ = [
+    "Blocked",
+    "Directory",
+    "SortedNames",
+    "directories",
+    "find",
+    "make_directories",
+    "parent_of",
+    "place_for",
+    "walk",
+]

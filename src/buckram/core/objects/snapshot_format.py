@@ -1,0 +1,75 @@
+"""The snapshot of an objects' index as lines of JSON: a head, then each directory with the objects in it.
+
+Taking it copies the directories' tables and no row, so that the index stands still for a moment only, also with a
+million names. Not here: what the head has (`core/objects/index.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from buckram.core.objects.rows import ObjectRow, row_of
+from buckram.core.objects.tree import Directory, SortedNames, directories, place_for
+from buckram.errors import UnknownCommand
+
+FORMAT = 2
+_LINES = 1000
+_Copy = tuple[list[Any], SortedNames, dict[str, Directory | ObjectRow]]
+"""A directory: its line, the order of its children, and its children."""
+
+
+def lines_of(head: Sequence[Any], root: Directory, trash: Sequence[Directory]) -> Iterator[bytes]:
+    """Lines of this moment. The first tree is the root, the others are in the trash."""
+    copies: list[_Copy] = [
+        (
+            [number, path, directory.kept, directory.time_us, len(directory.nodes) - len(directory.below)],
+            directory.order.copy(),
+            dict(directory.nodes),
+        )
+        for number, tree in enumerate((root, *trash))
+        for path, directory in directories(tree)
+    ]
+    return _lines([FORMAT, len(trash), *head], copies)
+
+
+def _lines(head: list[Any], copies: list[_Copy]) -> Iterator[bytes]:
+    yield _line(head)
+    for line, order, nodes in copies:
+        yield _line(line)
+        names = order.since("")
+        while part := list(islice(names, _LINES)):
+            rows = ((name, nodes.get(name)) for name in part)  # Directories have other names here than there.
+            yield b"".join([_line([name, *row]) for name, row in rows if isinstance(row, ObjectRow)])
+
+
+def _line(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode() + b"\n"
+
+
+def read_lines(data: bytes) -> tuple[list[Any], Directory, list[Directory]]:
+    """The head, the root and the trash. Raises UnknownCommand for another format, ValueError."""
+    lines = iter(data.splitlines())
+    form, trees, *head = json.loads(next(lines))
+    if form != FORMAT:
+        raise UnknownCommand(f"a snapshot of format {form}; this version of buckram knows {FORMAT}: update it")
+    roots = [Directory() for _ in range(trees + 1)]
+    times: list[tuple[Directory, int]] = []
+    for line in lines:
+        number, path, kept, time_us, count = json.loads(line)
+        directory = place_for(roots[number], f"{path}/.", time_us)[0] if path else roots[number]
+        for _ in range(count):
+            name, *row = json.loads(next(lines))
+            directory.nodes[name] = row_of(row)
+        directory.order.load(sorted(directory.nodes))
+        directory.kept = kept
+        times.append((directory, time_us))
+    # Only now: each directory gave the one above it another time.
+    for directory, time_us in times:
+        directory.time_us = time_us
+    return head, roots[0], roots[1:]
+
+
+__all__ = ["FORMAT", "lines_of", "read_lines"]
