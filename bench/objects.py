@@ -49,13 +49,15 @@ def names() -> Figures:
         "rename_directory_ms": _milliseconds(lambda: index.apply(["rename", "d1", "renamed", None])),
         "remove_directory_ms": _milliseconds(lambda: index.apply(["remove", "renamed", True])),
     }
-    began = time.perf_counter()
+    cpu = time.process_time()
     lines = index.snapshot()
-    figures["snapshot_stands_still_ms"] = round((time.perf_counter() - began) * 1e3, 1)
+    figures["snapshot_stands_still_ms"] = round((time.process_time() - cpu) * 1e3, 1)
     data = b"".join(lines)
-    figures["snapshot_s"] = round(time.perf_counter() - began, 1)
+    figures["snapshot_cpu_s"] = round(time.process_time() - cpu, 1)
     figures["snapshot_bytes_per_name"] = round(len(data) / NAMES)
-    figures["restore_s"] = round(_milliseconds(lambda: ObjectIndex().restore(data)) / 1e3, 1)
+    cpu = time.process_time()
+    ObjectIndex().restore(data)
+    figures["restore_cpu_s"] = round(time.process_time() - cpu, 1)
     return figures
 
 
