@@ -57,6 +57,38 @@ def test_an_object_goes_in_and_comes_out(run: Run, tmp_path: Path) -> None:
     assert "does not exist" in run("get", "default/c", code=Exit.NOT_FOUND)
 
 
+def test_a_directory_is_deleted_and_its_space_given_back(run: Run, tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.write_bytes(bytes(2_000_000))
+    for name in ("d/a", "d/b"):
+        run("put", f"default/{name}", source)
+    assert "is a directory and no object" in run("get", "default/d", code=Exit.NOT_FOUND)
+    assert "is a directory and no object" in run("delete", "default/d", "--yes", code=Exit.NOT_FOUND)
+    assert json.loads(run("delete", "default/d", "--recursive", "--yes", "--json")) == {
+        "object": "default/d",
+        "deleted": True,
+    }
+    assert run("list", "default", "--prefix", "d/", "--json") == ""
+    assert json.loads(run("sweep", "default", "--json"))["ledgers_deleted"] >= 2
+    assert run("sweep", "default") == "default: deleted 0 ledgers\n"
+
+
+def test_messages_name_the_value_the_limit_and_the_cure(run: Run, tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.write_bytes(b"six by")
+    version = json.loads(run("put", "default/m", source, "--json"))["version"]
+    said = run("put", "default/m", source, "--if-match", version + 9, code=Exit.REFUSED)
+    assert f"has version {version}, and version {version + 9} was to be there" in said
+    assert "leave --if-absent out" in run("put", "default/m", source, "--if-absent", code=Exit.REFUSED)
+    assert "--start 7: object default/m has 6 bytes" in run("get", "default/m", "--start", 7, code=Exit.USAGE)
+    assert "has 1025 bytes of UTF-8, and needs 1 to 1024" in run("get", "default/" + "x" * 1025, code=Exit.USAGE)
+    assert "buckram object list default" in run("get", "default/none", code=Exit.NOT_FOUND)
+    assert "--expires: seconds" in run("put", "default/m", source, "--expires", "99999d", code=Exit.USAGE)
+    for target in (tmp_path, tmp_path / "none" / "file"):
+        assert str(target) in run("get", "default/m", target, code=Exit.USAGE)
+    assert sorted(tmp_path.iterdir()) == [source]
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -80,6 +80,10 @@ _OPTIONS = {
     'on_truncated="skip"': "--skip-truncated",
     "wait=True, --wait": "--wait",
     "takeover=True, --takeover": "--takeover",
+    "if_absent": "--if-absent",
+    "if_match": "--if-match",
+    "expires_s": "--expires: seconds",
+    "recursive=True": "--recursive",
 }
 """What errors say to programs, and what they say at the command line."""
 

@@ -1,10 +1,12 @@
-"""`buckram object`: put, get, list, copy, rename, delete. Names are NAMESPACE/NAME; NAME may have slashes itself."""
+"""`buckram object`: put, get, list, copy, rename, delete, sweep. Names are NAMESPACE/NAME; NAME may have slashes."""
 
 from __future__ import annotations
 
 import os
+import stat
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -13,13 +15,15 @@ import click
 from buckram.cli import completion, values
 from buckram.cli.confirm import confirm_loss
 from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
-from buckram.cli.output import emit, table
+from buckram.cli.output import Bar, counted, emit, input_size, table, transfer
 from buckram.core.objects.rows import check_object_name
 from buckram.core.streams.names import check_name
 from buckram.errors import InvalidArgument
+from buckram.net.blocking import read_beside
 from buckram.objects.objects import ObjectInfo
 
 _PAGE = 1000
+_PIECE_BYTES = 1024 * 1024
 
 
 @click.group("object")
@@ -77,17 +81,15 @@ def put(
     extra = values.pairs("--meta", pairs)
     expires_s = None if expires is None else values.duration("--expires", expires)
 
-    async def main(data: BinaryIO) -> ObjectInfo:
+    async def main(data: BinaryIO, bar: Bar) -> ObjectInfo:
         async with connected(uri) as client, client.objects(namespace) as objects:
+            pieces = _counted(read_beside(data.read, _PIECE_BYTES), bar)
             return await objects.put(
-                path, data, if_absent=if_absent, if_match=if_match, metadata=extra, expires_s=expires_s
+                path, pieces, if_absent=if_absent, if_match=if_match, metadata=extra, expires_s=expires_s
             )
 
-    if file == "-":
-        info = run_async(main(sys.stdin.buffer))
-    else:
-        with Path(file).open("rb") as data:
-            info = run_async(main(data))
+    with _input(file) as (data, size), transfer("pieces", total=size, show=not as_json) as bar:
+        info = run_async(main(data, bar))
     if as_json:
         emit(_shown(namespace, info))
     else:
@@ -112,19 +114,25 @@ def get(name: str, file: str, start: int, length: int | None, uri: str | None, a
     """
     namespace, path = split(name)
 
-    async def main(out: BinaryIO | None) -> ObjectInfo | None:
+    async def main(out: BinaryIO | None) -> ObjectInfo:
         async with connected(uri) as client, client.objects(namespace) as objects:
+            info = await objects.info(path)
+            if start > info.size:
+                raise InvalidArgument(f"--start {start}: object {name} has {info.size} bytes; choose a smaller one")
             if out is not None:
-                async for piece in objects.read(path, start=start, length=length):
-                    out.write(piece)
+                total = info.size - start if length is None else min(length, info.size - start)
+                with transfer("pieces", total=total, show=not as_json, reading=file == "-") as bar:
+                    async for piece in objects.read(path, start=start, length=length):
+                        out.write(piece)
+                        bar.advance(1, len(piece))
                 out.flush()
-            return await objects.info(path) if as_json else None
+            return info
 
     if file != "-":
         info = _to_file(Path(file), main)
     else:
         info = run_async(main(None if as_json else sys.stdout.buffer))
-    if info is not None:
+    if as_json:
         emit(_shown(namespace, info))
 
 
@@ -222,30 +230,83 @@ def rename(source: str, name: str, uri: str | None, as_json: bool) -> None:
 @object_.command("delete")
 @click.argument("name")
 @click.option("--if-match", type=int, metavar="VERSION", help="Fail unless the object has this version.")
+@click.option("--recursive", is_flag=True, help="A directory with all that is in it, in one step.")
 @yes_option
 @metadata_option
 @json_option
-def delete(name: str, if_match: int | None, yes: bool, uri: str | None, as_json: bool) -> None:
-    """Delete an object.
+def delete(name: str, if_match: int | None, recursive: bool, yes: bool, uri: str | None, as_json: bool) -> None:
+    """Delete an object, or with --recursive a directory.
 
     \b
     Example:
       buckram object delete shop/latest.pdf --yes
     """
     namespace, path = split(name)
-    confirm_loss(f"Delete object {name}?", yes, f"object {name} is not deleted")
+    if recursive and if_match is not None:
+        raise InvalidArgument(f"--if-match {if_match} is of one object, and --recursive of a directory: choose one")
+    what = "directory" if recursive else "object"
+    confirm_loss(f"Delete {what} {name}?", yes, f"{what} {name} is not deleted")
 
     async def main() -> None:
         async with connected(uri) as client, client.objects(namespace) as objects:
-            await objects.delete(path, if_match=if_match)
+            if recursive:
+                await objects.remove(path, recursive=True)
+            else:
+                await objects.delete(path, if_match=if_match)
 
     run_async(main())
     if as_json:
         emit({"object": name, "deleted": True})
 
 
-def _to_file(file: Path, read: Callable[[BinaryIO], Coroutine[Any, Any, ObjectInfo | None]]) -> ObjectInfo | None:
+@object_.command("sweep")
+@click.argument("namespace", shell_complete=completion.namespaces)
+@metadata_option
+@json_option
+def sweep(namespace: str, uri: str | None, as_json: bool) -> None:
+    """Give back the space of objects that were deleted or have expired, and of writers that died.
+
+    A process that writes objects for long does so by itself. Nobody may be reading what was deleted.
+
+    \b
+    Example:
+      buckram object sweep shop
+    """
+
+    async def main() -> int:
+        async with connected(uri) as client, client.objects(check_name("namespace", namespace)) as objects:
+            return await objects.sweep()
+
+    deleted = run_async(main())
+    if as_json:
+        emit({"namespace": namespace, "ledgers_deleted": deleted})
+    else:
+        print(f"{namespace}: deleted {counted(deleted, 'ledger')}")
+
+
+@contextmanager
+def _input(file: str) -> Iterator[tuple[BinaryIO, int | None]]:
+    """The file that is put, and its size where that is known."""
+    if file == "-":
+        yield sys.stdin.buffer, input_size()
+        return
+    with Path(file).open("rb") as data:
+        found = os.fstat(data.fileno())
+        yield data, found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+async def _counted(pieces: AsyncGenerator[bytes, None], bar: Bar) -> AsyncIterator[bytes]:
+    async with aclosing(pieces):
+        async for piece in pieces:
+            bar.advance(1, len(piece))
+            yield piece
+
+
+def _to_file(file: Path, read: Callable[[BinaryIO], Coroutine[Any, Any, ObjectInfo]]) -> ObjectInfo:
     """Give the file its name when all of it is there."""
+    if file.is_dir() or not file.parent.is_dir():
+        trouble = "is a folder" if file.is_dir() else f"folder {file.parent} does not exist"
+        raise InvalidArgument(f"file {file}: {trouble}; choose the name of a file in a folder that is there")
     part = file.with_name(f"{file.name}.part-{os.getpid()}")
     try:
         with part.open("xb") as out:

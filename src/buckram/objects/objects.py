@@ -16,6 +16,7 @@ from buckram.client.client import Client
 from buckram.client.shared.opening import NotBlocking
 from buckram.core.objects.index import MAX_PARTS, ObjectIndex
 from buckram.core.objects.rows import ObjectRow, check_object_name
+from buckram.core.objects.tree import Directory
 from buckram.core.streams.policy import merged
 from buckram.errors import CommandRefused, DataLost, InvalidArgument, NoSuchObject, ObjectDamaged
 from buckram.machine.opening import open_machine
@@ -24,7 +25,7 @@ from buckram.net.tasks import TaskScope
 from buckram.objects.data import SMALL_BYTES, LedgerMaker, Packs, Stored, write_large
 from buckram.objects.index_client import IndexClient
 from buckram.objects.reading import Readers
-from buckram.objects.refusals import refused
+from buckram.objects.refusals import absent, refused
 from buckram.objects.rewriting import Rewriter
 from buckram.objects.sweeping import Sweeper
 from buckram.objects.values import (
@@ -211,9 +212,10 @@ class Objects(NotBlocking):
 
     async def _row(self, name: str) -> ObjectRow:
         check_object_name(name)
-        row = await self._index.look(lambda state: state.look(name))
-        if row is None or self._has_expired(row.expires_us or None):
-            raise NoSuchObject(f"{self.namespace}/{name}", "does not exist")
+        row = await self._index.look(lambda state: state.node(name))
+        if not isinstance(row, ObjectRow) or self._has_expired(row.expires_us or None):
+            full = f"{self.namespace}/{name}"
+            raise NoSuchObject(full, absent(full, "is a directory" if isinstance(row, Directory) else ""))
         return row
 
     def _has_expired(self, at_us: int | None) -> bool:
@@ -266,7 +268,8 @@ class Objects(NotBlocking):
         name = check_object_name(path) if path else path
         found = await self._index.look(lambda state: node_of(name, node) if (node := state.node(name)) else None)
         if found is None or (isinstance(found, ObjectInfo) and self._has_expired(found.expires)):
-            raise NoSuchObject(f"{self.namespace}/{name}", "does not exist")
+            full = f"{self.namespace}/{name}"
+            raise NoSuchObject(full, absent(full))
         return found
 
     async def entries(

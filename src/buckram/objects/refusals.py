@@ -21,11 +21,13 @@ def refused(name: str, refusal: CommandRefused) -> BuckramError:
     kind, _, text = str(refusal).partition(": ")
     match kind:
         case "exists":
-            return ObjectExists(name, f"is there already ({text}) and was to be new; nothing was changed")
+            return ObjectExists(
+                name, f"is there already ({text}) and was to be new: choose another name, or leave if_absent out"
+            )
         case "changed":
-            return ObjectChanged(name, f"is not of the version that was to be there ({text}); nothing was changed")
+            return ObjectChanged(name, f"was not changed: {text}; look at it again and decide anew")
         case "absent":
-            return NoSuchObject(name, text if text.startswith("upload") else f"does not exist ({text})")
+            return NoSuchObject(name, text if text.startswith("upload") else absent(name, text))
         case "blocked":
             return NameBlocked(name, f"{text}; choose another name")
         case "filled":
@@ -38,4 +40,11 @@ def refused(name: str, refusal: CommandRefused) -> BuckramError:
             return InvalidArgument(f"object {name}: {text or kind}")
 
 
-__all__ = ["refused"]
+def absent(name: str, reason: str = "") -> str:
+    """Why there is no such object, and where to look."""
+    namespace = name.partition("/")[0]
+    why = "is a directory and no object" if reason.endswith("is a directory") else "does not exist"
+    return f"{why}; `buckram object list {namespace}` shows what is there"
+
+
+__all__ = ["absent", "refused"]

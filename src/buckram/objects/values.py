@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from buckram.core.objects.rows import NEVER, ObjectRow, check_metadata, row_of
 from buckram.core.objects.tree import Directory
 from buckram.errors import InvalidArgument
+from buckram.net.blocking import read_beside
 from buckram.objects.data import SMALL_BYTES
 from buckram.types import Buffer
 
@@ -64,7 +66,9 @@ def extra(metadata: Mapping[str, str] | None, expires_s: float | None) -> dict[s
     if expires_s is not None:
         good = isinstance(expires_s, int | float) and not isinstance(expires_s, bool)
         if not good or not 0 < expires_s <= _MAX_EXPIRES_S:
-            raise InvalidArgument(f"expires_s {expires_s!r}: needs seconds, more than 0 and at most {_MAX_EXPIRES_S:g}")
+            raise InvalidArgument(
+                f"expires_s {expires_s!r}: needs seconds, more than 0 and at most {_MAX_EXPIRES_S:.0f} (100 years)"
+            )
     age_us = max(int(expires_s * 1_000_000), 1) if expires_s is not None else NEVER
     return {"metadata": check_metadata(metadata), "expires_us": age_us}
 
@@ -99,10 +103,11 @@ async def pieces_of(data: Data) -> AsyncIterator[bytes]:
                 raise InvalidArgument(f"the data of an object are pieces of bytes, not {type(piece).__name__}")
             yield bytes(piece)
     elif hasattr(data, "read"):
-        while piece := data.read(_READ_BYTES):
-            if not isinstance(piece, bytes):
-                raise InvalidArgument("the file of an object must be open for reading bytes (mode 'rb')")
-            yield piece
+        async with aclosing(read_beside(data.read, _READ_BYTES)) as pieces:
+            async for piece in pieces:
+                if not isinstance(piece, bytes):
+                    raise InvalidArgument("the file of an object must be open for reading bytes (mode 'rb')")
+                yield piece
     else:
         raise InvalidArgument(f"an object is bytes, a file or an async iterable of bytes, not {type(data).__name__}")
 

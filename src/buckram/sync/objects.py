@@ -33,7 +33,7 @@ class Objects(NotAsync):
         metadata: Mapping[str, str] | None = None,
         expires_s: float | None = None,
     ) -> ObjectInfo:
-        """Put an object, whole or not at all; a file is read in the client's thread."""
+        """Put an object, whole or not at all; a file is read in a thread of its own."""
         return self._thread.run(
             lambda: self._objects.put(
                 name, data, if_absent=if_absent, if_match=if_match, metadata=metadata, expires_s=expires_s

@@ -150,7 +150,8 @@ class ObjectIndex(Names):
         elif self.objects >= MAX_OBJECTS and node is None:
             raise CommandRefused(f"full: the namespace has {self.objects} objects, the most that it can; use another")
         if condition not in (None, "absent") and (present is None or present.version != condition):
-            raise CommandRefused(f"changed: version {'none' if present is None else present.version}")
+            there = "is not there" if present is None else f"has version {present.version}"
+            raise CommandRefused(f"changed: it {there}, and version {condition} was to be there")
 
     def _check_usable(self, extents: Iterable[Extent]) -> None:
         if not self.space.usable(extents):

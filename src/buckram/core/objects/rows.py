@@ -68,10 +68,12 @@ def check_object_name(name: str) -> str:
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
-        size = MAX_NAME_BYTES + 1
+        raise InvalidArgument(
+            f"object name {name[:60]!r} has characters that UTF-8 cannot encode; choose another"
+        ) from None
     trouble = ""
     if not 0 < size <= MAX_NAME_BYTES:
-        trouble = f"needs 1 to {MAX_NAME_BYTES} bytes of UTF-8"
+        trouble = f"has {size} bytes of UTF-8, and needs 1 to {MAX_NAME_BYTES}"
     elif any(part in ("", ".", "..") for part in name.split("/")):
         trouble = 'has an empty part, "." or ".." between slashes'
     elif any(character < " " or character == "\x7f" for character in name):
