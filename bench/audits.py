@@ -23,7 +23,8 @@ from buckram.healing.board import Board
 from buckram.metadata.layout import Layout
 from buckram.metadata.store import TreeStore
 from buckram.metadata.underreplication import Underreplication
-from buckram.seams import Create, KeyOp, MetadataStore
+from buckram.seams import MetadataStore
+from buckram.types import Create, KeyOp
 
 LEDGERS = {
     "sqlite": int(os.environ.get("BENCH_AUDIT_SQLITE", "1000000")),

@@ -18,7 +18,7 @@ from buckram.core.streams.head import PAGE_SEGMENTS, Page, Segment, Summary, enc
 from buckram.core.streams.names import stream_name
 from buckram.core.streams.record_format import NO_SNAPSHOT, NO_TXID
 from buckram.net.loop import loop_factory
-from buckram.seams import Create, KeyOp, SetValue
+from buckram.types import Create, KeyOp, SetValue
 
 Figures = dict[str, Any]
 RECORD = bytes(100)

@@ -19,7 +19,7 @@ from buckram.core.ledgers.metadata_codec import serialise
 from buckram.metadata.uri import open_store
 from buckram.metadata.zookeeper.store import ZooKeeperStore
 from buckram.processes import BookieProcess, stop_all
-from buckram.seams import Create, KeyOp
+from buckram.types import Create, KeyOp
 
 CREATES = int(os.environ.get("BENCH_ZK_CREATES", "5000"))
 LISTED = int(os.environ.get("BENCH_ZK_LISTED", "100000"))

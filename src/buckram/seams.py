@@ -20,6 +20,8 @@ from buckram.types import (
     BookieSet,
     Buffer,
     History,
+    KeyOp,
+    KeyValue,
     LedgerId,
     LedgerMetadata,
     Versioned,
@@ -242,42 +244,6 @@ class Runtime:
     """None: nobody else's files can be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyValue:
-    """`owned`: the key is bound to the session that asks."""
-
-    value: bytes
-    version: int
-    owned: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Create:
-    key: str
-    value: bytes
-    ephemeral: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SetValue:
-    key: str
-    value: bytes
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Delete:
-    key: str
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class CheckVersion:
-    key: str
-    version: int
-
-
-KeyOp = Create | SetValue | Delete | CheckVersion
 MAX_VALUE_BYTES = 512 * 1024
 MAX_MULTI_BYTES = 900 * 1024
 MAX_PAGE_BYTES = 4 * 1024 * 1024

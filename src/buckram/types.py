@@ -196,3 +196,41 @@ class BookieSet:
 
     def find(self, bookie_id: BookieId) -> BookieInfo | None:
         return self.writable.get(bookie_id) or self.readonly.get(bookie_id)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValue:
+    """`owned`: the key is bound to the session that asks."""
+
+    value: bytes
+    version: int
+    owned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    key: str
+    value: bytes
+    ephemeral: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetValue:
+    key: str
+    value: bytes
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    key: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckVersion:
+    key: str
+    version: int
+
+
+KeyOp = Create | SetValue | Delete | CheckVersion

@@ -16,17 +16,8 @@ from buckram.errors import (
     ValueTooLarge,
     VersionConflict,
 )
-from buckram.seams import (
-    MAX_MULTI_BYTES,
-    MAX_PAGE_BYTES,
-    MAX_VALUE_BYTES,
-    CheckVersion,
-    Create,
-    Delete,
-    KeyOp,
-    KeyValue,
-    SetValue,
-)
+from buckram.seams import MAX_MULTI_BYTES, MAX_PAGE_BYTES, MAX_VALUE_BYTES
+from buckram.types import CheckVersion, Create, Delete, KeyOp, KeyValue, SetValue
 
 
 async def test_versions_begin_at_zero_and_rise_by_one(cluster: Cluster) -> None:

@@ -13,7 +13,7 @@ from buckram.errors import (
     MetadataUnavailable,
     NoSuchKey,
 )
-from buckram.seams import Create, Delete
+from buckram.types import Create, Delete
 
 
 @pytest.mark.parametrize("same_session", [True, False])

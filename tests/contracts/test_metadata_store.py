@@ -25,8 +25,8 @@ from buckram.errors import (
     VersionConflict,
 )
 from buckram.metadata.store import TreeStore
-from buckram.seams import Create, MetadataStore
-from buckram.types import MAX_LEDGER_ID, BookieAddress, BookieInfo, History, LedgerMetadata, Versioned
+from buckram.seams import MetadataStore
+from buckram.types import MAX_LEDGER_ID, BookieAddress, BookieInfo, Create, History, LedgerMetadata, Versioned
 
 
 def new_ledger(token: int = 7, **custom: bytes) -> LedgerMetadata:

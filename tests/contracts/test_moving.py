@@ -50,8 +50,7 @@ from buckram.metadata.moving import abandon, move
 from buckram.metadata.store import TreeStore
 from buckram.metadata.topology import apache_key
 from buckram.metadata.underreplication import Underreplication
-from buckram.seams import Create, KeyOp
-from buckram.types import MAX_LEDGER_ID, History
+from buckram.types import MAX_LEDGER_ID, Create, History, KeyOp
 
 RNG = random.Random(5)
 PAIRS = [

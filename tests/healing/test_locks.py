@@ -13,8 +13,9 @@ from buckram.errors import MetadataUnavailable
 from buckram.healing.replicator import Replicator
 from buckram.metadata.underreplication import Underreplication
 from buckram.net.tasks import TaskScope
-from buckram.seams import Delete, KeyOp, KeyStore
+from buckram.seams import KeyStore
 from buckram.testing import cluster
+from buckram.types import Delete, KeyOp
 
 
 class Failing:

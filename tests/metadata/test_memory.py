@@ -11,8 +11,8 @@ from buckram.core.ledgers.metadata import created
 from buckram.errors import KeyExists, LedgerExists, MetadataUnavailable, NoSuchKey
 from buckram.metadata.memory import MemoryKeys, MemoryTree
 from buckram.metadata.store import TreeStore
-from buckram.seams import Create, Delete, KeyValue, Notify, SetValue
-from buckram.types import BookieAddress, BookieInfo
+from buckram.seams import Notify
+from buckram.types import BookieAddress, BookieInfo, Create, Delete, KeyValue, SetValue
 
 
 def nothing() -> None:

@@ -20,7 +20,7 @@ from buckram.errors import (
 )
 from buckram.metadata import session_lock, sqlite_file
 from buckram.metadata.sqlite import SqliteKeys
-from buckram.seams import Create
+from buckram.types import Create
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tests.support.sqlite_kit import DEADLINE_S, FILE, opened
 
 from buckram.errors import ClusterNotInitialised, KeyExists, StoreReplaced
 from buckram.metadata.sqlite import SqliteKeys
-from buckram.seams import Create
+from buckram.types import Create
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from buckram.errors import BuckramError, MetadataUnavailable, NoSuchKey
 from buckram.metadata import session_lock
 from buckram.metadata.sqlite import SqliteKeys
-from buckram.seams import CheckVersion, Create, Delete, KeyOp, SetValue
+from buckram.types import CheckVersion, Create, Delete, KeyOp, SetValue
 
 if TYPE_CHECKING:
     from tests.support.interleaving_kit import Lane, Turns

@@ -26,7 +26,7 @@ from tests.support.interleaving_clients import Store
 from buckram.errors import BuckramError
 from buckram.metadata import session_lock, sqlite, sqlite_file
 from buckram.metadata.memory import MemoryTree
-from buckram.seams import Create, KeyOp, SetValue
+from buckram.types import Create, KeyOp, SetValue
 
 
 class Killed(BaseException):

@@ -40,8 +40,8 @@ from buckram.errors import (
     VersionConflict,
 )
 from buckram.metadata.layout import SUSPECTS, WITNESSES
-from buckram.seams import Disk, KeyValue, MetadataStore, Stats
-from buckram.types import BookieId, History, LedgerId
+from buckram.seams import Disk, MetadataStore, Stats
+from buckram.types import BookieId, History, KeyValue, LedgerId
 
 log = logging.getLogger("buckram.bookie")
 LOOK_S = 2.0

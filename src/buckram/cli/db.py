@@ -128,7 +128,7 @@ def show(name: str, uri: str | None, as_json: bool) -> None:
             if not _is_database(info):
                 raise NotDatabase(str(full))
             rows = (await ns.store.read(full)).head.snapshots or ()
-            return info, [{"offset": row.offset, "bytes": row.bytes, "time": row.time} for row in rows]
+            return info, [{"offset": row.offset, "bytes": row.bytes, "time": row.created} for row in rows]
 
     info, snapshots = run_async(main())
     if as_json:

@@ -34,8 +34,7 @@ from buckram.metadata.memory import MemoryKeys
 from buckram.metadata.sqlite import SqliteKeys
 from buckram.metadata.store import TreeStore
 from buckram.metadata.zookeeper.store import ZooKeeperStore
-from buckram.seams import Create, KeyOp, SetValue
-from buckram.types import History, LedgerId
+from buckram.types import Create, History, KeyOp, LedgerId, SetValue
 
 FORMAT, VERSION = "buckram-backup", 1
 OnCount = Callable[[int], None]

@@ -6,7 +6,8 @@ each subscription would leave another watch on every registration.
 
 from __future__ import annotations
 
-from buckram.seams import KeyStore, KeyValue, Notify
+from buckram.seams import KeyStore, Notify
+from buckram.types import KeyValue
 
 
 class WatchHub:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from buckram.errors import InvalidArgument, ValueTooLarge
-from buckram.seams import MAX_MULTI_BYTES, MAX_VALUE_BYTES, Create, KeyOp, SetValue
+from buckram.seams import MAX_MULTI_BYTES, MAX_VALUE_BYTES
+from buckram.types import Create, KeyOp, SetValue
 
 MAX_KEY_BYTES = 1024
 MAX_MULTI_OPS = 10_000

@@ -22,8 +22,8 @@ from buckram.errors import (
 from buckram.metadata.keys import check_op
 from buckram.metadata.layout import Layout
 from buckram.metadata.used_ids import BUCKET, is_used, parse_used, used_key, with_used
-from buckram.seams import CheckVersion, Create, KeyOp, KeyStore, KeyValue, SetValue
-from buckram.types import MAX_LEDGER_ID, LedgerId
+from buckram.seams import KeyStore
+from buckram.types import MAX_LEDGER_ID, CheckVersion, Create, KeyOp, KeyValue, LedgerId, SetValue
 
 _MAX_ID_BLOCK = 128
 _MAX_ID_TRIES = 100

@@ -23,7 +23,8 @@ from buckram.errors import (
     VersionConflict,
 )
 from buckram.metadata.keys import check_key, check_multi, check_op, check_parent, split
-from buckram.seams import MAX_PAGE_BYTES, CheckVersion, Create, Delete, Deliver, KeyOp, KeyValue, Notify, SetValue
+from buckram.seams import MAX_PAGE_BYTES, Deliver, Notify
+from buckram.types import CheckVersion, Create, Delete, KeyOp, KeyValue, SetValue
 
 
 @dataclass(slots=True)

@@ -18,7 +18,8 @@ from buckram.core.security.acl import Acl
 from buckram.core.security.tokens import Revocations, Token, new_signing_key, sign
 from buckram.core.streams.names import DEFAULT_NAMESPACE, check_name
 from buckram.errors import InvalidArgument, KeyExists, MalformedRecord, MetadataUnavailable, NoSuchKey, VersionConflict
-from buckram.seams import Create, KeyOp, KeyStore, MetadataStore, Notify, SetValue
+from buckram.seams import KeyStore, MetadataStore, Notify
+from buckram.types import Create, KeyOp, SetValue
 
 FOLDER = "security"
 _TRIES = 20

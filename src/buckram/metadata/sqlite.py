@@ -23,7 +23,8 @@ from buckram.errors import ForkedClient, InvalidArgument, MetadataError, Metadat
 from buckram.metadata.keys import check_key, check_multi, check_op, check_parent
 from buckram.metadata.sqlite_holder import advice
 from buckram.metadata.sqlite_tree import Busy, SqliteTree, Token, WatchKey
-from buckram.seams import Create, Delete, KeyOp, KeyValue, Notify, SetValue
+from buckram.seams import Notify
+from buckram.types import Create, Delete, KeyOp, KeyValue, SetValue
 
 _POLL_S = 0.05
 _EAGER_POLL_S, _EAGER = 0.01, "/buckram/streams/"

@@ -28,7 +28,8 @@ from buckram.errors import (
 from buckram.metadata import session_lock, sqlite_file
 from buckram.metadata.keys import split
 from buckram.metadata.session_lock import SessionLock
-from buckram.seams import MAX_PAGE_BYTES, CheckVersion, Create, KeyOp, KeyValue, SetValue
+from buckram.seams import MAX_PAGE_BYTES
+from buckram.types import CheckVersion, Create, KeyOp, KeyValue, SetValue
 
 TRY_S = 0.1
 """How long one attempt to begin a change waits for other processes. In between there may be reads to do."""

@@ -30,12 +30,14 @@ from buckram.errors import (
 from buckram.metadata.hub import WatchHub
 from buckram.metadata.layout import ClusterLayout, Layout
 from buckram.metadata.ledger_tree import FolderTree, LedgerTree
-from buckram.seams import Create, KeyStore, KeyValue, Notify
+from buckram.seams import KeyStore, Notify
 from buckram.types import (
     BookieId,
     BookieInfo,
     BookieSet,
+    Create,
     History,
+    KeyValue,
     LedgerId,
     LedgerMetadata,
     Versioned,

@@ -31,8 +31,8 @@ from buckram.core.healing.records import (
 )
 from buckram.errors import KeyExists, KeyNotEmpty, MetadataUnavailable, NoSuchKey, VersionConflict
 from buckram.metadata.keys import split
-from buckram.seams import CheckVersion, Create, Delete, KeyStore, Notify
-from buckram.types import BookieId, LedgerId
+from buckram.seams import KeyStore, Notify
+from buckram.types import BookieId, CheckVersion, Create, Delete, LedgerId
 
 _PAGE, _TRIES = 1000, 20
 

@@ -22,8 +22,9 @@ from buckram.types import BookieInfo, BookieSet, History, LedgerId, Versioned
 if TYPE_CHECKING:
     from buckram import sync
     from buckram.client.client import Client
-    from buckram.seams import KeyStore, KeyValue, MetadataStore, Notify
+    from buckram.seams import KeyStore, MetadataStore, Notify
     from buckram.sync.thread import LoopThread
+    from buckram.types import KeyValue
 
 T = TypeVar("T")
 

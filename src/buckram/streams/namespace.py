@@ -455,7 +455,7 @@ class Namespace:
     async def backup_database(
         self, name: str, path: str, *, offset: int | None = None, time: Time | None = None
     ) -> tuple[int, int]:
-        """Write a database into a file of SQLite's, as it was below an offset or before a moment; without both, the newest.
+        """Write a database into a file of SQLite's, as it was below an offset or before a moment; the newest without.
 
         Returns the offset, and the bytes of the file. Raises NoEarlierState, NotDatabase, OSError.
         """

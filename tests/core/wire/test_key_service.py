@@ -44,7 +44,7 @@ from buckram.errors import (
     VersionConflict,
     WrongCluster,
 )
-from buckram.seams import CheckVersion, Create, Delete, KeyValue, SetValue
+from buckram.types import CheckVersion, Create, Delete, KeyValue, SetValue
 
 texts = st.text(max_size=40).filter(lambda text: text.isprintable())
 numbers = st.integers(-(2**63), 2**63 - 1)

@@ -28,7 +28,8 @@ from buckram.errors import (
 from buckram.etcd_server import EtcdServer, EtcdSettings, start_etcd
 from buckram.metadata.etcd.places import coded
 from buckram.metadata.uri import ETCD_AUTH, open_store
-from buckram.seams import MAX_MULTI_BYTES, CheckVersion, Create, KeyOp, SetValue
+from buckram.seams import MAX_MULTI_BYTES
+from buckram.types import CheckVersion, Create, KeyOp, SetValue
 
 
 async def test_a_change_whose_answer_was_lost_is_seen_by_the_next_read(etcd_server: EtcdServer) -> None:

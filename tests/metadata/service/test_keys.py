@@ -18,8 +18,9 @@ from buckram.metadata.memory import MemoryKeys, MemoryTree
 from buckram.metadata.service.keys import ServiceKeys
 from buckram.metadata.service.uri import ServiceUri
 from buckram.metadata.store import TreeStore
-from buckram.seams import Create, KeyOp, MetadataStore
+from buckram.seams import MetadataStore
 from buckram.testing import cluster
+from buckram.types import Create, KeyOp
 
 
 class Tree:

@@ -8,9 +8,9 @@ import pytest
 
 from buckram.errors import AccessRefused, KeyExists, NoSuchKey, VersionConflict
 from buckram.metadata.zookeeper.keys import ZooKeeperKeys
-from buckram.seams import Create, KeyOp, SetValue
 from buckram.sim.engine.zk_connection import DirectConnection
 from buckram.sim.engine.zookeeper import SimZkSession, SimZooKeeper
+from buckram.types import Create, KeyOp, SetValue
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from buckram.errors import (
     VersionConflict,
 )
 from buckram.metadata.zookeeper.session import ANY_VERSION, create_with_parents
-from buckram.seams import CheckVersion, Create, Delete, SetValue
+from buckram.types import CheckVersion, Create, Delete, SetValue
 from buckram.zookeeper_server import ZooKeeperServer
 
 

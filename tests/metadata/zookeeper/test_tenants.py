@@ -12,8 +12,8 @@ from buckram.errors import AccessRefused, ConfigError
 from buckram.metadata.uri import ZOOKEEPER_AUTH, open_store
 from buckram.metadata.zookeeper.cluster import nuke_cluster
 from buckram.metadata.zookeeper.store import ZooKeeperStore
-from buckram.seams import Create, MetadataStore
-from buckram.types import BookieAddress, BookieInfo
+from buckram.seams import MetadataStore
+from buckram.types import BookieAddress, BookieInfo, Create
 from buckram.zookeeper_server import start_zookeeper
 
 

@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from buckram.errors import MetadataUnavailable
-from buckram.seams import KeyValue
 from buckram.sim.engine.loop import SimLoop
 from buckram.sim.engine.metadata import HOST, MetadataServer, SimKeys
 from buckram.sim.engine.network import Fabric
 from buckram.sim.engine.trace import Trace
+from buckram.types import KeyValue
 
 
 class World:

@@ -8,7 +8,6 @@ from buckram.core.streams.batch import Record
 from buckram.core.streams.head import Head, Segment, Summary, WriterInfo, encode_head
 from buckram.core.streams.policy import Policy
 from buckram.metadata.layout import Layout
-from buckram.seams import KeyValue
 from buckram.sim.engine.checkers.facts import Facts as LedgerFacts
 from buckram.sim.engine.checkers.report import Report
 from buckram.sim.streams.facts import Content, Facts, ReaderSession, StreamHistory, WriterSession
@@ -16,6 +15,7 @@ from buckram.sim.streams.final_checks import FinalChecks
 from buckram.sim.streams.heads import HeadWatch
 from buckram.sim.streams.names import INVARIANTS, SITUATIONS
 from buckram.sim.streams.rules import Rules
+from buckram.types import KeyValue
 
 KEY = "/buckram/streams/heads/default/one"
 

@@ -27,12 +27,12 @@ from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from buckram.errors import MetadataUnavailable
-from buckram.seams import KeyOp
 from buckram.spark.clients import connection
 from buckram.spark.sink import StreamWriter, stream_writer
 from buckram.spark.source import BuckramDataSource
 from buckram.spark.transactions import Attempt
 from buckram.streams.write.bulk import BulkLedger
+from buckram.types import KeyOp
 
 OWN = ("faults", "marks")
 HOLD_S = 120.0

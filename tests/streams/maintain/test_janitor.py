@@ -16,7 +16,7 @@ from buckram.core.streams.changes import deleted
 from buckram.core.streams.names import owner_of, stream_name
 from buckram.errors import MetadataUnavailable, NoSuchKey, NoSuchNamespace, StreamError
 from buckram.net.retry import Retries
-from buckram.seams import KeyOp, KeyStore, KeyValue, Notify
+from buckram.seams import KeyStore, Notify
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.maintain.janitor_report import JanitorReport
 from buckram.streams.maintain.orphans import find_orphans
@@ -26,6 +26,7 @@ from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.namespaces import Namespaces
 from buckram.streams.write.writer import engine_of
 from buckram.testing import Cluster
+from buckram.types import KeyOp, KeyValue
 
 
 async def clean(client: Client, **settings: Any) -> JanitorReport:

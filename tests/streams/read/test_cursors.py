@@ -17,10 +17,11 @@ from buckram.errors import (
     OffsetOutOfRange,
     OffsetTruncated,
 )
-from buckram.seams import KeyOp, KeyStore
+from buckram.seams import KeyStore
 from buckram.streams.namespace import Namespace
 from buckram.streams.read.cursors import Cursor
 from buckram.streams.shared.metadata import StreamStore
+from buckram.types import KeyOp
 
 
 async def fill(ns: Namespace, stream: str, count: int = 10) -> None:

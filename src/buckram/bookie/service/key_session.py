@@ -14,7 +14,8 @@ from buckram.core.wire.key_service import Event, KeyReply, KeyRequest, Kind, enc
 from buckram.errors import AccessRefused, MetadataError, MetadataUnavailable
 from buckram.metadata.keys import MAX_PAGE
 from buckram.metadata.store import TreeStore
-from buckram.seams import CheckVersion, Create, Delete, KeyOp, KeyStore, KeyValue, Notify, SetValue
+from buckram.seams import KeyStore, Notify
+from buckram.types import CheckVersion, Create, Delete, KeyOp, KeyValue, SetValue
 
 MAX_WATCHES = 20_000
 """Keys that one connection may watch."""

@@ -29,7 +29,6 @@ from buckram.core.objects.tree import (
 )
 from buckram.core.objects.uploads import Upload
 from buckram.errors import CommandRefused, UnknownCommand
-from buckram.types import LedgerId
 
 EXPIRE_AT_ONCE = PURGE_AT_ONCE = 1000
 UPLOAD_US = 7 * 86_400 * 1_000_000

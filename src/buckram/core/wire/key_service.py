@@ -17,8 +17,7 @@ from typing import NamedTuple, TypeAlias
 from buckram.core.wire.context import BadPacket
 from buckram.core.wire.frames import frame
 from buckram.core.wire.v2 import header_of
-from buckram.seams import CheckVersion, Create, Delete, KeyOp, KeyValue, SetValue
-from buckram.types import LedgerId
+from buckram.types import CheckVersion, Create, Delete, KeyOp, KeyValue, LedgerId, SetValue
 
 OPCODE = 0x43
 HEADER = header_of(2, OPCODE)

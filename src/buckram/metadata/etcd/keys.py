@@ -22,7 +22,8 @@ from buckram.metadata.etcd.refusals import Refused, translate
 from buckram.metadata.etcd.session import EtcdSession
 from buckram.metadata.etcd.watching import EtcdWatches
 from buckram.metadata.keys import check_key, check_multi, check_op, check_parent
-from buckram.seams import Create, Delete, KeyOp, KeyValue, Notify, SetValue
+from buckram.seams import Notify
+from buckram.types import Create, Delete, KeyOp, KeyValue, SetValue
 
 _TRIES = 40
 _READS = 100

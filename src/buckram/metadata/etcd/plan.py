@@ -14,7 +14,7 @@ from typing import Any
 from buckram.errors import InvalidArgument, KeyExists, KeyNotEmpty, NoSuchKey, VersionConflict
 from buckram.metadata.etcd.places import UNREAD, Places, Record, condition, delete, put
 from buckram.metadata.keys import split
-from buckram.seams import Create, Delete, KeyOp, SetValue
+from buckram.types import Create, Delete, KeyOp, SetValue
 
 _LEVELS = ((1, 120), (2, 60), (3, 40))
 """How many levels of transactions inside each other, and how wide each is: etcd counts 128 from the outermost to the

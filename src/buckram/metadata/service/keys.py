@@ -17,7 +17,8 @@ from buckram.errors import ForkedClient, MetadataError, MetadataUnavailable, Wro
 from buckram.metadata.keys import check_key, check_multi, check_op, check_parent
 from buckram.metadata.service.connection import ConnectionEnded, ServiceConnection
 from buckram.metadata.service.uri import ServiceUri
-from buckram.seams import Create, Delete, KeyOp, KeyValue, Network, Notify, SetValue
+from buckram.seams import Network, Notify
+from buckram.types import Create, Delete, KeyOp, KeyValue, SetValue
 
 CONNECT_S = 5.0
 SESSION_S = 10.0

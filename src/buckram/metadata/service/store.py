@@ -16,8 +16,7 @@ from buckram.metadata.ledger_tree import ONE_FOLDER
 from buckram.metadata.service.keys import ServiceKeys
 from buckram.metadata.store import TreeStore
 from buckram.metadata.zookeeper.paths import MANAGERS
-from buckram.seams import KeyValue
-from buckram.types import MAX_LEDGER_ID, LedgerId
+from buckram.types import MAX_LEDGER_ID, KeyValue, LedgerId
 
 _TAKEOVER_MARGIN_S = 2.0
 

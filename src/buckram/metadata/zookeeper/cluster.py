@@ -30,7 +30,7 @@ from buckram.metadata.zookeeper.paths import (
     sort_children,
 )
 from buckram.metadata.zookeeper.session import ANY_VERSION, ZkSession
-from buckram.seams import Create, Delete, KeyOp
+from buckram.types import Create, Delete, KeyOp
 
 _TRIES = 8
 _BATCH = 500

@@ -18,7 +18,7 @@ from buckram.errors import (
 )
 from buckram.metadata.keys import split
 from buckram.metadata.zookeeper.session import READS
-from buckram.seams import Create, KeyOp
+from buckram.types import Create, KeyOp
 
 CONNECTION_ERRORS = (
     kazoo.ConnectionLoss,

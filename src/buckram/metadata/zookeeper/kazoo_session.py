@@ -31,7 +31,8 @@ from buckram.metadata.zookeeper.session import (
     create_with_parents,
 )
 from buckram.metadata.zookeeper.watches import Change, WatchTable
-from buckram.seams import CheckVersion, Create, Delete, KeyOp, Notify, SetValue
+from buckram.seams import Notify
+from buckram.types import CheckVersion, Create, Delete, KeyOp, SetValue
 
 _log = logging.getLogger("buckram.zookeeper")
 _SWEEP_S = 0.25

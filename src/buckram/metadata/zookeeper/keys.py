@@ -14,7 +14,8 @@ from collections.abc import Iterable, Sequence
 from buckram.errors import KeyExists, MetadataUnavailable, NoSuchKey
 from buckram.metadata.keys import check_key, check_multi, check_op, check_parent, split
 from buckram.metadata.zookeeper.session import ZkSession
-from buckram.seams import MAX_PAGE_BYTES, CheckVersion, Create, Delete, KeyOp, KeyValue, Notify, SetValue
+from buckram.seams import MAX_PAGE_BYTES, Notify
+from buckram.types import CheckVersion, Create, Delete, KeyOp, KeyValue, SetValue
 
 _LISTING_S = 10.0
 """How long the rest of a listing may be asked for before it is read anew."""

@@ -37,8 +37,7 @@ from buckram.metadata.zookeeper.paths import (
     own_root,
 )
 from buckram.metadata.zookeeper.session import ANY_VERSION, ZkSession
-from buckram.seams import Create, Delete, KeyOp, KeyValue, SetValue
-from buckram.types import LedgerId
+from buckram.types import Create, Delete, KeyOp, KeyValue, LedgerId, SetValue
 
 _AT_ONCE = 32
 """Folders that are read at the same time."""

@@ -12,7 +12,8 @@ from typing import NamedTuple, Protocol
 
 from buckram.errors import InvalidArgument, KeyExists, MetadataUnavailable, NoSuchKey, ValueTooLarge
 from buckram.metadata.keys import split
-from buckram.seams import Create, KeyOp, Notify, SetValue
+from buckram.seams import Notify
+from buckram.types import Create, KeyOp, SetValue
 
 ANY_VERSION = -1
 """For `delete` and a multi's Delete and SetValue: whatever the version is, as some of Apache's deletions do."""

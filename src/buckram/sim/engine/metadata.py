@@ -17,9 +17,10 @@ from typing import Any, Protocol
 
 from buckram.errors import MetadataUnavailable
 from buckram.metadata.memory import MemoryTree, _Node
-from buckram.seams import CheckVersion, Create, Delete, KeyOp, KeyValue, Notify, SetValue
+from buckram.seams import Notify
 from buckram.sim.engine.loop import Process
 from buckram.sim.engine.network import Fabric
+from buckram.types import CheckVersion, Create, Delete, KeyOp, KeyValue, SetValue
 
 HOST = "meta"
 

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from buckram.metadata.zookeeper.watches import Change
-from buckram.seams import KeyValue
 from buckram.sim.engine.metadata import MetadataFaults, Snapshot
 from buckram.sim.engine.zk_connection import DirectConnection
 from buckram.sim.engine.zk_follower import CallLater, Follower
 from buckram.sim.engine.zk_tree import ReportChange, ZkTree
+from buckram.types import KeyValue
 
 if TYPE_CHECKING:
     from buckram.sim.engine.zookeeper import SimZkSession

@@ -24,7 +24,7 @@ from buckram.errors import (
 from buckram.metadata.keys import split
 from buckram.metadata.zookeeper.session import ANY_VERSION, ZkStat
 from buckram.metadata.zookeeper.watches import Change
-from buckram.seams import Create, Delete, KeyOp, KeyValue, SetValue
+from buckram.types import Create, Delete, KeyOp, KeyValue, SetValue
 
 
 class ReportChange(Protocol):

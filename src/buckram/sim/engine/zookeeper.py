@@ -26,10 +26,11 @@ from buckram.metadata.zookeeper.session import (
     create_with_parents,
 )
 from buckram.metadata.zookeeper.watches import Change, WatchTable
-from buckram.seams import CheckVersion, Create, KeyOp, Notify, SetValue
+from buckram.seams import Notify
 from buckram.sim.engine.zk_connection import ZkConnection
 from buckram.sim.engine.zk_server import SimZooKeeper
 from buckram.sim.engine.zk_tree import ZkTree
+from buckram.types import CheckVersion, Create, KeyOp, SetValue
 
 _MAX_WAITING = 10_000
 _CLOSED = "this metadata store was closed"

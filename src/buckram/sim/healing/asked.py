@@ -8,10 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from buckram.core.healing.wishes import NOTHING, Wish, parse_wish
-from buckram.seams import KeyValue
 from buckram.sim.engine.checkers.facts import write_sets
 from buckram.sim.healing.marks import UNDER_WAY_S
-from buckram.types import BookieId, LedgerId
+from buckram.types import BookieId, KeyValue, LedgerId
 
 if TYPE_CHECKING:
     from buckram.sim.healing.rules import Rules

@@ -9,10 +9,9 @@ import json
 from itertools import permutations
 from typing import TYPE_CHECKING
 
-from buckram.seams import KeyValue
 from buckram.sim.engine.checkers.facts import write_sets
 from buckram.sim.engine.plan import Plan
-from buckram.types import BookieId, Fragment, LedgerId, LedgerMetadata
+from buckram.types import BookieId, Fragment, KeyValue, LedgerId, LedgerMetadata
 
 if TYPE_CHECKING:
     from buckram.sim.healing.rules import Rules

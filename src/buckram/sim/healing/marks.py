@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from buckram.core.healing.records import EVERY_MEMBER, parse_holder, parse_mark
 from buckram.core.healing.status import Waiting
 from buckram.errors import MalformedRecord
-from buckram.seams import KeyValue
 from buckram.sim.engine.checkers.facts import fragment_of, members_of
 from buckram.sim.healing.reasons import entries_of
-from buckram.types import BookieId, LedgerId
+from buckram.types import BookieId, KeyValue, LedgerId
 
 if TYPE_CHECKING:
     from buckram.sim.healing.rules import Rules

@@ -15,7 +15,6 @@ from buckram.core.healing.records import TreePaths, ledger_of, parse_delay
 from buckram.core.healing.status import parse_waiting
 from buckram.core.ledgers.metadata_codec import parse
 from buckram.metadata.layout import WISHES
-from buckram.seams import KeyValue
 from buckram.sim.engine.world import World
 from buckram.sim.healing.asked import Asked
 from buckram.sim.healing.changes import Changes
@@ -23,7 +22,7 @@ from buckram.sim.healing.copies import Copies
 from buckram.sim.healing.domains import Domains
 from buckram.sim.healing.marks import OPERATOR, REPLICATOR, UNDER_WAY_S, Marks
 from buckram.sim.healing.reasons import Reasons
-from buckram.types import BookieId, EntryId, LedgerId
+from buckram.types import BookieId, EntryId, KeyValue, LedgerId
 
 if TYPE_CHECKING:
     from buckram.sim.healing.plan import HealingPlan

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from buckram.core.streams.head import Head, decode_head
 from buckram.metadata.layout import ClusterLayout
-from buckram.seams import KeyValue
 from buckram.sim.engine.checkers.facts import Facts
 from buckram.sim.engine.checkers.report import Report
 from buckram.sim.machine.faults import NAME, VANDAL
-from buckram.types import LedgerId, LedgerState
+from buckram.types import KeyValue, LedgerId, LedgerState
 
 
 class HeadWatch:

@@ -13,11 +13,10 @@ from buckram.core.streams.head import Head, Segment, decode_head, decode_page
 from buckram.core.streams.names import owner_of
 from buckram.core.streams.policy import Policy
 from buckram.metadata.layout import ClusterLayout
-from buckram.seams import KeyValue
 from buckram.sim.engine.checkers.facts import Facts as LedgerFacts
 from buckram.sim.engine.checkers.report import Report
 from buckram.sim.streams.facts import Facts, StreamHistory
-from buckram.types import LedgerId, LedgerState
+from buckram.types import KeyValue, LedgerId, LedgerState
 
 
 class TruncationAllowed(Protocol):

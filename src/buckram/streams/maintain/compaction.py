@@ -45,12 +45,11 @@ from buckram.errors import (
     VersionConflict,
 )
 from buckram.net.pace import Pace
-from buckram.seams import KeyOp, SetValue
 from buckram.streams.shared.ledgers import COMPACT, Intent, discard, listing_op, make_ledger, read_intent, retiring_op
 from buckram.streams.shared.metadata import StreamStore, head_retries
 from buckram.streams.shared.namespaces import Namespaces
 from buckram.streams.shared.recovery import summarise
-from buckram.types import Entry, LedgerId
+from buckram.types import Entry, KeyOp, LedgerId, SetValue
 
 MIN_TARGET_BYTES = 4096
 _SPANS_PER_RETENTION = 10

@@ -13,11 +13,10 @@ from buckram.core.streams.changes import is_dead, trimmed, truncated
 from buckram.core.streams.head import Head, Segment
 from buckram.core.streams.names import StreamName
 from buckram.errors import VersionConflict
-from buckram.seams import KeyOp
 from buckram.streams.read.locate import known_end
 from buckram.streams.shared.ledgers import drop_ledger
 from buckram.streams.shared.metadata import StreamStore
-from buckram.types import Offset
+from buckram.types import KeyOp, Offset
 
 _AT_ONCE = 64
 _TRIES = 5

@@ -28,10 +28,10 @@ from buckram.errors import (
     OffsetOutOfRange,
     VersionConflict,
 )
-from buckram.seams import CheckVersion, Clock, Create, KeyValue
+from buckram.seams import Clock
 from buckram.streams.read.locate import known_end
 from buckram.streams.shared.metadata import StreamStore, head_retries, retry_metadata
-from buckram.types import Offset
+from buckram.types import CheckVersion, Create, KeyValue, Offset
 
 _PAGE = 1000
 _AT_ONCE = 32

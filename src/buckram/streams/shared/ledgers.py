@@ -29,9 +29,8 @@ from buckram.errors import (
     StreamError,
     VersionConflict,
 )
-from buckram.seams import CheckVersion, Create, Delete
 from buckram.streams.shared.metadata import StreamStore, head_retries, retry_metadata
-from buckram.types import LedgerId
+from buckram.types import CheckVersion, Create, Delete, LedgerId
 
 if TYPE_CHECKING:
     from buckram.client.client import Client

@@ -28,8 +28,8 @@ from buckram.core.streams.head import (
 from buckram.core.streams.names import StreamName
 from buckram.errors import KeyExists, MetadataUnavailable, NoSuchKey, NoSuchStream, StreamExists, VersionConflict
 from buckram.net.retry import Attempt, Retries, retry
-from buckram.seams import CheckVersion, Create, Delete, KeyOp, KeyStore, MetadataStore, Notify, SetValue
-from buckram.types import LedgerId, Offset
+from buckram.seams import KeyStore, MetadataStore, Notify
+from buckram.types import CheckVersion, Create, Delete, KeyOp, LedgerId, Offset, SetValue
 
 T = TypeVar("T")
 WITHIN_S = 10.0

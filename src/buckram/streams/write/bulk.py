@@ -25,14 +25,13 @@ from buckram.core.streams.policy import Policy
 from buckram.core.streams.record_format import NO_MAX, NO_MIN, NO_SNAPSHOT, NO_TXID, Columns, HeadersInput, encode
 from buckram.core.streams.transactions import StepId, check_known, newest, settled
 from buckram.errors import InvalidArgument, InvalidSegment, NoSuchKey, StreamError, VersionConflict
-from buckram.seams import KeyOp
 from buckram.streams.shared import records
 from buckram.streams.shared.claim import AppendClock
 from buckram.streams.shared.ledgers import Intent, bulk_purpose, discard, listing_op, make_ledger, read_intent
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.recovery import recover_segment, summarise
 from buckram.streams.write.append_queue import RecordCursor
-from buckram.types import Buffer, LedgerId
+from buckram.types import Buffer, KeyOp, LedgerId
 
 if TYPE_CHECKING:
     import pyarrow as pa

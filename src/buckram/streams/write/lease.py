@@ -24,8 +24,8 @@ from buckram.errors import (
     WriterExists,
 )
 from buckram.net.tasks import TaskScope
-from buckram.seams import CheckVersion, Create, Delete
 from buckram.streams.shared.metadata import StreamStore, head_retries
+from buckram.types import CheckVersion, Create, Delete
 
 _RETRY_S = 0.2
 _CLOSE_S = 5.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.sim.engine.checkers.history import DIGEST, LEDGER, History
 
 from buckram.errors import Code
-from buckram.seams import KeyValue
 from buckram.sim.engine.checkers.wire import Answer, Request
+from buckram.types import KeyValue
 
 
 def _fenced(h: History) -> History:

@@ -15,7 +15,6 @@ from buckram.errors import BuckramError, Code
 from buckram.metadata.accused import CONVICTED
 from buckram.metadata.layout import ClusterLayout, Layout
 from buckram.metadata.store import TreeStore
-from buckram.seams import KeyValue
 from buckram.sim.engine.checkers.absence import Absence
 from buckram.sim.engine.checkers.base import Checker, Insert, ReadResult
 from buckram.sim.engine.checkers.disks import OnDisks
@@ -36,6 +35,7 @@ from buckram.types import (
     Buffer,
     DigestType,
     EntryId,
+    KeyValue,
     LedgerId,
     LedgerMetadata,
     LedgerState,

@@ -6,12 +6,12 @@ from typing import Any
 
 from buckram.core.streams import compaction as stream_compaction
 from buckram.core.streams.compaction import EntryRewriter
-from buckram.seams import CheckVersion
 from buckram.sim.streams.mutants.base import Mutant, plant
 from buckram.sim.streams.plan import StreamPlan
 from buckram.streams.maintain import compaction
 from buckram.streams.shared.ledgers import drop_ledger
 from buckram.streams.shared.metadata import StreamStore
+from buckram.types import CheckVersion
 
 _rewrite, _replacement, _replace, _page = (
     EntryRewriter.rewrite,
