@@ -122,7 +122,8 @@ class Fold:
         """Apply the next record. Raises ReplicaStopped, now and ever after, if that is not possible (R10)."""
         if self.stopped is not None:
             raise self.stopped
-        check(offset == self.applied, "R1", f"machine {self.machine}: record {offset}, applied is {self.applied}")
+        if offset != self.applied:  # The text is not worth its time for each record.
+            check(False, "R1", f"machine {self.machine}: record {offset}, applied is {self.applied}")
         try:
             done = self._apply(offset, records.decode(value))
         except ReplicaStopped as error:
@@ -139,7 +140,8 @@ class Fold:
 
     def _apply(self, offset: Offset, record: records.LogRecord) -> Applied:
         if isinstance(record, CommandRecord):
-            self.time_us = max(self.time_us, record.time_us)
+            if record.time_us > self.time_us:
+                self.time_us = record.time_us
             return Applied(records.COMMAND, self._command(offset, record))
         if isinstance(record, DigestRecord):
             self._compare(offset, record)

@@ -87,7 +87,8 @@ class SessionTable:
         self._bytes += len(outcome.result)
         found.time_us, found.commands = time_us, commands
         self._sessions.move_to_end(session)
-        lowest = max(lowest, sequence - MAX_SEQUENCES + 1)
+        if lowest <= sequence - MAX_SEQUENCES:
+            lowest = sequence - MAX_SEQUENCES + 1
         if lowest > found.lowest:
             found.lowest = lowest
             # Sequences are stored nearly in order: one that came late goes when it is at the front.

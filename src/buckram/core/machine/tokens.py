@@ -55,8 +55,9 @@ class Sequences:
         sequence = self._next
         self._next += 1
         self._wanted[sequence] = None
-        if sequence - self.lowest >= MAX_SEQUENCES // 2:
-            del self._wanted[self.lowest]
+        lowest = next(iter(self._wanted))
+        if sequence - lowest >= MAX_SEQUENCES // 2:
+            del self._wanted[lowest]
         return Token(self.session, sequence)
 
     def done(self, token: Token) -> None:

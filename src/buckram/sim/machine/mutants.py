@@ -68,16 +68,6 @@ MUTANTS: dict[str, Mutant] = {
             faults=("expire a replica", "pause a replica", "cut off a replica", "expire a replica"),
         ),
         Mutant(
-            "proof-of-an-older-record",
-            "R6",
-            "a read is served by the acknowledgement of a record that was sent before it arrived",
-            edited(
-                ("buckram.core.machine.proof:Proofs.applied", "waiting[0][0] < applied", "waiting[0][0] <= applied")
-            ),
-            300,
-            faults=("expire a replica", "pause a replica", "cut off a replica", "expire a replica"),
-        ),
-        Mutant(
             "leads-too-early",
             "R5",
             "a leader begins before it has applied what came before",
