@@ -10,7 +10,7 @@ from buckram.errors import InvalidArgument
 
 _BYTES, _JSON = b"b", b"j"
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
-_scan = json.JSONDecoder().scan_once
+_scan: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_once"]
 _SMALL = {None: b"jnull", True: b"jtrue", False: b"jfalse"}
 
 

@@ -101,8 +101,7 @@ class ClientActor:
                 attempts += 1
                 if attempts == 2 and token:
                     self.world.report.situation("a command was repeated")
-                given = token or None
-                return await self._ask(lambda machine, given=given: machine.execute(command, token=given))
+                return await self._attempt(command, token or None)
             except CommandRefused:
                 self.world.report.situation("a command was refused")
                 return REFUSED
@@ -119,6 +118,9 @@ class ClientActor:
                     return UNKNOWN  # It may have been executed, under a token that nobody knows.
             await asyncio.sleep(self.rng.random() * 0.3)
         return UNKNOWN
+
+    async def _attempt(self, command: list[Any], token: str | None) -> Any:
+        return await self._ask(lambda machine: machine.execute(command, token=token))
 
     # -- reads --------------------------------------------------------------------------------------------
 

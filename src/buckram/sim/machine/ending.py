@@ -12,6 +12,7 @@ from buckram.sim.engine.faults import FaultRunner
 from buckram.sim.engine.world import Died
 from buckram.sim.machine.clients import ClientActor
 from buckram.sim.machine.faults import MACHINE, NAME, NAMESPACE
+from buckram.sim.machine.rules import Replicas
 from buckram.sim.machine.stage import Stage
 from buckram.sim.machine.state import Book
 from buckram.streams.read.reader import Range, StreamReader
@@ -108,17 +109,16 @@ class Ending:
             unknown = [at for at in self.rules.reference.unknown_at if at >= known.opened]
             if known.kind == "old" and unknown:
                 at = unknown[0]
-                await self._stops(machine)
+                await self._stops(machine, known)
                 self.report.check("R10", machine.applied == at, "{} stopped at {}, not {}", host, machine.applied, at)
             elif host in wrong and self.stage.open.get(host) is machine:
-                await self._stops(machine, unless=lambda known=known: known.wrong_from is None)
+                await self._stops(machine, known)
             elif known.kind == "good":
                 await self._catches_up(host, machine, applied)
 
-    async def _stops(self, machine: Machine[Book], unless: Awaitable[bool] | object = None) -> None:
-        while machine.role != "stopped":
-            if callable(unless) and unless():
-                return
+    async def _stops(self, machine: Machine[Book], known: Replicas) -> None:
+        """Until it has stopped, or a snapshot has put it right."""
+        while machine.role != "stopped" and (known.kind == "old" or known.wrong_from is not None):
             await asyncio.sleep(0.05)
 
     async def _catches_up(self, host: str, machine: Machine[Book], applied: int) -> None:

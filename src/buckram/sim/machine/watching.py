@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from buckram.core.machine import records
 from buckram.core.machine.fold import Applied, Fold
 from buckram.core.machine.snapshot_format import SnapshotHeader
-from buckram.errors import BuckramError, HandleClosed, OffsetTruncated, ReplicaStopped
+from buckram.errors import BuckramError, HandleClosed, OffsetTruncated, ReplicaStopped, SnapshotDamaged
 from buckram.machine import following, replica
 from buckram.machine.leader import Leader
 from buckram.machine.replica import Replica
+from buckram.machine.snapshots import Place
 from buckram.sim.engine.loop import PROCESS
 from buckram.sim.engine.planting import patched
 from buckram.sim.engine.world import World
@@ -64,7 +65,7 @@ def watch_machines(world: World, rules: Rules) -> Iterator[None]:
         if alone and self._sent:
             world.report.situation("a read waited for its proof alone")
 
-    async def watched_load(place: replica.Place, fold: Fold) -> list[replica.SnapshotDamaged]:
+    async def watched_load(place: Place, fold: Fold) -> list[SnapshotDamaged]:
         damaged = await load(place, fold)
         for error in damaged:
             world.trace.note(host(), str(error))
