@@ -11,6 +11,9 @@ from buckram.errors import InvalidArgument
 _BYTES, _JSON = b"b", b"j"
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 _scan: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_once"]
+DEEPEST = 200
+"""The levels of lists and dictionaries that a value may have. Without a limit of its own, Python's would decide, which
+depends on who calls: one replica could read a command and another could not."""
 _SMALL = {None: b"jnull", True: b"jtrue", False: b"jfalse"}
 
 
@@ -31,6 +34,15 @@ def _refuse(value: Any) -> None:
 _dumps = _one_shot()
 
 
+def _depth(value: Any) -> int:
+    """How many levels of lists and dictionaries a value has."""
+    depth, level = 0, [value]
+    while level := [part for part in level if isinstance(part, list | tuple | dict)]:
+        depth += 1
+        level = [part for held in level for part in (held.values() if isinstance(held, dict) else held)]
+    return depth
+
+
 def encode_value(value: Any, what: str = "a command") -> bytes:
     """Encode bytes or a JSON-able value. InvalidArgument for anything else; `what` names it there."""
     kind = type(value)
@@ -41,7 +53,10 @@ def encode_value(value: Any, what: str = "a command") -> bytes:
     if isinstance(value, bytes | bytearray | memoryview):
         return _BYTES + bytes(value)
     try:
-        return _JSON + _dumps(value).encode()
+        text = _dumps(value)
+        if text.count("[") + text.count("{") > DEEPEST and _depth(value) > DEEPEST:
+            raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+        return _JSON + text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgument(
             f"{what} must be bytes or a value that JSON has, not {type(value).__name__} ({error}); the class may have "
@@ -64,4 +79,4 @@ def decode_value(data: bytes) -> Any:
     raise ValueError(f"a value of unknown form {data[:1]!r}")
 
 
-__all__ = ["decode_value", "encode_value"]
+__all__ = ["DEEPEST", "decode_value", "encode_value"]

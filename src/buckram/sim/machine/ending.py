@@ -118,7 +118,9 @@ class Ending:
 
     async def _stops(self, machine: Machine[Book], known: Replicas) -> None:
         """Until it has stopped, or a snapshot has put it right."""
-        while machine.role != "stopped" and (known.kind == "old" or known.wrong_from is not None):
+        while True:
+            if machine.role == "stopped" or (known.kind == "wrong" and known.wrong_from is None):
+                return
             await asyncio.sleep(0.05)
 
     async def _catches_up(self, host: str, machine: Machine[Book], applied: int) -> None:
