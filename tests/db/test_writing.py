@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.db.kit import check_equal
 
+from buckram.db import execution
 from buckram.db.database import Database
 from buckram.db.settings import DatabaseLimits
 from buckram.errors import (
@@ -185,12 +186,12 @@ async def test_each_of_63_writers_has_its_turn_beside_one_that_idles(db: Databas
 async def test_who_waits_for_too_long_is_told(ns: Namespace) -> None:
     async with ns.database("busy", limits=DatabaseLimits(transaction_s=5, wait_s=0.1)) as db:
         await db.lead()
-        async with db.transaction():
+        async with db.transaction("immediate"):
             with pytest.raises(DatabaseBusy, match=r"more than 0\.1 s") as busy:
                 await db.execute("CREATE TABLE t (a)")
             assert (busy.value.code, busy.value.name) == (5, "SQLITE_BUSY")
             with pytest.raises(DatabaseBusy):
-                await db.begin()
+                await db.begin("immediate")
         await db.execute("CREATE TABLE t (a)")
 
 
@@ -242,6 +243,54 @@ async def test_the_last_row_id_is_that_of_the_caller(db: Database) -> None:
     assert (await db.query("SELECT n FROM item WHERE id = 43")).rows == [(42,)]
 
 
+async def test_a_deferred_transaction_that_reads_holds_nobody_up(db: Database) -> None:
+    await db.execute("INSERT INTO item (name) VALUES ('one')")
+    reading = await db.begin()
+    assert (await reading.execute("SELECT name FROM item")).rows == [("one",)]
+    await db.execute("INSERT INTO item (name) VALUES ('two')")
+    assert (await reading.execute("SELECT name FROM item")).rows == [("one",)]
+    with pytest.raises(DatabaseBusy, match="SQLITE_BUSY_SNAPSHOT") as busy:
+        await reading.execute("DELETE FROM item")
+    assert busy.value.extended_code == 517
+    assert (await reading.execute("SELECT count(*) FROM item")).rows == [(1,)]
+    await reading.commit()
+    with pytest.raises(HandleClosed):
+        await reading.execute("SELECT 1")
+    async with db.transaction() as transaction:
+        assert (await transaction.execute("SELECT count(*) FROM item")).rows == [(2,)]
+        await transaction.execute("DELETE FROM item WHERE name = 'one'")
+        assert (await transaction.execute("SELECT count(*) FROM item")).rows == [(1,)]
+    assert await _count(db) == 1
+    async with db.transaction() as transaction:
+        assert (await transaction.execute("SELECT count(*) FROM item")).rows == [(1,)]
+    assert not transaction.open
+
+
+async def test_spilled_pages_of_a_rolled_back_savepoint_are_in_no_group(
+    ns: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution, "_CACHE_KIB", 40)
+    fill = "INSERT INTO {} SELECT hex(randomblob(1000)) FROM json_each('[1" + ",1" * 199 + "]')"
+    async with ns.database("spilled") as db, ns.database("spilled", stand=False) as follower:
+        await db.lead()
+        await db.batch([f"CREATE TABLE {name} (a)" for name in "abc"])
+        async with db.transaction() as transaction:
+            for name in ("a", "b", "a", "c", "b"):
+                await transaction.execute("SAVEPOINT here")
+                await transaction.execute(fill.format(name))
+                await transaction.execute("ROLLBACK TO here")
+                await transaction.execute("RELEASE here")
+                await transaction.execute(fill.format("c"))
+        await check_equal(db, [follower])
+        transaction = await db.begin("immediate")
+        await transaction.execute(fill.format("a"))
+        await transaction.rollback()
+        await db.execute(fill.format("b"))
+        await check_equal(db, [follower])
+        counts = "SELECT (SELECT count(*) FROM a), (SELECT count(*) FROM b), (SELECT count(*) FROM c)"
+        assert (await db.query(counts)).rows == [(0, 200, 1000)]
+
+
 async def _fail_within(db: Database) -> None:
     async with db.transaction() as transaction:
         await transaction.execute("DELETE FROM item")
@@ -261,7 +310,7 @@ async def test_savepoints_within_a_transaction(db: Database) -> None:
 
 
 async def test_what_is_open_or_waits_when_it_is_closed_is_told(db: Database) -> None:
-    transaction = await db.begin()
+    transaction = await db.begin("immediate")
     waiting = asyncio.create_task(db.execute("INSERT INTO item (name) VALUES ('never')"))
     await asyncio.sleep(0)
     await db.aclose()

@@ -48,6 +48,11 @@ class Committing:
                     self._leader = leader
         return self._sequences.session
 
+    @property
+    def sequence(self) -> int:
+        """The number of groups that are committed, as far as this replica knows."""
+        return self._state.sequence
+
     async def prove(self) -> None:
         """Return when nobody else can have led when this was called. Raises NotLeader."""
         await self._replica.prove()

@@ -203,14 +203,16 @@ class Database(NotBlocking):
     # -- transactions -------------------------------------------------------------------------------------
 
     async def begin(self, mode: Mode = "deferred") -> OpenTransaction:
-        """Begin a transaction. It has the database until it ends, for DatabaseLimits.transaction_s at most.
+        """Begin a transaction, which sees what was committed before.
 
-        Others wait for their turn. Raises NotLeader, DatabaseBusy.
+        "deferred": it takes its turn with its first write, and reads one state beside others until then. "immediate":
+        at once. From its turn on it has the database for DatabaseLimits.transaction_s at most, and others wait. Raises
+        NotLeader, DatabaseBusy.
         """
         if mode not in ("deferred", "immediate", "exclusive"):
             raise InvalidArgument(f"mode {mode!r}: choose deferred or immediate")
         self._engine.check()
-        return await begin_transaction(self._engine, self._committing, self._writer)
+        return await begin_transaction(self._engine, self._committing, self._writer, mode)
 
     def transaction(self, mode: Mode = "deferred") -> TransactionContext:
         """`async with db.transaction() as t:` commits at the end, and rolls back after an error."""

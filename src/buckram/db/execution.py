@@ -27,6 +27,7 @@ from buckram.db.wal_files import WalFiles
 from buckram.errors import BuckramError, DatabaseFailed, NotLeader, SqlError, TransactionTooLarge
 
 _FOREIGN_KEYS = 787
+_CACHE_KIB = 16 * 1024
 Given = list[SqlResult] | Exception
 """What a unit gave."""
 
@@ -101,7 +102,7 @@ class Execution:
             # The name must be unique in the process, and never be that of one that is being closed.
             self._vfs = CaptureVfs(f"buckram-{id(self):x}-{self._connections}", self)
             connection = self._host.files.connect(self._vfs.name)
-            connection.execute("PRAGMA cache_size = -16384").fetchall()
+            connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}").fetchall()
             self._writing = Executor(
                 self._host.database, connection, self._host.limits.result_bytes, self._host.limits.transaction_s
             )

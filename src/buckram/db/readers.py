@@ -31,6 +31,7 @@ class Reading:
         self._engine = engine
         self._files: WalFiles | None = None
         self._executor: Executor | None = None
+        self._interrupted = False
 
     def executor(self) -> Executor:
         """The connection on the present files. Raises DatabaseFailed."""
@@ -57,6 +58,27 @@ class Reading:
         executor = self.executor()
         executor.guard.deadline = time.monotonic() + self._engine.limits.query_s
         return executor.execute(statement)
+
+    def execute_pinned(self, statement: Statement) -> SqlResult:
+        """Execute a statement in the state that the first one saw."""
+        executor = self._executor
+        if executor is None:
+            executor = self.executor()
+            executor.inside("BEGIN")
+            executor.inside("SELECT count(*) FROM sqlite_schema")
+        executor.guard.deadline = time.monotonic() + self._engine.limits.query_s
+        try:
+            return executor.execute(statement)
+        finally:
+            if self._interrupted:
+                self.close()
+
+    def interrupt(self) -> None:
+        """Stop the statement that runs; the connection is closed with it. Any thread."""
+        self._interrupted = True
+        if self._executor is not None:
+            with suppress(apsw.Error):
+                self._executor.connection.interrupt()
 
     def close(self) -> None:
         if self._executor is not None:

@@ -1,51 +1,74 @@
-"""OpenTransaction: a transaction of one caller, which has the database until it ends or its time is over.
+"""OpenTransaction: a transaction of one caller. From its first write on it has the database, until it ends.
 
-Not here: whose turn it is (`db/writer.py`).
+A deferred one that only reads holds nobody up: it reads an old state, and must begin again if it wants to write when
+that is not the newest any more. Not here: whose turn it is (`db/writer.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Literal
+from typing import Literal, TypeVar
 
 from buckram.core.db.group import Receipt
 from buckram.core.db.outcomes import check_token
-from buckram.core.db.sql import Parameters, SqlResult, encode_counts
+from buckram.core.db.sql import Parameters, SqlResult, Statement, encode_counts
 from buckram.db.committing import Committing
 from buckram.db.engine import Engine
-from buckram.db.statements import statement
+from buckram.db.readers import Reading
+from buckram.db.statements import first_word, statement
 from buckram.db.writer import Writer
-from buckram.errors import BuckramError, CommitUnknown, HandleClosed, SqlError, TransactionExpired
+from buckram.errors import BuckramError, CommitUnknown, DatabaseBusy, HandleClosed, SqlError, TransactionExpired
 
+T = TypeVar("T")
 Mode = Literal["deferred", "immediate", "exclusive"]
-"""How a transaction begins; all have the database from the first moment on."""
+"""When a transaction takes its turn: "deferred" with its first write, the others when they begin."""
+_READS = frozenset(("SELECT", "VALUES", "EXPLAIN"))
+_READONLY, _BUSY_SNAPSHOT = 8, 517
+
+
+def only_reads(sql: str) -> bool:
+    """Whether a statement most probably only reads; SQLite says if it does not."""
+    word = first_word(sql)
+    if word == "PRAGMA":
+        return "=" not in sql and "defer_foreign_keys" not in sql.lower()
+    return word in _READS
 
 
 class OpenTransaction:
     """From `db.begin()`. `commit` or `rollback` ends it; after its time it is rolled back: TransactionExpired."""
 
-    def __init__(self, engine: Engine, committing: Committing, ended: asyncio.Future[None]) -> None:
-        self._engine, self._committing, self._ended = engine, committing, ended
+    def __init__(self, engine: Engine, committing: Committing, writer: Writer) -> None:
+        self._engine, self._committing, self._writer = engine, committing, writer
         self._loop = asyncio.get_running_loop()
-        self._limit_s = engine.limits.transaction_s
-        self._deadline = time.monotonic() + self._limit_s
+        self._limit_s = engine.limits.query_s
         self._timer = self._loop.call_later(self._limit_s, self._expire)
-        self._expired = False
+        self._deadline = 0.0
+        self._turn: asyncio.Future[None] | None = None
+        """Set from the first write on; resolving it gives the turn back."""
+        self._reading: Reading | None = None
+        self._sequence = 0
+        """The state that is read has at least this group."""
+        self._expired = self._closed = False
         self._results: list[SqlResult] = []
-        self._turn = asyncio.Lock()
+        self._one_by_one = asyncio.Lock()
 
     @property
     def open(self) -> bool:
         """Whether it takes statements."""
-        return not self._ended.done() and not self._expired
+        return not self._closed and not self._expired
+
+    # -- its time -----------------------------------------------------------------------------------------
 
     def _expire(self) -> None:
         self._expired = True
-        if not self._ended.done():
-            future = self._engine.run(self._engine.execution.roll_back)
-            future.add_done_callback(self._rolled_back)
+        if self._turn is not None and not self._closed:
+            with suppress(HandleClosed):
+                self._engine.run(self._engine.execution.roll_back).add_done_callback(self._rolled_back)
+                return
+        self._end()
 
     def _rolled_back(self, done: asyncio.Future[None]) -> None:
         if not done.cancelled():
@@ -53,37 +76,90 @@ class OpenTransaction:
         self._end()
 
     def _end(self) -> None:
+        self._closed = True
         self._timer.cancel()
-        if not self._ended.done():
-            self._ended.set_result(None)
+        if self._turn is not None and not self._turn.done():
+            self._turn.set_result(None)
+        reading, self._reading = self._reading, None
+        if reading is not None and not self._one_by_one.locked():
+            reading.close()
+        elif reading is not None:
+            # A statement runs in another thread; the connection goes with it.
+            self._loop.run_in_executor(None, reading.interrupt)
 
     def _check(self) -> None:
         if self._expired:
             raise TransactionExpired(self._engine.database, self._limit_s)
-        if self._ended.done():
+        if self._closed:
             raise HandleClosed(f"database {self._engine.database}: the transaction has ended; begin another one")
+
+    # -- statements ---------------------------------------------------------------------------------------
 
     async def execute(self, sql: str, parameters: Parameters = ()) -> SqlResult:
         """Execute one statement. After an SqlError the transaction goes on without it.
 
-        Raises TransactionExpired, TransactionTooLarge, NotLeader: then it was rolled back.
+        Raises DatabaseBusy where a first write has to wait for too long, or where others wrote since the first read
+        (SQLITE_BUSY_SNAPSHOT: roll back and begin again, with mode="immediate"). After TransactionExpired,
+        TransactionTooLarge and NotLeader it was rolled back.
         """
         one = statement(sql, parameters)
-        async with self._turn:
+        async with self._one_by_one:
             self._check()
+            if self._turn is None and only_reads(sql):
+                try:
+                    return await self._read(one)
+                except SqlError as error:
+                    if error.code != _READONLY:
+                        raise
+            if self._turn is None:
+                await self.take_turn()
+            execution = self._engine.execution
             try:
-                result = await asyncio.shield(
-                    self._engine.run(lambda: self._engine.execution.statement(one, self._deadline))
-                )
+                result = await self._run(lambda: execution.statement(one, self._deadline))
             except BuckramError as error:
-                raise self._failed(error) from None
+                if self._expired:
+                    raise TransactionExpired(self._engine.database, self._limit_s) from None
+                raise error
             self._results.append(result)
             return result
 
-    def _failed(self, error: BuckramError) -> BuckramError:
-        if self._expired and not isinstance(error, TransactionExpired):
-            return TransactionExpired(self._engine.database, self._limit_s)
-        return error
+    async def _run(self, work: Callable[[], T]) -> T:
+        """In the engine's thread; cancelling the caller does not stop it."""
+        return await asyncio.shield(self._engine.run(work))
+
+    async def _read(self, one: Statement) -> SqlResult:
+        """In the state of the first read, beside everything else."""
+        if self._reading is None:
+            self._reading, self._sequence = Reading(self._engine), self._engine.sequence
+        reading = self._reading
+        return await asyncio.shield(self._loop.run_in_executor(None, reading.execute_pinned, one))
+
+    async def take_turn(self) -> None:
+        """Wait for a turn and begin to write. Raises DatabaseBusy, NotLeader."""
+        turn = await self._writer.turn()
+        try:
+            self._check()
+            leadership = await self._committing.leadership()
+            await self._committing.prove()
+            await self._engine.settled(self._committing.sequence)
+            if self._reading is not None and self._engine.sequence != self._sequence:
+                text = "others wrote since this transaction read first; roll it back and begin again"
+                raise DatabaseBusy(self._engine.database, text, _BUSY_SNAPSHOT, "SQLITE_BUSY_SNAPSHOT")
+            await self._engine.run(lambda: self._engine.execution.begin(leadership))
+        except BaseException:
+            if not turn.done():
+                turn.set_result(None)
+            raise
+        self._turn = turn
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.close()
+        self._timer.cancel()
+        self._limit_s = self._engine.limits.transaction_s
+        self._deadline = time.monotonic() + self._limit_s
+        self._timer = self._loop.call_later(self._limit_s, self._expire)
+
+    # -- the end ------------------------------------------------------------------------------------------
 
     async def commit(self, *, token: str | None = None) -> None:
         """Commit. After an SqlError (a deferred constraint) the transaction goes on.
@@ -91,45 +167,51 @@ class OpenTransaction:
         Raises NotLeader and TransactionExpired (rolled back), CommitUnknown. `token`: what `outcome` knows it by.
         """
         receipt = None if token is None else Receipt(check_token(token), encode_counts(self._results))
-        async with self._turn:
+        async with self._one_by_one:
             self._check()
-            self._timer.cancel()
-            try:
-                await asyncio.shield(self._engine.run(lambda: self._engine.execution.commit(receipt)))
-            except SqlError:
-                self._timer = self._loop.call_later(max(self._deadline - time.monotonic(), 0.0), self._expire)
-                raise
-            except CommitUnknown as error:
-                self._end()
-                raise (error if token is None else CommitUnknown(error.database, token, error.reason)) from None
-            except BaseException:
-                self._end()
-                raise
+            if self._turn is None and receipt is not None:
+                await self.take_turn()
+            if self._turn is not None:
+                await self._commit(receipt)
+        self._end()
+
+    async def _commit(self, receipt: Receipt | None) -> None:
+        self._timer.cancel()
+        try:
+            await self._run(lambda: self._engine.execution.commit(receipt))
+        except SqlError:
+            self._timer = self._loop.call_later(max(self._deadline - time.monotonic(), 0.0), self._expire)
+            raise
+        except BaseException as error:
             self._end()
+            if isinstance(error, CommitUnknown) and receipt is not None:
+                raise CommitUnknown(error.database, receipt.token, error.reason) from None
+            raise
 
     async def rollback(self) -> None:
         """Roll back. No-op after the end."""
-        async with self._turn:
-            if self._expired or self._ended.done():
-                return
-            self._timer.cancel()
-            with suppress(BuckramError):
-                await asyncio.shield(self._engine.run(self._engine.execution.roll_back))
+        async with self._one_by_one:
+            if self.open and self._turn is not None:
+                self._timer.cancel()
+                with suppress(BuckramError):
+                    await self._run(self._engine.execution.roll_back)
+        if not self._closed:
             self._end()
 
 
-async def begin_transaction(engine: Engine, committing: Committing, writer: Writer) -> OpenTransaction:
-    """Wait for a turn and begin. What it reads is linearizable: nobody else led after it was asked for."""
-    ended = await writer.turn()
+async def begin_transaction(engine: Engine, committing: Committing, writer: Writer, mode: Mode) -> OpenTransaction:
+    """Begin a transaction. What it reads is linearizable: nobody else led after it was asked for."""
+    transaction = OpenTransaction(engine, committing, writer)
     try:
-        leadership = await committing.leadership()
-        await committing.prove()
-        await engine.run(lambda: engine.execution.begin(leadership))
-        return OpenTransaction(engine, committing, ended)
+        if mode == "deferred":
+            await committing.prove()
+            await engine.settled(committing.sequence)
+        else:
+            await transaction.take_turn()
     except BaseException:
-        if not ended.done():
-            ended.set_result(None)
+        await transaction.rollback()
         raise
+    return transaction
 
 
-__all__ = ["Mode", "OpenTransaction", "begin_transaction"]
+__all__ = ["Mode", "OpenTransaction", "begin_transaction", "only_reads"]
