@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from buckram.core.streams.changes import check_usable
 from buckram.core.streams.names import StreamName
@@ -76,6 +77,8 @@ class Lease:
         self._guard = guard
         self._keys, self._stream, self._key = streams.keys, str(name), streams.layout.lease(uid)
         self._scope = TaskScope(f"lease of {name}")
+        self._sending: asyncio.Task[MetadataError | NoSuchStream | None] | None = None
+        """The last request that may have created the key."""
         self._stale = asyncio.Event()
         self._closed = False
 
@@ -88,7 +91,7 @@ class Lease:
         while True:
             freed = asyncio.Event()
             try:
-                await self._create()
+                await self._settled(self._create())
                 break
             except KeyExists:
                 pass
@@ -100,12 +103,7 @@ class Lease:
                 if holder.nonce == self._me.nonce:
                     break
                 if takeover:
-                    await self._keys.multi(
-                        [
-                            Delete(self._key, found.version),
-                            Create(self._key, self._me.encode(), ephemeral=True),
-                        ]
-                    )
+                    await self._settled(self._replace(found.version))
                     break
                 if not wait:
                     raise WriterExists(self._stream, holder.name, holder.since)
@@ -131,6 +129,8 @@ class Lease:
         if self._closed:
             return
         self._closed = True
+        if self._sending is not None:
+            await asyncio.wait((self._sending,))
         await self._scope.close()
         retries = head_retries(_CLOSE_S)
         while True:
@@ -175,6 +175,24 @@ class Lease:
         holder = Holder.decode(found.value)
         return "" if holder.nonce == self._me.nonce else f"writer {holder.name!r} took the lease"
 
+    async def _settled(self, work: Coroutine[Any, Any, None]) -> None:
+        """Carry out a request to its end, also if the caller is cancelled meanwhile.
+
+        One that is under way when `close` looks for the key could create it afterwards, and then nobody would have the
+        lease and nobody could get it for as long as this session lives.
+        """
+        self._sending = task = self._scope.spawn(_outcome(work), "request")
+        await asyncio.shield(task)
+        error = task.result()
+        if error is not None:
+            raise error
+
+    async def _replace(self, version: int) -> None:
+        """Take the lease from the writer whose key has this version."""
+        await self._keys.multi(
+            [Delete(self._key, version), Create(self._key, self._me.encode(), ephemeral=True)],
+        )
+
     async def _create(self) -> None:
         """Create the key on condition of the head's version, so that none appears below a deleted stream.
 
@@ -190,3 +208,12 @@ class Lease:
                 Create(self._key, self._me.encode(), ephemeral=True),
             ]
         )
+
+
+async def _outcome(work: Coroutine[Any, Any, None]) -> MetadataError | NoSuchStream | None:
+    """The error as a value: nobody may be there any more who would look at it."""
+    try:
+        await work
+    except (MetadataError, NoSuchStream) as error:
+        return error
+    return None
