@@ -83,6 +83,7 @@ CHECKS: dict[str, list[str]] = {
         "tests/e2e",
     ],
     "streams": [*PYTEST, "tests/streams", "tests/docs"],
+    "files": ["env", "BUCKRAM_ALL_GLOBS=1", *PYTEST, "tests/files"],
     "sync_before_ack": [*PYTEST, "tests/chaos"],
     "interop": [*PYTEST, "tests/interop"],
     "simulator": [*PYTEST, "tests/sim", "tests/scenarios", "tests/mutants"],

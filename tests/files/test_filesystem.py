@@ -9,6 +9,7 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -36,6 +37,18 @@ def files() -> Iterator[BuckramFileSystem]:
         found = fsspec.filesystem("buckram", metadata=cluster.uri)
         yield found
         found.close()
+
+
+@pytest.fixture(autouse=True)
+def _a_share_of_globs(request: pytest.FixtureRequest) -> None:
+    """There are more than a hundred variations of globs; one in ten runs here, and all of them in `make soak`."""
+    function, _, variation = request.node.name.partition("[")
+    if (
+        function.endswith("glob_edge_cases")
+        and not os.environ.get("BUCKRAM_ALL_GLOBS")
+        and crc32(variation.encode()) % 10
+    ):
+        pytest.skip("make soak runs it")
 
 
 class BuckramFixtures(AbstractFixtures):  # type: ignore[misc]

@@ -11,6 +11,12 @@ from buckram.streams.namespace import Namespace
 from buckram.testing import Cluster, cluster
 
 
+@pytest.fixture(autouse=True)
+def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Handles that all write take the index from each other after a tenth of the time."""
+    monkeypatch.setattr("buckram.objects.index_client.TURN_S", 0.1)
+
+
 @pytest.fixture
 async def three_bookies() -> AsyncIterator[Cluster]:
     async with cluster(bookies=3) as running:
