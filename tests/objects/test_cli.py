@@ -69,8 +69,9 @@ def test_a_directory_is_deleted_and_its_space_given_back(run: Run, tmp_path: Pat
         "deleted": True,
     }
     assert run("list", "default", "--prefix", "d/", "--json") == ""
-    assert json.loads(run("sweep", "default", "--json"))["ledgers_deleted"] >= 2
     assert run("sweep", "default") == "default: deleted 0 ledgers\n"
+    assert json.loads(run("sweep", "default", "--grace", "0s", "--json"))["ledgers_deleted"] >= 2
+    assert "--grace" in run("sweep", "default", "--grace", "soon", code=Exit.USAGE)
 
 
 def test_messages_name_the_value_the_limit_and_the_cure(run: Run, tmp_path: Path) -> None:

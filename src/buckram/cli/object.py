@@ -261,12 +261,13 @@ def delete(name: str, if_match: int | None, recursive: bool, yes: bool, uri: str
 
 @object_.command("sweep")
 @click.argument("namespace", shell_complete=completion.namespaces)
+@click.option("--grace", default="30s", show_default=True, help="What somebody may still be reading stays so long.")
 @metadata_option
 @json_option
-def sweep(namespace: str, uri: str | None, as_json: bool) -> None:
+def sweep(namespace: str, grace: str, uri: str | None, as_json: bool) -> None:
     """Give back the space of objects that were deleted or have expired, and of writers that died.
 
-    A process that writes objects for long does so by itself. Nobody may be reading what was deleted.
+    A process that writes objects for long does so by itself. Fit for cron where only short commands write.
 
     \b
     Example:
@@ -275,7 +276,7 @@ def sweep(namespace: str, uri: str | None, as_json: bool) -> None:
 
     async def main() -> int:
         async with connected(uri) as client, client.objects(check_name("namespace", namespace)) as objects:
-            return await objects.sweep()
+            return await objects.sweep(grace_s=values.duration("--grace", grace))
 
     deleted = run_async(main())
     if as_json:

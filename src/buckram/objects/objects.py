@@ -45,6 +45,7 @@ LOG = "buckram.objects"
 """The stream and machine of each namespace that has objects."""
 _HASH_BESIDE = 128 * 1024
 _MAX_LISTED = 10_000
+_MAX_GRACE_S = 86_400.0
 _TRIES = 2
 
 
@@ -302,13 +303,16 @@ class Objects(NotBlocking):
 
     # -- the end ------------------------------------------------------------------------------------------
 
-    async def sweep(self) -> int:
-        """Give the space of what was deleted back now, and not in half a minute; returns the number of ledgers deleted.
+    async def sweep(self, *, grace_s: float = 0.0) -> int:
+        """Give space back now, and not in half a minute; returns the number of ledgers deleted.
 
-        Nobody may be reading what was deleted.
+        Of what was deleted or has expired, and of writers that died. What was given up in the last `grace_s` seconds is
+        kept, because somebody may be reading it.
         """
+        if not isinstance(grace_s, int | float) or not 0 <= grace_s <= _MAX_GRACE_S:
+            raise InvalidArgument(f"grace_s {grace_s!r}: needs seconds from 0 to {_MAX_GRACE_S:.0f}")
         await self._packs.seal()
-        return await self._sweeper.sweep(grace_s=0.0)
+        return await self._sweeper.sweep(grace_s, at_once=True)
 
     async def close(self) -> None:
         """Seal what this process wrote and give the index up. Idempotent."""

@@ -26,8 +26,8 @@ K = TypeVar("K", bound=Hashable)
 _log = logging.getLogger("buckram.objects")
 SWEEP_S = 5.0
 GRACE_S = 30.0
-"""A dead ledger is kept for so long, because somebody may still read an object that was there; and a writer may be away
-for so long before its ledgers are given up."""
+"""A dead ledger is kept for so long by the time of the log, because somebody may still read an object that was there;
+and a writer may be away for so long before its ledgers are given up."""
 SEARCH_S = 600.0
 """Ledgers that the index does not know are looked for so often, as that lists all ledgers of the namespace."""
 _AT_ONCE = 64
@@ -59,7 +59,7 @@ class Sweeper:
         self._client, self._streams, self._uid = client, streams, uid
         self._index, self._rewriter = index, rewriter
         self._loop = asyncio.get_running_loop()
-        self._dead, self._abandoned, self._unknown = Since(), Since(), Since()
+        self._abandoned, self._unknown = Since(), Since()
         self._search_at = 0.0
         self._sweeping = asyncio.Lock()
 
@@ -68,7 +68,7 @@ class Sweeper:
         while True:
             await asyncio.sleep(SWEEP_S)
             if not self._index.leads:
-                for since in (self._dead, self._abandoned, self._unknown):
+                for since in (self._abandoned, self._unknown):
                     since.clear()
                 continue
             try:
@@ -78,18 +78,25 @@ class Sweeper:
             except BuckramError as error:
                 _log.warning("objects of %s: sweeping is tried again: %s", self._index.machine.name, error)
 
-    async def sweep(self, grace_s: float = GRACE_S) -> int:
-        """Sweep once; returns the number of ledgers deleted."""
+    async def sweep(self, grace_s: float = GRACE_S, *, at_once: bool = False) -> int:
+        """Sweep once; returns the number of ledgers deleted, all of them dead for `grace_s`.
+
+        `at_once`: give up what is abandoned without waiting whether its writer comes back, and look for everything.
+        """
         async with self._sweeping:
+            away_s = 0.0 if at_once else GRACE_S
             await self._expire()
-            while await self._index.look(lambda state: bool(state.trash)) and await self._index.execute(["purge"]):
-                pass
-            await self._give_up_abandoned(grace_s)
-            search = grace_s == 0.0 or self._loop.time() >= self._search_at
-            if search and not await self._adopt_unknown(grace_s):
+            await self._purge()
+            await self._give_up_abandoned(away_s)
+            search = at_once or self._loop.time() >= self._search_at
+            if search and not await self._adopt_unknown(away_s):
                 self._search_at = self._loop.time() + SEARCH_S
-            await self._rewriter.rewrite(again=grace_s == 0.0)
+            await self._rewriter.rewrite(again=at_once)
             return await self._delete(grace_s)
+
+    async def _purge(self) -> None:
+        while await self._index.look(lambda state: bool(state.trash)):
+            await self._index.execute(["purge"])
 
     async def _expire(self) -> None:
         index = self._index
@@ -98,7 +105,7 @@ class Sweeper:
         while due is not None and due <= now_us and await index.execute(["expire"]):
             due = await index.look(lambda state: state.next_expiry_us)
 
-    async def _give_up_abandoned(self, grace_s: float) -> None:
+    async def _give_up_abandoned(self, away_s: float) -> None:
         """Fence and seal the open ledgers of writers that are gone."""
         # The index is read first: a writer shows itself before it begins a ledger.
         written = await self._index.look(lambda state: dict(state.space.open))
@@ -107,7 +114,7 @@ class Sweeper:
             return
         present = await present_writers(self._streams, self._uid)
         gone = [ledger for ledger, writer in written.items() if writer not in present]
-        for ledger in self._abandoned.update(gone, grace_s):
+        for ledger in self._abandoned.update(gone, away_s):
             try:
                 async with self._client.recover(ledger) as reader:
                     size = reader.metadata.length
@@ -118,7 +125,7 @@ class Sweeper:
                 continue
             await self._index.execute(["seal", ledger, size])
 
-    async def _adopt_unknown(self, grace_s: float) -> int:
+    async def _adopt_unknown(self, away_s: float) -> int:
         """Take over the ledgers of processes that died before they told the index; returns how many are in doubt."""
         unknown: list[LedgerId] = []
         parent, after = self._streams.layout.intents(self._uid), ""
@@ -129,7 +136,7 @@ class Sweeper:
         while names := await retry_metadata(page):
             after = names[-1]
             unknown += await self._unknown_of([int(name) for name in names])
-        found = self._unknown.update(unknown, grace_s)
+        found = self._unknown.update(unknown, away_s)
         for ledger in found:
             intent = await self._intent(ledger)
             if intent is not None and intent.purpose == OBJECT:
@@ -148,8 +155,9 @@ class Sweeper:
 
     async def _delete(self, grace_s: float) -> int:
         """Delete the ledgers that are dead for `grace_s` seconds."""
-        dead = await self._index.look(lambda state: list(state.space.dead))
-        gone = self._dead.update(dead, grace_s)
+        dead = await self._index.look(lambda state: dict(state.space.dead))
+        since_us = self._client.services.clocks.now() - int(grace_s * 1e6)
+        gone = [ledger for ledger, died_us in dead.items() if died_us <= since_us or not grace_s]
         for begin in range(0, len(gone), _AT_ONCE):
             part = gone[begin : begin + _AT_ONCE]
             for some in _groups(part, _PARALLEL):

@@ -121,9 +121,9 @@ class Objects(NotAsync):
         """Delete an object or a directory in one step; a filled directory with `recursive`."""
         self._thread.run(lambda: self._objects.remove(path, recursive=recursive))
 
-    def sweep(self) -> int:
-        """Give the space of what was deleted back now; returns the number of ledgers deleted."""
-        return self._thread.run(self._objects.sweep)
+    def sweep(self, *, grace_s: float = 0.0) -> int:
+        """Give space back now; returns the number of ledgers deleted."""
+        return self._thread.run(lambda: self._objects.sweep(grace_s=grace_s))
 
     def close(self) -> None:
         """Seal what this process wrote and give the index up. Idempotent."""

@@ -70,10 +70,11 @@ class ObjectIndex(Names):
 
         The result of a put, a copy and a completed upload is the row without its extents.
         """
+        self.space.now_us = self.now_us
         try:
             match command:
                 case ["begin", int(ledger), str(writer)]:
-                    if not self.space.begin(ledger, writer, self.now_us):
+                    if not self.space.begin(ledger, writer):
                         raise CommandRefused(f"lost: ledger {ledger} was given up before it was begun")
                     return None
                 case ["seal", int(ledger), int(total)]:

@@ -16,7 +16,10 @@ OPEN, SEALED, DEAD = 0, 1, 2
 
 
 class LedgerUse:
-    """What is known of one ledger: its state, the references to it, live bytes, all bytes, and who writes it."""
+    """What is known of one ledger: its state, the references to it, live bytes, all bytes, who writes it.
+
+    `time_us` is when it was begun, and of a dead one when it died.
+    """
 
     __slots__ = ("live", "references", "state", "time_us", "total", "writer")
 
@@ -30,7 +33,10 @@ class Space:
 
     def __init__(self) -> None:
         self._ledgers: dict[LedgerId, LedgerUse] = {}
-        self.dead: dict[LedgerId, None] = {}
+        self.now_us = 0
+        """The time of the log, set by the index before each command."""
+        self.dead: dict[LedgerId, int] = {}
+        """Dead ledgers, with the times of the log at which they died."""
         self.open: dict[LedgerId, str] = {}
         """Ledgers that are open, with their writers."""
         self.live_bytes = 0
@@ -46,11 +52,11 @@ class Space:
         """Whether all of these ledgers are known and not dead."""
         return all((row := self._ledgers.get(extent.ledger)) is not None and row.state != DEAD for extent in extents)
 
-    def begin(self, ledger: LedgerId, writer: str, time_us: int) -> bool:
+    def begin(self, ledger: LedgerId, writer: str) -> bool:
         """A ledger is about to be written. False: it is known already, so somebody else took care of it."""
         if ledger in self._ledgers:
             return False
-        self._ledgers[ledger] = LedgerUse(OPEN, 0, 0, 0, time_us, writer)
+        self._ledgers[ledger] = LedgerUse(OPEN, 0, 0, 0, self.now_us, writer)
         self.open[ledger] = writer
         return True
 
@@ -79,8 +85,8 @@ class Space:
 
     def _judge(self, ledger: LedgerId, row: LedgerUse) -> None:
         if row.state == SEALED and row.references == 0:
-            row.state = DEAD
-            self.dead[ledger] = None
+            row.state, row.time_us = DEAD, self.now_us
+            self.dead[ledger] = self.now_us
 
     def gone(self, ledgers: Iterable[LedgerId]) -> None:
         """These dead ledgers are deleted."""
@@ -109,7 +115,7 @@ class Space:
             row = space._ledgers[ledger] = LedgerUse(*fields)
             space.live_bytes += row.live
             if row.state == DEAD:
-                space.dead[ledger] = None
+                space.dead[ledger] = row.time_us
             elif row.state == OPEN:
                 space.open[ledger] = row.writer
         return space
