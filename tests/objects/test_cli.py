@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -72,6 +75,21 @@ def test_a_directory_is_deleted_and_its_space_given_back(run: Run, tmp_path: Pat
     assert run("sweep", "default") == "default: deleted 0 ledgers\n"
     assert json.loads(run("sweep", "default", "--grace", "0s", "--json"))["ledgers_deleted"] >= 2
     assert "--grace" in run("sweep", "default", "--grace", "soon", code=Exit.USAGE)
+
+
+def test_a_put_from_a_pipe_can_be_interrupted(run: Run, uri: str) -> None:
+    command = [sys.executable, "-m", "buckram", "object", "put", "default/piped", "-"]
+    putting = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert putting.stdin is not None
+    putting.stdin.write(bytes(20_000_000))
+    putting.stdin.flush()  # All of it was taken, but for what a pipe holds: now it waits for more.
+    putting.send_signal(signal.SIGINT)
+    assert putting.stderr is not None
+    assert putting.stderr.read() == b"buckram: interrupted\n"
+    putting.stdin.close()
+    assert putting.wait() == Exit.INTERRUPTED
+    putting.stderr.close()
+    assert "does not exist" in run("get", "default/piped", code=Exit.NOT_FOUND)
 
 
 def test_messages_name_the_value_the_limit_and_the_cure(run: Run, tmp_path: Path) -> None:

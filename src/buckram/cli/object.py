@@ -7,6 +7,7 @@ import stat
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import aclosing, contextmanager
+from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -81,14 +82,14 @@ def put(
     extra = values.pairs("--meta", pairs)
     expires_s = None if expires is None else values.duration("--expires", expires)
 
-    async def main(data: BinaryIO, bar: Bar) -> ObjectInfo:
+    async def main(data: BinaryIO | FileIO, bar: Bar) -> ObjectInfo:
         async with connected(uri) as client, client.objects(namespace) as objects:
             pieces = _counted(read_beside(data.read, _PIECE_BYTES), bar)
             return await objects.put(
                 path, pieces, if_absent=if_absent, if_match=if_match, metadata=extra, expires_s=expires_s
             )
 
-    with _input(file) as (data, size), transfer("pieces", total=size, show=not as_json) as bar:
+    with _input(file) as (data, size), transfer("pieces", total=size, show=not as_json, file=file != "-") as bar:
         info = run_async(main(data, bar))
     if as_json:
         emit(_shown(namespace, info))
@@ -121,7 +122,7 @@ def get(name: str, file: str, start: int, length: int | None, uri: str | None, a
                 raise InvalidArgument(f"--start {start}: object {name} has {info.size} bytes; choose a smaller one")
             if out is not None:
                 total = info.size - start if length is None else min(length, info.size - start)
-                with transfer("pieces", total=total, show=not as_json, reading=file == "-") as bar:
+                with transfer("pieces", total=total, show=not as_json, reading=True, file=file != "-") as bar:
                     async for piece in objects.read(path, start=start, length=length):
                         out.write(piece)
                         bar.advance(1, len(piece))
@@ -286,10 +287,12 @@ def sweep(namespace: str, grace: str, uri: str | None, as_json: bool) -> None:
 
 
 @contextmanager
-def _input(file: str) -> Iterator[tuple[BinaryIO, int | None]]:
+def _input(file: str) -> Iterator[tuple[BinaryIO | FileIO, int | None]]:
     """The file that is put, and its size where that is known."""
     if file == "-":
-        yield sys.stdin.buffer, input_size()
+        # Without a buffer: its lock would be held by the thread that reads when the command ends early.
+        with open(0, "rb", buffering=0, closefd=False) as data:
+            yield data, input_size()
         return
     with Path(file).open("rb") as data:
         found = os.fstat(data.fileno())

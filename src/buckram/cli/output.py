@@ -147,13 +147,20 @@ def shows_bar(*, reading: bool) -> bool:
 
 @contextlib.contextmanager
 def transfer(
-    noun: str, *, total: int | None = None, count: int | None = None, show: bool = True, reading: bool = False
+    noun: str,
+    *,
+    total: int | None = None,
+    count: int | None = None,
+    show: bool = True,
+    reading: bool = False,
+    file: bool = False,
 ) -> Iterator[Bar]:
     """A bar for what is copied: how many, bytes, rate and time left. `total`: bytes; `count`: entries or records.
 
-    `reading`: results go to standard output, so a terminal there shows no bar, and typing is no matter.
+    `reading`: results go to standard output, so a terminal there shows no bar, and typing is no matter. `file`: what is
+    copied comes from a file or goes into one, so neither matters.
     """
-    if not show or not shows_bar(reading=reading):
+    if not show or not (shows_bar(reading=reading) or (file and sys.stderr.isatty())):
         yield Bar()
         return
     from rich.console import Console
