@@ -234,6 +234,7 @@ async def _write(writer: LedgerAppender, first: bytes, rest: AsyncIterator[bytes
             while len(flying) >= _IN_FLIGHT:
                 await flying.popleft()
             flying.append(asyncio.ensure_future(writer.append(chunk)))
+            flying[-1].add_done_callback(_seen)
             size += len(chunk)
             await hashing
         while flying:
@@ -264,6 +265,12 @@ async def _chunks(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[byt
         piece = await anext(rest, None)
     if held:
         yield b"".join(held)
+
+
+def _seen(append: asyncio.Future[int]) -> None:
+    """If an append before it fails, or the source, nobody looks at this one any more."""
+    if not append.cancelled():
+        append.exception()
 
 
 def _fail(future: asyncio.Future[Extent], error: Exception) -> None:
