@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
+from buckram.bookie.service.access import EntryAccess
 from buckram.bookie.service.guard import Guard
 from buckram.bookie.service.login import SaslLogin, TokenLogin, certificate_principal
 from buckram.bookie.service.session import Session
@@ -64,6 +65,8 @@ class Door:
         self._login_s = login_s
         self._unknown: dict[Session, asyncio.TimerHandle] = {}
         self.guard: Guard | None = None
+        self.entries: EntryAccess | None = None
+        """Judges requests about entries; None: every known peer may do everything."""
 
     def _check(self, tls: TlsConfig, auth: AuthConfig) -> None:
         unknown = self.logins - set(LOGINS)
@@ -128,6 +131,8 @@ class Door:
         session.principal = principal
         if self.guard is not None:
             self.guard.entered(session, principal, token)
+        if self.entries is not None and not principal.admin:
+            self.entries.guard(session)
 
     def _too_late(self, session: Session) -> None:
         self._forget(session)

@@ -11,9 +11,10 @@ import contextlib
 import logging
 from dataclasses import dataclass
 
+from buckram.bookie.service.access import APPEND, READ, bits
 from buckram.bookie.service.session import Session
-from buckram.core.security.access import KeyUse
-from buckram.core.security.namespaces import Places, key_refusal
+from buckram.core.security.access import KeyRules
+from buckram.core.security.namespaces import Known, NamespaceRules, Places
 from buckram.core.security.principal import Principal
 from buckram.core.security.tokens import Token, verify
 from buckram.errors import MetadataError
@@ -37,9 +38,15 @@ class Guard:
     """`authorises`: whether grants count; without that every known peer may do everything."""
 
     def __init__(self, store: MetadataStore, clock: Clock, *, authorises: bool) -> None:
-        self._store, self._clock, self._authorises = store, clock, authorises
+        self._store, self._clock, self.authorises = store, clock, authorises
+        self.version = 0
+        """Another one whenever grants changed."""
         self._security = SecurityStore(store)
-        self._places = Places(store.root, store.own)
+        layout = getattr(store, "layout", None)
+        self._places = Places(
+            store.root, store.own, lambda key: layout is not None and layout.ledger_of(key) is not None
+        )
+        self._known = Known()
         self._cluster = ""
         self.state = SecurityState()
         self._connected: dict[Session, _Connected] = {}
@@ -64,7 +71,9 @@ class Guard:
                     await self._changed.wait()
             self._changed.clear()
             try:
-                self.state = await self._security.state(self._changed.set)
+                state = await self._security.state(self._changed.set)
+                self.version += state.acl != self.state.acl
+                self.state = state
             except MetadataError as error:
                 log.warning("keys, revocations and grants stay as they were: %s", error)
                 await asyncio.sleep(READ_S)
@@ -94,8 +103,14 @@ class Guard:
         session.principal = principal
         self._connected[session] = _Connected(principal, token)
 
-    def refusal(self, principal: Principal, key: str, use: KeyUse) -> str:
+    def rules(self, principal: Principal) -> KeyRules | None:
         """As KeyAccess."""
-        if not self._authorises or principal.admin:
-            return ""
-        return key_refusal(self._places, self.state.acl, principal, key, use)
+        if not self.authorises or principal.admin:
+            return None
+        return NamespaceRules(self._places, lambda: self.state.acl, principal, self._known)
+
+    def rights(self, session: Session, namespace: str) -> int:
+        """READ and APPEND of a connection on the ledgers of a namespace."""
+        if not self.authorises or session.principal.admin:
+            return READ | APPEND
+        return bits(self.state.acl.allowed(session.principal, namespace))

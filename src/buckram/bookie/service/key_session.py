@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Protocol
 
 from buckram.bookie.service.session import Session
-from buckram.core.security.access import KeyAccess, KeyUse
+from buckram.core.security.access import KeyAccess, KeyRules, KeyUse
+from buckram.core.security.namespaces import uid_in
 from buckram.core.wire.key_service import Event, KeyReply, KeyRequest, Kind, encode_event, names_that_fit
 from buckram.errors import AccessRefused, MetadataError, MetadataUnavailable
 from buckram.metadata.keys import MAX_PAGE
@@ -19,6 +20,8 @@ from buckram.types import CheckVersion, Create, Delete, KeyOp, KeyValue, SetValu
 
 MAX_WATCHES = 20_000
 """Keys that one connection may watch."""
+_BETWEEN_SCANS_S = 1.0
+"""Between two readings of all heads for the stream of a key that is not known."""
 _USES: dict[type, KeyUse] = {
     Create: KeyUse.CREATE,
     SetValue: KeyUse.SET,
@@ -52,7 +55,8 @@ class KeySession:
         self.places: dict[tuple[Kind, str], Notify] = {}
         """What the client waits for."""
         self._session, self._shared, self._open_store = session, shared, open_store
-        self._access, self._room = access, room
+        self._rules, self._room = access.rules(session.principal), room
+        self._scanned = float("-inf")
         self._own: TreeStore | None = None
         self._opening = asyncio.Lock()
         self._closed = False
@@ -63,12 +67,12 @@ class KeySession:
             case Kind.GET:
                 return await self._get(request)
             case Kind.CHILDREN:
-                self._check(request.key, KeyUse.LIST)
+                await self._check(request.key, KeyUse.LIST)
                 watch = self._watch((Kind.CHILDREN_CHANGED, request.key)) if request.watch else None
                 names = await self._keys.children(request.key, after=request.after, limit=request.limit, watch=watch)
                 return names_that_fit(names, self._room)
             case Kind.VALUES:
-                self._check(request.key, KeyUse.LIST)
+                await self._check(request.key, KeyUse.LIST)
                 found = await self._keys.children_with_values(request.key, after=request.after, limit=request.limit)
                 return self._fitting([(name, self._seen(value)) for name, value in found])
             case Kind.CHANGE:
@@ -94,44 +98,56 @@ class KeySession:
             case Kind.LEDGER_KEY:
                 return await tree.key(request.number)
             case Kind.LEDGER_CREATE:
-                self._check(await tree.key(request.number), KeyUse.CREATE)
+                await self._check(await tree.key(request.number), KeyUse.CREATE, request.value)
                 return await tree.create(request.number, request.value, chosen=request.watch)
             case Kind.ALLOCATE:
-                self._check(root, KeyUse.CREATE)
+                await self._check(root, KeyUse.CREATE)
                 return await tree.allocate()
             case Kind.NEXT_ID:
-                self._check(root, KeyUse.READ)
+                await self._check(root, KeyUse.READ)
                 return await tree.next_id()
             case Kind.RAISE_NEXT_ID:
-                self._check(root, KeyUse.SET)
+                await self._check(root, KeyUse.SET)
                 await tree.raise_next_id(request.number)
                 return None
             case Kind.LEDGERS:
-                self._check(root, KeyUse.LIST)
+                await self._check(root, KeyUse.LIST)
                 return names_that_fit([str(one) for one in await tree.page(request.number, limit)], self._room)
             case Kind.RECORDS:
-                self._check(root, KeyUse.LIST)
+                await self._check(root, KeyUse.LIST)
                 return self._fitting([(str(one), found) for one, found in await tree.records(request.number, limit)])
             case Kind.REMOVED:
-                self._check(request.key, KeyUse.DELETE)
+                await self._check(request.key, KeyUse.DELETE)
                 await tree.removed(request.key)
                 return None
             case Kind.MANAGER_NAME:
                 return await tree.manager_name()
             case Kind.STRAYS:
-                self._check(root, KeyUse.LIST)
+                await self._check(root, KeyUse.LIST)
                 return names_that_fit(await tree.strays(), self._room)
             case other:
                 raise MetadataError(f"no request of a client: {other.name}")
 
     async def _get(self, request: KeyRequest) -> KeyValue:
-        self._check(request.key, KeyUse.READ)
-        watch = self._watch((Kind.VALUE_CHANGED, request.key)) if request.watch else None
-        return self._seen(await self._keys.get(request.key, watch))
+        key, rules = request.key, self._rules
+        why = "" if rules is None else rules.refusal(key, KeyUse.READ)
+        if (why is not None and why != "") or (why is None and key.startswith(f"{self._store.own}/")):
+            await self._check(key, KeyUse.READ)
+        watch = self._watch((Kind.VALUE_CHANGED, key)) if request.watch else None
+        found = await self._keys.get(key, watch)
+        if rules is not None:
+            if why is None:  # a ledger, which says itself whose it is
+                await self._check(key, KeyUse.READ, found.value)
+            rules.learn(key, found.value)
+        return self._seen(found)
 
     async def _change(self, ops: Sequence[KeyOp]) -> KeyReply:
         for op in ops:
-            self._check(op.key, _USES[type(op)])
+            value = op.value if isinstance(op, Create | SetValue) else None
+            await self._check_uid(op)
+            await self._check(op.key, _USES[type(op)], value)
+            if value is not None and self._rules is not None and isinstance(op, Create):
+                self._rules.learn(op.key, value)  # what follows may be below it
         if self._own is None and any(isinstance(op, Create) and op.ephemeral for op in ops):
             await self._open_own()
         keys = self._keys
@@ -150,10 +166,51 @@ class KeySession:
                 await keys.multi([check])
                 return None
 
-    def _check(self, key: str, use: KeyUse) -> None:
-        why = self._access.refusal(self._session.principal, key, use)
-        if why:
+    async def _check(self, key: str, use: KeyUse, value: bytes | None = None) -> None:
+        """Raise AccessRefused unless the principal may do that."""
+        rules = self._rules
+        if rules is None:
+            return
+        why = rules.refusal(key, use, value)
+        if why is None:
+            await self._find_out(rules, key)
+            why = rules.refusal(key, use, value)
+        if why != "":
+            why = why or "nothing is known of the stream or ledger that it belongs to"
             raise AccessRefused(key, f"{self._session.principal} may not {use.value} it: {why}")
+
+    async def _find_out(self, rules: KeyRules, key: str) -> None:
+        """Read what says which namespace a key belongs to: a ledger's record, or the heads of streams. NoSuchKey."""
+        streams = f"{self._store.own}/streams"
+        if not key.startswith(f"{streams}/data/"):
+            rules.learn(key, (await self._keys.get(key)).value)
+            return
+        now = asyncio.get_running_loop().time()
+        if now < self._scanned + _BETWEEN_SCANS_S:
+            return
+        self._scanned = now
+        heads = f"{streams}/heads"
+        for namespace in await self._keys.children(heads, limit=MAX_PAGE):
+            if rules.refusal(f"{heads}/{namespace}", KeyUse.LIST) != "":
+                continue
+            after = ""
+            while page := await self._keys.children_with_values(f"{heads}/{namespace}", after=after):
+                for name, found in page:
+                    rules.learn(f"{heads}/{namespace}/{name}", found.value)
+                after = page[-1][0]
+
+    async def _check_uid(self, op: KeyOp) -> None:
+        """A stream's uid says whose its data are: it never changes, and nobody may give a stream that of another."""
+        streams = f"{self._store.own}/streams"
+        if self._rules is None or not isinstance(op, Create | SetValue) or not op.key.startswith(f"{streams}/heads/"):
+            return
+        uid = uid_in(op.key, op.value)
+        if isinstance(op, SetValue):
+            good = bool(uid) and uid_in(op.key, (await self._keys.get(op.key)).value) == uid
+        else:
+            good = bool(uid) and not await self._keys.children(f"{streams}/data/{uid}", limit=1)
+        if not good:
+            raise AccessRefused(op.key, f"{self._session.principal} may not use the uid of another stream")
 
     @property
     def _store(self) -> TreeStore:

@@ -124,6 +124,10 @@ class MetadataService:
             frame = encode_refusal(request_id, *encode_error(error))
             if isinstance(error, StoreReplaced):
                 await self._reset(str(error))
+        except Exception:
+            log.exception("a metadata request failed by a mistake in this program")
+            failed = MetadataError("the bookie failed over this request; its log says more")
+            frame = encode_refusal(request_id, *encode_error(failed))
         finally:
             session.release(cost)
             if keys is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from buckram.bookie.service.access import EntryAccess
 from buckram.bookie.service.adds import AddPath
 from buckram.bookie.service.admission import Admission
 from buckram.bookie.service.dispatch import Dispatcher, ServedBookie
@@ -74,7 +75,7 @@ class Service:
         trust: Trust = UNSEEN,
         keys: MetadataService | None = None,
     ) -> None:
-        self.store = store
+        self.store, self.metadata = store, metadata
         self.keys = keys
         """Serves the metadata store to clients; None: it is not served."""
         self.polls = LongPolls(runtime.clock, config.max_long_polls)
@@ -162,6 +163,8 @@ class BookieServer:
     def serve(self, service: Service) -> None:
         """Answer requests with `service` from now on."""
         self._service = service
+        if self._door is not None and self._door.guard is not None and self._door.authorises:
+            self._door.entries = EntryAccess(service.metadata, self._door.guard, service.adds.add, self.item_received)
 
     async def stop_accepting(self) -> None:
         """Close the listener; connections stay open."""
@@ -185,6 +188,8 @@ class BookieServer:
         """Close every connection and wait until they are gone, for two seconds at most."""
         await self.stop_accepting()
         self._service = None
+        if self._door is not None and self._door.entries is not None:
+            await self._door.entries.close()
         for session in list(self.sessions):
             session.close()
         try:
@@ -226,12 +231,12 @@ class BookieServer:
             self._too_many.inc()
             self.bad_frames.report(session.peer, self._why_no_more, asyncio.get_running_loop().time())
             return False
-        if self._door is not None and not self._door.admit(session):
+        session.add_run = self._service.adds.add
+        session.on_writable = self._service.reads.pump_soon
+        if self._door is not None and not self._door.admit(session):  # which may be a login, and set others
             self._too_many.inc()
             return False
         self.sessions[session] = None
-        session.add_run = self._service.adds.add
-        session.on_writable = self._service.reads.pump_soon
         return True
 
     def session_closed(self, session: Session) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
 from buckram.bookie.service.births import Births
@@ -86,6 +86,7 @@ class Session(asyncio.Protocol):
         self.waiting_since = 0.0
         self.waiting_mark = 0
         self.add_run: AddHandler
+        self.handle_item: Callable[[Session, Item], None] = events.item_received
         self.on_writable: WritableHandler | None = None
         self.births = Births()
         self.named = self.births.named
@@ -119,9 +120,11 @@ class Session(asyncio.Protocol):
         if not self.open:
             return
         self._received += len(data)
-        add, handle = self.add_run, self._events.item_received
         try:
-            for item in self.protocol.feed(data):
+            items = self.protocol.feed(data)
+            # Only now: a login in these bytes may have changed where requests go.
+            add, handle = self.add_run, self.handle_item
+            for item in items:
                 if type(item) is AddRun:
                     add(self, item)
                 else:

@@ -1,4 +1,4 @@
-"""The one seam of authorisation for keys of the metadata: may this principal do this to that key?"""
+"""The seam of authorisation for keys of the metadata: may who is on this connection do this to that key?"""
 
 from __future__ import annotations
 
@@ -18,16 +18,27 @@ class KeyUse(Enum):
     DELETE = "delete"
 
 
-class KeyAccess(Protocol):
-    """Decides without waiting: whatever it needs is in memory."""
+class KeyRules(Protocol):
+    """Decides for one principal, without waiting: whatever it needs is in memory, or it says that it does not know."""
 
-    def refusal(self, principal: Principal, key: str, use: KeyUse) -> str:
-        """Return why the principal must not do that; "" if it may."""
+    def refusal(self, key: str, use: KeyUse, value: bytes | None = None) -> str | None:
+        """Return why that is not allowed, "" if it is, and None where it depends on what is not known yet. `value`:
+        what the key is to hold, or holds."""
+        ...
+
+    def learn(self, key: str, value: bytes) -> None:
+        """This is what the key holds."""
+        ...
+
+
+class KeyAccess(Protocol):
+    def rules(self, principal: Principal) -> KeyRules | None:
+        """Return the rules for a principal; None if it may do everything."""
         ...
 
 
 class OpenAccess:
     """Everybody may do everything: a cluster without authorisation."""
 
-    def refusal(self, principal: Principal, key: str, use: KeyUse) -> str:
-        return ""
+    def rules(self, principal: Principal) -> KeyRules | None:
+        return None

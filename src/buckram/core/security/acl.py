@@ -25,11 +25,12 @@ class Grant:
     namespaces: str
     permissions: frozenset[str]
 
+    def names(self, principal: Principal) -> bool:
+        by_role = self.who.startswith(ROLE) and self.who.removeprefix(ROLE) in principal.roles
+        return by_role or self.who == principal.name
+
     def concerns(self, principal: Principal, namespace: str) -> bool:
-        mine = self.who == principal.name or (
-            self.who.startswith(ROLE) and self.who.removeprefix(ROLE) in principal.roles
-        )
-        return mine and fnmatchcase(namespace, self.namespaces)
+        return self.names(principal) and fnmatchcase(namespace, self.namespaces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,10 @@ class Acl:
             if grant.concerns(principal, namespace):
                 found |= grant.permissions
         return frozenset(PERMISSIONS) if "admin" in found else frozenset(found)
+
+    def concern(self, principal: Principal) -> bool:
+        """Whether the principal was granted anything at all."""
+        return principal.admin or any(grant.names(principal) for grant in self.grants)
 
     def granting(self, who: str, namespaces: str, permissions: Iterable[str]) -> Acl:
         """With these permissions more."""

@@ -1,72 +1,174 @@
-"""Which namespace a key of the metadata belongs to, and which permission an operation on it needs.
+"""Which namespace a key or a ledger belongs to, and which permission an operation on it needs.
 
 Default is no: a key that no row here knows is for administrators. Pure.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
+from buckram.core.ledgers.metadata_codec import parse
 from buckram.core.security.access import KeyUse
 from buckram.core.security.acl import Acl
 from buckram.core.security.principal import Principal
+from buckram.core.streams.head import decode_head
+from buckram.core.streams.names import DEFAULT_NAMESPACE, owner_of
+from buckram.errors import BuckramError
 
-_NEEDS = {
-    KeyUse.READ: "read",
-    KeyUse.LIST: "read",
-    KeyUse.CREATE: "append",
-    KeyUse.SET: "append",
-    KeyUse.DELETE: "append",
-}
+LEDGER_NAMESPACE = "buckram.namespace"
+"""In the custom metadata of a ledger that is no stream's: its namespace; without it `default`."""
 _READ = (KeyUse.READ, KeyUse.LIST)
+_ADMINISTRATORS = "it is for administrators"
+_MOST_KNOWN = 100_000
+
+
+def namespace_of_ledger(custom_metadata: Mapping[str, bytes]) -> str:
+    """The namespace of a ledger, which is said when it is created and never changes."""
+    owner = owner_of(custom_metadata)
+    if owner is not None:
+        return owner[0].partition("/")[0]
+    found = custom_metadata.get(LEDGER_NAMESPACE)
+    return DEFAULT_NAMESPACE if found is None else found.decode(errors="replace")
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where the keys of a cluster are."""
+    """Where the keys of a cluster are. `is_ledger`: whether a key is a ledger's record."""
 
     root: str
     own: str
+    is_ledger: Callable[[str], bool]
+
+    @property
+    def heads(self) -> str:
+        return f"{self.own}/streams/heads"
+
+    @property
+    def data(self) -> str:
+        return f"{self.own}/streams/data"
+
+    def uid(self, key: str) -> str:
+        """Of the stream that a key below `data` belongs to; "" for any other key."""
+        return key.removeprefix(f"{self.data}/").partition("/")[0] if key.startswith(f"{self.data}/") else ""
+
+    def head_of(self, key: str) -> str:
+        """The namespace of the stream whose head the key is; "" for any other key."""
+        namespace, _, stream = key.removeprefix(f"{self.heads}/").partition("/")
+        return namespace if key.startswith(f"{self.heads}/") and stream else ""
 
 
-def key_refusal(places: Places, acl: Acl, principal: Principal, key: str, use: KeyUse) -> str:
-    """Return why the principal must not do that; "" if it may."""
-    if _is_below(key, f"{places.own}/security"):
-        return "it is for administrators"
-    if _is_common(places, key):
-        return "" if use in _READ else "changes of it are for administrators"
-    streams = f"{places.own}/streams"
-    for folder, namespace_record in ((f"{streams}/namespaces", True), (f"{streams}/heads", False)):
-        if _is_below(key, folder):
-            return _of_namespace(acl, principal, key.removeprefix(folder).lstrip("/"), use, namespace_record)
-    return "no grant covers it, and it belongs to no namespace"
+@dataclass(slots=True)
+class Known:
+    """Namespaces of streams by their uids and of ledgers by their keys, as they were read."""
+
+    uids: dict[str, str] = field(default_factory=dict)
+    ledgers: dict[str, str] = field(default_factory=dict)
+
+    def note(self, where: dict[str, str], what: str, namespace: str) -> None:
+        if len(where) >= _MOST_KNOWN:
+            where.clear()  # it is read again
+        where[what] = namespace
 
 
-def _of_namespace(acl: Acl, principal: Principal, rest: str, use: KeyUse, record: bool) -> str:
-    namespace, _, stream = rest.partition("/")
-    if not namespace:
-        return "" if use is KeyUse.LIST else "it is for administrators"
-    if record:
-        needed = "read" if use in _READ else "admin"
-    elif use in (KeyUse.CREATE, KeyUse.DELETE) and stream:
-        needed = "create" if use is KeyUse.CREATE else "delete"
-    else:
-        needed = _NEEDS[use]
-    allowed = acl.allowed(principal, namespace)
-    if needed in allowed:
+class NamespaceRules:
+    """KeyRules by grants. `acl` gives the grants of this moment."""
+
+    def __init__(self, places: Places, acl: Callable[[], Acl], principal: Principal, known: Known) -> None:
+        self.places, self._acl, self._principal, self.known = places, acl, principal, known
+
+    def allowed(self, namespace: str) -> frozenset[str]:
+        return self._acl().allowed(self._principal, namespace)
+
+    def learn(self, key: str, value: bytes) -> None:
+        namespace = self.places.head_of(key)
+        if namespace:
+            uid = uid_in(key, value)
+            if uid:
+                self.known.note(self.known.uids, uid, namespace)
+        elif self.places.is_ledger(key):
+            found = _ledger_namespace(value)
+            if found is not None:
+                self.known.note(self.known.ledgers, key, found)
+
+    def refusal(self, key: str, use: KeyUse, value: bytes | None = None) -> str | None:
+        places = self.places
+        if _is_common(places, key):
+            return "" if use in _READ else _ADMINISTRATORS
+        if places.is_ledger(key):
+            return self._of_ledger(key, use, value)
+        if _is_below(key, f"{places.own}/streams/namespaces"):
+            return self._of_record(key.removeprefix(f"{places.own}/streams/namespaces").lstrip("/"), use)
+        if _is_below(key, places.heads):
+            return self._of_head(key, use)
+        uid = places.uid(key)
+        if uid:
+            namespace = self.known.uids.get(uid)
+            return None if namespace is None else self._needs(namespace, _of_data(key, places, uid, use))
+        if key == places.root:  # ids of new ledgers
+            usable = use in (KeyUse.CREATE, KeyUse.READ) and self._acl().concern(self._principal)
+            return "" if usable else _ADMINISTRATORS
+        return _ADMINISTRATORS
+
+    def _of_ledger(self, key: str, use: KeyUse, value: bytes | None) -> str | None:
+        said = None if value is None else _ledger_namespace(value)
+        if use is KeyUse.CREATE:
+            return _ADMINISTRATORS if said is None else self._needs(said, "append")
+        known = self.known.ledgers.get(key) if use is not KeyUse.READ or value is None else said
+        if known is None:
+            return None if value is None or use is KeyUse.SET else _ADMINISTRATORS
+        if use is KeyUse.SET and said != known:
+            return f"a ledger of namespace {known} stays one"
+        return self._needs(known, {KeyUse.SET: "append", KeyUse.DELETE: "delete"}.get(use, "read"))
+
+    def _of_record(self, namespace: str, use: KeyUse) -> str:
+        if not namespace:
+            return "" if use is KeyUse.LIST else _ADMINISTRATORS
+        return self._needs(namespace, "read" if use in _READ else "admin")
+
+    def _of_head(self, key: str, use: KeyUse) -> str:
+        namespace, _, stream = key.removeprefix(self.places.heads).lstrip("/").partition("/")
+        if not namespace:
+            return "" if use is KeyUse.LIST else _ADMINISTRATORS
+        if use in _READ:
+            return self._needs(namespace, "read")
+        if not stream:
+            return self._needs(namespace, "create")
+        needed = {KeyUse.CREATE: "create", KeyUse.DELETE: "delete", KeyUse.SET: "append"}[use]
+        return self._needs(namespace, needed)
+
+    def _needs(self, namespace: str, permission: str) -> str:
+        if permission in self.allowed(namespace):
+            return ""
+        return f"it has no permission `{permission}` on namespace {namespace} (`buckram acl grant` gives it)"
+
+
+def uid_in(key: str, value: bytes) -> str:
+    """The uid of the stream with this head; "" where it does not parse."""
+    try:
+        return decode_head(key, value).uid
+    except BuckramError:
         return ""
-    return f"it has no permission `{needed}` on namespace {namespace} (`buckram acl grant` gives it)"
+
+
+def _ledger_namespace(value: bytes) -> str | None:
+    try:
+        return namespace_of_ledger(parse(value).custom_metadata)
+    except BuckramError:
+        return None
+
+
+def _of_data(key: str, places: Places, uid: str, use: KeyUse) -> str:
+    """A reader may keep cursors; everything else below a stream's uid is its writer's."""
+    rest = key.removeprefix(f"{places.data}/{uid}/")
+    return "read" if use in _READ or rest.startswith("cursors") else "append"
 
 
 def _is_common(places: Places, key: str) -> bool:
     """What every client has to read: which cluster this is, and its bookies."""
-    folders = [
-        f"{places.root}/available",
-        f"{places.root}/cookies",
-        f"{places.own}/convicted",
-        f"{places.own}/topology",
-    ]
-    single = [f"{places.root}/INSTANCEID", f"{places.own}/require-identity", f"{places.own}/history"]
+    root, own = places.root, places.own
+    folders = [f"{root}/available", f"{root}/cookies", f"{own}/convicted", f"{own}/topology", f"{own}/slow"]
+    single = [f"{root}/INSTANCEID", f"{own}/require-identity", f"{own}/history"]
     return key in single or any(_is_below(key, folder) for folder in folders)
 
 

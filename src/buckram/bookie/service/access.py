@@ -1,0 +1,194 @@
+"""Entries: may who is on this connection append to, or read, this ledger? One look-up for a run or a batch.
+
+Only connections of peers whom grants concern come here; administrators, and bookies without authorisation, do not. The
+first request of a ledger has to wait for a look at metadata, which says the ledger's namespace, and what arrives on the
+connection behind it waits, too, in its order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from buckram.bookie.service.session import AddHandler, Session
+from buckram.core.security.namespaces import namespace_of_ledger
+from buckram.core.wire.adds import AddRun
+from buckram.core.wire.messages import BatchRead, Force, ListEntries, Read, ReadLac, WriteLac
+from buckram.core.wire.server import Incoming, Item, encode_add_replies, encode_error
+from buckram.errors import BuckramError, Code, NoSuchLedger
+from buckram.net.tasks import TaskScope
+from buckram.seams import MetadataStore
+from buckram.types import LedgerId
+
+log = logging.getLogger("buckram.bookie")
+READ, APPEND = 1, 2
+_MOST_LEDGERS = 100_000
+Rights = Callable[[Session, str], int]
+"""What a connection may do with the ledgers of a namespace: READ and APPEND."""
+
+
+class Judge(Protocol):
+    """Knows grants (`bookie/service/guard.py`)."""
+
+    version: int
+    """Another one whenever grants changed."""
+
+    def rights(self, session: Session, namespace: str) -> int: ...
+
+
+class EntryAccess:
+    """`add` and `handle` are what requests go to once they are allowed."""
+
+    def __init__(
+        self, store: MetadataStore, judge: Judge, add: AddHandler, handle: Callable[[Session, Item], None]
+    ) -> None:
+        self._store, self._judge, self._add, self._handle = store, judge, add, handle
+        self._namespaces: dict[LedgerId, str] = {}
+        self._scope = TaskScope("access")
+
+    def guard(self, session: Session) -> None:
+        """From now on every request of the connection comes here first."""
+        gate = Gate(self, session)
+        session.add_run, session.handle_item = gate.add, gate.item
+
+    async def close(self) -> None:
+        await self._scope.close()
+
+    def rights(self, session: Session, ledger_id: LedgerId) -> int | None:
+        """None while the ledger's namespace is not known."""
+        namespace = self._namespaces.get(ledger_id)
+        return None if namespace is None else self._judge.rights(session, namespace)
+
+    @property
+    def version(self) -> int:
+        return self._judge.version
+
+    def find_out(self, ledger_id: LedgerId, then: Callable[[Code], None]) -> None:
+        """Look at metadata, then call with OK, or with the code of an answer to whatever waits."""
+        self._scope.spawn(self._look(ledger_id, then), "namespace")
+
+    async def _look(self, ledger_id: LedgerId, then: Callable[[Code], None]) -> None:
+        try:
+            await self._store.sync()
+            found = (await self._store.read_ledger(ledger_id)).metadata
+        except NoSuchLedger:
+            then(Code.UNAUTHORIZED)  # nobody's; that it does not exist is not for this bookie to say unasked
+            return
+        except BuckramError as error:
+            log.warning("ledger %d: its namespace is not known: %s", ledger_id, error)
+            then(Code.TOO_MANY_REQUESTS)
+            return
+        if len(self._namespaces) >= _MOST_LEDGERS:
+            self._namespaces.clear()
+        self._namespaces[ledger_id] = namespace_of_ledger(found.custom_metadata)
+        then(Code.OK)
+
+    def allowed(self, session: Session, item: Item | AddRun) -> None:
+        if type(item) is AddRun:
+            self._add(session, item)
+        else:
+            self._handle(session, item)
+
+
+class Gate:
+    """One connection: what it may do with which ledger, and what waits."""
+
+    def __init__(self, access: EntryAccess, session: Session) -> None:
+        self._access, self._session = access, session
+        self._rights: dict[LedgerId, int] = {}
+        self._version = access.version
+        self._waiting: list[Item] = []
+        self._held = 0
+
+    def add(self, session: Session, run: AddRun) -> None:
+        rights = self._rights.get(run.ledger_id, 0)
+        if rights & APPEND and self._version == self._access.version and not self._waiting:
+            self._access.allowed(session, run)
+        else:
+            self.item(session, run)
+
+    def item(self, session: Session, item: Item) -> None:
+        if self._waiting:
+            self._wait(item)
+            return
+        needed = _needed(item)
+        if needed is None:
+            self._access.allowed(session, item)
+            return
+        ledger_id, permission = needed
+        rights = self._rights_of(ledger_id)
+        if rights is None:
+            self._wait(item)
+            session.pause_reads()
+            self._access.find_out(ledger_id, lambda code: self._go_on(ledger_id, code))
+        elif rights & permission:
+            self._access.allowed(session, item)
+        else:
+            _refuse(session, item, Code.UNAUTHORIZED)
+
+    def _rights_of(self, ledger_id: LedgerId) -> int | None:
+        if self._version != self._access.version:
+            self._version = self._access.version
+            self._rights.clear()
+        rights = self._rights.get(ledger_id)
+        if rights is None:
+            rights = self._access.rights(self._session, ledger_id)
+            if rights is not None:
+                if len(self._rights) >= _MOST_LEDGERS:
+                    self._rights.clear()
+                self._rights[ledger_id] = rights
+        return rights
+
+    def _wait(self, item: Item) -> None:
+        size = item.end - item.start if isinstance(item, AddRun) else 256
+        self._held += size
+        self._session.requests_held += size
+        self._waiting.append(item)
+
+    def _go_on(self, ledger_id: LedgerId, code: Code) -> None:
+        """Metadata was asked: whatever waits is decided in its order, until something else has to wait."""
+        waiting, self._waiting = self._waiting, []
+        self._session.release(self._held)
+        self._held = 0
+        if self._is_over():
+            return
+        self._session.resume_reads()
+        for item in waiting:
+            needed = _needed(item)
+            if code is not Code.OK and needed is not None and needed[0] == ledger_id and not self._waiting:
+                _refuse(self._session, item, code)
+            else:
+                self.item(self._session, item)
+            if self._is_over():
+                return
+        self._session.recount()
+
+    def _is_over(self) -> bool:
+        return self._session.ended
+
+
+def _needed(item: Item) -> tuple[LedgerId, int] | None:
+    """Ledger and permission that an item needs; None for one that is about no ledger."""
+    if isinstance(item, AddRun):
+        return item.ledger_id, APPEND
+    if not isinstance(item, Incoming):
+        return None
+    request = item.request
+    if isinstance(request, Read | BatchRead):
+        return request.ledger_id, APPEND if request.fence else READ
+    if isinstance(request, WriteLac | Force):
+        return request.ledger_id, APPEND
+    return (request.ledger_id, READ) if isinstance(request, ReadLac | ListEntries) else None
+
+
+def _refuse(session: Session, item: Item, code: Code) -> None:
+    if isinstance(item, AddRun):
+        session.send(encode_add_replies(item, code))
+    elif isinstance(item, Incoming):
+        session.send(encode_error(item.context, code))
+
+
+def bits(permissions: Iterable[str]) -> int:
+    """READ and APPEND of permissions on a namespace."""
+    return (READ if "read" in permissions else 0) | (APPEND if "append" in permissions else 0)

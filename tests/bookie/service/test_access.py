@@ -1,0 +1,200 @@
+"""Authorisation on a bookie: each operation with all it needs, and without each part of that; tenants side by side."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.support.polling import until
+from tests.support.secure_kit import Guarded, guarded
+
+from buckram import connect
+from buckram.client.client import Client
+from buckram.config import AuthConfig, ClientConfig
+from buckram.core.security.acl import PERMISSIONS
+from buckram.core.wire.messages import BatchRead, Force, ListEntries, Read, ReadLac, WriteLac
+from buckram.errors import AccessRefused, BuckramError, Code
+from buckram.seams import Create, SetValue
+
+AUTH = AuthConfig(logins="token", authorisation="on")
+QUIET = ClientConfig(local_read_bytes=0, idle_lac_ms=0)
+
+
+@pytest.fixture(autouse=True)
+def no_unix_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through them the tests' user would be an administrator."""
+    monkeypatch.setenv("BUCKRAM_SOCKETS", "tcp")
+
+
+@asynccontextmanager
+async def client_of(running: Guarded, subject: str, *roles: str) -> AsyncIterator[Client]:
+    token = await running.token(subject, *roles)
+    async with connect(running.service, token=token, config=QUIET) as client:
+        yield client
+
+
+async def grant(running: Guarded, who: str, namespace: str, permissions: set[str]) -> None:
+    """Exactly these permissions, in force when it returns."""
+
+    def exactly(acl: object) -> object:
+        return acl.revoking(who, namespace, PERMISSIONS).granting(who, namespace, permissions)  # type: ignore[attr-defined]
+
+    await running.security.change_acl(exactly)
+    guard = running.bookie._guard
+    assert guard is not None
+    wanted = await running.security.acl()
+    await until(lambda: guard.state.acl == wanted)
+
+
+async def prepared(running: Guarded) -> None:
+    """Namespaces `shop` and `other` with a stream of three records, and a ledger of `shop`."""
+    async with client_of(running, "root", "admin") as admin:
+        for name in ("shop", "other"):
+            await admin.namespaces.create(name, ensemble="1/1/1")
+            async with admin.namespace(name).writer("orders") as writer:
+                for number in range(3):
+                    await writer.append(b"%d" % number)
+
+
+async def append(client: Client, namespace: str) -> None:
+    async with client.namespace(namespace).writer("orders") as writer:
+        await writer.append(b"more")
+
+
+async def read(client: Client, namespace: str) -> None:
+    assert (await client.namespace(namespace).get("orders", 1)).value == b"1"
+
+
+async def create_stream(client: Client, namespace: str) -> None:
+    await client.namespace(namespace).create("another")
+
+
+async def delete_stream(client: Client, namespace: str) -> None:
+    await client.namespace(namespace).delete("orders")
+
+
+async def change_policy(client: Client, namespace: str) -> None:
+    await client.namespaces.set(namespace, retention_s=60)
+
+
+NEEDS: dict[Callable[[Client, str], Awaitable[None]], set[str]] = {
+    read: {"read"},
+    append: {"read", "append"},
+    create_stream: {"read", "create"},
+    delete_stream: {"read", "append", "delete"},
+    change_policy: {"admin"},
+}
+
+
+@pytest.mark.parametrize("operation", list(NEEDS), ids=lambda operation: operation.__name__)
+async def test_an_operation_needs_its_permissions_and_no_other(
+    tmp_path: Path, operation: Callable[[Client, str], Awaitable[None]]
+) -> None:
+    async with guarded(tmp_path, auth=AUTH) as running:
+        await prepared(running)
+        for missing in sorted(NEEDS[operation]):
+            given = set(PERMISSIONS) - {missing} - {"admin"}
+            await grant(running, "token:alice", "shop", given)
+            async with client_of(running, "alice") as client:
+                with pytest.raises(BuckramError) as error:
+                    async with asyncio.timeout(20):
+                        await operation(client, "shop")
+                assert "may not" in f"{error.value}{error.value.__cause__}" or missing != "append", error.value
+        await grant(running, "token:alice", "shop", NEEDS[operation])
+        async with client_of(running, "alice") as client:
+            with pytest.raises(AccessRefused):
+                await operation(client, "other")
+            await operation(client, "shop")
+
+
+async def test_a_new_grant_counts_on_open_connections_and_so_does_its_end(tmp_path: Path) -> None:
+    async with guarded(tmp_path, auth=AUTH) as running:
+        await prepared(running)
+        async with client_of(running, "alice") as client:
+            with pytest.raises(AccessRefused):
+                await read(client, "shop")
+            await grant(running, "token:alice", "shop", {"read"})
+            await read(client, "shop")
+            await grant(running, "token:alice", "shop", {"create"})
+            with pytest.raises(BuckramError):
+                await read(client, "shop")
+
+
+async def test_requests_about_entries_are_judged_by_the_ledgers_namespace(tmp_path: Path) -> None:
+    async with guarded(tmp_path, auth=AUTH) as running:
+        await prepared(running)
+        async with client_of(running, "root", "admin") as admin:
+            custom = {"buckram.namespace": b"shop"}
+            async with admin.create(ensemble=1, custom_metadata=custom) as writer:
+                await writer.append_many([b"secret"] * 10)
+            ledger = writer.ledger_id
+        await grant(running, "token:alice", "shop", {"read"})
+        await grant(running, "token:mallory", "other", {"read", "append", "create", "delete"})
+        bookie = running.bookie.info
+        assert bookie is not None
+        key = b"k" * 20
+        async with client_of(running, "alice") as alice, client_of(running, "mallory") as mallory:
+            reads = [Read(ledger, 3), BatchRead(ledger, 0, 5, 1000), ReadLac(ledger), ListEntries(ledger)]
+            writes = [
+                Read(ledger, -1, True, key), BatchRead(ledger, 0, 5, 1000, True, key), Force(ledger),
+                WriteLac(ledger, 3, key, ledger.to_bytes(8) + (3).to_bytes(8) + b"d" * 4),
+            ]  # fmt: skip
+            for request in (*reads, *writes):
+                call = mallory.services.pool.call(bookie.bookie_id, request)
+                assert (await call).code is Code.UNAUTHORIZED, request
+            for request in reads:
+                assert (await alice.services.pool.call(bookie.bookie_id, request)).code is Code.OK, request
+            for request in writes:
+                assert (await alice.services.pool.call(bookie.bookie_id, request)).code is Code.UNAUTHORIZED, request
+            with pytest.raises(AccessRefused):
+                await mallory.open(ledger)
+            async with alice.open(ledger) as reader:
+                assert await reader.read_payloads(0, 9) == [b"secret"] * 10
+            for refused in (alice.delete(ledger), mallory.delete(ledger)):
+                with pytest.raises(BuckramError):
+                    await refused
+
+
+async def test_nobody_moves_a_ledger_or_a_stream_into_a_namespace_of_theirs(tmp_path: Path) -> None:
+    async with guarded(tmp_path, auth=AUTH) as running:
+        await prepared(running)
+        everything = {"read", "append", "create", "delete"}
+        await grant(running, "token:mallory", "other", everything)
+        await grant(running, "token:mallory", "shop", {"read"})
+        async with client_of(running, "mallory") as mallory:
+            with pytest.raises(AccessRefused):
+                await mallory.create(ensemble=1, custom_metadata={"buckram.namespace": b"shop"})
+            with pytest.raises(AccessRefused):
+                await mallory.create(
+                    ensemble=1, custom_metadata={"buckram.stream": b"shop/x", "buckram.stream.uid": b"u"}
+                )
+            keys, own = mallory.services.store.keys, running.store.own
+            head = await keys.get(f"{own}/streams/heads/shop/orders")
+            mine = await keys.get(f"{own}/streams/heads/other/orders")
+            for op in (
+                Create(f"{own}/streams/heads/other/stolen", head.value),
+                SetValue(f"{own}/streams/heads/other/orders", head.value, mine.version),
+            ):
+                with pytest.raises(AccessRefused, match="uid of another stream"):
+                    await keys.multi([op])
+            for key in (f"{own}/security/acl", f"{own}/security/keys/x", f"{own}/convicted/b", "/anything"):
+                with pytest.raises(AccessRefused):
+                    await keys.create(key, b"")
+            for key in (f"{own}/security/signing", f"{own}/security/tokens"):
+                with pytest.raises(AccessRefused):
+                    await keys.children(key)
+
+
+async def test_a_writer_that_is_new_to_a_bookie_keeps_its_order_while_its_ledger_is_looked_up(tmp_path: Path) -> None:
+    async with guarded(tmp_path, auth=AUTH) as running:
+        await prepared(running)
+        await grant(running, "token:alice", "default", {"read", "append"})
+        async with client_of(running, "alice") as client:
+            async with client.create(ensemble=1) as writer:
+                await asyncio.gather(*(writer.append(b"%d" % number) for number in range(3000)))
+            async with client.open(writer.ledger_id) as reader:
+                assert await reader.read_payloads(0, 2999) == [b"%d" % number for number in range(3000)]
+        assert all(session.requests_held == 0 for session in running.bookie.server.sessions)
