@@ -129,7 +129,7 @@ class StoreConfig:
 class BookieConfig:
     """One bookie's service."""
 
-    host: str = _key("127.0.0.1", "address to listen on; nothing is authenticated yet, so keep it private")
+    host: str = _key("127.0.0.1", "address to listen on; keep it private unless [auth] asks who clients are")
     port: int = _key(3181, "TCP port; 0 picks a free one", most=65535)
     bookie_id: str = _key("", "identity; default is the advertised host:port of the first start")
     advertise: str = _key("", "HOST:PORT that clients should use; default is where it listens", address=True)

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,10 +43,17 @@ def environment(uri: str | None) -> dict[str, str]:
     return {**clean, **({"BUCKRAM_METADATA": uri} if uri else {})}
 
 
-def buckram(*words: object, uri: str | None = None, stdin: bytes = b"", cwd: Path | None = None) -> Ended:
+def buckram(
+    *words: object,
+    uri: str | None = None,
+    stdin: bytes = b"",
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Ended:
     """Run `buckram WORDS` to its end."""
     command = [sys.executable, "-m", "buckram", *map(str, words)]
-    done = subprocess.run(command, input=stdin, capture_output=True, env=environment(uri), cwd=cwd, timeout=DEADLINE_S)
+    known = {**environment(uri), **(env or {})}
+    done = subprocess.run(command, input=stdin, capture_output=True, env=known, cwd=cwd, timeout=DEADLINE_S)
     ended = Ended(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
     assert "Traceback" not in ended.err, ended.err
     return ended

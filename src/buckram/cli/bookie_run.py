@@ -33,7 +33,7 @@ def config_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--location", metavar="PATH", help="Where it is, such as /rack or /region/rack."),
         click.option("--id", "bookie_id", metavar="NAME", help="Identity; default: host:port of the first start."),
         click.option("--port", type=click.IntRange(0, 65535), help="TCP port; 0 picks a free one; default 3181."),
-        click.option("--host", help="Address to listen on; default 127.0.0.1 (nothing is authenticated yet)."),
+        click.option("--host", help="Address to listen on; default 127.0.0.1."),
         click.option("--config", "config_file", type=click.Path(), metavar="FILE.toml", help="Settings; see docs."),
     ):
         command = option(command)

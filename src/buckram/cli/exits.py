@@ -50,6 +50,7 @@ _REFUSED = (
     errors.LedgerClosed,
     errors.LedgerExists,
     errors.Unauthorized,
+    errors.AccessRefused,
     errors.WrongCookie,
     errors.CorruptStore,
     errors.KeyExists,

@@ -17,7 +17,7 @@ from buckram.config import AuthConfig, ClientConfig, TlsConfig
 from buckram.core.wire import v2 as wire_v2
 from buckram.core.wire import v3 as wire_v3
 from buckram.core.wire.messages import Auth, AuthReply, GetBookieInfo, Read
-from buckram.errors import BuckramError, Code, ConfigError, MetadataUnavailable
+from buckram.errors import AccessRefused, BuckramError, Code, ConfigError, MetadataUnavailable
 from buckram.metadata.uri import open_store
 from buckram.net.logins import SaslLogin
 from buckram.net.secure import LoginRefused, SecureNetwork
@@ -70,7 +70,7 @@ async def test_entries_and_metadata_go_through_a_login_over_tls(tmp_path: Path, 
         with pytest.raises(BuckramError):
             async with connect(running.service, tls=files.client, config=config):
                 pass
-        with pytest.raises(MetadataUnavailable, match="refused the login"):
+        with pytest.raises(AccessRefused, match="refused the login"):
             async with connect(running.service, tls=files.client, token="no.token.atall", config=config):
                 pass
 

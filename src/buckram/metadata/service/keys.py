@@ -13,10 +13,11 @@ from collections.abc import Iterable, Sequence
 from typing import cast
 
 from buckram.core.wire.key_service import Event, KeyReply, KeyRequest, Kind, Names, Welcome
-from buckram.errors import ForkedClient, MetadataError, MetadataUnavailable, WrongCluster
+from buckram.errors import AccessRefused, ForkedClient, MetadataError, MetadataUnavailable, WrongCluster
 from buckram.metadata.keys import check_key, check_multi, check_op, check_parent
 from buckram.metadata.service.connection import ConnectionEnded, ServiceConnection
 from buckram.metadata.service.uri import ServiceUri
+from buckram.net.secure import LoginRefused
 from buckram.seams import Network, Notify
 from buckram.types import Create, Delete, KeyOp, KeyValue, SetValue
 
@@ -170,7 +171,7 @@ class ServiceKeys:
 
     async def _connect(self) -> ServiceConnection:
         """To the first bookie that serves the cluster, beginning with the one that did last."""
-        problems = []
+        problems, refused = [], False
         hosts = self._uri.hosts
         for _ in hosts:
             host, port = hosts[self._next_host % len(hosts)]
@@ -178,9 +179,12 @@ class ServiceKeys:
                 async with asyncio.timeout(CONNECT_S):
                     return await self._connect_to(host, port)
             except (OSError, MetadataUnavailable, TimeoutError) as error:
+                refused = refused or isinstance(error, LoginRefused)
                 why = str(error) or f"no answer within {CONNECT_S:g} s"
                 problems.append(why if why.startswith(f"{host}:{port}") else f"{host}:{port}: {why}")
                 self._next_host += 1
+        if refused:
+            raise AccessRefused(str(self._uri), "; ".join(problems))
         raise MetadataUnavailable(f"no bookie of {self._uri} serves metadata: {'; '.join(problems)}")
 
     async def _connect_to(self, host: str, port: int) -> ServiceConnection:
