@@ -12,10 +12,10 @@ from tests.support.metadata_service_kit import NET, ServedMetadata
 from buckram import connect
 from buckram.core.security.access import KeyUse
 from buckram.core.security.principal import Principal
-from buckram.core.wire.key_service import KeyRequest, Kind
 from buckram.errors import AccessRefused, MetadataUnavailable, NoSuchKey, WrongCluster
 from buckram.metadata.memory import MemoryKeys, MemoryTree
 from buckram.metadata.service.keys import ServiceKeys
+from buckram.metadata.service.packets import KeyRequest, Kind
 from buckram.metadata.service.uri import ServiceUri
 from buckram.metadata.store import TreeStore
 from buckram.seams import MetadataStore

@@ -11,9 +11,9 @@ from typing import Protocol
 from buckram.bookie.service.session import Session
 from buckram.core.security.access import KeyAccess, KeyRules, KeyUse
 from buckram.core.security.namespaces import uid_in
-from buckram.core.wire.key_service import Event, KeyReply, KeyRequest, Kind, encode_event, names_that_fit
 from buckram.errors import AccessRefused, MetadataError, MetadataUnavailable
 from buckram.metadata.keys import MAX_PAGE
+from buckram.metadata.service.packets import Event, KeyReply, KeyRequest, Kind, encode_event, names_that_fit
 from buckram.metadata.store import TreeStore
 from buckram.seams import KeyStore, Notify
 from buckram.types import CheckVersion, Create, Delete, KeyOp, KeyValue, SetValue

@@ -2,7 +2,7 @@
 
 All connections share one store; a connection that makes a session key gets a store of its own, because such a key
 belongs to one client and ends with it. Every operation passes `KeyAccess` first.
-The packets are core/wire/key_service, the clients metadata/service.
+The packets are metadata/service/packets, the clients metadata/service.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from buckram.bookie.service.key_session import KeySession
 from buckram.bookie.service.session import REQUEST_COST, Session
 from buckram.core.security.access import KeyAccess, OpenAccess
 from buckram.core.wire.context import BadPacket
-from buckram.core.wire.key_errors import encode_error
-from buckram.core.wire.key_service import KeyRequest, Kind, Welcome, decode_request, encode_refusal, encode_reply
 from buckram.errors import (
     BuckramError,
     ClusterNotInitialised,
@@ -26,6 +24,8 @@ from buckram.errors import (
     StoreReplaced,
     WrongCluster,
 )
+from buckram.metadata.service.failures import encode_error
+from buckram.metadata.service.packets import KeyRequest, Kind, Welcome, decode_request, encode_refusal, encode_reply
 from buckram.metadata.store import TreeStore
 from buckram.net.tasks import TaskScope
 from buckram.seams import Notify

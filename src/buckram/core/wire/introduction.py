@@ -21,7 +21,7 @@ NAMES_LEDGERS = 1
 SUSPECT = 2
 """A state rather than a feature: to the bookie the metadata store went back, and it serves only reads."""
 METADATA = 4
-"""A feature: the bookie serves its metadata store (core/wire/key_service)."""
+"""A feature: the bookie serves its metadata store (metadata/service/packets)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,6 @@ from buckram.core.wire.context import (
     ReplyContext,
 )
 from buckram.core.wire.frames import PREFIX_BYTES, ChunkBuffer, FrameTooLarge
-from buckram.core.wire.key_service import is_key_packet
 from buckram.core.wire.messages import (
     Add,
     AddReply,
@@ -87,7 +86,7 @@ class Named(NamedTuple):
 
 
 class KeyPacket(NamedTuple):
-    """A request about metadata (core/wire/key_service)."""
+    """A request about metadata (metadata/service/packets)."""
 
     packet: bytes
 
@@ -258,7 +257,7 @@ class ServerProtocol:
             if self._authenticated and named is not None:
                 items.append(Named(*named))
                 return
-            if self._authenticated and is_key_packet(packet):
+            if self._authenticated and wire_v2.is_key_packet(packet):
                 items.append(KeyPacket(packet))
                 return
             request, context = wire_v2.decode_request(packet)

@@ -45,6 +45,8 @@ FROM_FILES = 0x1000
 ADDENTRY, READENTRY, AUTH, BATCH_READ_ENTRY = 1, 2, 3, 7
 NAME_LEDGER = 0x42
 """A packet of our own: the birth of the ledger that the next requests about its id mean. It has no reply."""
+KEYS = 0x43
+"""Packets of our own about the metadata store, which whoever serves it reads and answers (metadata/service/packets)."""
 MAX_VERSION = 2
 _OPERATION = {ADDENTRY: OP_ADD, READENTRY: OP_READ, AUTH: OP_AUTH, BATCH_READ_ENTRY: OP_BATCH_READ}
 _OPCODE = {operation: opcode for opcode, operation in _OPERATION.items()}
@@ -67,6 +69,7 @@ def header_of(version: int, opcode: int, flags: int = 0) -> int:
 
 _PLAIN_READ = header_of(2, READENTRY)
 _NAME_HEADER = header_of(2, NAME_LEDGER)
+KEY_HEADER = header_of(2, KEYS)
 
 
 def name_ledger(ledger_id: LedgerId, birth: bytes) -> bytes:
@@ -81,6 +84,11 @@ def named_ledger(packet: bytes) -> tuple[LedgerId, bytes] | None:
     if len(packet) != _NAME.size - 4 or _I64.unpack_from(packet, 4)[0] < 0:
         raise BadPacket(f"a v2 NAME_LEDGER of {len(packet)} bytes, or of a ledger below 0")
     return _I64.unpack_from(packet, 4)[0], packet[12:]
+
+
+def is_key_packet(packet: bytes) -> bool:
+    """Whether it is about the metadata store."""
+    return len(packet) >= 4 and _U32.unpack_from(packet)[0] == KEY_HEADER
 
 
 def encode_request(request: Request, request_id: int = 0) -> bytes:

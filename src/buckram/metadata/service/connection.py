@@ -12,9 +12,9 @@ from typing import cast
 
 from buckram.core.wire.context import BadPacket
 from buckram.core.wire.frames import PREFIX_BYTES, ChunkBuffer, FrameTooLarge
-from buckram.core.wire.key_errors import decode_error
-from buckram.core.wire.key_service import Event, KeyReply, KeyRequest, Kind, Refusal, decode_reply, encode_request
 from buckram.errors import MetadataUnavailable
+from buckram.metadata.service.failures import decode_error
+from buckram.metadata.service.packets import Event, KeyReply, KeyRequest, Kind, Refusal, decode_reply, encode_request
 
 MAX_WAITING = 10_000
 _BEATS = 3

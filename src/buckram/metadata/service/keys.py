@@ -2,7 +2,7 @@
 
 A session is a connection. When it ends, those who wait for changes are told, and the next operation connects again, to
 another bookie where that one is gone. Reads that got no answer are asked again; a change is not, because it may have
-happened. The packets are core/wire/key_service, the bookie's side is bookie/service/metadata.
+happened. The packets are metadata/service/packets, the bookie's side is bookie/service/metadata.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import cast
 
-from buckram.core.wire.key_service import Event, KeyReply, KeyRequest, Kind, Names, Welcome
 from buckram.errors import AccessRefused, ForkedClient, MetadataError, MetadataUnavailable, WrongCluster
 from buckram.metadata.keys import check_key, check_multi, check_op, check_parent
 from buckram.metadata.service.connection import ConnectionEnded, ServiceConnection
+from buckram.metadata.service.packets import Event, KeyReply, KeyRequest, Kind, Names, Welcome
 from buckram.metadata.service.uri import ServiceUri
 from buckram.net.secure import LoginRefused
 from buckram.seams import Network, Notify

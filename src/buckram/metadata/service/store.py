@@ -9,11 +9,11 @@ from __future__ import annotations
 import random
 from typing import cast
 
-from buckram.core.wire.key_service import KeyRequest, Kind, Names
 from buckram.errors import ClusterNotInitialised, InvalidArgument, MalformedRecord
 from buckram.metadata.layout import Layout
 from buckram.metadata.ledger_tree import ONE_FOLDER
 from buckram.metadata.service.keys import ServiceKeys
+from buckram.metadata.service.packets import KeyRequest, Kind, Names
 from buckram.metadata.store import TreeStore
 from buckram.metadata.zookeeper.paths import MANAGERS
 from buckram.types import MAX_LEDGER_ID, KeyValue, LedgerId

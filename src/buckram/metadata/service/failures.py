@@ -1,13 +1,12 @@
 """Errors of the metadata service as a status and fields, and back: the same class with the same fields.
 
-What is in no row travels as MetadataError with its message. Not here: the other packets (`core/wire/key_service.py`).
+What is in no row travels as MetadataError with its message. Not here: other packets (`metadata/service/packets.py`).
 """
 
 from __future__ import annotations
 
 import struct
 
-from buckram.core.wire.key_service import Reader
 from buckram.errors import (
     AccessRefused,
     BuckramError,
@@ -25,6 +24,7 @@ from buckram.errors import (
     VersionConflict,
     WrongCluster,
 )
+from buckram.metadata.service.packets import Reader
 
 _OTHER = 1
 # Status, class, and the attributes it is made from: s text, n number. Without any it is made from its message.

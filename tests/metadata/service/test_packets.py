@@ -8,24 +8,7 @@ from hypothesis import strategies as st
 
 from buckram.core.wire.context import BadPacket
 from buckram.core.wire.frames import PREFIX_BYTES
-from buckram.core.wire.key_errors import decode_error, encode_error
-from buckram.core.wire.key_service import (
-    Event,
-    KeyReply,
-    KeyRequest,
-    Kind,
-    Names,
-    Refusal,
-    Welcome,
-    decode_reply,
-    decode_request,
-    encode_event,
-    encode_refusal,
-    encode_reply,
-    encode_request,
-    is_key_packet,
-    names_that_fit,
-)
+from buckram.core.wire.v2 import is_key_packet
 from buckram.errors import (
     AccessRefused,
     BuckramError,
@@ -43,6 +26,23 @@ from buckram.errors import (
     ValueTooLarge,
     VersionConflict,
     WrongCluster,
+)
+from buckram.metadata.service.failures import decode_error, encode_error
+from buckram.metadata.service.packets import (
+    Event,
+    KeyReply,
+    KeyRequest,
+    Kind,
+    Names,
+    Refusal,
+    Welcome,
+    decode_reply,
+    decode_request,
+    encode_event,
+    encode_refusal,
+    encode_reply,
+    encode_request,
+    names_that_fit,
 )
 from buckram.types import CheckVersion, Create, Delete, KeyValue, SetValue
 

@@ -4,7 +4,7 @@ A packet is the v2 header with opcode 0x43, a request id, a kind (requests) or a
 are big-endian, strings and bytes have their length in front. Id 0 is no request's: it marks events, which nobody asked
 for. Whatever a peer sends is a value or BadPacket, and takes no more memory than its packet.
 
-Not here: which errors have which status (`core/wire/key_errors.py`), sessions (`bookie/service/metadata.py`).
+Not here: which errors have which status (`metadata/service/failures.py`), sessions (`bookie/service/metadata.py`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ from typing import NamedTuple, TypeAlias
 
 from buckram.core.wire.context import BadPacket
 from buckram.core.wire.frames import frame
-from buckram.core.wire.v2 import header_of
+from buckram.core.wire.v2 import KEY_HEADER, is_key_packet
 from buckram.types import CheckVersion, Create, Delete, KeyOp, KeyValue, LedgerId, SetValue
 
-OPCODE = 0x43
-HEADER = header_of(2, OPCODE)
 MAX_OPS = 10_000
 _START = struct.Struct(">IQB")
 _U16 = struct.Struct(">H")
@@ -93,7 +91,7 @@ class Event(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """An error as it came: `core/wire/key_errors.py` makes it one."""
+    """An error as it came: `metadata/service/failures.py` makes it one."""
 
     status: int
     fields: Reader
@@ -163,13 +161,9 @@ class Reader:
             raise BadPacket(f"a metadata packet with {len(self._packet) - self._at} bytes too many")
 
 
-def is_key_packet(packet: bytes) -> bool:
-    return len(packet) >= 4 and _U32.unpack_from(packet)[0] == HEADER
-
-
 def encode_request(request_id: int, request: KeyRequest) -> bytes:
     """Return the frame of a request; its id is at least 1."""
-    parts = [_START.pack(HEADER, request_id, request.kind)]
+    parts = [_START.pack(KEY_HEADER, request_id, request.kind)]
     for letter in _REQUESTS[request.kind]:
         match letter:
             case "k":
@@ -252,16 +246,16 @@ def _read_ops(reader: Reader) -> tuple[KeyOp, ...]:
 
 def encode_reply(request_id: int, reply: KeyReply) -> bytes:
     """Return the frame of a reply that is no error."""
-    return frame(_START.pack(HEADER, request_id, 0) + _reply(reply))
+    return frame(_START.pack(KEY_HEADER, request_id, 0) + _reply(reply))
 
 
 def encode_refusal(request_id: int, status: int, body: bytes) -> bytes:
     """Return the frame of an error; `status` from 1 on."""
-    return frame(_START.pack(HEADER, request_id, status) + body)
+    return frame(_START.pack(KEY_HEADER, request_id, status) + body)
 
 
 def encode_event(event: Event) -> bytes:
-    return frame(_START.pack(HEADER, 0, event.kind) + _text(event.key))
+    return frame(_START.pack(KEY_HEADER, 0, event.kind) + _text(event.key))
 
 
 def _reply(reply: KeyReply) -> bytes:

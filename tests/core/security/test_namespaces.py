@@ -1,0 +1,107 @@
+"""Which permission an operation on a key needs: a table, and default is no."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from buckram.core.ledgers.metadata import created
+from buckram.core.ledgers.metadata_codec import serialise
+from buckram.core.security.access import KeyUse, OpenAccess
+from buckram.core.security.acl import PERMISSIONS, Acl
+from buckram.core.security.namespaces import Known, NamespaceRules, Places, namespace_of_ledger
+from buckram.core.security.principal import Principal
+
+PLACES = Places("/ledgers", "/buckram", lambda key: key.startswith("/ledgers/all/"))
+ALICE = Principal("token:alice")
+UID = "u" * 32
+READ, LIST, CREATE, SET, DELETE = KeyUse
+LEDGER = "/ledgers/all/0000000000000000007"
+RECORDS = {
+    name: serialise(created(1, 1, 1, ("b",), custom_metadata={"buckram.namespace": name.encode()}))
+    for name in ("shop", "other")
+}
+DATA = f"/buckram/streams/data/{UID}"
+# Key, use, what it is to hold, and the one permission on namespace `shop` that decides; None: nobody but administrators.
+TABLE: list[tuple[str, KeyUse, bytes | None, str | None]] = [
+    ("/buckram/streams/namespaces/shop", READ, None, "read"),
+    ("/buckram/streams/namespaces/shop", CREATE, b"", "admin"),
+    ("/buckram/streams/namespaces/shop", SET, b"", "admin"),
+    ("/buckram/streams/namespaces/shop", DELETE, None, "admin"),
+    ("/buckram/streams/heads/shop", LIST, None, "read"),
+    ("/buckram/streams/heads/shop/s", READ, None, "read"),
+    ("/buckram/streams/heads/shop/s", CREATE, b"", "create"),
+    ("/buckram/streams/heads/shop/s", SET, b"", "append"),
+    ("/buckram/streams/heads/shop/s", DELETE, None, "delete"),
+    (f"{DATA}/lease", CREATE, b"", "append"),
+    (f"{DATA}/pages/1", SET, b"", "append"),
+    (f"{DATA}/intents", LIST, None, "read"),
+    (f"{DATA}/cursors/c", CREATE, b"", "read"),
+    (f"{DATA}/cursors/c", SET, b"", "read"),
+    (LEDGER, READ, RECORDS["shop"], "read"),
+    (LEDGER, CREATE, RECORDS["shop"], "append"),
+    (LEDGER, SET, RECORDS["shop"], "append"),
+    (LEDGER, DELETE, None, "delete"),
+    (LEDGER, SET, RECORDS["other"], None),
+    (LEDGER, CREATE, RECORDS["other"], None),
+    (LEDGER, CREATE, b"nonsense", None),
+    ("/buckram/security/acl", READ, None, None),
+    ("/buckram/security/signing", LIST, None, None),
+    ("/buckram/history", SET, b"", None),
+    ("/ledgers/cookies/b", DELETE, None, None),
+    ("/ledgers/available/b", CREATE, b"", None),
+    ("/buckram/wishes/b", READ, None, None),
+    ("/", LIST, None, None),
+    ("/ledgers", LIST, None, None),
+    ("/ledgers", SET, None, None),
+    ("/buckram/streams/data", LIST, None, None),
+    ("/buckram/streams/headstrong/shop", READ, None, None),
+]
+
+
+def rules(*permissions: str, namespace: str = "shop") -> NamespaceRules:
+    acl = Acl().granting(ALICE.name, namespace, permissions)
+    return NamespaceRules(PLACES, lambda: acl, ALICE, Known({UID: "shop"}, {LEDGER: "shop"}))
+
+
+@pytest.mark.parametrize(("key", "use", "value", "needed"), TABLE)
+def test_each_operation_needs_its_permission(key: str, use: KeyUse, value: bytes | None, needed: str | None) -> None:
+    for size in range(len(PERMISSIONS)):
+        for given in itertools.combinations(PERMISSIONS, size):
+            allowed = rules(*given).refusal(key, use, value) == ""
+            assert allowed == (needed is not None and (needed in given or "admin" in given)), given
+    assert rules(*PERMISSIONS, namespace="elsewhere").refusal(key, use, value) != ""
+
+
+@pytest.mark.parametrize("key", ["/ledgers/INSTANCEID", "/ledgers/available", "/ledgers/available/b", "/buckram/slow"])
+def test_what_every_client_reads_needs_nothing(key: str) -> None:
+    assert rules().refusal(key, READ) == ""
+    assert rules(*PERMISSIONS, namespace="*").refusal(key, SET, b"") != ""
+
+
+def test_what_is_not_known_is_neither_allowed_nor_refused() -> None:
+    blank = NamespaceRules(PLACES, lambda: Acl().granting(ALICE.name, "*", PERMISSIONS), ALICE, Known())
+    assert blank.refusal(f"{DATA}/lease", CREATE, b"") is None
+    assert blank.refusal(LEDGER, DELETE) is None
+    assert blank.refusal(LEDGER, SET, RECORDS["shop"]) is None
+    blank.learn(LEDGER, RECORDS["shop"])
+    assert blank.refusal(LEDGER, SET, RECORDS["shop"]) == ""
+    assert "stays one" in str(blank.refusal(LEDGER, SET, RECORDS["other"]))
+
+
+def test_ids_of_ledgers_are_given_to_whoever_was_granted_something() -> None:
+    assert rules("read").refusal("/ledgers", CREATE) == ""
+    nobody = NamespaceRules(PLACES, Acl, ALICE, Known())
+    assert nobody.refusal("/ledgers", CREATE) != ""
+
+
+def test_a_ledger_is_of_its_streams_namespace_or_says_it_or_is_of_the_default_one() -> None:
+    stream = {"buckram.stream": b"shop/s", "buckram.stream.uid": b"u", "buckram.namespace": b"other"}
+    assert namespace_of_ledger(stream) == "shop"
+    assert namespace_of_ledger({"buckram.namespace": b"other"}) == "other"
+    assert namespace_of_ledger({}) == "default"
+
+
+def test_without_authorisation_there_are_no_rules() -> None:
+    assert OpenAccess().rules(ALICE) is None
