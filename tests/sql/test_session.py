@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from buckram.sql.interface import SqlError, TransactionExpired
 from tests.support.plain_database import PlainDatabase
 
 from buckram.errors import InvalidArgument
-from buckram.sql.interface import SqlError, TransactionExpired
 from buckram.sql.session import Session
 
 
