@@ -1,0 +1,63 @@
+"""An application: routes, errors as JSON, and who asks. Authentication plugs in here (`Authenticate`)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from buckram.http.problems import HttpProblem, json_answer
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who asks, as found by authentication."""
+
+    name: str
+
+
+ANYBODY = Principal("anybody")
+Authenticate = Callable[[Request], Awaitable[Principal]]
+"""Finds out who sends a request, before anything of its body is read. Raises HttpProblem 401 for nobody it knows."""
+
+
+async def anybody(request: Request) -> Principal:
+    """No authentication: whoever can connect may do everything. Such a server listens on 127.0.0.1."""
+    return ANYBODY
+
+
+def application(routes: Sequence[BaseRoute]) -> Starlette:
+    """A Starlette application whose errors, also those of routing and of bugs, are answered in JSON."""
+    return Starlette(
+        routes=list(routes),
+        exception_handlers={HttpProblem: _problem, HTTPException: _routing, Exception: _bug},
+    )
+
+
+async def _problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HttpProblem)
+    return json_answer(request, error.content(), error.status, error.headers)
+
+
+async def _routing(request: Request, error: Exception) -> Response:
+    """404 and 405 of the routes."""
+    assert isinstance(error, HTTPException)
+    phrase = HTTPStatus(error.status_code).phrase
+    message = f"{request.method} {request.url.path}: {phrase.lower()}; see the documentation for the paths served"
+    code = phrase.upper().replace(" ", "_")
+    return json_answer(request, {"message": message, "code": code}, error.status_code, error.headers)
+
+
+async def _bug(request: Request, error: Exception) -> Response:
+    """Starlette raises the error again afterwards, so that it is logged with its traceback."""
+    message = f"an unexpected {type(error).__name__} in the server, which its log tells more of: please report it"
+    return json_answer(request, {"message": message, "code": "INTERNAL_ERROR"}, 500)
+
+
+__all__ = ["ANYBODY", "Authenticate", "Principal", "anybody", "application"]

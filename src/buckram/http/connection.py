@@ -1,0 +1,187 @@
+"""A connection of uvicorn with limits: heads in bytes and time, connections in number, bodies that nobody reads.
+
+uvicorn leaves these to a proxy in front of it. Errors before a request reaches its handler are JSON too. Bytes of a
+path that are not ASCII are taken as if they were %-encoded, as clients of Hadoop send them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, ClassVar
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from buckram.http.limits import HttpLimits
+from buckram.http.problems import HttpProblem, too_large
+
+
+class Connection(HttpToolsProtocol):
+    """One connection. `limited` makes the class for a server's limits: uvicorn wants a class and constructs it."""
+
+    limits: ClassVar[HttpLimits] = HttpLimits()
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._in_head = False
+        self._in_line = True
+        """The next byte is of a request line. The parser takes no line with bytes that are not ASCII."""
+        self._head_bytes = 0
+        self._received = False
+        self._body_ended = True
+        self._discarded = 0
+        self._refusal: HttpProblem | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    # -- the transport ------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        limit = self.limits.connections
+        if len(self.connections) > limit:
+            self._refuse(
+                HttpProblem(
+                    503,
+                    "TOO_MANY_CONNECTIONS",
+                    f"{len(self.connections)} connections are open, the limit is {limit}: close some, or try later",
+                    headers={"Retry-After": "1"},
+                    value=len(self.connections),
+                    limit=limit,
+                    do="close some, or try later",
+                )
+            )
+            return
+        self._begin_wait(self._head_too_slow)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_wait()
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+
+    def data_received(self, data: bytes) -> None:
+        if self._refusal is not None:
+            return
+        self._received = True
+        in_head = self._in_head
+        if self._in_line:
+            data = self._readable_line(data)
+        super().data_received(data)
+        if in_head and self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > self.limits.head_bytes and self._refusal is None:
+                self._refuse(self._head_too_large(None))
+
+    # -- the parser ---------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head, self._head_bytes, self._body_ended = True, 0, False
+        if self._timer is None:
+            self._begin_wait(self._head_too_slow)
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._in_line = False
+        self._count(len(name) + len(value) + 4)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_head, self._in_line, self._discarded = False, False, 0
+        self._end_wait()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if self.cycle.response_complete:
+            self._discarded += len(body)
+            if self._discarded > self.limits.discarded_bytes:
+                self.transport.abort()
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._body_ended = self._in_line = True
+        self._end_wait()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self._body_ended and not self._in_head and not self.pipeline:
+            self._begin_wait(self.transport.close)
+
+    def _readable_line(self, data: bytes) -> bytes:
+        """The bytes of a request line that are not ASCII %-encoded."""
+        end = data.find(b"\n")
+        self._in_line = end < 0
+        line = data if end < 0 else data[:end]
+        if line.isascii():
+            return data
+        return b"".join(b"%%%02X" % byte if byte > 0x7F else bytes((byte,)) for byte in line) + data[len(line) :]
+
+    def _count(self, size: int) -> None:
+        """Add to the size of the head. What this raises comes out of the parser as an error."""
+        if self._in_head:
+            self._head_bytes += size
+            if self._head_bytes > self.limits.head_bytes:
+                self._refusal = self._head_too_large(self._head_bytes)
+                raise self._refusal
+
+    # -- what is refused ----------------------------------------------------------------------------------
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(
+            self._refusal
+            or HttpProblem(
+                400,
+                "NOT_HTTP",
+                "this is no HTTP/1.1 request that the server understands: check the client, and any proxy on the way",
+            )
+        )
+
+    def _head_too_large(self, size: int | None) -> HttpProblem:
+        return too_large(
+            "the head of the request", size, self.limits.head_bytes, status=431, do="send fewer or shorter headers"
+        )
+
+    def _head_too_slow(self) -> None:
+        if not self._received:
+            self.transport.close()
+            return
+        self._refuse(
+            HttpProblem(
+                408,
+                "HEAD_TOO_SLOW",
+                f"the head of the request did not come within {self.limits.patience_s:g} s: send it at once",
+                limit=self.limits.patience_s,
+                do="send it at once",
+            )
+        )
+
+    def _refuse(self, problem: HttpProblem) -> None:
+        self._refusal = problem
+        self._end_wait()
+        content = json.dumps(problem.content()).encode()
+        head = [STATUS_LINE[problem.status], b"content-type: application/json\r\n", b"connection: close\r\n"]
+        head += [f"{name}: {value}\r\n".encode() for name, value in problem.headers.items()]
+        self.transport.write(b"".join([*head, b"content-length: %d\r\n\r\n" % len(content), content]))
+        self.transport.close()
+
+    # -- the one timer ------------------------------------------------------------------------------------
+
+    def _begin_wait(self, expired: Any) -> None:
+        self._end_wait()
+        self._timer = self.loop.call_later(self.limits.patience_s, expired)
+
+    def _end_wait(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def limited(limits: HttpLimits) -> type[Connection]:
+    """The class of the connections of a server with these limits."""
+    return type("LimitedConnection", (Connection,), {"limits": limits})
+
+
+__all__ = ["Connection", "limited"]

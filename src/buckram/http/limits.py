@@ -1,0 +1,33 @@
+"""What one client may ask of an HTTP server. Everything that a client can send has a limit here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KIB, MIB = 1024, 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """Limits of one server. What goes beyond one is answered with the value, the limit and what to do."""
+
+    body_bytes: int = 64 * MIB
+    """Of a body that is read as a whole (`body.py:read_body`); uploads in pieces have limits of their own."""
+    body_bytes_per_s: int = KIB
+    """A body that is read as a whole and comes more slowly than this, after `patience_s`, is given up."""
+    head_bytes: int = 64 * KIB
+    """Of request line and headers together."""
+    patience_s: float = 10.0
+    """For a whole head, and before a body's rate counts."""
+    idle_s: float = 75.0
+    """How long a connection may stay open between requests: longer than the pools of clients keep theirs."""
+    connections: int = 2048
+    """Open at once."""
+    discarded_bytes: int = 16 * MIB
+    """Of a body that comes after its request was answered: that much is read and dropped, so that the client sees the
+    answer, then the connection is closed."""
+    drain_s: int = 10
+    """What a server that stops gives to requests that are being served."""
+
+
+__all__ = ["HttpLimits"]

@@ -1,0 +1,59 @@
+"""Answers in JSON, and errors as such answers: each names the value, the limit and what to do.
+
+The keys `message` and `code` are those of an error in the Hrana protocol, so that its clients show them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+
+class HttpProblem(Exception):
+    """Ends a request with an error. `details` are further keys of the JSON answer, such as value and limit."""
+
+    def __init__(
+        self, status: int, code: str, message: str, *, headers: Mapping[str, str] | None = None, **details: Any
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message = status, code, message
+        self.headers, self.details = dict(headers or {}), details
+
+    def content(self) -> dict[str, Any]:
+        return {"message": self.message, "code": self.code, **self.details}
+
+
+def too_large(what: str, size: int | None, limit: int, *, status: int = 413, do: str) -> HttpProblem:
+    """The problem of something that is over its limit; `size` None: it was not read to its end."""
+    value = "more" if size is None else f"{size} bytes"
+    return HttpProblem(
+        status,
+        "TOO_LARGE",
+        f"{what} has {value}, the limit is {limit} bytes: {do}",
+        value=size,
+        limit=limit,
+        do=do,
+    )
+
+
+def json_answer(request: Request, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """The value as JSON. For Java's own HTTP client the answer has no Content-Type.
+
+    Hadoop's client (every PySpark has it) fails over a class that its shading left out when a JSON answer has that
+    header; it is known by a User-Agent that begins with "Java/".
+    """
+    body = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    media_type = None if request.headers.get("user-agent", "").startswith("Java/") else "application/json"
+    return Response(body, status, dict(headers or {}), media_type)
+
+
+def redirect(location: str) -> Response:
+    """307: the client sends the same request, with its body, to `location`, which may be this server again."""
+    return Response(b"", 307, {"Location": location})
+
+
+__all__ = ["HttpProblem", "json_answer", "redirect", "too_large"]
