@@ -1,0 +1,160 @@
+"""SQL text: where statements end, and which of them begin and end transactions. Knows no grammar beyond that."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_TOKEN = re.compile(
+    r"""(?P<space>\s+|--[^\n]*|/\*.*?(?:\*/|\Z))
+      |(?P<quoted>'(?:[^']|'')*(?:'|\Z)|"(?:[^"]|"")*(?:"|\Z)|`(?:[^`]|``)*(?:`|\Z)|\[[^\]]*(?:\]|\Z))
+      |(?P<word>[\w$]+)
+      |(?P<end>;)
+      |(?P<other>.)""",
+    re.VERBOSE | re.DOTALL,
+)
+_MODES = {"DEFERRED": "deferred", "IMMEDIATE": "immediate", "EXCLUSIVE": "immediate", "CONCURRENT": "deferred"}
+
+
+class Kind(enum.Enum):
+    """What a statement does to the transaction of its connection."""
+
+    BEGIN = "begin"
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    ROLLBACK_TO = "rollback to"
+    SAVEPOINT = "savepoint"
+    RELEASE = "release"
+    OTHER = "other"
+    """Nothing: it runs in the transaction, or in one of its own."""
+    EMPTY = "empty"
+    """Blanks and comments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement. `mode` is of BEGIN: deferred, immediate or readonly; `name` is that of a savepoint."""
+
+    kind: Kind
+    mode: str = ""
+    name: str = ""
+
+
+_OTHER = Statement(Kind.OTHER)
+
+
+def classify(sql: str) -> Statement:
+    """The kind of a single statement. What is not understood is OTHER: SQLite will say what is wrong with it."""
+    first, words = "", list[str]()
+    for kind, text in _tokens(sql):
+        if kind == "end":
+            if not words:
+                continue
+            break
+        words.append(text if kind == "quoted" else text.upper())
+        first = first or text.upper()
+        if first not in _CONTROL or len(words) > 5:
+            return _OTHER
+    return _CONTROL[first](words) if first else Statement(Kind.EMPTY)
+
+
+def split(script: str) -> list[str]:
+    """The statements of a script without those that are empty; a trigger with its body is one."""
+    found: list[str] = []
+    begin, words = 0, list[str]()
+    for match in _TOKEN.finditer(script):
+        kind = match.lastgroup
+        if kind == "space":
+            continue
+        if kind != "end":
+            words.append(match[0].upper() if kind == "word" else "?")
+            continue
+        if _creates_trigger(words) and words[-2:] != [";", "END"]:
+            words.append(";")
+            continue
+        if words:
+            found.append(script[begin : match.end()].strip())
+        begin, words = match.end(), []
+    if words:
+        found.append(script[begin:].strip())
+    return found
+
+
+def is_single(sql: str) -> bool:
+    """Whether the text is one statement at most."""
+    return ";" not in sql.rstrip().rstrip(";") or len(split(sql)) <= 1
+
+
+def _creates_trigger(words: list[str]) -> bool:
+    at = 0
+    if words[:1] == ["EXPLAIN"]:
+        at = 3 if words[1:3] == ["QUERY", "PLAN"] else 1
+    if words[at : at + 1] != ["CREATE"]:
+        return False
+    at += 1
+    while words[at : at + 1] in (["TEMP"], ["TEMPORARY"]):
+        at += 1
+    return words[at : at + 1] == ["TRIGGER"]
+
+
+def _tokens(sql: str) -> Iterator[tuple[str, str]]:
+    for match in _TOKEN.finditer(sql):
+        kind = match.lastgroup
+        assert kind is not None
+        if kind != "space":
+            yield kind, match[0]
+
+
+def _begin(words: list[str]) -> Statement:
+    rest = words[1:]
+    mode = _MODES.get(rest[0], "") if rest else ""
+    rest = rest[1:] if mode else rest
+    if rest[:1] == ["TRANSACTION"]:
+        rest = rest[1:]
+    if rest == ["READONLY"] and not mode:
+        return Statement(Kind.BEGIN, "readonly")
+    return _OTHER if rest else Statement(Kind.BEGIN, mode or "deferred")
+
+
+def _commit(words: list[str]) -> Statement:
+    return Statement(Kind.COMMIT) if words[1:] in ([], ["TRANSACTION"]) else _OTHER
+
+
+def _rollback(words: list[str]) -> Statement:
+    rest = words[2:] if words[1:2] == ["TRANSACTION"] else words[1:]
+    if not rest:
+        return Statement(Kind.ROLLBACK)
+    name = rest[2:] if rest[1:2] == ["SAVEPOINT"] and len(rest) == 3 else rest[1:]
+    return Statement(Kind.ROLLBACK_TO, name=_name(name[0])) if rest[0] == "TO" and len(name) == 1 else _OTHER
+
+
+def _savepoint(words: list[str]) -> Statement:
+    return Statement(Kind.SAVEPOINT, name=_name(words[1])) if len(words) == 2 else _OTHER
+
+
+def _release(words: list[str]) -> Statement:
+    rest = words[2:] if words[1:2] == ["SAVEPOINT"] and len(words) == 3 else words[1:]
+    return Statement(Kind.RELEASE, name=_name(rest[0])) if len(rest) == 1 else _OTHER
+
+
+def _name(word: str) -> str:
+    """The name of a savepoint for comparing: without quotes, in one case."""
+    if word[0] in "'\"`[":
+        close = "]" if word[0] == "[" else word[0]
+        word = word[1:-1] if word[0] == "[" else word[1:-1].replace(close * 2, close)
+    return word.lower()
+
+
+_CONTROL = {
+    "BEGIN": _begin,
+    "COMMIT": _commit,
+    "END": _commit,
+    "ROLLBACK": _rollback,
+    "SAVEPOINT": _savepoint,
+    "RELEASE": _release,
+}
+
+
+__all__ = ["Kind", "Statement", "classify", "is_single", "split"]
