@@ -1,0 +1,237 @@
+"""Executing requests on a stream: one result or error for each, in order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from buckram.core.hrana.fusing import fusible
+from buckram.core.hrana.requests import (
+    Batch,
+    Close,
+    CloseSql,
+    Describe,
+    Execute,
+    GetAutocommit,
+    Request,
+    Script,
+    SqlRef,
+    Stmt,
+    StoreSql,
+)
+from buckram.core.hrana.values import SqlValue, encode_rows, encode_value
+from buckram.core.sql.statements import classify, split
+from buckram.errors import BuckramError, NotLeader
+from buckram.hrana.failures import EXPECTED, StreamRefusal, error_of
+from buckram.hrana.limits import HranaLimits
+from buckram.hrana.streams import Stream
+from buckram.sql.interface import SqlError, SqlResult
+
+
+class SendOn(Exception):
+    """Nothing was executed, because this replica does not lead (any more): send the request on to the leader."""
+
+
+class Pipeline:
+    """The execution of the requests of one HTTP request. Raises SendOn if the first statement finds no leader here."""
+
+    def __init__(self, stream: Stream, limits: HranaLimits, *, fresh: bool) -> None:
+        self._stream, self._limits = stream, limits
+        self._untouched = fresh
+        """Nothing was executed on this stream so far."""
+        self._room = limits.answer_bytes
+
+    async def run(self, requests: tuple[Request, ...]) -> list[dict[str, Any]]:
+        """All requests, also those after one that failed."""
+        results: list[dict[str, Any]] = []
+        for request in requests:
+            try:
+                if self._stream.closed:
+                    raise StreamRefusal("STREAM_CLOSED", "the stream was closed by a request before: open a new one")
+                response = await self._respond(request)
+                results.append({"type": "ok", "response": {"type": request.kind, **response}})
+            except EXPECTED as error:
+                results.append({"type": "error", "error": error_of(error)})
+        return results
+
+    async def execute(self, stmt: Stmt) -> dict[str, Any]:
+        """A statement's result as JSON."""
+        began = time.perf_counter()
+        return self._result(stmt, await self._execute(stmt), time.perf_counter() - began)
+
+    async def batch(self, batch: Batch) -> dict[str, Any]:
+        """The results and errors of a batch as JSON."""
+        if self._stream.session.autocommit and await self._is_one_transaction(batch):
+            found = await self._fused(batch)
+            if found is not None:
+                return found
+        results: list[dict[str, Any] | None] = []
+        errors: list[dict[str, Any] | None] = []
+        outcomes: list[bool | None] = []
+        for step in batch.steps:
+            result = error = outcome = None
+            if step.condition is None or step.condition.holds(outcomes, self._stream.session.autocommit):
+                try:
+                    result, outcome = await self.execute(step.stmt), True
+                except EXPECTED as failed:
+                    error, outcome = error_of(failed), False
+            results.append(result)
+            errors.append(error)
+            outcomes.append(outcome)
+        return {"step_results": results, "step_errors": errors}
+
+    async def entries(self, batch: Batch) -> AsyncIterator[dict[str, Any]]:
+        """The same as entries of a cursor."""
+        outcomes: list[bool | None] = []
+        for at, step in enumerate(batch.steps):
+            outcome = None
+            if step.condition is None or step.condition.holds(outcomes, self._stream.session.autocommit):
+                try:
+                    result = await self._execute(step.stmt)
+                    yield {"type": "step_begin", "step": at, "cols": _columns(result)}
+                    for row in result.rows if step.stmt.want_rows else ():
+                        yield {"type": "row", "row": [encode_value(value) for value in row]}
+                    yield {"type": "step_end", **_counts(result)}
+                    outcome = True
+                except EXPECTED as failed:
+                    yield {"type": "step_error", "step": at, "error": error_of(failed)}
+                    outcome = False
+            outcomes.append(outcome)
+
+    # -- one request --------------------------------------------------------------------------------------
+
+    async def _respond(self, request: Request) -> dict[str, Any]:
+        stream = self._stream
+        match request:
+            case Execute(stmt):
+                return {"result": await self.execute(stmt)}
+            case Batch():
+                return {"result": await self.batch(request)}
+            case Script(text):
+                for sql in split(self._sql(text)):
+                    await self._execute(Stmt(SqlRef(sql, None)))
+                return {}
+            case Describe(text):
+                return {"result": await self._describe(self._sql(text))}
+            case StoreSql(sql_id, sql):
+                stream.store(sql_id, sql, self._limits)
+            case CloseSql(sql_id):
+                stream.forget(sql_id)
+            case GetAutocommit():
+                return {"is_autocommit": stream.session.autocommit}
+            case Close():
+                stream.closed = True
+        return {}
+
+    def _sql(self, text: SqlRef) -> str:
+        if text.sql is not None:
+            return text.sql
+        assert text.sql_id is not None
+        return self._stream.text(text.sql_id)
+
+    async def _execute(self, stmt: Stmt) -> SqlResult:
+        sql = self._sql(stmt.text)
+        try:
+            result = await self._stream.session.execute(sql, stmt.parameters)
+        except NotLeader:
+            if self._untouched:
+                raise SendOn from None
+            raise
+        self._untouched = False
+        return result
+
+    async def _describe(self, sql: str) -> dict[str, Any]:
+        found = await self._stream.session.describe(sql)
+        columns = zip(found.columns, found.declared, strict=True)
+        return {
+            "params": [{"name": name} for name in found.parameters],
+            "cols": [{"name": name, "decltype": declared} for name, declared in columns],
+            "is_explain": found.explain,
+            "is_readonly": found.read_only,
+        }
+
+    # -- a batch that is one transaction ------------------------------------------------------------------
+
+    async def _is_one_transaction(self, batch: Batch) -> bool:
+        try:
+            return fusible(batch.steps, [classify(self._sql(step.stmt.text)) for step in batch.steps])
+        except StreamRefusal:
+            return False
+
+    async def _fused(self, batch: Batch) -> dict[str, Any] | None:
+        """The batch as one group; None if SQLite refused it: nothing was done, and single steps say which it was."""
+        inner = [step.stmt for step in batch.steps[1:-2]]
+        began = time.perf_counter()
+        nothing = Stmt(SqlRef("", None))
+        try:
+            found = await self._stream.session.database.batch([(self._sql(one.text), one.parameters) for one in inner])
+        except SqlError:
+            return None
+        except NotLeader as error:
+            if self._untouched:
+                raise SendOn from None
+            return _failed_inside(batch, error)
+        except BuckramError as error:
+            return _failed_inside(batch, error)
+        self._untouched = False
+        seconds = (time.perf_counter() - began) / len(inner)
+        results: list[dict[str, Any] | None] = []
+        errors: list[dict[str, Any] | None] = [None] * len(batch.steps)
+        for stmt, result in zip((nothing, *inner, nothing), (_NOTHING, *found, _NOTHING), strict=True):
+            try:
+                results.append(self._result(stmt, result, seconds))
+            except EXPECTED as error:
+                errors[len(results)] = error_of(error)
+                results.append(None)
+        return {"step_results": [*results, None], "step_errors": errors}
+
+    # -- results ------------------------------------------------------------------------------------------
+
+    def _result(self, stmt: Stmt, result: SqlResult, seconds: float) -> dict[str, Any]:
+        rows: list[list[dict[str, Any]]] = []
+        if stmt.want_rows and result.rows:
+            self._room -= sum(_size(row) for row in result.rows)
+            if self._room < 0:
+                raise StreamRefusal(
+                    "RESPONSE_TOO_LARGE",
+                    f"the rows have more than {self._limits.answer_bytes} bytes, the limit for one request: the "
+                    "statement was executed; ask for fewer rows with LIMIT, or use a cursor",
+                )
+            rows = encode_rows(result.rows)
+        return {
+            "cols": _columns(result),
+            "rows": rows,
+            **_counts(result),
+            "rows_read": len(result.rows),
+            "rows_written": result.rows_affected,
+            "query_duration_ms": round(seconds * 1000, 3),
+        }
+
+
+_NOTHING = SqlResult((), (), [], 0, None)
+
+
+def _failed_inside(batch: Batch, error: Exception) -> dict[str, Any]:
+    """BEGIN succeeded and the rest did not, as clients expect an error of a whole batch."""
+    errors: list[dict[str, Any] | None] = [None] * len(batch.steps)
+    errors[1] = error_of(error)
+    return {"step_results": [None] * len(batch.steps), "step_errors": errors}
+
+
+def _columns(result: SqlResult) -> list[dict[str, Any]]:
+    columns = zip(result.columns, result.declared, strict=True)
+    return [{"name": name, "decltype": declared} for name, declared in columns]
+
+
+def _counts(result: SqlResult) -> dict[str, Any]:
+    last = result.last_insert_rowid
+    return {"affected_row_count": result.rows_affected, "last_insert_rowid": None if last is None else str(last)}
+
+
+def _size(row: tuple[SqlValue, ...]) -> int:
+    """What a row takes in JSON, roughly."""
+    return sum(len(value) + 40 if isinstance(value, str | bytes) else 50 for value in row)
+
+
+__all__ = ["Pipeline", "SendOn"]

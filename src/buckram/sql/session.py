@@ -1,0 +1,135 @@
+"""One caller's connection to a database: statements one after the other, and the caller's transaction.
+
+What each statement means for the transaction is decided in `core/sql/transactions.py`. DB-API connections and the
+streams of Hrana are sessions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from buckram.core.sql.statements import Statement, classify, is_single
+from buckram.core.sql.transactions import CallerTransaction, Do, TransactionGone, TransactionMisuse
+from buckram.errors import BuckramError, InvalidArgument
+from buckram.machine.machine import Consistency
+from buckram.sql.interface import Database, Described, OpenTransaction, Parameters, SqlError, SqlResult
+
+_NOTHING = SqlResult((), (), [], 0, None)
+
+
+class Session:
+    """A connection. One call at a time. `close` rolls an open transaction back; the database stays open."""
+
+    def __init__(
+        self, database: Database, *, consistency: Consistency = "linearizable", at_most_s: float | None = None
+    ) -> None:
+        if at_most_s is not None and consistency != "stale":
+            raise InvalidArgument(f'at_most_s={at_most_s!r} is for consistency="stale", not {consistency!r}')
+        self.database = database
+        self._consistency, self._at_most_s = consistency, at_most_s
+        self._caller = CallerTransaction()
+        self._transaction: OpenTransaction | None = None
+        self._gone: BuckramError | None = None
+
+    @property
+    def autocommit(self) -> bool:
+        """Whether each statement is a transaction of its own now."""
+        return self._caller.autocommit
+
+    async def execute(self, sql: str, parameters: Parameters = ()) -> SqlResult:
+        """Execute one statement. After a transaction was lost, each one raises the same error until ROLLBACK."""
+        if not is_single(sql):
+            raise SqlError("there is more than one statement; send them one by one, or as a script")
+        statement = classify(sql)
+        do = self._plan(statement)
+        if do in (Do.BEGIN, Do.BEGIN_AND_RUN):
+            result = await self._begin(statement, sql if do is Do.BEGIN_AND_RUN else "", parameters)
+        elif do is Do.RUN_ALONE:
+            return await self._run_alone(sql, parameters)
+        elif do is Do.NOTHING:
+            self._gone, result = None, _NOTHING
+        else:
+            assert self._transaction is not None
+            result = await self._inside(self._transaction, do, sql, parameters)
+        self._caller.done(statement, do)
+        return result
+
+    async def describe(self, sql: str) -> Described:
+        """What a statement needs and gives, without executing it."""
+        return await self.database.describe(sql)
+
+    async def close(self) -> None:
+        """Roll back what is open. Idempotent."""
+        transaction, self._transaction = self._transaction, None
+        self._caller.ended()
+        if transaction is not None and transaction.active:
+            await transaction.rollback()
+
+    def _plan(self, statement: Statement) -> Do:
+        try:
+            return self._caller.plan(statement)
+        except TransactionMisuse as error:
+            raise SqlError(str(error)) from None
+        except TransactionGone:
+            assert self._gone is not None
+            raise self._gone from None
+
+    async def _begin(self, statement: Statement, sql: str, parameters: Parameters) -> SqlResult:
+        """Open a transaction and run a statement in it, if there is one."""
+        transaction = await self.database.begin("immediate" if statement.mode == "immediate" else "deferred")
+        try:
+            result = await transaction.execute(sql, parameters) if sql else _NOTHING
+        except BaseException:
+            if transaction.active:
+                await transaction.rollback()
+            raise
+        self._transaction = transaction
+        return result
+
+    async def _run_alone(self, sql: str, parameters: Parameters) -> SqlResult:
+        if self._consistency == "linearizable":
+            return await self.database.execute(sql, parameters)
+        return await self.database.query(sql, parameters, consistency=self._consistency, at_most_s=self._at_most_s)
+
+    async def _inside(self, transaction: OpenTransaction, do: Do, sql: str, parameters: Parameters) -> SqlResult:
+        if do is Do.RUN_INSIDE:
+            return await self._run(transaction, sql, parameters)
+        try:
+            if do is Do.COMMIT:
+                await transaction.commit()
+            else:
+                await transaction.rollback()
+        except BaseException:
+            # A commit that a deferred constraint forbids leaves the transaction open; after any other error it is over.
+            if not transaction.active:
+                self._transaction = None
+                self._caller.ended()
+            raise
+        self._transaction = None
+        return _NOTHING
+
+    async def _run(self, transaction: OpenTransaction, sql: str, parameters: Parameters) -> SqlResult:
+        """Run a statement in the transaction, and find out whether it is still open if that fails."""
+        try:
+            if self._caller.readonly and not (await self.database.describe(sql)).read_only:
+                raise SqlError("attempt to write in a transaction begun as read only", 8, 8, "SQLITE_READONLY")
+            return await transaction.execute(sql, parameters)
+        except SqlError:
+            # Some errors roll the whole transaction back, and SQLite's callers know which.
+            if not transaction.active:
+                self._transaction = None
+                self._caller.ended()
+            raise
+        except BuckramError as error:
+            if not transaction.active:
+                self._transaction, self._gone = None, error
+                self._caller.lost(str(error))
+            raise
+        except asyncio.CancelledError:
+            await self.close()
+            self._gone = SqlError("a statement was cancelled, its transaction is rolled back", 9, 9, "SQLITE_INTERRUPT")
+            self._caller.lost(str(self._gone))
+            raise
+
+
+__all__ = ["Session"]
