@@ -65,6 +65,19 @@ from buckram.errors.base import (
     check,
     invariant_failed,
 )
+from buckram.errors.databases import (
+    CommitUnknown,
+    DatabaseBusy,
+    DatabaseError,
+    DatabaseExists,
+    DatabaseFailed,
+    NoSuchDatabase,
+    ResultTooLarge,
+    SqlError,
+    StatementRefused,
+    TransactionExpired,
+    TransactionTooLarge,
+)
 from buckram.errors.machines import (
     CommandForgotten,
     CommandRefused,
@@ -128,6 +141,17 @@ from buckram.errors.streams import (
 )
 
 __all__ = [
+    "CommitUnknown",
+    "DatabaseBusy",
+    "DatabaseError",
+    "DatabaseExists",
+    "DatabaseFailed",
+    "NoSuchDatabase",
+    "ResultTooLarge",
+    "SqlError",
+    "StatementRefused",
+    "TransactionExpired",
+    "TransactionTooLarge",
     "AccessRefused",
     "AlreadyRegistered",
     "BookieError",

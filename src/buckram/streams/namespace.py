@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from buckram.client.client import Client
@@ -41,6 +42,8 @@ from buckram.streams.write.opening import open_writer
 from buckram.streams.write.writer import StreamWriter
 
 if TYPE_CHECKING:
+    from buckram.db.database import Database
+    from buckram.db.settings import DatabaseLimits
     from buckram.machine.machine import Machine, StateMachine
     from buckram.machine.settings import MachineSettings
 
@@ -378,6 +381,46 @@ class Namespace:
                 policy=policy,
             ),
             "ns.machine()",
+        )
+
+    def database(
+        self,
+        name: str,
+        *,
+        announce: str | None = None,
+        limits: DatabaseLimits | None = None,
+        create: bool = True,
+        stand: bool = True,
+        settings: MachineSettings | None = None,
+        directory: str | None = None,
+        **policy: Any,
+    ) -> Opening[Database]:
+        """Open a replicated SQL database: `async with ns.database("main") as db`, or await it.
+
+        Its log is a stream of this name; `create` makes it, with `policy`. `announce`: what others see of this process
+        when it leads (a server's address), default HOST:PID. `stand`: become the leader whenever nobody leads; without
+        it only by `db.lead()`. `directory`: where the local files are, which are removed when it is closed; default
+        that of temporary files. Errors: NoSuchDatabase, NotMachineLog, StateLost, MissingLibrary.
+        """
+        from buckram.db.opening import open_database
+        from buckram.db.settings import DatabaseLimits
+        from buckram.machine.settings import MachineSettings
+
+        full = self._name(name)
+        return Opening(
+            lambda: open_database(
+                self._client,
+                self,
+                full,
+                create=create,
+                stand=stand,
+                announce=announce or "",
+                limits=limits or DatabaseLimits(),
+                settings=settings or MachineSettings(),
+                directory=None if directory is None else Path(directory),
+                policy=policy,
+            ),
+            "ns.database()",
         )
 
     # -- cursors ------------------------------------------------------------------------------------------

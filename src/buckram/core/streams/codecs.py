@@ -48,6 +48,30 @@ def decompress(number: int, body: Buffer, size: int) -> Buffer:
     return found
 
 
+class Codec:
+    """zstd with a context of its own: the functions above share one, and one must not be used by two threads at once."""
+
+    def __init__(self) -> None:
+        try:
+            module: Any = import_module(_MODULES[ZSTD])
+        except ImportError:
+            raise MissingCodec("this needs the library zstandard: pip install 'buckram[compression]'") from None
+        self._pack, self._unpack = _zstd(module)
+
+    def compress(self, body: Buffer) -> bytes:
+        return self._pack(body)
+
+    def decompress(self, body: Buffer, size: int) -> bytes:
+        """Exactly `size` bytes, never more memory than that; MalformedBatch if it is anything else."""
+        try:
+            found = self._unpack(body, size)
+        except Exception as error:  # the library has errors of its own
+            raise MalformedBatch(f"the zstd body does not decompress: {error}") from None
+        if len(found) != size:
+            raise MalformedBatch(f"the body has {len(found)} bytes, the header says {size}")
+        return found
+
+
 def _load(number: int) -> tuple[Callable[[Buffer], bytes], Callable[[Buffer, int], bytes]]:
     pair = _loaded.get(number)
     if pair is None:

@@ -1,0 +1,115 @@
+"""Committing: writes groups into the log as the leader, and says what became of them.
+
+Not here: computing them (`db/engine.py`), applying them (`db/state.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from buckram.core.db.outcomes import OwnToken
+from buckram.core.db.parts import cut
+from buckram.core.machine.records import COMMAND_OVERHEAD
+from buckram.core.machine.tokens import Sequences
+from buckram.db.engine import Pending
+from buckram.db.state import DatabaseState
+from buckram.errors import (
+    BuckramError,
+    CommandForgotten,
+    CommandUnknown,
+    CommitUnknown,
+    HandleClosed,
+    NotLeader,
+    ReplicaStopped,
+)
+from buckram.machine.leader import Leader
+from buckram.machine.replica import Replica
+from buckram.net.tasks import TaskScope
+
+_PART_BYTES = 512 * 1024
+
+
+class Committing:
+    """The log of one database, for the process that leads."""
+
+    def __init__(self, replica: Replica, state: DatabaseState, scope: TaskScope) -> None:
+        self._replica, self._state, self._scope = replica, state, scope
+        self._leader: Leader | None = None
+        self._sequences: Sequences | None = None
+        self._opening = asyncio.Lock()
+
+    async def leadership(self) -> int:
+        """The number of the present leadership; everything before it is in the engine's queue. Raises NotLeader."""
+        leader = await self._replica.leading()
+        if leader is not self._leader or self._sequences is None:
+            async with self._opening:
+                if leader is not self._leader or self._sequences is None:
+                    self._sequences = Sequences(await leader.open_session())
+                    self._leader = leader
+        return self._sequences.session
+
+    async def prove(self) -> None:
+        """Return when nobody else can have led when this was called. Raises NotLeader."""
+        await self._replica.prove()
+
+    def counts(self, token: str) -> str | None:
+        """The counts of what was committed under a caller's token, as far as this replica knows."""
+        return self._state.outcomes.counts(token)
+
+    def own_token(self, pending: Pending) -> str:
+        """The token under which anybody can ask what became of a group."""
+        return str(OwnToken(self._replica.place.uid, pending.leadership, pending.sequence))
+
+    def commit(self, pending: Pending) -> None:
+        """Write a group into the log; it is decided in any case."""
+        self._state.pending = pending
+        try:
+            self._scope.spawn(self._write(pending), "commit")
+        except RuntimeError:
+            pending.decide(HandleClosed(f"database {self._state.database}: it is closed; open it again"))
+
+    async def _write(self, pending: Pending) -> None:
+        error: BuckramError | None = NotLeader(self._state.database, "")
+        try:
+            error = await self._append(pending)
+        except asyncio.CancelledError:
+            error = self._unknown(pending, "the database was closed")
+            raise
+        finally:
+            # If the group was applied meanwhile, that has decided, and this changes nothing.
+            pending.decide(error)
+            if self._state.pending is pending:
+                self._state.pending = None
+
+    async def _append(self, pending: Pending) -> BuckramError | None:
+        """Returns why it was not committed."""
+        own = self._sequences
+        if own is None or own.session != pending.leadership:
+            return NotLeader(self._state.database, "")
+        try:
+            leader = await self._replica.leading()
+            if leader is not self._leader:
+                return NotLeader(self._state.database, "")
+            limit = min(leader.engine.max_record_bytes - COMMAND_OVERHEAD, _PART_BYTES)
+            parts = list(cut(pending.payload, pending.leadership, pending.sequence, limit))
+            tokens = [own.take() for _ in parts]
+            try:
+                for token, part in zip(tokens[:-1], parts[:-1], strict=True):
+                    await self._replica.execute(token, own.lowest, part)
+                outcome = await self._replica.execute(tokens[-1], own.lowest, parts[-1])
+            finally:
+                for token in tokens:
+                    own.done(token)
+        except CommandUnknown as error:
+            return self._unknown(pending, error.reason)
+        except (ReplicaStopped, CommandForgotten) as error:
+            return self._unknown(pending, str(error))
+        except BuckramError as error:
+            return error
+        return NotLeader(self._state.database, "") if outcome.refused else None
+
+    def _unknown(self, pending: Pending, reason: str) -> CommitUnknown:
+        return CommitUnknown(self._state.database, self.own_token(pending), reason)
+
+
+__all__ = ["Committing"]

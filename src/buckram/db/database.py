@@ -1,0 +1,287 @@
+"""Database: the handle of a replicated SQL database, from `ns.database(name)`. SQLite is its table engine.
+
+Nothing is committed, here or anywhere, before it is in the log. docs/explanation/databases-design.md says how. Not
+here: turns (`db/writer.py`), the log (`db/committing.py`, `db/state.py`), SQLite (`db/engine.py`, `db/readers.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from buckram.client.shared.opening import NotBlocking
+from buckram.core.db.outcomes import check_token, parse_own
+from buckram.core.db.sql import Described, Parameters, SqlResult
+from buckram.db.committing import Committing
+from buckram.db.engine import Engine, Pending, Unit
+from buckram.db.readers import Readers
+from buckram.db.settings import DatabaseLimits
+from buckram.db.state import DatabaseState
+from buckram.db.statements import first_word, statement
+from buckram.db.transactions import Mode, OpenTransaction, begin_transaction
+from buckram.db.writer import Writer
+from buckram.errors import DatabaseFailed, InvalidArgument, SnapshotDamaged, SqlError
+from buckram.machine.machine import Consistency
+from buckram.machine.replica import Replica
+from buckram.net.tasks import TaskScope
+
+Outcome = Literal["committed", "pending", "aborted"]
+"""What became of the transaction of a token. "aborted": nothing was committed under it."""
+_READS = frozenset(("SELECT", "VALUES", "EXPLAIN"))
+_READONLY = 8
+
+
+class Database(NotBlocking):
+    """One process's replica of a database. `async with` or aclose().
+
+    The leader writes; every replica reads. Errors of every call: DatabaseFailed and ReplicaStopped (this replica
+    stopped; open it again), HandleClosed. Of statements: SqlError, StatementRefused, InvalidArgument, ResultTooLarge.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        state: DatabaseState,
+        limits: DatabaseLimits,
+        directory: Path | None,
+        on_closed: Callable[[object], None],
+    ) -> None:
+        self.name = name
+        """NAMESPACE/DATABASE."""
+        self._state, self._on_closed = state, on_closed
+        self._scope = TaskScope(f"database {name}")
+        self._engine = state.engine = Engine(name, limits, self, directory)
+        self._readers = Readers(self._engine)
+        self._replica: Replica
+        self._committing: Committing
+        self._writer: Writer
+
+    def start(self, replica: Replica) -> None:
+        """Begin to serve. For `db/opening.py`."""
+        self._replica = replica
+        self._committing = Committing(replica, self._state, self._scope)
+        self._writer = Writer(self._engine, self._committing, self._scope)
+        self._engine.outcome = self._known
+
+    def __repr__(self) -> str:
+        return f"<Database {self.name} {self.role} applied={self.applied}>"
+
+    # -- what the engine says -----------------------------------------------------------------------------
+
+    def commit_wanted(self, pending: Pending) -> None:
+        """For the engine."""
+        self._committing.commit(pending)
+
+    def engine_failed(self, error: DatabaseFailed) -> None:
+        """For the engine."""
+        if not self._scope.closed:
+            self._scope.spawn(self._replica.close(), "failed")
+
+    # -- what one can know --------------------------------------------------------------------------------
+
+    @property
+    def role(self) -> str:
+        """What this replica is: "follower", "leader", or "stopped" (each call says why)."""
+        return "stopped" if self._engine.failure is not None else self._replica.role.value
+
+    @property
+    def applied(self) -> int:
+        """The offset of the next record of the log; with it a reader elsewhere asks for a write made here."""
+        return self._replica.fold.applied
+
+    @property
+    def damaged_snapshots(self) -> tuple[SnapshotDamaged, ...]:
+        """A SnapshotDamaged for each published snapshot that could not be restored here: the one before was taken."""
+        return tuple(self._replica.damaged_snapshots)
+
+    async def leader_address(self) -> str | None:
+        """What the process that leads has announced, or HOST:PID; None if nobody leads."""
+        return await self._replica.leader_name() or None
+
+    # -- statements ---------------------------------------------------------------------------------------
+
+    async def execute(self, sql: str, parameters: Parameters = (), *, token: str | None = None) -> SqlResult:
+        """Execute one statement and return its result; what it changed is durable then. Reads are linearizable.
+
+        Statements of one moment share a transaction of the table engine, and each fails alone. Under a `token` it is
+        executed once, however often it is repeated; a repetition returns counts without rows. Raises NotLeader,
+        CommitUnknown, DatabaseBusy, TransactionExpired, TransactionTooLarge.
+        """
+        one = statement(sql, parameters)
+        word = first_word(sql)
+        if word in _READS and token is None:
+            try:
+                return await self._query(one, "linearizable", None, None)
+            except SqlError as error:
+                if error.code != _READONLY:
+                    raise
+        self._engine.check()
+        if word in ("VACUUM", "PRAGMA"):
+            return await self._writer.execute_alone(one)
+        unit = Unit((one,), None if token is None else check_token(token))
+        return (await self._writer.execute(unit))[0]
+
+    async def batch(
+        self, statements: Iterable[str | tuple[str, Parameters]], *, token: str | None = None
+    ) -> list[SqlResult]:
+        """Execute statements as one transaction, all or nothing, and return their results. Errors as of `execute`."""
+        given = [statement(*((one,) if isinstance(one, str) else one)) for one in statements]
+        if not given:
+            return []
+        self._engine.check()
+        return await self._writer.execute(Unit(given, None if token is None else check_token(token)))
+
+    async def query(
+        self,
+        sql: str,
+        parameters: Parameters = (),
+        *,
+        consistency: Consistency = "linearizable",
+        at_most_s: float | None = None,
+        after: int | None = None,
+    ) -> SqlResult:
+        """Execute a statement that only reads.
+
+        "linearizable": everything that was committed anywhere before this call is seen; leader only, and costs a round
+        to the bookies, shared by all reads that wait. "leader": without that question. "stale": what this replica has;
+        with `at_most_s` it lacks nothing that was committed so many seconds before the call, with `after` nothing
+        below this offset (`applied` of the leader after a write). Raises NotLeader, TooStale.
+        """
+        return await self._query(statement(sql, parameters), consistency, at_most_s, after)
+
+    async def _query(self, one: Any, consistency: Consistency, at_most_s: float | None, after: int | None) -> SqlResult:
+        replica = self._replica
+        self._engine.check()
+        if consistency == "linearizable" and at_most_s is None:
+            await replica.prove()
+        elif consistency == "leader" and at_most_s is None:
+            await replica.leading()
+        elif consistency == "stale":
+            replica.check_running()
+            if at_most_s is not None:
+                if (
+                    isinstance(at_most_s, bool)
+                    or not isinstance(at_most_s, int | float)
+                    or not 0 <= at_most_s <= 86_400
+                ):
+                    raise InvalidArgument(f"at_most_s={at_most_s!r}: needs seconds from 0 to 86400")
+                await replica.fresh(at_most_s)
+        else:
+            raise InvalidArgument(
+                f"consistency {consistency!r}, at_most_s={at_most_s!r}: choose linearizable, leader or stale; "
+                "at_most_s is for stale"
+            )
+        if after is not None:
+            if type(after) is not int or after < 0:
+                raise InvalidArgument(f"after={after!r}: an offset is an int from 0 on")
+            await replica.applied_at_least(after)
+        if consistency != "stale" or at_most_s is not None or after is not None:
+            await self._engine.settled(self._state.sequence)
+        return await self._readers.execute(one)
+
+    async def describe(self, sql: str) -> Described:
+        """What is known of a statement without executing it, in the state that this replica has."""
+        self._engine.check()
+        self._replica.check_running()
+        statement(sql)
+        found: Described = await self._readers.run(lambda reading: reading.executor().describe(sql))
+        return found
+
+    # -- transactions -------------------------------------------------------------------------------------
+
+    async def begin(self, mode: Mode = "deferred") -> OpenTransaction:
+        """Begin a transaction. It has the database until it ends, for DatabaseLimits.transaction_s at most.
+
+        Others wait for their turn. Raises NotLeader, DatabaseBusy.
+        """
+        if mode not in ("deferred", "immediate", "exclusive"):
+            raise InvalidArgument(f"mode {mode!r}: choose deferred or immediate")
+        self._engine.check()
+        return await begin_transaction(self._engine, self._committing, self._writer)
+
+    def transaction(self, mode: Mode = "deferred") -> TransactionContext:
+        """`async with db.transaction() as t:` commits at the end, and rolls back after an error."""
+        return TransactionContext(self, mode)
+
+    async def outcome(self, token: str) -> Outcome:
+        """What became of the transaction of a token, one's own or that of a CommitUnknown. Leader only. NotLeader."""
+        if not isinstance(token, str):
+            raise InvalidArgument(f"token {token!r}: needs a str")
+        await self._replica.prove()
+        return self._known(token)
+
+    def _known(self, token: str) -> Outcome:
+        own, state = parse_own(token), self._state
+        if own is None:
+            return "committed" if state.outcomes.counts(token) is not None else "aborted"
+        if own.log == self._replica.place.uid and state.outcomes.has(own.leadership, own.sequence):
+            return "committed"
+        pending = state.pending
+        same = pending is not None and (pending.leadership, pending.sequence) == (own.leadership, own.sequence)
+        return "pending" if same else "aborted"
+
+    # -- leading ------------------------------------------------------------------------------------------
+
+    async def lead(self, *, takeover: bool = False) -> None:
+        """Wait until this replica leads. `takeover`: fence the present leader, who may not know what is in flight."""
+        await self._replica.lead(takeover=takeover)
+
+    async def step_down(self) -> None:
+        """Stop leading after everything in flight, so that another replica can."""
+        await self._replica.step_down()
+
+    async def snapshot(self) -> int:
+        """Take a snapshot now and return the offset of its state once it is published. NotLeader, SnapshotFailed."""
+        return await self._replica.snapshot()
+
+    # -- the end ------------------------------------------------------------------------------------------
+
+    async def aclose(self) -> None:
+        """Stop following or leading, after everything in flight, and remove the local files. Idempotent."""
+        self._writer.close()
+        await self._replica.close()
+        await self.abandon()
+
+    async def abandon(self) -> None:
+        """Remove the local files of a database that was not started. For `db/opening.py`."""
+        await self._scope.close()
+        await self._readers.close()
+        await self._engine.close()
+        self._on_closed(self)
+
+    async def __aenter__(self) -> Database:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+class TransactionContext(NotBlocking):
+    """From `db.transaction()`."""
+
+    def __init__(self, database: Database, mode: Mode) -> None:
+        self._database, self._mode = database, mode
+        self._open: OpenTransaction | None = None
+
+    async def __aenter__(self) -> OpenTransaction:
+        self._open = await self._database.begin(self._mode)
+        return self._open
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._open is not None
+        if error is not None:
+            await self._open.rollback()
+            return
+        try:
+            await self._open.commit()
+        finally:
+            await self._open.rollback()
+
+
+__all__ = ["Database", "Outcome", "TransactionContext"]

@@ -1,0 +1,65 @@
+"""Opening a database: its log is made if it does not exist, and this process becomes a replica."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from buckram.core.streams.names import check_writer_name
+from buckram.db.database import Database
+from buckram.db.settings import DatabaseLimits
+from buckram.db.state import DatabaseState
+from buckram.machine.machine import process_name
+from buckram.machine.opening import open_on_log
+from buckram.machine.replica import Candidacy
+from buckram.machine.settings import MachineSettings
+
+if TYPE_CHECKING:
+    from buckram.client.client import Client
+    from buckram.core.streams.names import StreamName
+    from buckram.streams.namespace import Namespace
+
+
+async def open_database(
+    client: Client,
+    ns: Namespace,
+    name: StreamName,
+    *,
+    create: bool,
+    stand: bool,
+    announce: str,
+    limits: DatabaseLimits,
+    settings: MachineSettings,
+    directory: Path | None,
+    policy: Mapping[str, Any],
+) -> Database:
+    """Open a database; the arguments are those of Namespace.database."""
+    check_writer_name(announce)
+    full = str(name)
+    state = DatabaseState(full)
+    database = Database(full, state, limits, directory, client.services.forget)
+    try:
+        replica = await open_on_log(
+            client,
+            ns,
+            name,
+            state,
+            create=create,
+            candidacy=Candidacy(stand, announce or process_name()),
+            settings=settings,
+            policy=policy,
+        )
+    except BaseException:
+        await database.abandon()
+        raise
+    database.start(replica)
+    try:
+        client.services.adopt(database, database.aclose)
+    except BaseException:
+        await database.aclose()
+        raise
+    return database
+
+
+__all__ = ["open_database"]

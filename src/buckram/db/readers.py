@@ -1,0 +1,136 @@
+"""Readers: threads that read one replica's files with SQLite, while others write them.
+
+Not here: whether the state is new enough for a read (`db/database.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import apsw
+
+from buckram.core.db.sql import SqlResult, Statement
+from buckram.db.engine import Engine
+from buckram.db.statements import Executor, outcome_function
+from buckram.db.wal_files import WalFiles
+
+_THREADS = 2
+_AT_ONCE = 32
+
+
+class Reading:
+    """A connection that only reads, for one thread; it follows when the files are replaced."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._files: WalFiles | None = None
+        self._executor: Executor | None = None
+
+    def executor(self) -> Executor:
+        """The connection on the present files. Raises DatabaseFailed."""
+        files = self._engine.files
+        if self._executor is None or files is not self._files:
+            self.close()
+            connection = files.connect()
+            connection.execute("PRAGMA query_only = 1").fetchall()
+            connection.execute(f"PRAGMA mmap_size = {2**30}").fetchall()
+            limits = self._engine.limits
+            self._executor = Executor(self._engine.database, connection, limits.result_bytes, limits.query_s)
+            outcome_function(connection, lambda token: self._engine.outcome(token))
+            self._files = files
+        self._engine.check()
+        return self._executor
+
+    def execute(self, statement: Statement) -> SqlResult:
+        executor = self.executor()
+        executor.guard.deadline = time.monotonic() + self._engine.limits.query_s
+        return executor.execute(statement)
+
+    def close(self) -> None:
+        if self._executor is not None:
+            with suppress(apsw.Error):
+                self._executor.connection.close(True)
+        self._executor = self._files = None
+
+
+_Job = tuple[Callable[[Reading], Any], "asyncio.Future[Any]"]
+
+
+class Readers:
+    """The reading threads of one database; they begin with the first read."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._loop = asyncio.get_running_loop()
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._busy = 0
+
+    def execute(self, statement: Statement) -> asyncio.Future[SqlResult]:
+        """Execute a statement that reads."""
+        return self.run(lambda reading: reading.execute(statement))
+
+    def run(self, work: Callable[[Reading], Any]) -> asyncio.Future[Any]:
+        """Do something with a reading connection, in one of the threads."""
+        if self._busy >= len(self._threads) < _THREADS:
+            thread = threading.Thread(target=self._run, name=f"reader of {self._engine.database}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._busy += 1
+        self._jobs.put((work, future))
+        return future
+
+    def _run(self) -> None:
+        reading = Reading(self._engine)
+        jobs = self._jobs
+        try:
+            while (job := jobs.get()) is not None:
+                answers = [self._answer(reading, job)]
+                with suppress(Empty):
+                    while len(answers) < _AT_ONCE:
+                        another = jobs.get_nowait()
+                        if another is None:
+                            jobs.put(None)
+                            break
+                        answers.append(self._answer(reading, another))
+                with suppress(RuntimeError):
+                    self._loop.call_soon_threadsafe(self._deliver, answers)
+        finally:
+            reading.close()
+
+    def _answer(self, reading: Reading, job: _Job) -> tuple[asyncio.Future[Any], Any, Exception | None]:
+        work, future = job
+        if future.cancelled():
+            return future, None, None
+        try:
+            return future, work(reading), None
+        except Exception as error:
+            return future, None, error
+
+    def _deliver(self, answers: list[tuple[asyncio.Future[Any], Any, Exception | None]]) -> None:
+        self._busy -= len(answers)
+        for future, result, error in answers:
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+    async def close(self) -> None:
+        """End the threads after what they do. Idempotent."""
+        threads, self._threads = self._threads, []
+        for _ in threads:
+            self._jobs.put(None)
+        for thread in threads:
+            await self._loop.run_in_executor(None, thread.join)
+
+
+__all__ = ["Reading", "Readers"]

@@ -1,0 +1,219 @@
+"""Executing one statement on a connection of SQLite: what is refused, the result, and errors as Buckram's.
+
+Not here: transactions around statements (`db/engine.py`), reading connections (`db/readers.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from typing import Any
+
+import apsw
+import apsw.ext
+
+from buckram.core.db.sql import Described, SqlResult, Statement, pragma_refusal
+from buckram.errors import (
+    BuckramError,
+    DatabaseBusy,
+    InvalidArgument,
+    ResultTooLarge,
+    SqlError,
+    StatementRefused,
+    TransactionExpired,
+)
+
+_CHECKED = frozenset(
+    (
+        apsw.SQLITE_ATTACH,
+        apsw.SQLITE_DETACH,
+        apsw.SQLITE_PRAGMA,
+        apsw.SQLITE_TRANSACTION,
+        apsw.SQLITE_SAVEPOINT,
+        apsw.SQLITE_FUNCTION,
+    )
+)
+OWN_NAMES = "buckram_"
+"""Savepoints of the database itself begin so."""
+_STEPS = 20_000
+_BATCH = 1000
+
+
+class Guard:
+    """What clients may do on one connection, and until when. It belongs to the connection's thread."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self.refusal = ""
+        """Why the last statement was refused."""
+        self.inside = False
+        """Whether the statement is the database's own."""
+        self.deadline = 0.0
+        """When a running statement is stopped, by the monotonic clock."""
+        self.overdue = False
+        connection.authorizer = self._authorize
+        connection.set_progress_handler(self._progress, _STEPS)
+
+    def _authorize(self, action: int, one: str | None, two: str | None, database: str | None, by: str | None) -> int:
+        if action not in _CHECKED or self.inside:
+            return apsw.SQLITE_OK
+        refusal = ""
+        if action in (apsw.SQLITE_ATTACH, apsw.SQLITE_DETACH):
+            refusal = "ATTACH and DETACH: a replicated database stands alone; open the other one by its own name"
+        elif action == apsw.SQLITE_PRAGMA:
+            refusal = pragma_refusal(one or "", two)
+        elif action == apsw.SQLITE_TRANSACTION:
+            refusal = f"{one}: transactions are begun and ended by begin(), commit() and rollback()"
+        elif action == apsw.SQLITE_SAVEPOINT and (two or "").lower().startswith(OWN_NAMES):
+            refusal = f"savepoint {two}: names that begin with {OWN_NAMES} are the database's own"
+        elif action == apsw.SQLITE_FUNCTION and (two or "").lower() == "load_extension":
+            refusal = "load_extension(): a replicated database loads no extensions for clients"
+        if not refusal:
+            return apsw.SQLITE_OK
+        self.refusal = refusal
+        return apsw.SQLITE_DENY
+
+    def _progress(self) -> bool:
+        self.overdue = self.deadline > 0.0 and time.monotonic() > self.deadline
+        return self.overdue
+
+
+class Executor:
+    """One connection as the callers of a database use it. It belongs to one thread at a time."""
+
+    def __init__(self, database: str, connection: apsw.Connection, result_bytes: int, limit_s: float) -> None:
+        self.connection = connection
+        self.guard = Guard(connection)
+        self._database, self._result_bytes, self._limit_s = database, result_bytes, limit_s
+        connection.limit(apsw.SQLITE_LIMIT_LENGTH, min(result_bytes, 2**30))
+        connection.enable_load_extension(False)
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 1)
+        connection.config(apsw.SQLITE_DBCONFIG_DQS_DDL, 0)
+
+    def inside(self, sql: str) -> None:
+        """Execute a statement of the database's own."""
+        self.guard.inside = True
+        try:
+            self.connection.execute(sql, can_cache=False).fetchall()
+        finally:
+            self.guard.inside = False
+
+    def execute(self, statement: Statement) -> SqlResult:
+        """Execute one statement. Raises SqlError, StatementRefused, InvalidArgument, ResultTooLarge and whatever the
+        writing of pages raises."""
+        connection, guard = self.connection, self.guard
+        guard.refusal, guard.overdue = "", False
+        cursor = connection.cursor()
+        seen: list[tuple[tuple[str, str | None], ...]] = []
+
+        def trace(running: apsw.Cursor, sql: str, bindings: Any) -> bool:
+            if seen:
+                raise StatementRefused(
+                    self._database, f"more than one statement in {_short(statement.sql)}: execute one at a time"
+                )
+            seen.append(running.get_description())
+            return True
+
+        cursor.exec_trace = trace
+        before = connection.total_changes()
+        connection.set_last_insert_rowid(0)
+        try:
+            cursor.execute(statement.sql, statement.parameters or None)
+            rows = self._rows(cursor)
+        except Exception as error:
+            raise self.translated(error) from None
+        finally:
+            cursor.close(True)
+        described = seen[0] if seen else ()
+        changed = connection.total_changes() != before
+        return SqlResult(
+            tuple(column[0] for column in described),
+            tuple(column[1] for column in described),
+            rows,
+            connection.changes() if changed else 0,
+            connection.last_insert_rowid() or None,
+        )
+
+    def _rows(self, cursor: apsw.Cursor) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = []
+        size = 0
+        while some := list(islice(cursor, _BATCH)):
+            rows += some
+            size += sum(len(value) if type(value) in (str, bytes) else 8 for row in some for value in row)
+            if size > self._result_bytes:
+                raise ResultTooLarge(self._database, self._result_bytes)
+        return rows
+
+    def describe(self, sql: str) -> Described:
+        """Raises as `execute` does."""
+        self.guard.refusal = ""
+        try:
+            found = apsw.ext.query_info(self.connection, sql)
+        except Exception as error:
+            raise self.translated(error) from None
+        return Described(
+            tuple(column[0] for column in found.description),
+            tuple(column[1] for column in found.description),
+            tuple(found.bindings_names),
+            bool(found.is_readonly),
+            bool(found.is_explain),
+        )
+
+    def translated(self, error: Exception) -> Exception:
+        """An error of SQLite as one of Buckram's; others stay as they are."""
+        name = self._database
+        if isinstance(error, BuckramError):
+            return error
+        if self.guard.overdue and isinstance(error, apsw.InterruptError):
+            return TransactionExpired(name, self._limit_s)
+        if self.guard.refusal and isinstance(error, apsw.AuthError):
+            return StatementRefused(name, self.guard.refusal)
+        if isinstance(error, apsw.BindingsError | TypeError | OverflowError | UnicodeEncodeError):
+            return InvalidArgument(f"database {name}: the values of the placeholders do not fit: {error}")
+        if isinstance(error, apsw.Error):
+            extended = getattr(error, "extendedresult", 1)
+            label = apsw.mapping_extended_result_codes.get(extended) or apsw.mapping_result_codes.get(extended)
+            text = str(error)
+            if isinstance(error, apsw.BusyError):
+                return DatabaseBusy(name, text or "the database is busy", extended, str(label or "SQLITE_BUSY"))
+            return SqlError(name, text, getattr(error, "result", 1), extended, str(label or "SQLITE_ERROR"))
+        return error
+
+
+def outcome_function(connection: apsw.Connection, ask: Callable[[str], str]) -> None:
+    """Give a connection the SQL function buckram_outcome(token)."""
+
+    def buckram_outcome(token: Any) -> str:
+        return ask(str(token))
+
+    connection.create_scalar_function("buckram_outcome", buckram_outcome, 1)
+
+
+def statement(sql: str, parameters: Iterable[Any] | Mapping[str, Any] = ()) -> Statement:
+    """Raises InvalidArgument."""
+    if not isinstance(sql, str):
+        raise InvalidArgument(f"sql {sql!r}: a statement is a str")
+    if isinstance(parameters, Mapping):
+        return Statement(sql, dict(parameters))
+    if isinstance(parameters, str | bytes):
+        raise InvalidArgument(f"parameters {parameters!r}: needs a sequence of values, such as ({parameters!r},)")
+    return Statement(sql, tuple(parameters))
+
+
+def first_word(sql: str) -> str:
+    """The first word of a statement in capitals, without comments before it."""
+    rest = sql.lstrip(" \t\r\n\f;")
+    while rest.startswith(("--", "/*")):
+        end = rest.find("\n" if rest.startswith("--") else "*/")
+        rest = "" if end < 0 else rest[end + (1 if rest.startswith("--") else 2) :].lstrip(" \t\r\n\f;")
+    size = 0
+    while size < len(rest) and rest[size].isalpha():
+        size += 1
+    return rest[:size].upper()
+
+
+def _short(sql: str) -> str:
+    return repr(sql if len(sql) <= 60 else f"{sql[:57]}...")
+
+
+__all__ = ["OWN_NAMES", "Executor", "first_word", "outcome_function", "statement"]

@@ -1,0 +1,111 @@
+"""The typed errors of SQL databases. Each names the database and what to do. Nothing is decided here."""
+
+from __future__ import annotations
+
+from buckram.errors.base import BuckramError, InvalidArgument
+
+
+class DatabaseError(BuckramError):
+    """An error of one database, named NAMESPACE/DATABASE."""
+
+    def __init__(self, database: str, message: str) -> None:
+        super().__init__(f"database {database}: {message}")
+        self.database = database
+
+
+class DatabaseFailed(DatabaseError):
+    """The table engine of this replica stopped: its files, or what they hold, are not what the log says."""
+
+
+class NoSuchDatabase(DatabaseError):
+    """There is no database of this name."""
+
+    def __init__(self, database: str) -> None:
+        super().__init__(database, "it does not exist; `buckram db create` or create=True makes it")
+
+
+class DatabaseExists(DatabaseError):
+    """A database (or another stream) of this name is there already. Nothing was changed."""
+
+    def __init__(self, database: str) -> None:
+        super().__init__(database, "a database or a stream of this name exists; choose another name, or drop it")
+
+
+class SqlError(DatabaseError):
+    """What SQLite says of a statement. Nothing of the statement was done; its transaction says what else.
+
+    `code` and `extended_code` are SQLite's result codes, `name` is that of the extended one (SQLITE_CONSTRAINT_UNIQUE).
+    """
+
+    def __init__(self, database: str, message: str, code: int, extended_code: int, name: str) -> None:
+        super().__init__(database, f"{message} ({name})")
+        self.message, self.code, self.extended_code, self.name = message, code, extended_code, name
+
+
+class DatabaseBusy(SqlError):
+    """Other transactions had the database for longer than this one may wait. Nothing was done."""
+
+    retryable = True
+
+    def __init__(self, database: str, message: str, extended_code: int = 5, name: str = "SQLITE_BUSY") -> None:
+        super().__init__(database, message, 5, extended_code, name)
+
+
+class StatementRefused(DatabaseError, InvalidArgument):
+    """A statement that a replicated database does not execute, such as ATTACH. Nothing was done."""
+
+    def __init__(self, database: str, message: str) -> None:
+        DatabaseError.__init__(self, database, message)
+
+
+class TransactionExpired(DatabaseError):
+    """The transaction had the database for longer than it may, and was rolled back so that others have their turn."""
+
+    retryable = True
+
+    def __init__(self, database: str, limit_s: float) -> None:
+        super().__init__(
+            database,
+            f"the transaction was open for more than {limit_s:g} s and was rolled back; do it again in shorter ones "
+            "(limit: DatabaseLimits.transaction_s)",
+        )
+        self.limit_s = limit_s
+
+
+class TransactionTooLarge(DatabaseError):
+    """The transaction changed more pages than one may, and was rolled back."""
+
+    def __init__(self, database: str, limit: int) -> None:
+        super().__init__(
+            database,
+            f"the transaction changed more than {limit} bytes of pages and was rolled back; split it "
+            "(limit: DatabaseLimits.transaction_bytes)",
+        )
+        self.limit = limit
+
+
+class ResultTooLarge(DatabaseError):
+    """A statement's rows are more than are held in memory. A transaction around it goes on."""
+
+    def __init__(self, database: str, limit: int) -> None:
+        super().__init__(
+            database,
+            f"the rows have more than {limit} bytes; ask for fewer at a time (limit: DatabaseLimits.result_bytes)",
+        )
+        self.limit = limit
+
+
+class CommitUnknown(DatabaseError):
+    """Whether the transaction was committed is not known: the leadership ended before that was decided.
+
+    `token`: `outcome(token)` on whoever leads says what became of it. Under a token that the caller gave, the same call
+    can be repeated, and is executed once.
+    """
+
+    retryable = True
+
+    def __init__(self, database: str, token: str, reason: str) -> None:
+        super().__init__(
+            database, f"whether the transaction was committed is not known ({reason}): ask outcome({token!r})"
+        )
+        self.token, self.reason = token, reason
