@@ -387,6 +387,11 @@ class Engine:
             if not executor.connection.in_transaction:
                 self._open = False
 
+    @property
+    def transaction_open(self) -> bool:
+        """Whether the caller's transaction is open. Some errors of statements roll all of it back."""
+        return self._open
+
     def _opened(self) -> Executor:
         if not self._open or self._writing is None:
             raise NotLeader(self.database, "")

@@ -74,6 +74,8 @@ class OpenTransaction:
             try:
                 result = await asyncio.shield(self._engine.run(lambda: self._engine.statement(one, self._deadline)))
             except BuckramError as error:
+                if not self._engine.transaction_open:
+                    self._end()
                 raise self._failed(error) from None
             self._results.append(result)
             return result
