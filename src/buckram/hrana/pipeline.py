@@ -22,7 +22,7 @@ from buckram.core.hrana.requests import (
     StoreSql,
 )
 from buckram.core.hrana.values import encode_rows, encode_value
-from buckram.core.sql.statements import classify, split
+from buckram.core.sql.statements import classify, placeholders, split
 from buckram.errors import BuckramError, DatabaseBusy, NotLeader, SqlError
 from buckram.hrana.failures import EXPECTED, StreamRefusal, error_of
 from buckram.hrana.limits import HranaLimits
@@ -144,8 +144,9 @@ class Pipeline:
     async def _describe(self, sql: str) -> dict[str, Any]:
         found = await self._stream.session.describe(sql)
         columns = zip(found.columns, found.declared, strict=True)
+        written = placeholders(sql)
         return {
-            "params": [{"name": name} for name in found.parameters],
+            "params": [{"name": None if name is None else written.get(name, name)} for name in found.parameters],
             "cols": [{"name": name, "decltype": declared} for name, declared in columns],
             "is_explain": found.explain,
             "is_readonly": found.read_only,

@@ -122,6 +122,11 @@ class Streams:
         if self._timer is None:
             self._arm()
 
+    def finish(self, stream: Stream, *, closed: bool) -> None:
+        """As `release`, or `drop` if it is `closed`, without waiting."""
+        stream.closed = stream.closed or closed
+        self._scope.spawn(self.release(stream), f"end of a request on stream {stream.id}")
+
     async def drop(self, stream: Stream) -> None:
         """Close a stream now, whose client is gone or has closed it."""
         stream.closed = True
