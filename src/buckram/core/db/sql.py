@@ -73,7 +73,7 @@ _PLAIN_PRAGMAS = frozenset(
 _READ_PRAGMAS = frozenset(
     (
         "busy_timeout cache_size case_sensitive_like cell_size_check foreign_keys journal_mode locking_mode "
-        "max_page_count page_size query_only recursive_triggers schema_version secure_delete synchronous "
+        "max_page_count page_size query_only read_uncommitted recursive_triggers schema_version secure_delete synchronous "
         "temp_store wal_autocheckpoint "
     ).split()
 )
