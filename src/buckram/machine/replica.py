@@ -193,19 +193,31 @@ class Replica:
 
     async def lead(self, *, takeover: bool = False) -> None:
         """Become the leader: wait until nobody leads, or fence the leader (`takeover`). No-op for the leader."""
-        self.check_running()
-        if self._leader is not None:
+        while True:
+            self.check_running()
+            leader = self._leader
+            if leader is not None and not leader.ended.done():
+                return
+            self._takeover = self._takeover or takeover
+            if takeover and self._standing is not None:
+                self._standing.cancel()
+            self._wanted.set()
+            self._asking += 1
+            try:
+                # One that has just lost the leadership must have let it go before it can lead again.
+                await (self._leads if leader is None else leader.gone).wait()
+            finally:
+                self._asking -= 1
+                self._want_no_more()
+
+    def _want_no_more(self) -> None:
+        """Whoever asked for the leadership has it, or has given up waiting for it."""
+        if self._asking or self._candidacy.auto or self._leader is not None:
             return
-        self._takeover = self._takeover or takeover
-        if takeover and self._standing is not None:
+        self._takeover = False
+        self._wanted.clear()
+        if self._standing is not None:
             self._standing.cancel()
-        self._wanted.set()
-        self._asking += 1
-        try:
-            await self._leads.wait()
-        finally:
-            self._asking -= 1
-        self.check_running()
 
     async def step_down(self) -> None:
         """Stop leading after everything in flight. Others may lead now; this replica after a second, or if asked."""
@@ -320,6 +332,7 @@ class Replica:
         """Lead until the writer is lost, or stepping down is asked for. Raises ReplicaStopped."""
         leader = Leader(engine, self.fold, self._freshness, self._settings, self._on_applied)
         self._leader = self._last = leader
+        self._takeover = False
         self.role = Role.LEADER
         self._leads.set()
         try:
