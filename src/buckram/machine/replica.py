@@ -123,9 +123,13 @@ class Replica:
 
         Raises NotLeader, CommandUnknown, CommandForgotten, CommandTooLarge, ReplicaStopped.
         """
-        leader = await self.leading()
-        await leader.room()
-        result = self.fold.sessions.known(*token) or await leader.command(token, lowest, payload)
+        leader = self._leading() or await self.leading()
+        if not leader.has_room:
+            await leader.room()
+        result = self.fold.sessions.known(*token)
+        if not isinstance(result, Outcome):
+            # Only the log can say that nothing is known of it: another leader may know more than this one by now.
+            result = await leader.command(token, lowest, payload)
         if isinstance(result, Forgotten):
             raise CommandForgotten(str(self.place.name), token.text(self.place.uid), result.message)
         return result
@@ -136,14 +140,19 @@ class Replica:
 
     async def leading(self) -> Leader:
         """The leader's side. Raises NotLeader, ReplicaStopped, HandleClosed."""
+        leader = self._leading()
+        if leader is not None:
+            return leader
+        reason = self._leader.ended.result() if self._leader is not None else None
+        if isinstance(reason, ReplicaStopped):
+            raise reason.with_traceback(None)
+        raise NotLeader(str(self.place.name), await self.leader_name())
+
+    def _leading(self) -> Leader | None:
+        """The leader's side, or None if this replica does not lead. Raises ReplicaStopped, HandleClosed."""
         self.check_running()
         leader = self._leader
-        if leader is None or leader.ended.done():
-            reason = leader.ended.result() if leader is not None else None
-            if isinstance(reason, ReplicaStopped):
-                raise reason.with_traceback(None)
-            raise NotLeader(str(self.place.name), await self.leader_name())
-        return leader
+        return leader if leader is not None and not leader.ended.done() else None
 
     async def leader_name(self) -> str:
         """The name of the process that leads; empty if nobody does, or if the metadata store is away."""

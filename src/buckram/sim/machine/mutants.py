@@ -72,7 +72,7 @@ MUTANTS: dict[str, Mutant] = {
             "R6",
             "a read is served by the acknowledgement of a record that was sent before it arrived",
             edited(
-                (f"{_LEADER}.prove", "self._proofs.arrived(future, self._next_sent)", "self._proofs.arrived(future, 0)")
+                ("buckram.core.machine.proof:Proofs.applied", "waiting[0][0] < applied", "waiting[0][0] <= applied")
             ),
             300,
             faults=("expire a replica", "pause a replica", "cut off a replica", "expire a replica"),
@@ -84,8 +84,8 @@ MUTANTS: dict[str, Mutant] = {
             edited(
                 (
                     "buckram.machine.replica:Replica._follow",
-                    "if caught_up.done() and not won.closed:\n                        _raised(caught_up.result())",
-                    "if not won.closed:",
+                    "self.applied_at_least(won.next_offset)",
+                    "self.applied_at_least(0)",
                 )
             ),
         ),
@@ -177,7 +177,7 @@ MUTANTS: dict[str, Mutant] = {
             "a command that was applied is applied again when it is repeated",
             edited(
                 (f"{_FOLD}._command", "if known is not None:", "if False:"),
-                ("buckram.machine.replica:Replica.execute", "self.fold.sessions.known(*token) or", ""),
+                ("buckram.machine.replica:Replica.execute", "self.fold.sessions.known(*token)", "None"),
             ),
             200,
         ),
@@ -189,6 +189,16 @@ MUTANTS: dict[str, Mutant] = {
                 ("buckram.core.machine.sessions:SessionTable.known", "return outcome or", 'return Outcome(b"jnull") or')
             ),
             200,
+        ),
+        Mutant(
+            "forgotten-by-a-deposed-leader",
+            "R4",
+            "a leader says by itself that nothing is known of a command, and another one leads by then",
+            edited(
+                ("buckram.machine.replica:Replica.execute", "if not isinstance(result, Outcome):", "if result is None:")
+            ),
+            200,
+            faults=("expire a replica", "pause a replica", "cut off a replica", "expire a replica"),
         ),
         Mutant(
             "unknown-is-not-written",
