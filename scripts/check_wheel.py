@@ -13,7 +13,7 @@ from email.parser import Parser
 from pathlib import Path
 
 MOST_BYTES = 1_250_000
-EXTRAS = {"arrow", "compression", "spark", "jre"}
+EXTRAS = {"arrow", "compression", "db", "jre", "spark"}
 NEEDED = (
     "buckram/__init__.py",
     "buckram/py.typed",

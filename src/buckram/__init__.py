@@ -28,10 +28,15 @@ from buckram.errors import (
     CommandRefused,
     CommandTooLarge,
     CommandUnknown,
+    CommitUnknown,
     ConfigError,
     CorruptEntry,
     CorruptStore,
     CursorMoved,
+    DatabaseBusy,
+    DatabaseError,
+    DatabaseExists,
+    DatabaseFailed,
     DataLost,
     DigestMismatch,
     DuplicateEntry,
@@ -63,6 +68,7 @@ from buckram.errors import (
     NamespaceNotEmpty,
     NoSuchBookie,
     NoSuchCursor,
+    NoSuchDatabase,
     NoSuchEntry,
     NoSuchKey,
     NoSuchLedger,
@@ -93,16 +99,21 @@ from buckram.errors import (
     ReplicaDiverged,
     ReplicaStopped,
     RequestTimeout,
+    ResultTooLarge,
     SnapshotDamaged,
     SnapshotFailed,
+    SqlError,
     StaleTransaction,
     StateLost,
+    StatementRefused,
     StoreReplaced,
     StoreWentBack,
     StreamEnded,
     StreamError,
     StreamExists,
     TooStale,
+    TransactionExpired,
+    TransactionTooLarge,
     TxidOutOfOrder,
     Unauthorized,
     UnknownCommand,
@@ -129,7 +140,11 @@ if TYPE_CHECKING:
     from buckram.client.read.reader import Reader
     from buckram.client.read.tail import Tail
     from buckram.client.write.writer import Writer
+    from buckram.core.db.sql import Described, SqlResult
     from buckram.core.streams.batch import Batch, Record
+    from buckram.db.database import Database
+    from buckram.db.settings import DatabaseLimits
+    from buckram.db.transactions import OpenTransaction
     from buckram.machine.machine import Machine, StateMachine
     from buckram.machine.settings import MachineSettings
     from buckram.objects.objects import ObjectInfo, Objects
@@ -142,15 +157,20 @@ if TYPE_CHECKING:
 _LAZY = {
     "Batch": "buckram.core.streams.batch",
     "Client": "buckram.client.client",
+    "Database": "buckram.db.database",
+    "DatabaseLimits": "buckram.db.settings",
+    "Described": "buckram.core.db.sql",
     "Machine": "buckram.machine.machine",
     "MachineSettings": "buckram.machine.settings",
     "Namespace": "buckram.streams.namespace",
     "Namespaces": "buckram.streams.shared.namespaces",
     "ObjectInfo": "buckram.objects.objects",
     "Objects": "buckram.objects.objects",
+    "OpenTransaction": "buckram.db.transactions",
     "Reader": "buckram.client.read.reader",
     "Record": "buckram.core.streams.batch",
     "RepairReport": "buckram.client.maintain.repair_report",
+    "SqlResult": "buckram.core.db.sql",
     "StateMachine": "buckram.machine.machine",
     "StreamInfo": "buckram.streams.namespace",
     "StreamReader": "buckram.streams.read.reader",
@@ -161,6 +181,22 @@ _LAZY = {
 }
 
 __all__ = [
+    "CommitUnknown",
+    "DatabaseBusy",
+    "DatabaseError",
+    "DatabaseExists",
+    "DatabaseFailed",
+    "NoSuchDatabase",
+    "ResultTooLarge",
+    "SqlError",
+    "StatementRefused",
+    "TransactionExpired",
+    "TransactionTooLarge",
+    "Database",
+    "DatabaseLimits",
+    "Described",
+    "OpenTransaction",
+    "SqlResult",
     "AccessRefused",
     "AlreadyRegistered",
     "Batch",

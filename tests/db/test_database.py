@@ -23,7 +23,8 @@ async def test_what_the_leader_commits_is_on_every_replica_and_survives_the_lead
             assert rows == [("bolt",)]
             await first.execute("INSERT INTO item (name) VALUES (:name)", {"name": "nut"})
             found = await second.query("SELECT * FROM item", consistency="stale", after=first.applied)
-            assert found.columns == ("id", "name") and found.rows == [(1, "bolt"), (2, "nut")]
+            assert found.columns == ("id", "name")
+            assert found.rows == [(1, "bolt"), (2, "nut")]
             with pytest.raises(NotLeader, match="'first' leads it"):
                 await second.execute("INSERT INTO item (name) VALUES ('x')")
             with pytest.raises(SqlError, match="UNIQUE"):

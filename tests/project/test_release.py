@@ -53,6 +53,6 @@ def test_workflows_run_targets_that_there_are() -> None:
 def test_groups_of_a_checkout_are_no_extras() -> None:
     project = pyproject()
     assert set(project["dependency-groups"]) == {"dev", "examples", "tools"}
-    assert set(project["project"]["optional-dependencies"]) == {"arrow", "compression", "spark", "jre"}
+    assert set(project["project"]["optional-dependencies"]) == {"arrow", "compression", "db", "jre", "spark"}
     makefile = (ROOT / "Makefile").read_text()
     assert set(re.findall(r"--group (\w+)", makefile)) == set(project["dependency-groups"])

@@ -19,10 +19,10 @@ from buckram.db.engine import Engine, Pending, Unit
 from buckram.db.readers import Readers
 from buckram.db.settings import DatabaseLimits
 from buckram.db.state import DatabaseState
-from buckram.db.statements import first_word, statement
+from buckram.db.statements import first_word, is_vacuum, statement
 from buckram.db.transactions import Mode, OpenTransaction, begin_transaction
 from buckram.db.writer import Writer
-from buckram.errors import DatabaseFailed, InvalidArgument, SnapshotDamaged, SqlError
+from buckram.errors import DatabaseFailed, InvalidArgument, SnapshotDamaged, SqlError, StatementRefused
 from buckram.machine.machine import Consistency
 from buckram.machine.replica import Replica
 from buckram.net.tasks import TaskScope
@@ -118,6 +118,8 @@ class Database(NotBlocking):
                 if error.code != _READONLY:
                     raise
         self._engine.check()
+        if word == "VACUUM" and not is_vacuum(sql):
+            raise StatementRefused(self.name, "VACUUM INTO and parts of a database: use backup, or VACUUM alone")
         if word in ("VACUUM", "PRAGMA"):
             return await self._writer.execute_alone(one)
         unit = Unit((one,), None if token is None else check_token(token))

@@ -29,9 +29,9 @@ from buckram.core.db.wal_format import PAGE_BYTES
 from buckram.core.streams.codecs import Codec
 from buckram.db.capture import Captured, CaptureVfs
 from buckram.db.settings import DatabaseLimits
-from buckram.db.statements import Executor, outcome_function
+from buckram.db.statements import Executor, is_vacuum, outcome_function
 from buckram.db.wal_files import Image, WalFiles
-from buckram.errors import BuckramError, DatabaseFailed, NotLeader, SqlError, TransactionTooLarge
+from buckram.errors import BuckramError, DatabaseFailed, HandleClosed, NotLeader, SqlError, TransactionTooLarge
 
 T = TypeVar("T")
 _log = logging.getLogger("buckram.db")
@@ -95,6 +95,8 @@ class Engine:
         self.failure: DatabaseFailed | None = None
         self.outcome: Callable[[str], str] = lambda token: "unknown"
         """What the SQL function buckram_outcome says. Any thread."""
+        self._replacements = self._replaced = 0
+        """How often the files were to be replaced, and how often they were."""
         self._settled = threading.Condition()
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._queued = 0
@@ -153,7 +155,9 @@ class Engine:
         self._tell(self._wake)
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Have the thread do something after everything before. A failure of it is the caller's alone."""
+        """Have the thread do something after everything before. A failure of it is the caller's alone. HandleClosed."""
+        if self._closed:
+            raise HandleClosed(f"database {self.database}: it is closed; open it again")
         future: asyncio.Future[T] = self._loop.create_future()
 
         def done(result: T, error: BaseException | None) -> None:
@@ -167,11 +171,12 @@ class Engine:
         self._jobs.put((work, done))
         return future
 
-    def _advance(self, sequence: int, digest: int) -> None:
-        """The files have the next group."""
+    def _advance(self, sequence: int, digest: int, replaced: int = 0) -> None:
+        """The files have the next group, or are others."""
         self.digest = digest
         with self._settled:
             self.sequence = sequence
+            self._replaced += replaced
             self._settled.notify_all()
         if self._waiting:
             self._tell(self._wake)
@@ -183,15 +188,18 @@ class Engine:
                 continue
             if self.failure is not None:
                 future.set_exception(self.failure)
-            elif sequence <= self.sequence:
+            elif self._has(sequence):
                 future.set_result(None)
             else:
                 left.append((sequence, future))
         self._waiting = left
 
+    def _has(self, sequence: int) -> bool:
+        return self._replaced == self._replacements and self.sequence >= sequence
+
     async def settled(self, sequence: int) -> None:
         """Return when the files have everything up to this group. Raises DatabaseFailed."""
-        while self.sequence < sequence:
+        while not self._has(sequence):
             self.check()
             future: asyncio.Future[None] = self._loop.create_future()
             self._waiting.append((sequence, future))
@@ -245,6 +253,7 @@ class Engine:
 
     def restore(self, pages: Callable[[], Iterator[bytes]] | None, sequence: int, digest: int) -> None:
         """Replace everything by these pages, or by an empty database."""
+        self._replacements += 1
         self._jobs.put((lambda: self._restore(pages, sequence, digest), None))
 
     def _restore(self, pages: Callable[[], Iterator[bytes]] | None, sequence: int, digest: int) -> None:
@@ -252,12 +261,12 @@ class Engine:
         before, self.files = self.files, WalFiles(self._new_path(), pages() if pages is not None else None)
         before.close()
         shutil.rmtree(Path(before.path).parent, ignore_errors=True)
-        self._advance(sequence, digest)
+        self._advance(sequence, digest, 1)
 
     def image(self, sequence: int) -> Image:
         """The pages after this group, which was the last one; waits for the thread to have it, which takes no loop."""
         with self._settled:
-            while self.sequence < sequence and self.failure is None:
+            while not self._has(sequence) and self.failure is None:
                 self._settled.wait(1.0)
         self.check()
         return self.files.image()
@@ -362,12 +371,14 @@ class Engine:
     def alone(self, leadership: int, statement: Statement) -> tuple[SqlResult, bool]:
         """Thread: execute a statement that must not stand in a transaction, such as VACUUM."""
         executor = self._prepare(leadership)
-        executor.guard.inside = True
-        executor.guard.deadline = 0.0
+        # SQLite attaches a database of its own while it vacuums.
+        executor.guard.inside = is_vacuum(statement.sql)
+        executor.guard.deadline = 0.0 if executor.guard.inside else time.monotonic() + self.limits.transaction_s
         try:
             result = executor.execute(statement)
         finally:
             executor.guard.inside = False
+            executor.guard.deadline = 0.0
             self._finish()
         return result, self._wrote
 

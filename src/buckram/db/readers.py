@@ -34,10 +34,16 @@ class Reading:
 
     def executor(self) -> Executor:
         """The connection on the present files. Raises DatabaseFailed."""
-        files = self._engine.files
-        if self._executor is None or files is not self._files:
+        while self._executor is None or self._engine.files is not self._files:
             self.close()
-            connection = files.connect()
+            files = self._engine.files
+            try:
+                connection = files.connect()
+            except apsw.CantOpenError:
+                self._engine.check()
+                if files is self._engine.files:
+                    raise
+                continue  # The files were replaced at this moment.
             connection.execute("PRAGMA query_only = 1").fetchall()
             connection.execute(f"PRAGMA mmap_size = {2**30}").fetchall()
             limits = self._engine.limits

@@ -35,6 +35,8 @@ class DatabaseState:
         self.pending: Pending | None = None
         """The transaction of this process whose group is on its way into the log."""
         self._codec = Codec()
+        self._pristine = True
+        """Whether the engine has still the empty database that it began with."""
         self._begin(0, EMPTY_DIGEST, Outcomes(), Joiner())
 
     def _begin(self, sequence: int, digest: int, outcomes: Outcomes, joiner: Joiner) -> None:
@@ -46,6 +48,7 @@ class DatabaseState:
 
     def apply_entry(self, entry: LogEntry) -> bytes:
         self.engine.check()
+        self._pristine = False
         payload: bytes | None = entry.payload
         if kind_of(entry.payload) == PART:
             payload = self._joiner.joined(entry.payload)
@@ -94,8 +97,11 @@ class DatabaseState:
     def restore(self, chunks: Iterable[bytes]) -> None:
         pieces = _pieces(chunks)
         first = next(pieces, None)
+        pristine, self._pristine = self._pristine, first is None
         if first is None:
             self._begin(0, EMPTY_DIGEST, Outcomes(), Joiner())
+            if pristine:
+                return
             self.engine.restore(None, 0, EMPTY_DIGEST)
             return
         codec = Codec()

@@ -5,6 +5,7 @@ Not here: transactions around statements (`db/engine.py`), reading connections (
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
@@ -36,6 +37,7 @@ _CHECKED = frozenset(
 )
 OWN_NAMES = "buckram_"
 """Savepoints of the database itself begin so."""
+_VACUUM = re.compile(r"\s*vacuum(\s+main)?\s*;?\s*", re.IGNORECASE)
 _STEPS = 20_000
 _BATCH = 1000
 
@@ -183,8 +185,8 @@ class Executor:
 def outcome_function(connection: apsw.Connection, ask: Callable[[str], str]) -> None:
     """Give a connection the SQL function buckram_outcome(token)."""
 
-    def buckram_outcome(token: Any) -> str:
-        return ask(str(token))
+    def buckram_outcome(*values: Any) -> str:
+        return ask(str(values[0]))
 
     connection.create_scalar_function("buckram_outcome", buckram_outcome, 1)
 
@@ -198,6 +200,11 @@ def statement(sql: str, parameters: Iterable[Any] | Mapping[str, Any] = ()) -> S
     if isinstance(parameters, str | bytes):
         raise InvalidArgument(f"parameters {parameters!r}: needs a sequence of values, such as ({parameters!r},)")
     return Statement(sql, tuple(parameters))
+
+
+def is_vacuum(sql: str) -> bool:
+    """Whether it is VACUUM and nothing else."""
+    return _VACUUM.fullmatch(sql) is not None
 
 
 def first_word(sql: str) -> str:
@@ -216,4 +223,4 @@ def _short(sql: str) -> str:
     return repr(sql if len(sql) <= 60 else f"{sql[:57]}...")
 
 
-__all__ = ["OWN_NAMES", "Executor", "first_word", "outcome_function", "statement"]
+__all__ = ["OWN_NAMES", "Executor", "first_word", "is_vacuum", "outcome_function", "statement"]

@@ -2,7 +2,7 @@
 
 A follower writes the frames of a transaction and their index itself, under SQLite's write lock, so that readers with
 SQLite keep their snapshots and go on. The files are a cache of the replicated log: they are never recovered, and go
-when the replica is closed. Not here: the formats (`core/db/wal_format.py`), what SQLite itself writes (`db/capture.py`).
+when the replica is closed. Not here: the formats (`core/db/wal_format.py`), what SQLite writes (`db/capture.py`).
 """
 
 from __future__ import annotations

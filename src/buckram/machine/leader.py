@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from buckram.client.write.completions import fail_future
 from buckram.core.machine import records
@@ -36,7 +36,7 @@ class _Pending:
     token: Token | None = None
     future: asyncio.Future[Result] | None = None
     opened: asyncio.Future[int] | None = None
-    others: list[asyncio.Future[Result]] = field(default_factory=list)
+    others: list[asyncio.Future[Result]] | None = None
 
 
 class Leader:
@@ -62,6 +62,9 @@ class Leader:
         """The offset of the next record that is handed to the stream."""
         self._proofs: Proofs[asyncio.Future[None]] = Proofs()
         self._room: deque[asyncio.Future[None]] = deque()
+        self._granted = 0
+        """Those who were given room and have not gone on yet."""
+        self._time_us = 0
         self._turn_asked = self._marking = False
         self.ended: asyncio.Future[BuckramError] = self._loop.create_future()
         self.gone = asyncio.Event()
@@ -74,30 +77,56 @@ class Leader:
 
     # -- asking -------------------------------------------------------------------------------------------
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a record may be put at once."""
+        pending = len(self._batch) + len(self._sent) + self._granted
+        return pending < self._max_pending and not self._room and not self.ended.done()
+
     async def room(self) -> None:
-        """Wait until there is room for one more record, in the order of the calls. Raises NotLeader."""
-        if self.pending >= self._max_pending or self._room:
-            future: asyncio.Future[None] = self._loop.create_future()
-            self._room.append(future)
+        """Wait until there is room for one more record, in the order of the calls. Raises NotLeader.
+
+        The caller puts its record, if it has one after all, before it waits for anything else.
+        """
+        self._check_leading()
+        if self.has_room:
+            return
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._room.append(future)
+        try:
             await future
+        finally:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._granted -= 1
+                # It may not use its room (cancelled, or its command was known): then the next one gets it.
+                self._loop.call_soon(self._give_room)
+        self._check_leading()
+
+    def _check_leading(self) -> None:
+        """Raise why it leads no more: nothing that comes after its end would ever be answered."""
+        if self.ended.done():
+            reason = self.ended.result()
+            raise reason if isinstance(reason, ReplicaStopped) else NotLeader(self._fold.machine, "")
 
     def _give_room(self) -> None:
-        free = self._max_pending - self.pending
+        free = self._max_pending - self.pending - self._granted
         while self._room and free > 0:
             future = self._room.popleft()
             if not future.done():
                 future.set_result(None)
+                self._granted += 1
                 free -= 1
 
     def command(self, token: Token, lowest: int, payload: bytes) -> asyncio.Future[Result]:
-        """Write a command, or join the one in flight under the same token. Raises CommandTooLarge.
+        """Write a command, or join the one in flight under the same token. Raises CommandTooLarge, NotLeader.
 
         The future fails with CommandUnknown, NotLeader (it was not sent) or ReplicaStopped.
         """
+        self._check_leading()
         future: asyncio.Future[Result] = self._loop.create_future()
         present = self._inflight.get(token)
         if present is not None:
-            present.others.append(future)
+            present.others = [*(present.others or ()), future]
             return future
         limit = self.engine.max_record_bytes - records.COMMAND_OVERHEAD
         if len(payload) > limit:
@@ -109,13 +138,18 @@ class Leader:
         return future
 
     def open_session(self) -> asyncio.Future[int]:
-        """Open a session and return its id."""
+        """Open a session and return its id. Raises NotLeader."""
+        self._check_leading()
         future: asyncio.Future[int] = self._loop.create_future()
         self._put(_Pending(records.encode_plain(records.SESSION, self._now()), opened=future))
         return future
 
     def prove(self) -> asyncio.Future[None]:
-        """Resolved when a record that is sent after this call was acknowledged: this leader was not fenced (R6)."""
+        """Resolved when a record that is sent after this call was acknowledged: this leader was not fenced (R6).
+
+        Raises NotLeader.
+        """
+        self._check_leading()
         future: asyncio.Future[None] = self._loop.create_future()
         self._proofs.arrived(future, self._next_sent)
         self._ask_turn()
@@ -124,7 +158,10 @@ class Leader:
     # -- sending ------------------------------------------------------------------------------------------
 
     def _now(self) -> int:
-        return max(self._fold.time_us, self.engine.now())
+        """The time of the log. What is sent together has one time, so the clock is not asked for each record."""
+        if not self._batch:
+            self._time_us = max(self._fold.time_us, self.engine.now())
+        return self._time_us
 
     def _put(self, pending: _Pending) -> None:
         self._batch.append(pending)
@@ -184,9 +221,12 @@ class Leader:
         outcome = applied.outcome
         if pending.token is not None and outcome is not None:
             del self._inflight[pending.token]
-            for future in (pending.future, *pending.others):
-                if future is not None and not future.done():
-                    future.set_result(outcome)
+            future = pending.future
+            if future is not None and not future.done():
+                future.set_result(outcome)
+            for other in pending.others or ():
+                if not other.done():
+                    other.set_result(outcome)
         elif pending.opened is not None and not pending.opened.done():
             pending.opened.set_result(offset)
         elif applied.kind == records.MARK:
@@ -229,7 +269,7 @@ class Leader:
 
 
 def _fail(pending: _Pending, error: BuckramError) -> None:
-    for future in (pending.future, pending.opened, *pending.others):
+    for future in (pending.future, pending.opened, *(pending.others or ())):
         if future is not None:
             fail_future(future, error)
 

@@ -69,18 +69,26 @@ class ClassState(Generic[S]):
     def __init__(self, factory: Callable[[], S]) -> None:
         self._factory = factory
         self.instance = factory()
+        self._look_at_class()
         for needed in ("apply", "snapshot", "restore"):
             if not callable(getattr(self.instance, needed, None)):
                 raise InvalidArgument(f"{factory!r} gives no state machine: {needed}() is missing")
 
+    def _look_at_class(self) -> None:
+        """What the class has besides what it must have. Asked once, and not for each command."""
+        instance: Any = self.instance
+        self._validate = getattr(instance, "validate", None)
+        self._encode = getattr(instance, "encode", None)
+        self._decode: Callable[[bytes], Any] = getattr(instance, "decode", decode_value)
+        self._has_time = hasattr(instance, "now_us")
+
     def encode(self, command: Any) -> bytes:
         """Return a command's bytes if the class has nothing against it. Raises InvalidArgument, or validate's error."""
-        instance: Any = self.instance
-        if hasattr(instance, "validate"):
-            instance.validate(command)
-        if not hasattr(instance, "encode"):
+        if self._validate is not None:
+            self._validate(command)
+        if self._encode is None:
             return encode_value(command)
-        data = instance.encode(command)
+        data = self._encode(command)
         if not isinstance(data, bytes):
             raise InvalidArgument(f"encode() gave {type(data).__name__}, and not bytes")
         return data
@@ -88,10 +96,10 @@ class ClassState(Generic[S]):
     def apply_entry(self, entry: LogEntry) -> bytes:
         instance: Any = self.instance
         try:
-            command = instance.decode(entry.payload) if hasattr(instance, "decode") else decode_value(entry.payload)
+            command = self._decode(entry.payload)
         except (ValueError, KeyError) as error:
             raise UnknownCommand(f"its bytes cannot be decoded: {error}") from error
-        if hasattr(instance, "now_us"):
+        if self._has_time:
             instance.now_us = entry.time_us
         return encode_value(instance.apply(command), "a result of apply()")
 
@@ -107,6 +115,7 @@ class ClassState(Generic[S]):
         if pieces:
             instance.restore(b"".join(pieces))
         self.instance = instance
+        self._look_at_class()
 
     def digest(self) -> bytes:
         instance: Any = self.instance

@@ -123,9 +123,13 @@ class Replica:
 
         Raises NotLeader, CommandUnknown, CommandForgotten, CommandTooLarge, ReplicaStopped.
         """
-        leader = await self.leading()
-        await leader.room()
-        result = self.fold.sessions.known(*token) or await leader.command(token, lowest, payload)
+        leader = self._leading() or await self.leading()
+        if not leader.has_room:
+            await leader.room()
+        result = self.fold.sessions.known(*token)
+        if not isinstance(result, Outcome):
+            # Only the log can say that nothing is known of it: another leader may know more than this one by now.
+            result = await leader.command(token, lowest, payload)
         if isinstance(result, Forgotten):
             raise CommandForgotten(str(self.place.name), token.text(self.place.uid), result.message)
         return result
@@ -136,14 +140,19 @@ class Replica:
 
     async def leading(self) -> Leader:
         """The leader's side. Raises NotLeader, ReplicaStopped, HandleClosed."""
+        leader = self._leading()
+        if leader is not None:
+            return leader
+        reason = self._leader.ended.result() if self._leader is not None else None
+        if isinstance(reason, ReplicaStopped):
+            raise reason.with_traceback(None)
+        raise NotLeader(str(self.place.name), await self.leader_name())
+
+    def _leading(self) -> Leader | None:
+        """The leader's side, or None if this replica does not lead. Raises ReplicaStopped, HandleClosed."""
         self.check_running()
         leader = self._leader
-        if leader is None or leader.ended.done():
-            reason = leader.ended.result() if leader is not None else None
-            if isinstance(reason, ReplicaStopped):
-                raise reason.with_traceback(None)
-            raise NotLeader(str(self.place.name), await self.leader_name())
-        return leader
+        return leader if leader is not None and not leader.ended.done() else None
 
     async def leader_name(self) -> str:
         """The name of the process that leads; empty if nobody does, or if the metadata store is away."""
@@ -193,19 +202,31 @@ class Replica:
 
     async def lead(self, *, takeover: bool = False) -> None:
         """Become the leader: wait until nobody leads, or fence the leader (`takeover`). No-op for the leader."""
-        self.check_running()
-        if self._leader is not None:
+        while True:
+            self.check_running()
+            leader = self._leader
+            if leader is not None and not leader.ended.done():
+                return
+            self._takeover = self._takeover or takeover
+            if takeover and self._standing is not None:
+                self._standing.cancel()
+            self._wanted.set()
+            self._asking += 1
+            try:
+                # One that has just lost the leadership must have let it go before it can lead again.
+                await (self._leads if leader is None else leader.gone).wait()
+            finally:
+                self._asking -= 1
+                self._want_no_more()
+
+    def _want_no_more(self) -> None:
+        """Whoever asked for the leadership has it, or has given up waiting for it."""
+        if self._asking or self._candidacy.auto or self._leader is not None:
             return
-        self._takeover = self._takeover or takeover
-        if takeover and self._standing is not None:
+        self._takeover = False
+        self._wanted.clear()
+        if self._standing is not None:
             self._standing.cancel()
-        self._wanted.set()
-        self._asking += 1
-        try:
-            await self._leads.wait()
-        finally:
-            self._asking -= 1
-        self.check_running()
 
     async def step_down(self) -> None:
         """Stop leading after everything in flight. Others may lead now; this replica after a second, or if asked."""
@@ -320,6 +341,7 @@ class Replica:
         """Lead until the writer is lost, or stepping down is asked for. Raises ReplicaStopped."""
         leader = Leader(engine, self.fold, self._freshness, self._settings, self._on_applied)
         self._leader = self._last = leader
+        self._takeover = False
         self.role = Role.LEADER
         self._leads.set()
         try:

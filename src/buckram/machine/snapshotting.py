@@ -49,17 +49,22 @@ class Snapshotter:
         self._next_bytes = fold.log_bytes + max(settings.snapshot_bytes // share, 1)
 
     @property
+    def _busy(self) -> bool:
+        # A task that was cancelled before it began has never run any code of its own.
+        return self._task is not None and not self._task.done()
+
+    @property
     def due(self) -> bool:
         """Whether a snapshot should be taken now."""
         fold = self._fold
-        return self._task is None and (fold.commands >= self._next_commands or fold.log_bytes >= self._next_bytes)
+        return not self._busy and (fold.commands >= self._next_commands or fold.log_bytes >= self._next_bytes)
 
     def take(self, epoch: int) -> asyncio.Task[int | Failed]:
         """Take a snapshot of this moment, as the leader of this epoch; the task returns its offset.
 
         While one is being written, that one is returned.
         """
-        if self._task is None:
+        if self._task is None or not self._busy:
             self.count_on()
             fold = self._fold
             try:
@@ -97,8 +102,6 @@ class Snapshotter:
             _log.warning("machine %s: a snapshot failed and the log is kept: %s", place.name, error)
             self.count_on(_PUT_OFF)
             return Failed(error)
-        finally:
-            self._task = None
 
 
 __all__ = ["Failed", "Snapshotter"]

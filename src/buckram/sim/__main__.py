@@ -14,6 +14,7 @@ from buckram.sim.engine.subject import Subject
 from buckram.sim.engine.swarm import run_seeds, shrink
 from buckram.sim.healing.subject import Healing
 from buckram.sim.ledgers.subject import Ledgers
+from buckram.sim.machine.subject import Machines
 from buckram.sim.streams.crashing import sweep
 from buckram.sim.streams.subject import Streams
 
@@ -34,6 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--streams", action="store_true", help="lives of streams instead of ledgers")
     parser.add_argument("--healing", action="store_true", help="lives of self-healing instead of ledgers")
+    parser.add_argument("--machine", action="store_true", help="lives of replicated machines instead of ledgers")
     parser.add_argument(
         "--crash-points",
         action="store_true",
@@ -51,7 +53,13 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
     of_streams = options.streams or options.crash_points
-    subject: Subject = Streams() if of_streams else Healing() if options.healing else Ledgers()
+    subject: Subject = Ledgers()
+    if of_streams:
+        subject = Streams()
+    elif options.healing:
+        subject = Healing()
+    elif options.machine:
+        subject = Machines()
     if options.mutants:
         return subject.hunt(options.budget, options.jobs, options.only)
     if options.crash_points:

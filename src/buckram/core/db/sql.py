@@ -64,18 +64,55 @@ def decode_counts(counts: str) -> list[SqlResult]:
 
 _PLAIN_PRAGMAS = frozenset(
     (
-        "application_id auto_vacuum collation_list compile_options data_version database_list "
-        "defer_foreign_keys encoding foreign_key_check foreign_key_list freelist_count function_list "
-        "incremental_vacuum index_info index_list index_xinfo integrity_check legacy_alter_table module_list "
-        "optimize page_count pragma_list quick_check table_info table_list table_xinfo user_version "
-    ).split()
+        "application_id",
+        "auto_vacuum",
+        "collation_list",
+        "compile_options",
+        "data_version",
+        "database_list",
+        "defer_foreign_keys",
+        "encoding",
+        "foreign_key_check",
+        "foreign_key_list",
+        "freelist_count",
+        "function_list",
+        "incremental_vacuum",
+        "index_info",
+        "index_list",
+        "index_xinfo",
+        "integrity_check",
+        "legacy_alter_table",
+        "module_list",
+        "optimize",
+        "page_count",
+        "pragma_list",
+        "quick_check",
+        "table_info",
+        "table_list",
+        "table_xinfo",
+        "user_version",
+    )
 )
 _READ_PRAGMAS = frozenset(
     (
-        "busy_timeout cache_size case_sensitive_like cell_size_check foreign_keys journal_mode locking_mode "
-        "max_page_count page_size query_only read_uncommitted recursive_triggers schema_version secure_delete synchronous "
-        "temp_store wal_autocheckpoint "
-    ).split()
+        "busy_timeout",
+        "cache_size",
+        "case_sensitive_like",
+        "cell_size_check",
+        "foreign_keys",
+        "journal_mode",
+        "locking_mode",
+        "max_page_count",
+        "page_size",
+        "query_only",
+        "read_uncommitted",
+        "recursive_triggers",
+        "schema_version",
+        "secure_delete",
+        "synchronous",
+        "temp_store",
+        "wal_autocheckpoint",
+    )
 )
 _SAME: dict[str, frozenset[str]] = {
     "foreign_keys": frozenset(("1", "on", "true", "yes")),

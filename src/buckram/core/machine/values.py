@@ -3,20 +3,45 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from buckram.errors import InvalidArgument
 
 _BYTES, _JSON = b"b", b"j"
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+_scan = json.JSONDecoder().scan_once
+_SMALL = {None: b"jnull", True: b"jtrue", False: b"jfalse"}
+
+
+def _one_shot() -> Callable[[Any], str]:
+    """The encoder's own function in C, made once and not for each value."""
+    make = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return _encode
+    # Without the list of what it is in: a value that contains itself ends in a RecursionError.
+    chunks = make(None, _refuse, json.encoder.encode_basestring, None, ":", ",", False, False, False)
+    return lambda value: "".join(chunks(value, 0))
+
+
+def _refuse(value: Any) -> None:
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+
+
+_dumps = _one_shot()
 
 
 def encode_value(value: Any, what: str = "a command") -> bytes:
     """Encode bytes or a JSON-able value. InvalidArgument for anything else; `what` names it there."""
+    kind = type(value)
+    if kind is int:
+        return b"j%d" % value
+    if value is None or kind is bool:
+        return _SMALL[value]
     if isinstance(value, bytes | bytearray | memoryview):
         return _BYTES + bytes(value)
     try:
-        return _JSON + _encode(value).encode()
+        return _JSON + _dumps(value).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgument(
             f"{what} must be bytes or a value that JSON has, not {type(value).__name__} ({error}); the class may have "
@@ -29,7 +54,13 @@ def decode_value(data: bytes) -> Any:
     if data[:1] == _BYTES:
         return data[1:]
     if data[:1] == _JSON:
-        return json.loads(data[1:].decode())
+        text = data.decode()
+        try:
+            value, end = _scan(text, 1)
+        except StopIteration:
+            end = 0
+        # Whatever is unusual, spaces at the ends or garbage, is left to the careful way.
+        return value if end == len(text) else json.loads(text[1:])
     raise ValueError(f"a value of unknown form {data[:1]!r}")
 
 

@@ -5,6 +5,7 @@ Not here: the bugs (`sim/ledgers/mutants`, `sim/streams/mutants`), how they are 
 
 from __future__ import annotations
 
+import json
 import logging
 import multiprocessing
 import sys
@@ -56,6 +57,28 @@ def hunt_all(kill: KillMutant, names: list[str], budget: int | None, jobs: int) 
         sys.stderr.write(f"{one}\n")
         sys.stderr.flush()
     return kills
+
+
+def report_kills(kill: KillMutant, known: Iterable[str], budget: int | None, jobs: int, only: str | None = None) -> int:
+    """Hunt all of the `known` mutants, or one. Print a line for each to standard error, sums to standard output.
+
+    Return the exit code.
+    """
+    names = list(known)
+    if only is not None and only not in names:
+        sys.stderr.write(f"no mutant {only!r}; there are: {', '.join(names)}\n")
+        return 2
+    kills = hunt_all(kill, [only] if only else names, budget, jobs)
+    missed = [one.name for one in kills if not one.by]
+    line = {
+        "mutants": len(kills),
+        "caught": len(kills) - len(missed),
+        "missed": missed,
+        "lives": {one.name: one.lives for one in kills},
+        "by": {one.name: one.by for one in kills},
+    }
+    sys.stdout.write(json.dumps(line) + "\n")
+    return 1 if missed else 0
 
 
 def _results(kill: KillMutant, names: list[str], budget: int | None, jobs: int) -> Iterator[Kill]:

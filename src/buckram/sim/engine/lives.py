@@ -1,15 +1,19 @@
-"""The result of one life, and the guard that records every broken invariant during it.
+"""The result of one life, its beginning, and the guards that record broken invariants and failed tasks during it.
 
 Not here: sums over many lives (`sim/engine/swarm.py`).
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import asyncio
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 from buckram.errors import InvariantViolation
+from buckram.net.tasks import TaskScope
 from buckram.sim.engine.checkers.report import Violation
+from buckram.sim.engine.loop import Crashed
 from buckram.sim.engine.world import World
 
 
@@ -50,3 +54,35 @@ class report_broken_invariants(AbstractContextManager[None]):  # a class that is
 
     def __exit__(self, *exc: object) -> None:
         InvariantViolation.__init__ = self._original  # type: ignore[method-assign]  # as it was
+
+
+async def bring_up(world: World, bookies: int) -> None:
+    """Start a cluster without faults."""
+    await world.store(world.loop.world, world.rng).initialise()
+    for n in range(1, bookies + 1):
+        world.add_machine(f"b{n}")
+    started = await asyncio.gather(*[world.boot(machine) for machine in world.machines.values()])
+    if not all(started):
+        world.report.violate("ends", f"a new cluster does not start: {[m.refused for m in world.machines.values()]}")
+
+
+@contextmanager
+def watch_tasks(world: World) -> Iterator[None]:
+    """Report a violation if a task of a TaskScope fails, which is only logged in production.
+
+    Disk errors that are passed to the scope's owner are no violation: the owner stops what needs the disk.
+    """
+    original = TaskScope._ended
+
+    def noticed(self: TaskScope, task: asyncio.Task[object]) -> None:
+        error = None if task.cancelled() else task.exception()
+        handled = isinstance(error, OSError) and self._on_error is not None
+        if error is not None and not handled and not isinstance(error, Crashed):
+            world.report.violate("uncaught", f"task {task.get_name()} failed: {error!r}")
+        original(self, task)
+
+    TaskScope._ended = noticed  # type: ignore[method-assign]  # for the time of a life
+    try:
+        yield
+    finally:
+        TaskScope._ended = original  # type: ignore[method-assign]  # as it was

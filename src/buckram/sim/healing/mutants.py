@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import dataclass, replace
 
 from buckram.sim.engine.edits import edited
-from buckram.sim.engine.hunting import Kill, first_caught, hunt_all
+from buckram.sim.engine.hunting import Kill, first_caught, report_kills
 from buckram.sim.engine.planting import Patches
 from buckram.sim.healing.life import run_healing_life
 from buckram.sim.healing.names import INVARIANTS
@@ -516,23 +514,5 @@ def kill(name: str, budget: int | None = None) -> Kill:
 
 
 def hunt(budget: int | None, jobs: int, only: str | None = None) -> int:
-    """Run all mutants, or one. Print a line for each to standard error, sums as JSON to standard output.
-
-    Return the exit code.
-    """
-    names = [only] if only else list(MUTANTS)
-    for name in names:
-        if name not in MUTANTS:
-            sys.stderr.write(f"no mutant {name!r}; there are: {', '.join(MUTANTS)}\n")
-            return 2
-    kills = hunt_all(kill, names, budget, jobs)
-    missed = [one.name for one in kills if not one.by]
-    line = {
-        "mutants": len(kills),
-        "caught": len(kills) - len(missed),
-        "missed": missed,
-        "lives": {one.name: one.lives for one in kills},
-        "by": {one.name: one.by for one in kills},
-    }
-    sys.stdout.write(json.dumps(line) + "\n")
-    return 1 if missed else 0
+    """Run all mutants, or one, and print what became of them. Return the exit code."""
+    return report_kills(kill, MUTANTS, budget, jobs, only)

@@ -11,14 +11,14 @@ from typing import Any, Protocol
 
 from buckram.errors import BuckramError
 from buckram.sim.engine.faults import FaultRunner
-from buckram.sim.engine.lives import report_broken_invariants
+from buckram.sim.engine.lives import bring_up, report_broken_invariants, watch_tasks
 from buckram.sim.engine.schedules import ScheduleFailed, ScheduleResult, quiet_plan, run_schedule, until_violated
 from buckram.sim.engine.trace import Echo
 from buckram.sim.engine.world import Died, World
 from buckram.sim.streams.ending import Ending
 from buckram.sim.streams.facts import ReaderSession, StreamHistory
 from buckram.sim.streams.final_checks import FinalChecks
-from buckram.sim.streams.life import bring_up, stream_world, watch_tasks
+from buckram.sim.streams.life import stream_world
 from buckram.sim.streams.plan import StreamPlan
 from buckram.sim.streams.reading import ReaderActor, uid_of
 from buckram.sim.streams.recording import RecordingWriter
@@ -194,7 +194,7 @@ def play(
 
         async def schedule() -> str:
             world.broken = asyncio.Event()
-            await bring_up(world, plan)
+            await bring_up(world, plan.cluster.bookies)
             bench = Bench(world, plan)
 
             async def all_of_it() -> None:

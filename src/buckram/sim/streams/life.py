@@ -10,11 +10,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from buckram.core.streams import changes as stream_changes
 from buckram.core.streams import compaction as stream_compaction
 from buckram.core.streams import head as stream_head
-from buckram.net.tasks import TaskScope
 from buckram.sim.engine.checkers.safety import Records
 from buckram.sim.engine.faults import FaultRunner
-from buckram.sim.engine.lives import LifeResult, report_broken_invariants
-from buckram.sim.engine.loop import Crashed, Stuck
+from buckram.sim.engine.lives import LifeResult, bring_up, report_broken_invariants, watch_tasks
+from buckram.sim.engine.loop import Stuck
 from buckram.sim.engine.trace import Echo
 from buckram.sim.engine.world import World
 from buckram.sim.streams.bulk_publishing import Publisher
@@ -43,7 +42,7 @@ class Life:
         world = self.world
         world.broken = asyncio.Event()
         world.trace.note("plan", str(self.plan))
-        await bring_up(world, self.plan)
+        await bring_up(world, self.plan.cluster.bookies)
         work = asyncio.create_task(self._live(), name="life")
         broken = asyncio.create_task(world.broken.wait(), name="broken")
         await asyncio.wait([work, broken], return_when=asyncio.FIRST_COMPLETED)
@@ -121,38 +120,6 @@ def stream_world(seed: str, plan: StreamPlan, echo: Echo | None) -> World:
     return world
 
 
-async def bring_up(world: World, plan: StreamPlan) -> None:
-    """Start a cluster without faults."""
-    await world.store(world.loop.world, world.rng).initialise()
-    for n in range(1, plan.cluster.bookies + 1):
-        world.add_machine(f"b{n}")
-    started = await asyncio.gather(*[world.boot(machine) for machine in world.machines.values()])
-    if not all(started):
-        world.report.violate("ends", f"a new cluster does not start: {[m.refused for m in world.machines.values()]}")
-
-
-@contextmanager
-def watch_tasks(world: World) -> Iterator[None]:
-    """Report a violation if a task of a TaskScope fails, which is only logged in production.
-
-    Disk errors that are passed to the scope's owner are no violation: the owner stops what needs the disk.
-    """
-    original = TaskScope._ended
-
-    def noticed(self: TaskScope, task: asyncio.Task[object]) -> None:
-        error = None if task.cancelled() else task.exception()
-        handled = isinstance(error, OSError) and self._on_error is not None
-        if error is not None and not handled and not isinstance(error, Crashed):
-            world.report.violate("uncaught", f"task {task.get_name()} failed: {error!r}")
-        original(self, task)
-
-    TaskScope._ended = noticed  # type: ignore[method-assign]  # for the time of a life
-    try:
-        yield
-    finally:
-        TaskScope._ended = original  # type: ignore[method-assign]  # as it was
-
-
 @contextmanager
 def small_pages(on: bool = True) -> Iterator[None]:
     """Use pages of four segments instead of 256, which lives are too short to fill."""
@@ -194,4 +161,4 @@ def run_stream_life(
     return result
 
 
-__all__ = ["NAMESPACE", "Life", "bring_up", "run_stream_life", "stream_world", "watch_tasks"]
+__all__ = ["NAMESPACE", "Life", "run_stream_life", "stream_world"]

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from buckram.sim.engine.faults.runner import FaultRunner
     from buckram.sim.engine.plan import Plan
 
-LEDGERS, STREAMS = "ledgers", "streams"
-"""The kinds of lives."""
+LEDGERS, STREAMS, MACHINES = "ledgers", "streams", "machines"
+"""The kinds of lives. Those of machines get the faults of streams that are in the engine, too."""
 
 
 class RunFault(Protocol):
@@ -50,7 +50,7 @@ def crashes_only(plan: Plan) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One kind of fault. `lives` are the kinds of lives that may get it (LEDGERS, STREAMS)."""
+    """One kind of fault. `lives` are the kinds of lives that may get it (LEDGERS, STREAMS, MACHINES)."""
 
     name: str
     weight: float

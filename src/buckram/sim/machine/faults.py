@@ -1,0 +1,160 @@
+"""Faults of machines, besides those of `sim/engine/faults`: leases that end, crashes, pauses, damaged snapshots."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from buckram.client.client import Client
+from buckram.core.streams.changes import Step
+from buckram.core.streams.head import Head
+from buckram.core.streams.names import StreamName
+from buckram.core.streams.policy import merged
+from buckram.errors import BuckramError
+from buckram.sim.engine.faults import FaultRunner, register_common
+from buckram.sim.engine.faults.registry import MACHINES
+from buckram.sim.engine.world import Died
+from buckram.streams.shared.ledgers import SNAPSHOT, make_ledger, present_op
+from buckram.streams.shared.metadata import StreamStore
+
+NAMESPACE, MACHINE = "default", "book"
+NAME = StreamName(NAMESPACE, MACHINE)
+VANDAL = "v1"
+"""The host that damages snapshots."""
+
+
+def _replicas(f: FaultRunner) -> list[str]:
+    return [host for host in f.client_hosts() if host.startswith("m") and not f.world.processes[host].dead]
+
+
+async def expire_replica(f: FaultRunner) -> None:
+    """A replica's session expires while it goes on leading; another one may take the lease at once."""
+    for _ in range(f.rng.choice((1, 1, 2))):
+        hosts = _replicas(f)
+        if hosts:
+            host = f.rng.choice(hosts)
+            f.world.sessions[host].expire()
+            f.world.report.situation("a lease ended under a replica")
+            f.world.disturb(host, 0)
+        await asyncio.sleep(f.rng.random())
+
+
+async def crash_replica(f: FaultRunner) -> None:
+    hosts = _replicas(f)
+    if hosts:
+        host = f.rng.choice(hosts)
+        f.world.processes[host].crash_after(int(f.rng.random() ** 2 * 200))
+        f.world.disturb(host, 0)
+
+
+async def pause_replica(f: FaultRunner) -> None:
+    """A replica is paused long enough for others to take over, and goes on with an old epoch."""
+    hosts = _replicas(f)
+    if hosts:
+        host = f.rng.choice(hosts)
+        f.world.pause(host)
+        await asyncio.sleep(f.rng.random() * 6)
+        f.world.resume(host)
+
+
+async def lose_head(f: FaultRunner) -> None:
+    """Requests to the metadata store, or their replies, are lost where a replica changes the head or its neighbours."""
+    for _ in range(3):
+        hosts = _replicas(f)
+        if hosts:
+            what = f.rng.choice(("/streams/heads/", "/streams/heads/", "/intents/", "/lease"))
+            f.world.metadata.lose_next(f.rng.choice(("before", "after", "after")), f.rng.choice(hosts), what)
+        await asyncio.sleep(f.rng.random() * 0.5)
+
+
+async def cut_off_replica(f: FaultRunner) -> None:
+    """A replica is cut off from everybody, or from the metadata store alone, while its lease ends."""
+    hosts = _replicas(f)
+    if not hosts:
+        return
+    host, world = f.rng.choice(hosts), f.world
+    others = ["meta"] if f.rng.random() < 0.5 else [name for name in [*world.processes, "meta"] if name != host]
+    world.disturb(host, 1)
+    for other in others:
+        world.fabric.block(host, other)
+        world.fabric.block(other, host)
+    await asyncio.sleep(f.rng.random() * 6)
+    for other in others:
+        world.fabric.unblock(host, other)
+        world.fabric.unblock(other, host)
+    world.disturb(host, -1)
+
+
+async def damage_snapshot(f: FaultRunner) -> None:
+    """The newest of at least two snapshots becomes one with the same row, but with the bytes of another state."""
+    await asyncio.sleep(f.rng.random() * 3)
+    for _ in range(4):
+        try:
+            client = await f.world.client(VANDAL)
+            process = f.world.processes[VANDAL]
+            damaged = await f.world.join(process, _damage(client), "damage")
+            await f.world.join(process, client.close(), "close")
+            if damaged:
+                f.world.report.situation("a snapshot was damaged")
+                await crash_replica(f)  # so that somebody reads it
+                return
+        except (BuckramError, Died) as error:
+            f.world.trace.note(VANDAL, f"cannot damage: {error!r}")
+        await asyncio.sleep(1.0)
+
+
+async def _damage(client: Client) -> bool:
+    streams = StreamStore(client.services.store)
+    head = (await streams.read(NAME)).head
+    rows = head.snapshots or ()
+    if len(rows) < 2:
+        return False
+    newest, policy = rows[-1], merged(head.policy)
+    writer, intent = await make_ledger(client, streams, NAME, head.uid, policy, epoch=head.epoch, purpose=SNAPSHOT)
+    async with writer, client.open(newest.ledger) as reader:
+        async for chunk in reader.payload_chunks():
+            for payload in chunk:
+                await writer.append(_other(bytes(payload)))
+    bad = newest._replace(ledger=writer.ledger_id)
+
+    def exchange(now: Head) -> Step | None:
+        present = now.snapshots or ()
+        if newest not in present or present[0] == newest:
+            return None
+        return Step(replace(now, snapshots=tuple(bad if row == newest else row for row in present)))
+
+    after = await streams.change(
+        NAME, exchange, uid=head.uid, extra=lambda now: [present_op(streams, head.uid, intent)]
+    )
+    return bad in (after.snapshots or ())
+
+
+def _other(payload: bytes) -> bytes:
+    """Where it is a state, one that can be restored and is another one: its number of commands is wrong."""
+    if payload[:1] != b"D":
+        return payload
+    body, _, count = payload.rpartition(b", ")
+    return body + b", " + str(int(count.rstrip(b"]")) + 1).encode() + b"]"
+
+
+OWN_FAULTS = {
+    "expire a replica": 5,
+    "crash a replica": 4,
+    "pause a replica": 5,
+    "lose a head of a machine": 3,
+    "cut off a replica": 4,
+    "damage a snapshot": 3,
+}
+"""Relative weights. A life gets one to three of these besides the common faults."""
+
+for _name, _run in (
+    ("expire a replica", expire_replica),
+    ("crash a replica", crash_replica),
+    ("pause a replica", pause_replica),
+    ("lose a head of a machine", lose_head),
+    ("cut off a replica", cut_off_replica),
+    ("damage a snapshot", damage_snapshot),
+):
+    register_common(_name, OWN_FAULTS[_name], _run, lives=(MACHINES,))
+
+__all__ = ["MACHINE", "NAME", "NAMESPACE", "OWN_FAULTS", "VANDAL"]

@@ -1,0 +1,262 @@
+"""Writing: who is served when, what fails alone, what is refused, and what a limit does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.db.kit import check_equal
+
+from buckram.db.database import Database
+from buckram.db.settings import DatabaseLimits
+from buckram.errors import (
+    BuckramError,
+    DatabaseBusy,
+    HandleClosed,
+    InvalidArgument,
+    ResultTooLarge,
+    SqlError,
+    StatementRefused,
+    TransactionExpired,
+    TransactionTooLarge,
+)
+from buckram.streams.namespace import Namespace
+
+_ENDLESS = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
+
+
+@pytest.fixture
+async def db(ns: Namespace) -> AsyncIterator[Database]:
+    limits = DatabaseLimits(transaction_s=0.5, wait_s=20.0, transaction_bytes=512 * 1024, result_bytes=256 * 1024)
+    async with ns.database("main", limits=limits) as database:
+        await database.lead()
+        await database.execute("CREATE TABLE item (id INTEGER PRIMARY KEY, name TEXT UNIQUE, n INTEGER DEFAULT 0)")
+        yield database
+
+
+async def _count(db: Database) -> int:
+    found = (await db.query("SELECT count(*) FROM item")).rows[0][0]
+    assert isinstance(found, int)
+    return found
+
+
+async def test_statements_of_one_moment_share_a_group_and_fail_alone(db: Database) -> None:
+    before = db._state.sequence
+    names = [str(number % 90) for number in range(100)]
+    calls = (db.execute("INSERT INTO item (name) VALUES (?)", (name,)) for name in names)
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    failed = [result for result in results if isinstance(result, SqlError)]
+    assert len(failed) == 10
+    assert {(error.code, error.name) for error in failed} == {(19, "SQLITE_CONSTRAINT_UNIQUE")}
+    ids = [result.last_insert_rowid for result in results if not isinstance(result, BaseException)]
+    assert sorted(map(int, filter(None, ids))) == list(range(1, 91))
+    assert db._state.sequence - before < 20
+    assert await _count(db) == 90
+
+
+async def test_a_deferred_foreign_key_fails_alone(db: Database) -> None:
+    await db.execute(
+        "CREATE TABLE part (id INTEGER PRIMARY KEY, item REFERENCES item (id) DEFERRABLE INITIALLY DEFERRED)"
+    )
+    insert = "INSERT INTO part (item) VALUES (?)"
+    found = await asyncio.gather(
+        db.execute(insert, (7,)),
+        db.batch([(insert, (1,)), ("INSERT INTO item (id, name) VALUES (1, 'bolt')", ())]),
+        return_exceptions=True,
+    )
+    assert isinstance(found[0], SqlError)
+    assert found[0].name == "SQLITE_CONSTRAINT_FOREIGNKEY"
+    assert not isinstance(found[1], BaseException)
+    assert (await db.query("SELECT item FROM part")).rows == [(1,)]
+    async with db.transaction() as transaction:
+        await transaction.execute(insert, (9,))
+        with pytest.raises(SqlError, match="FOREIGN KEY"):
+            await transaction.commit()
+        await transaction.execute("DELETE FROM part WHERE item = 9")
+    assert (await db.query("SELECT item FROM part")).rows == [(1,)]
+
+
+async def test_a_batch_is_all_or_nothing(db: Database) -> None:
+    with pytest.raises(SqlError, match="no such table"):
+        await db.batch([("INSERT INTO item (name) VALUES (?)", ("bolt",)), "INSERT INTO missing VALUES (1)"])
+    assert await _count(db) == 0
+    given = await db.batch(
+        [
+            ("INSERT INTO item (name) VALUES (:name) RETURNING id", {"name": "bolt"}),
+            "UPDATE item SET n = n + 1",
+            "SELECT name, n FROM item",
+        ]
+    )
+    assert [result.rows for result in given] == [[(1,)], [], [("bolt", 1)]]
+    assert [result.rows_affected for result in given] == [1, 1, 0]
+    assert [result.columns for result in given] == [("id",), (), ("name", "n")]
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("ATTACH '/tmp/x' AS x", "stands alone"),
+        ("PRAGMA journal_mode = DELETE", "its own setting"),
+        ("PRAGMA writable_schema = 1", "does not execute it"),
+        ("SELECT load_extension('x')", "load"),
+        ("BEGIN", "begin\\(\\)"),
+        ("COMMIT", "begin\\(\\)"),
+        ("SAVEPOINT buckram_unit", "the database's own"),
+        ("DELETE FROM item; DELETE FROM item", "more than one statement"),
+        ("VACUUM INTO '/tmp/copy'", "backup"),
+    ],
+)
+async def test_what_a_replicated_database_does_not_execute(db: Database, sql: str, message: str) -> None:
+    with pytest.raises((StatementRefused, SqlError), match=message):
+        await db.execute(sql)
+    await db.execute("INSERT INTO item (name) VALUES ('after')")
+    assert await _count(db) == 1
+
+
+async def test_values_that_do_not_fit_are_named(db: Database) -> None:
+    with pytest.raises(InvalidArgument, match="placeholders"):
+        await db.execute("INSERT INTO item (name) VALUES (?)", ())
+    with pytest.raises(InvalidArgument, match="placeholders"):
+        await db.execute("INSERT INTO item (name) VALUES (?)", (object(),))  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="sequence"):
+        await db.execute("INSERT INTO item (name) VALUES (?)", "bolt")  # type: ignore[arg-type]
+    with pytest.raises(SqlError, match="incomplete input"):
+        await db.execute("INSERT INTO")
+
+
+async def test_under_a_token_it_is_executed_once(db: Database, ns: Namespace) -> None:
+    insert = "INSERT INTO item (name) VALUES (?)"
+    found = await asyncio.gather(*(db.execute(insert, (str(number),), token="one") for number in range(5)))
+    assert {result.last_insert_rowid for result in found} == {1}
+    assert await db.outcome("one") == "committed"
+    assert await db.outcome("two") == "aborted"
+    with pytest.raises(SqlError):
+        await db.execute(insert, ("0",), token="two")
+    assert (await db.execute("SELECT buckram_outcome('one'), buckram_outcome('two')")).rows == [
+        ("committed", "aborted")
+    ]
+    await db.snapshot()
+    await db.aclose()
+    async with ns.database("main") as again:
+        await again.lead()
+        assert (await again.execute(insert, ("x",), token="one")).rows_affected == 1
+        assert await _count(again) == 1
+
+
+async def test_a_transaction_that_is_open_for_too_long_is_rolled_back_and_told(db: Database) -> None:
+    transaction = await db.begin("immediate")
+    await transaction.execute("INSERT INTO item (name) VALUES ('never')")
+    assert (await db.execute("INSERT INTO item (name) VALUES ('next')")).rows_affected == 1
+    with pytest.raises(TransactionExpired, match=r"more than 0\.5 s"):
+        await transaction.execute("SELECT 1")
+    with pytest.raises(TransactionExpired):
+        await transaction.commit()
+    await transaction.rollback()
+    assert (await db.query("SELECT name FROM item")).rows == [("next",)]
+
+
+async def test_a_statement_without_end_is_stopped_and_others_of_its_group_are_committed(db: Database) -> None:
+    insert = "INSERT INTO item (name) VALUES (?)"
+    found = await asyncio.gather(
+        db.execute(insert, ("before",)),
+        db.execute("INSERT INTO item (name) " + _ENDLESS + "SELECT sum(i) FROM n"),
+        db.execute(insert, ("after",)),
+        return_exceptions=True,
+    )
+    assert isinstance(found[1], TransactionExpired)
+    assert sorted((await db.query("SELECT name FROM item")).rows) == [("after",), ("before",)]
+
+
+async def test_each_of_63_writers_has_its_turn_beside_one_that_idles(db: Database) -> None:
+    idle = await db.begin("immediate")
+
+    async def write(number: int) -> None:
+        async with db.transaction("immediate") as transaction:
+            await transaction.execute("INSERT INTO item (name) VALUES (?)", (str(number),))
+
+    await asyncio.gather(*(write(number) for number in range(63)))
+    with pytest.raises(TransactionExpired):
+        await idle.commit()
+    assert await _count(db) == 63
+
+
+async def test_who_waits_for_too_long_is_told(ns: Namespace) -> None:
+    async with ns.database("busy", limits=DatabaseLimits(transaction_s=5, wait_s=0.1)) as db:
+        await db.lead()
+        async with db.transaction():
+            with pytest.raises(DatabaseBusy, match=r"more than 0\.1 s") as busy:
+                await db.execute("CREATE TABLE t (a)")
+            assert (busy.value.code, busy.value.name) == (5, "SQLITE_BUSY")
+            with pytest.raises(DatabaseBusy):
+                await db.begin()
+        await db.execute("CREATE TABLE t (a)")
+
+
+async def test_a_transaction_that_is_too_large_fails_alone(db: Database) -> None:
+    large = "INSERT INTO item (name) SELECT hex(randomblob(3000)) FROM json_each('[1" + ",1" * 300 + "]')"
+    found = await asyncio.gather(
+        db.execute("INSERT INTO item (name) VALUES ('before')"),
+        db.execute(large),
+        db.execute("INSERT INTO item (name) VALUES ('after')"),
+        return_exceptions=True,
+    )
+    assert isinstance(found[1], TransactionTooLarge)
+    assert [type(found[0]), type(found[2])] == [type(found[0])] * 2
+    assert sorted((await db.query("SELECT name FROM item")).rows) == [("after",), ("before",)]
+    transaction = await db.begin()
+    await transaction.execute("INSERT INTO item (name) VALUES ('never')")
+    await transaction.execute(large)  # It is in SQLite's memory as yet.
+    with pytest.raises(TransactionTooLarge, match="524288 bytes"):
+        await transaction.commit()
+    await transaction.rollback()
+    assert await _count(db) == 2
+
+
+async def test_a_result_that_is_too_large_is_told(db: Database) -> None:
+    await db.execute("INSERT INTO item (name) VALUES (hex(zeroblob(50000)))")
+    with pytest.raises(ResultTooLarge, match="262144 bytes"):
+        await db.query("SELECT name FROM item, json_each('[1,2,3,4,5,6]')")
+    async with db.transaction() as transaction:
+        with pytest.raises(ResultTooLarge):
+            await transaction.execute("SELECT name FROM item, json_each('[1,2,3,4,5,6]')")
+        await transaction.execute("UPDATE item SET n = 3")
+    assert (await db.query("SELECT n FROM item")).rows == [(3,)]
+
+
+async def test_savepoints_within_a_transaction(db: Database) -> None:
+    async with db.transaction() as transaction:
+        await transaction.execute("SAVEPOINT here")
+        await transaction.execute("INSERT INTO item (name) VALUES ('never')")
+        await transaction.execute("ROLLBACK TO here")
+        await transaction.execute("RELEASE here")
+        await transaction.execute("INSERT INTO item (name) VALUES ('kept')")
+    with pytest.raises(SqlError):
+        async with db.transaction() as transaction:
+            await transaction.execute("DELETE FROM item")
+            await transaction.execute("SELECT * FROM missing")
+    assert (await db.query("SELECT name FROM item")).rows == [("kept",)]
+
+
+async def test_what_is_open_or_waits_when_it_is_closed_is_told(db: Database) -> None:
+    transaction = await db.begin()
+    waiting = asyncio.create_task(db.execute("INSERT INTO item (name) VALUES ('never')"))
+    await asyncio.sleep(0)
+    await db.aclose()
+    with pytest.raises(HandleClosed):
+        await waiting
+    with pytest.raises(BuckramError):
+        await transaction.execute("SELECT 1")
+    with pytest.raises(HandleClosed):
+        await db.execute("SELECT 1")
+
+
+async def test_a_group_of_many_records_is_one_transaction(ns: Namespace) -> None:
+    async with ns.database("large") as db, ns.database("large", stand=False) as follower:
+        await db.lead()
+        await db.execute("CREATE TABLE t (a)")
+        await db.execute("INSERT INTO t SELECT randomblob(3000) FROM json_each('[1" + ",1" * 999 + "]')")
+        assert len(await check_equal(db, [follower])) > 3_000_000
+        await db.execute("DELETE FROM t")
+        await db.execute("VACUUM")
+        assert len(await check_equal(db, [follower])) == 2 * 4096
