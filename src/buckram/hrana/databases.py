@@ -13,12 +13,12 @@ from buckram.client.client import Client
 from buckram.core.streams.names import StreamName, check_name, stream_name
 from buckram.db.database import Database
 from buckram.db.settings import DatabaseLimits
-from buckram.errors import BuckramError, InvalidArgument, NoSuchDatabase, NoSuchNamespace, NotMachineLog
+from buckram.errors import BuckramError, InvalidArgument, NoSuchDatabase, NoSuchNamespace, NoSuchStream, NotMachineLog
 from buckram.http.problems import HttpProblem
 from buckram.net.tasks import TaskScope
 
 _log = logging.getLogger("buckram.hrana")
-_GONE = (NoSuchDatabase, NoSuchNamespace, NotMachineLog)
+_GONE = (NoSuchDatabase, NoSuchNamespace, NoSuchStream, NotMachineLog)
 
 
 class Databases:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from buckram.core.backoff import LEADER_WAIT
 from buckram.db.database import Database
@@ -57,7 +57,7 @@ class Forwarder:
                 return None
             try:
                 async with asyncio.timeout(self._limits.answer_wait_s):
-                    status, answer = await self._ask(address, f"/{quote(database.name)}/{path}", headers, body)
+                    status, answer = await self._ask(address, path, headers, body)
                 if status != 421:
                     return status, answer, address
                 raise _NotYet

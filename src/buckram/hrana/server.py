@@ -39,7 +39,9 @@ from buckram.http.server import HttpServer, url_of
 from buckram.machine.machine import Consistency
 from buckram.sql.session import Session
 
-_PATH = re.compile(r"/*(?P<database>.*?)/*(?P<version>v[123])/(?P<operation>pipeline|cursor|execute|batch)/*")
+_PATH = re.compile(r"/(?:(?P<database>.*)/)?(?P<version>v[123])/(?P<operation>pipeline|cursor|execute|batch)")
+_SLASHES = re.compile("/+")
+"""One is meant: some clients put one before their paths, and others do not."""
 _OPERATIONS = {"v1": ("execute", "batch"), "v2": ("pipeline",), "v3": ("pipeline", "cursor")}
 _READING = re.compile(r"(?P<name>.*)@(?P<how>leader|stale)(?:=(?P<seconds>\d{1,5}(?:\.\d{1,6})?))?")
 _PASSED_ON = ("authorization",)
@@ -68,6 +70,11 @@ class Target(NamedTuple):
     def key(self) -> str:
         """What a stream belongs to: a baton is good for the database and the kind of reads it was made for."""
         return f"{self.database}@{self.consistency}={self.at_most_s}"
+
+    @property
+    def address(self) -> str:
+        """The path of the database at a leader."""
+        return quote(f"{self.database}@leader" if self.consistency == "leader" else self.database)
 
 
 class DatabaseServer:
@@ -109,7 +116,8 @@ class DatabaseServer:
         await self._http.start()
 
     async def close(self) -> None:
-        """Serve what has begun, close the streams, then the databases. Idempotent."""
+        """Close streams that wait, serve what has begun, then close the databases. Idempotent."""
+        await self.streams.close_idle()
         await self._http.close()
         await self.streams.close()
         await self._forwarder.close()
@@ -128,6 +136,11 @@ class DatabaseServer:
     ) -> None:
         await self.close()
 
+    def report(self) -> dict[str, Any]:
+        """What is served: open databases with role and offset, and namespaces."""
+        opened = {name: {"role": one.role, "offset": one.applied} for name, one in self.databases.opened().items()}
+        return {"databases": opened, "namespaces": list(self.databases.namespaces)}
+
     # -- requests -----------------------------------------------------------------------------------------
 
     async def _health(self, request: Request) -> Response:
@@ -141,8 +154,7 @@ class DatabaseServer:
         if before or last:
             raise HttpProblem(404, "NOT_FOUND", f"{request.url.path}: GET is served for /, /health and /DATABASE/v3")
         await self._authenticate(request)
-        opened = {name: {"role": one.role, "offset": one.applied} for name, one in self.databases.opened().items()}
-        return json_answer(request, {"databases": opened, "namespaces": list(self.databases.namespaces)})
+        return json_answer(request, self.report())
 
     async def _post(self, request: Request) -> Response:
         target = await self._target(request)
@@ -154,7 +166,7 @@ class DatabaseServer:
             self.databases.end_use(target.database)
 
     async def _target(self, request: Request) -> Target:
-        found = _PATH.fullmatch(request.scope["path"])
+        found = _PATH.fullmatch(_SLASHES.sub("/", request.scope["path"]))
         if found is None or found["operation"] not in _OPERATIONS[found["version"]]:
             raise HttpProblem(
                 404,
@@ -193,7 +205,7 @@ class DatabaseServer:
     async def _execute(self, request: Request, target: Target, database: Database, raw: Any, body: bytes) -> Response:
         baton = raw.get("baton") if isinstance(raw, dict) else None
         here = isinstance(baton, str) and self.streams.knows(baton)
-        if not here and target.consistency == "linearizable" and database.role != "leader":
+        if not here and target.consistency != "stale" and database.role != "leader":
             return await self._send_on(request, target, database, raw, body)
 
         def session() -> Session:
@@ -258,12 +270,12 @@ class DatabaseServer:
         if FORWARDED in request.headers:
             raise HttpProblem(421, "NOT_LEADER", f"this server does not lead database {target.database}")
         headers = {name: request.headers[name] for name in _PASSED_ON if name in request.headers}
-        found = await self._forwarder.send(database, target.path, headers, body)
+        found = await self._forwarder.send(database, f"/{target.address}/{target.path}", headers, body)
         if found is None:
             return await self._execute(request, target, database, raw, body)
         status, answer, address = found
         if status == 200 and not target.path.startswith("v1/"):
-            answer = _with_base_url(answer, f"{address.rstrip('/')}/{quote(target.database)}/")
+            answer = _with_base_url(answer, f"{address.rstrip('/')}/{target.address}/")
         return Response(answer, status, media_type="application/json")
 
 

@@ -134,7 +134,13 @@ class Streams:
         self._idle.pop(stream.id, None)
         await stream.session.close()
 
+    async def close_idle(self) -> None:
+        """Close the streams that wait for their next request, which a server that stops will not take."""
+        for stream in list(self._idle.values()):
+            await self.drop(stream)
+
     async def close(self) -> None:
+        """Close all."""
         if self._timer is not None:
             self._timer.cancel()
         await self._scope.close()
