@@ -7,15 +7,20 @@ streams of Hrana are sessions.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
+from buckram.core.backoff import LEADER_WAIT
 from buckram.core.db.sql import Described, Parameters, SqlResult
 from buckram.core.sql.statements import Statement, classify, is_single
 from buckram.core.sql.transactions import CallerTransaction, Do, TransactionGone, TransactionMisuse
 from buckram.db.database import Database
 from buckram.db.transactions import OpenTransaction
-from buckram.errors import BuckramError, InvalidArgument, SqlError
-from buckram.machine.machine import Consistency
+from buckram.errors import BuckramError, InvalidArgument, NotLeader, SqlError
+from buckram.machine.machine import Consistency, process_name
+from buckram.net.retry import Retries
 
+T = TypeVar("T")
 _NOTHING = SqlResult((), (), [], 0, None)
 
 
@@ -23,12 +28,18 @@ class Session:
     """A connection. One call at a time. `close` rolls an open transaction back; the database stays open."""
 
     def __init__(
-        self, database: Database, *, consistency: Consistency = "linearizable", at_most_s: float | None = None
+        self,
+        database: Database,
+        *,
+        consistency: Consistency = "linearizable",
+        at_most_s: float | None = None,
+        leader_wait_s: float = 0.0,
     ) -> None:
+        """`leader_wait_s`: how long a statement waits if nobody leads, as when leaders change."""
         if at_most_s is not None and consistency != "stale":
             raise InvalidArgument(f'at_most_s={at_most_s!r} is for consistency="stale", not {consistency!r}')
         self.database = database
-        self._consistency, self._at_most_s = consistency, at_most_s
+        self._consistency, self._at_most_s, self._leader_wait_s = consistency, at_most_s, leader_wait_s
         self._caller = CallerTransaction()
         self._transaction: OpenTransaction | None = None
         self._gone: BuckramError | None = None
@@ -81,7 +92,7 @@ class Session:
 
     async def _begin(self, statement: Statement, sql: str, parameters: Parameters) -> SqlResult:
         """Open a transaction and run a statement in it, if there is one."""
-        transaction = await self.database.begin()
+        transaction = await self._with_leader(self.database.begin)
         try:
             result = await transaction.execute(sql, parameters) if sql else _NOTHING
         except BaseException:
@@ -93,8 +104,19 @@ class Session:
 
     async def _run_alone(self, sql: str, parameters: Parameters) -> SqlResult:
         if self._consistency == "linearizable":
-            return await self.database.execute(sql, parameters)
+            return await self._with_leader(lambda: self.database.execute(sql, parameters))
         return await self.database.query(sql, parameters, consistency=self._consistency, at_most_s=self._at_most_s)
+
+    async def _with_leader(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Return what the call gives. NotLeader says that nothing was done, so it is tried again while nobody leads."""
+        retries = Retries(LEADER_WAIT, self._leader_wait_s)
+        while True:
+            try:
+                return await call()
+            except NotLeader as error:
+                if error.leader and error.leader != process_name():
+                    raise
+                await retries.wait(error)
 
     async def _inside(self, transaction: OpenTransaction, do: Do, sql: str, parameters: Parameters) -> SqlResult:
         if do is Do.RUN_INSIDE:
