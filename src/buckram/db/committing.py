@@ -81,6 +81,12 @@ class Committing:
             if self._state.pending is pending:
                 self._state.pending = None
 
+    async def write(self, pending: Pending) -> None:
+        """Write a group that nobody holds; it is applied like one of somebody else's. NotLeader, CommitUnknown."""
+        error = await self._append(pending)
+        if error is not None:
+            raise error
+
     async def _append(self, pending: Pending) -> BuckramError | None:
         """Returns why it was not committed."""
         own = self._sequences

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -485,31 +485,39 @@ class Engine:
     def on_commit(self, captured: Captured) -> None:
         """Write the group into the log, and wait until it is decided."""
         self.on_spill(len(captured.pages))
-        files, digest = self.files, self.digest
-        changed: dict[int, tuple[bytes, int]] = {}
-        changes: list[PageChange] = []
-        for number in sorted(captured.pages):
-            old, old_hash = files.page(number)
-            new = captured.pages[number]
-            if old == new and old_hash:
-                continue
-            new_hash = page_hash(number, new)
-            changed[number] = new, new_hash
-            changes.append(PageChange(number, differences(old, new)))
-            digest = replaced(digest, old_hash, new_hash)
-        for number in range(files.size + 1, captured.size + 1):
-            if number not in changed and number != LOCK_PAGE:
-                raise AssertionError(f"SQLite added page {number} and did not write it")
-        digest = self._without_removed(digest, captured.size)
-        sequence = self.sequence + 1
-        group = Group(self._leadership, sequence, captured.size, digest, self._receipts, changes)
-        pending = Pending(self._leadership, sequence, encode_group(group, self._codec))
+        pending, changed, digest = self._grouped(captured.pages, captured.size)
         self._tell(self._events.commit_wanted, pending)
         pending.decided.wait()
         if pending.error is not None:
             raise pending.error
         self._wrote = True
         self._captured = captured, changed, digest
+
+    def _grouped(self, pages: Mapping[int, bytes], size: int) -> tuple[Pending, dict[int, tuple[bytes, int]], int]:
+        """The group that makes these pages; the pages that differ, with their hashes; the digest."""
+        files, digest = self.files, self.digest
+        changed: dict[int, tuple[bytes, int]] = {}
+        changes: list[PageChange] = []
+        for number in sorted(pages):
+            old, old_hash = files.page(number)
+            new = pages[number]
+            if old == new and old_hash:
+                continue
+            new_hash = page_hash(number, new)
+            changed[number] = new, new_hash
+            changes.append(PageChange(number, differences(old, new)))
+            digest = replaced(digest, old_hash, new_hash)
+        for number in range(files.size + 1, size + 1):
+            if number not in changed and number != LOCK_PAGE:
+                raise AssertionError(f"page {number} was added and not written")
+        digest = self._without_removed(digest, size)
+        group = Group(self._leadership, self.sequence + 1, size, digest, self._receipts, changes)
+        return Pending(self._leadership, group.sequence, encode_group(group, self._codec)), changed, digest
+
+    def pages_group(self, leadership: int, pages: Mapping[int, bytes], size: int) -> Pending:
+        """Thread: a group that writes whole pages, which is applied like one of somebody else's."""
+        self._leadership, self._receipts = leadership, []
+        return self._grouped(pages, size)[0]
 
     # -- the end ------------------------------------------------------------------------------------------
 
