@@ -11,7 +11,7 @@ from buckram.core.db.outcomes import OwnToken
 from buckram.core.db.parts import cut
 from buckram.core.machine.records import COMMAND_OVERHEAD
 from buckram.core.machine.tokens import Sequences
-from buckram.db.engine import Pending
+from buckram.db.execution import Pending
 from buckram.db.state import DatabaseState
 from buckram.errors import (
     BuckramError,

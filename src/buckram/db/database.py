@@ -17,7 +17,8 @@ from buckram.client.shared.opening import NotBlocking
 from buckram.core.db.outcomes import check_token, parse_own
 from buckram.core.db.sql import Described, Parameters, SqlResult
 from buckram.db.committing import Committing
-from buckram.db.engine import Engine, Pending, Unit
+from buckram.db.engine import Engine
+from buckram.db.execution import Pending, Unit
 from buckram.db.images import write_image
 from buckram.db.readers import Readers
 from buckram.db.settings import DatabaseLimits

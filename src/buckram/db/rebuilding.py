@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from buckram.core.machine.fold import Fold
-from buckram.db.engine import Engine, Pending
+from buckram.db.engine import Engine
+from buckram.db.execution import Pending
 from buckram.db.opening import check_database
 from buckram.db.settings import DatabaseLimits
 from buckram.db.state import DatabaseState

@@ -20,7 +20,7 @@ import apsw
 from buckram.core.db.digest import LOCK_PAGE, page_hash, replaced
 from buckram.core.db.wal_format import PAGE_BYTES
 from buckram.core.streams.names import StreamName
-from buckram.db.engine import Pending
+from buckram.db.execution import Pending
 from buckram.db.opening import PROPERTIES
 from buckram.db.rebuilding import rebuilt
 from buckram.db.wal_files import Image
@@ -101,7 +101,7 @@ async def _write_pages(database: Database, pages: Pages, size: int) -> None:
         async def write(numbers: range, whole: int) -> None:
             def group() -> Pending:
                 found = {number: pages(number) for number in numbers if number != LOCK_PAGE}
-                return engine.pages_group(leadership, found, whole)
+                return engine.execution.pages_group(leadership, found, whole)
 
             await committing.write(await engine.run(group))
             await engine.settled(database.groups)
