@@ -96,6 +96,11 @@ class Database(NotBlocking):
         return self._replica.fold.applied
 
     @property
+    def log_bytes(self) -> int:
+        """The bytes of all records in the log since the database was made."""
+        return self._replica.fold.log_bytes
+
+    @property
     def damaged_snapshots(self) -> tuple[SnapshotDamaged, ...]:
         """A SnapshotDamaged for each published snapshot that could not be restored here: the one before was taken."""
         return tuple(self._replica.damaged_snapshots)
