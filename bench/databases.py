@@ -1,4 +1,4 @@
-"""What databases do: transactions of one client and of 64, a follower's reads and lag, a take-over, a large one. 3/3/2."""
+"""What databases do: transactions of one client and of 64, a follower's reads and lag, a take-over. 3/3/2."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ NOUNS = {
     "stream": "buckram.cli.stream:stream",
     "namespace": "buckram.cli.namespace:namespace",
     "object": "buckram.cli.object:object_",
+    "db": "buckram.cli.db:db",
     "status": "buckram.cli.status:status",
     "doctor": "buckram.cli.doctor:doctor",
     "autorecovery": "buckram.cli.autorecovery:autorecovery",

@@ -10,7 +10,7 @@ from buckram.core.streams.names import check_writer_name
 from buckram.db.database import Database
 from buckram.db.settings import DatabaseLimits
 from buckram.db.state import DatabaseState
-from buckram.errors import NoSuchDatabase, NotDatabase
+from buckram.errors import DatabaseExists, NoSuchDatabase, NotDatabase, StreamExists
 from buckram.machine.machine import process_name
 from buckram.machine.opening import open_on_log
 from buckram.machine.replica import Candidacy
@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 
 PROPERTIES = {"buckram": "database"}
 """Properties of a log that is a database's."""
+
+
+async def create_log(ns: Namespace, name: StreamName, policy: Mapping[str, Any]) -> None:
+    """Create the log of a database. Raises DatabaseExists."""
+    try:
+        await ns.create_machine_log(name.stream, PROPERTIES, **policy)
+    except StreamExists:
+        raise DatabaseExists(str(name)) from None
 
 
 async def check_database(ns: Namespace, name: StreamName) -> None:

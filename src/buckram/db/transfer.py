@@ -21,10 +21,11 @@ from buckram.core.db.digest import LOCK_PAGE, page_hash, replaced
 from buckram.core.db.wal_format import PAGE_BYTES
 from buckram.core.streams.names import StreamName
 from buckram.db.execution import Pending
-from buckram.db.opening import PROPERTIES
+from buckram.db.images import write_image
+from buckram.db.opening import create_log
 from buckram.db.rebuilding import rebuilt
 from buckram.db.wal_files import Image
-from buckram.errors import DatabaseExists, DatabaseFailed, InvalidArgument, StreamExists
+from buckram.errors import DatabaseFailed, InvalidArgument
 
 if TYPE_CHECKING:
     from buckram.client.client import Client
@@ -49,6 +50,25 @@ class Verified:
     """The digest of all pages, which every replica must have."""
     faults: tuple[str, ...]
     """One sentence each."""
+
+
+async def backup(
+    client: Client,
+    ns: Namespace,
+    name: StreamName,
+    path: Path,
+    *,
+    offset: int | None = None,
+    time_us: int | None = None,
+) -> tuple[int, int]:
+    """Write an earlier state of a database into a file; returns the offset and the bytes. NoEarlierState, OSError."""
+    async with rebuilt(client, ns, name, offset=offset, time_us=time_us) as found:
+        image = found.engine.image(found.state.sequence)
+        try:
+            size = await asyncio.get_running_loop().run_in_executor(None, write_image, image, path)
+        finally:
+            image.close()
+        return found.offset, size
 
 
 async def restore(client: Client, ns: Namespace, name: StreamName, path: Path, policy: Mapping[str, object]) -> None:
@@ -82,10 +102,7 @@ async def fork(
 
 async def _import(ns: Namespace, name: StreamName, pages: Pages, size: int, policy: Mapping[str, object]) -> None:
     """Make a database of these pages; one that cannot be completed is deleted again."""
-    try:
-        await ns.create_machine_log(name.stream, PROPERTIES, **policy)
-    except StreamExists:
-        raise DatabaseExists(str(name)) from None
+    await create_log(ns, name, policy)
     try:
         async with ns.database(name.stream, create=False) as database:
             await database.lead()
@@ -196,4 +213,4 @@ def _checked(path: str) -> list[str]:
     return faults + [f"table {row[0]}: row {row[1]} names a row of {row[2]} that does not exist" for row in missing]
 
 
-__all__ = ["Verified", "fork", "restore", "verify"]
+__all__ = ["Verified", "backup", "fork", "restore", "verify"]

@@ -444,6 +444,26 @@ class Namespace:
         moment = None if time is None else microseconds(time)
         return await fork(self._client, self, full, self._name(name), offset=offset, time_us=moment, policy=policy)
 
+    async def create_database(self, name: str, **policy: Any) -> None:
+        """Create an empty database without opening it; `policy` is that of its log. Raises DatabaseExists."""
+        _check_engine()
+        from buckram.db.opening import create_log
+
+        await create_log(self, self._name(name), policy)
+
+    async def backup_database(
+        self, name: str, path: str, *, offset: int | None = None, time: Time | None = None
+    ) -> tuple[int, int]:
+        """Write a database into a file of SQLite's, as it was below an offset or before a moment; without both, the newest.
+
+        Returns the offset, and the bytes of the file. Raises NoEarlierState, NotDatabase, OSError.
+        """
+        _check_engine()
+        from buckram.db.transfer import backup
+
+        moment = None if time is None else microseconds(time)
+        return await backup(self._client, self, self._name(name), Path(path), offset=offset, time_us=moment)
+
     async def restore_database(self, path: str, name: str, **policy: Any) -> None:
         """Make the database `name` of a file of SQLite's. Raises DatabaseExists, InvalidArgument, OSError."""
         _check_engine()
