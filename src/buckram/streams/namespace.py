@@ -454,9 +454,9 @@ class Namespace:
     async def backup_database(
         self, name: str, path: str, *, offset: int | None = None, time: Time | None = None
     ) -> tuple[int, int]:
-        """Write a database into a file of SQLite's, as it was below an offset or before a moment; without both, the newest.
+        """Write a database into a file of SQLite's, as it was below an offset or before a moment.
 
-        Returns the offset, and the bytes of the file. Raises NoEarlierState, NotDatabase, OSError.
+        Without both, the newest state. Returns the offset, and the bytes of the file. Raises NoEarlierState, NotDatabase, OSError.
         """
         _check_engine()
         from buckram.db.transfer import backup
