@@ -456,7 +456,8 @@ class Namespace:
     ) -> tuple[int, int]:
         """Write a database into a file of SQLite's, as it was below an offset or before a moment.
 
-        Without both, the newest state. Returns the offset, and the bytes of the file. Raises NoEarlierState, NotDatabase, OSError.
+        Without both, the newest state. Returns the offset, and the bytes of the file. Raises NoEarlierState,
+        NotDatabase, OSError.
         """
         _check_engine()
         from buckram.db.transfer import backup
