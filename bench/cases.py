@@ -296,6 +296,14 @@ def objects() -> Figures:
 
 
 @case
+def databases() -> Figures:
+    """SQL databases: inserts of one client and of 64, a follower's reads and lag, one of BENCH_DATABASE_MB (1,000)."""
+    from bench.databases import databases
+
+    return databases()
+
+
+@case
 def stream_long() -> Figures:
     """A stream of 100,000 segments (BENCH_SEGMENTS): opened, read at its end, truncated."""
     return _streams("long_stream")

@@ -224,6 +224,12 @@ async def test_a_result_that_is_too_large_is_told(db: Database) -> None:
     assert (await db.query("SELECT n FROM item")).rows == [(3,)]
 
 
+async def _fail_within(db: Database) -> None:
+    async with db.transaction() as transaction:
+        await transaction.execute("DELETE FROM item")
+        await transaction.execute("SELECT * FROM missing")
+
+
 async def test_savepoints_within_a_transaction(db: Database) -> None:
     async with db.transaction() as transaction:
         await transaction.execute("SAVEPOINT here")
@@ -232,9 +238,7 @@ async def test_savepoints_within_a_transaction(db: Database) -> None:
         await transaction.execute("RELEASE here")
         await transaction.execute("INSERT INTO item (name) VALUES ('kept')")
     with pytest.raises(SqlError):
-        async with db.transaction() as transaction:
-            await transaction.execute("DELETE FROM item")
-            await transaction.execute("SELECT * FROM missing")
+        await _fail_within(db)
     assert (await db.query("SELECT name FROM item")).rows == [("kept",)]
 
 

@@ -201,7 +201,7 @@ def test_closed_things_say_so(uri: str, name: str) -> None:
         connection.execute("SELECT 1")
     with pytest.raises(dbapi.InterfaceError):
         connection.cursor()
-    with pytest.raises(dbapi.ProgrammingError, match="'a/b/c'|'b/c'"):
+    with pytest.raises(dbapi.ProgrammingError, match="'b/c' holds a separator"):
         dbapi.connect(uri, "a/b/c")
     with pytest.raises(dbapi.Error):
         dbapi.connect(uri, "shop/missing", create=False)

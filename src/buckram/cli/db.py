@@ -1,18 +1,298 @@
-"""`buckram db`: replicated SQL databases."""
+"""`buckram db`: create, list, show, shell, serve, fork, backup, restore, verify, drop. Names are NAMESPACE/DATABASE.
+
+Not here: statements and their output (`cli/db_shell.py`), serving (`cli/db_serve.py`).
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import click
 
+from buckram.cli import completion, values
+from buckram.cli.confirm import confirm_loss
 from buckram.cli.db_serve import serve
+from buckram.cli.db_shell import shell
+from buckram.cli.exits import Exit
+from buckram.cli.namespace import policy_option
+from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
+from buckram.cli.output import emit, table
+from buckram.client.client import Client
+from buckram.core.streams.names import stream_name
+from buckram.errors import InvalidArgument, NotDatabase
+from buckram.streams.namespace import StreamInfo
+
+_PAGE = 1000
 
 
-@click.group("db")
+@click.group()
 def db() -> None:
-    """SQL databases on the log: SQLite's SQL, replicated."""
+    """SQL databases: SQLite as the table engine, and every commit in a replicated log before it is anywhere else."""
 
 
+db.add_command(shell)
 db.add_command(serve)
 
 
-__all__ = ["db"]
+def _is_database(info: StreamInfo) -> bool:
+    return info.properties.get("buckram") == "database"
+
+
+@db.command("create")
+@click.argument("name")
+@policy_option
+@metadata_option
+@json_option
+def create(name: str, settings: tuple[str, ...], uri: str | None, as_json: bool) -> None:
+    """Create an empty database. The settings are those of its log.
+
+    \b
+    Example:
+      buckram db create shop/main --set ensemble=3/3/2
+    """
+    full, chosen = stream_name(name), values.policy(settings)
+
+    async def main() -> None:
+        async with connected(uri) as client:
+            await client.namespace(full.namespace).create_database(full.stream, **chosen)
+
+    run_async(main())
+    if as_json:
+        emit({"database": str(full), "created": True})
+    else:
+        print(f"database {full} created")
+
+
+@db.command("list")
+@click.argument("namespace", default="default", shell_complete=completion.namespaces)
+@metadata_option
+@json_option
+def list_databases(namespace: str, uri: str | None, as_json: bool) -> None:
+    """The databases of a namespace, with the process that leads each.
+
+    \b
+    Example:
+      buckram db list shop
+    """
+
+    async def main() -> list[StreamInfo]:
+        async with connected(uri) as client:
+            return await _databases(client, namespace)
+
+    found = run_async(main())
+    if as_json:
+        emit({"databases": [_shown(info) for info in found]})
+    else:
+        table(("DATABASE", "LEADER", "OFFSET"), [(info.name, _leader(info) or "", info.end) for info in found])
+
+
+async def _databases(client: Client, namespace: str) -> list[StreamInfo]:
+    ns, after, found = client.namespace(namespace), "", list[StreamInfo]()
+    while page := await ns.list(after=after, limit=_PAGE):
+        infos = [await ns.info(bare) for bare in page]
+        found += filter(_is_database, infos)
+        after = page[-1]
+    return found
+
+
+def _leader(info: StreamInfo) -> str | None:
+    return info.writer.name if info.writer is not None and not info.writer_gone else None
+
+
+def _shown(info: StreamInfo) -> dict[str, Any]:
+    return {
+        "database": info.name,
+        "leader": _leader(info),
+        "offset": info.end,
+        "earliest": info.earliest,
+        "created": info.created,
+    }
+
+
+@db.command("show")
+@click.argument("name", shell_complete=completion.streams)
+@metadata_option
+@json_option
+def show(name: str, uri: str | None, as_json: bool) -> None:
+    """Who leads a database, how far its log is, and which earlier states a fork can have.
+
+    \b
+    Example:
+      buckram db show shop/main
+    """
+    full = stream_name(name)
+
+    async def main() -> tuple[StreamInfo, list[dict[str, Any]]]:
+        async with connected(uri) as client:
+            ns = client.namespace(full.namespace)
+            info = await ns.info(full.stream)
+            if not _is_database(info):
+                raise NotDatabase(str(full))
+            rows = (await ns.store.read(full)).head.snapshots or ()
+            return info, [{"offset": row.offset, "bytes": row.bytes, "time": row.time} for row in rows]
+
+    info, snapshots = run_async(main())
+    if as_json:
+        emit({**_shown(info), "snapshots": snapshots})
+        return
+    print(f"database {info.name}: {_leader(info) or 'nobody'} leads, offset {info.end}")
+    print(f"  states from offset {info.earliest} on can be forked")
+    for row in snapshots:
+        print(f"  snapshot at offset {row['offset']}: {row['bytes']} bytes, {values.iso(row['time'])}")
+
+
+@db.command("fork")
+@click.argument("source", shell_complete=completion.streams)
+@click.argument("name")
+@click.option("--at", metavar="TIME|OFFSET", help="The state of this moment, or below this offset; default the newest.")
+@policy_option
+@metadata_option
+@json_option
+def fork(source: str, name: str, at: str | None, settings: tuple[str, ...], uri: str | None, as_json: bool) -> None:
+    """Make the database NAME of SOURCE as it was at a moment.
+
+    \b
+    Examples:
+      buckram db fork shop/main shop/yesterday --at 2026-11-24T12:00:00Z
+      buckram db fork shop/main shop/test --at 10m
+    """
+    origin, full, chosen = stream_name(source), stream_name(name), values.policy(settings)
+
+    async def main() -> int:
+        async with connected(uri) as client:
+            now = client.services.clocks.now()
+            offset = int(at) if at is not None and at.isdecimal() else None
+            time = values.moment("--at", at, now) if at is not None and offset is None else None
+            ns = client.namespace(full.namespace)
+            return await ns.fork_database(str(origin), full.stream, offset=offset, time=time, **chosen)
+
+    offset = run_async(main())
+    if as_json:
+        emit({"database": str(full), "source": str(origin), "offset": offset})
+    else:
+        print(f"database {full}: {origin} at offset {offset}")
+
+
+@db.command("backup")
+@click.argument("name", shell_complete=completion.streams)
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--at", metavar="TIME|OFFSET", help="The state of this moment, or below this offset; default the newest.")
+@metadata_option
+@json_option
+def backup(name: str, file: Path, at: str | None, uri: str | None, as_json: bool) -> None:
+    """Write a database into FILE, a database of SQLite's. Others go on writing; the file appears when it is complete.
+
+    \b
+    Example:
+      buckram db backup shop/main main.db
+    """
+    full = stream_name(name)
+
+    async def main() -> tuple[int, int]:
+        async with connected(uri) as client:
+            now = client.services.clocks.now()
+            offset = int(at) if at is not None and at.isdecimal() else None
+            time = values.moment("--at", at, now) if at is not None and offset is None else None
+            ns = client.namespace(full.namespace)
+            return await ns.backup_database(full.stream, str(file), offset=offset, time=time)
+
+    offset, size = run_async(main())
+    if as_json:
+        emit({"database": str(full), "file": str(file), "offset": offset, "bytes": size})
+    else:
+        print(f"{file}: database {full} at offset {offset}, {size} bytes")
+
+
+@db.command("restore")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("name")
+@policy_option
+@metadata_option
+@json_option
+def restore(file: Path, name: str, settings: tuple[str, ...], uri: str | None, as_json: bool) -> None:
+    """Make the database NAME of FILE, a backup or any other database of SQLite's.
+
+    \b
+    Example:
+      buckram db restore main.db shop/copy
+    """
+    full, chosen = stream_name(name), values.policy(settings)
+
+    async def main() -> None:
+        async with connected(uri) as client:
+            await client.namespace(full.namespace).restore_database(str(file), full.stream, **chosen)
+
+    run_async(main())
+    if as_json:
+        emit({"database": str(full), "file": str(file)})
+    else:
+        print(f"database {full} has what is in {file}")
+
+
+@db.command("verify")
+@click.argument("name", shell_complete=completion.streams)
+@metadata_option
+@json_option
+@click.pass_context
+def verify(context: click.Context, name: str, uri: str | None, as_json: bool) -> None:
+    """Read all that is kept of a database, compare every digest, and have SQLite check the pages. 1 if it has faults.
+
+    \b
+    Example:
+      buckram db verify shop/main
+    """
+    full = stream_name(name)
+
+    async def main() -> Any:
+        async with connected(uri) as client:
+            return await client.namespace(full.namespace).verify_database(full.stream)
+
+    report = run_async(main())
+    if as_json:
+        emit(
+            {
+                "database": str(full),
+                "equal": not report.faults,
+                "offset": report.offset,
+                "transactions": report.groups,
+                "digest": report.digest,
+                "faults": list(report.faults),
+            }
+        )
+    else:
+        for fault in report.faults:
+            print(fault)
+        what = f"database {full}: {report.groups} transactions up to offset {report.offset}, digest {report.digest}"
+        print(what if not report.faults else f"database {full} has faults")
+    if report.faults:
+        context.exit(Exit.FAILED)
+
+
+@db.command("drop")
+@click.argument("name", shell_complete=completion.streams)
+@yes_option
+@metadata_option
+@json_option
+def drop(name: str, yes: bool, uri: str | None, as_json: bool) -> None:
+    """Delete a database with its log and its snapshots.
+
+    \b
+    Example:
+      buckram db drop shop/copy --yes
+    """
+    full = stream_name(name)
+    confirm_loss(f"Drop database {full}?", yes, f"database {full} is not dropped")
+
+    async def main() -> None:
+        async with connected(uri) as client:
+            ns = client.namespace(full.namespace)
+            if not _is_database(await ns.info(full.stream)):
+                raise InvalidArgument(f"{full} is no database: it is not dropped")
+            await ns.delete(full.stream)
+
+    run_async(main())
+    if as_json:
+        emit({"database": str(full), "dropped": True})
+    else:
+        print(f"database {full} dropped")

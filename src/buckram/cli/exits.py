@@ -40,6 +40,7 @@ _NOT_FOUND = (
     errors.NoSuchNamespace,
     errors.NoSuchCursor,
     errors.NoSuchObject,
+    errors.NoSuchDatabase,
     errors.OffsetOutOfRange,
     errors.OffsetTruncated,
 )
@@ -68,6 +69,7 @@ _REFUSED = (
     errors.ProducerForgotten,
     errors.OutOfOrderSequence,
     errors.UnknownQuery,
+    errors.DatabaseExists,
     errors.ObjectExists,
     errors.ObjectChanged,
 )

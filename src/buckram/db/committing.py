@@ -11,7 +11,7 @@ from buckram.core.db.outcomes import OwnToken
 from buckram.core.db.parts import cut
 from buckram.core.machine.records import COMMAND_OVERHEAD
 from buckram.core.machine.tokens import Sequences
-from buckram.db.engine import Pending
+from buckram.db.execution import Pending
 from buckram.db.state import DatabaseState
 from buckram.errors import (
     BuckramError,
@@ -80,6 +80,12 @@ class Committing:
             pending.decide(error)
             if self._state.pending is pending:
                 self._state.pending = None
+
+    async def write(self, pending: Pending) -> None:
+        """Write a group that nobody holds; it is applied like one of somebody else's. NotLeader, CommitUnknown."""
+        error = await self._append(pending)
+        if error is not None:
+            raise error
 
     async def _append(self, pending: Pending) -> BuckramError | None:
         """Returns why it was not committed."""

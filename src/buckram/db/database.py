@@ -6,7 +6,9 @@ here: turns (`db/writer.py`), the log (`db/committing.py`, `db/state.py`), SQLit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -15,7 +17,9 @@ from buckram.client.shared.opening import NotBlocking
 from buckram.core.db.outcomes import check_token, parse_own
 from buckram.core.db.sql import Described, Parameters, SqlResult
 from buckram.db.committing import Committing
-from buckram.db.engine import Engine, Pending, Unit
+from buckram.db.engine import Engine
+from buckram.db.execution import Pending, Unit
+from buckram.db.images import write_image
 from buckram.db.readers import Readers
 from buckram.db.settings import DatabaseLimits
 from buckram.db.state import DatabaseState
@@ -90,6 +94,11 @@ class Database(NotBlocking):
     def applied(self) -> int:
         """The offset of the next record of the log; with it a reader elsewhere asks for a write made here."""
         return self._replica.fold.applied
+
+    @property
+    def log_bytes(self) -> int:
+        """The bytes of all records in the log since the database was made."""
+        return self._replica.fold.log_bytes
 
     @property
     def damaged_snapshots(self) -> tuple[SnapshotDamaged, ...]:
@@ -223,6 +232,40 @@ class Database(NotBlocking):
         pending = state.pending
         same = pending is not None and (pending.leadership, pending.sequence) == (own.leadership, own.sequence)
         return "pending" if same else "aborted"
+
+    # -- copies -------------------------------------------------------------------------------------------
+
+    async def backup(self, path: str | Path) -> int:
+        """Write the state that this replica has into a file of SQLite's; returns its bytes. Raises OSError.
+
+        The file has its name when all of it is there. Transactions go on meanwhile.
+        """
+        self._engine.check()
+        self._replica.check_running()
+        await self._engine.settled(self._state.sequence)
+        image = self._engine.image(self._state.sequence)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(None, write_image, image, Path(path))
+        finally:
+            image.close()
+
+    @property
+    def groups(self) -> int:
+        """The number of transactions since the database was made, in the state that this replica has."""
+        return self._state.sequence
+
+    @asynccontextmanager
+    async def exclusive(self) -> AsyncIterator[tuple[Engine, Committing, int]]:
+        """The parts that write, for as long as nobody else does. For `db/transfer.py`."""
+        ended = await self._writer.turn()
+        try:
+            leadership = await self._committing.leadership()
+            await self._committing.prove()
+            await self._engine.settled(self._state.sequence)
+            yield self._engine, self._committing, leadership
+        finally:
+            if not ended.done():
+                ended.set_result(None)
 
     # -- leading ------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from buckram.core.streams.names import check_writer_name
 from buckram.db.database import Database
 from buckram.db.settings import DatabaseLimits
 from buckram.db.state import DatabaseState
+from buckram.errors import DatabaseExists, NoSuchDatabase, NotDatabase, StreamExists
 from buckram.machine.machine import process_name
 from buckram.machine.opening import open_on_log
 from buckram.machine.replica import Candidacy
@@ -19,6 +20,25 @@ if TYPE_CHECKING:
     from buckram.client.client import Client
     from buckram.core.streams.names import StreamName
     from buckram.streams.namespace import Namespace
+
+
+PROPERTIES = {"buckram": "database"}
+"""Properties of a log that is a database's."""
+
+
+async def create_log(ns: Namespace, name: StreamName, policy: Mapping[str, Any]) -> None:
+    """Create the log of a database. Raises DatabaseExists."""
+    try:
+        await ns.create_machine_log(name.stream, PROPERTIES, **policy)
+    except StreamExists:
+        raise DatabaseExists(str(name)) from None
+
+
+async def check_database(ns: Namespace, name: StreamName) -> None:
+    """Raises NoSuchStream, and NotMachineLog for a log that is not a database's."""
+    head = (await ns.store.read(name)).head
+    if head.snapshots is None or any(head.properties.get(key) != value for key, value in PROPERTIES.items()):
+        raise NotDatabase(str(name))
 
 
 async def open_database(
@@ -36,6 +56,8 @@ async def open_database(
 ) -> Database:
     """Open a database; the arguments are those of Namespace.database."""
     check_writer_name(announce)
+    if not create and not await ns.exists(name.stream):
+        raise NoSuchDatabase(str(name))
     full = str(name)
     state = DatabaseState(full)
     database = Database(full, state, limits, directory, client.services.forget)
@@ -49,7 +71,9 @@ async def open_database(
             candidacy=Candidacy(stand, announce or process_name()),
             settings=settings,
             policy=policy,
+            properties=PROPERTIES,
         )
+        await check_database(ns, name)
     except BaseException:
         await database.abandon()
         raise

@@ -18,7 +18,8 @@ from buckram.core.db.parts import Joiner
 from buckram.core.db.wal_format import PAGE_BYTES
 from buckram.core.machine.fold import LogEntry
 from buckram.core.streams.codecs import Codec
-from buckram.db.engine import Engine, Pending, image_chunks
+from buckram.db.engine import Engine, image_chunks
+from buckram.db.execution import Pending
 from buckram.errors import CommandRefused
 
 FORMAT = 1

@@ -44,7 +44,7 @@ class OpenTransaction:
     def _expire(self) -> None:
         self._expired = True
         if not self._ended.done():
-            future = self._engine.run(self._engine.roll_back)
+            future = self._engine.run(self._engine.execution.roll_back)
             future.add_done_callback(self._rolled_back)
 
     def _rolled_back(self, done: asyncio.Future[None]) -> None:
@@ -72,9 +72,11 @@ class OpenTransaction:
         async with self._turn:
             self._check()
             try:
-                result = await asyncio.shield(self._engine.run(lambda: self._engine.statement(one, self._deadline)))
+                result = await asyncio.shield(
+                    self._engine.run(lambda: self._engine.execution.statement(one, self._deadline))
+                )
             except BuckramError as error:
-                if not self._engine.transaction_open:
+                if not self._engine.execution.open:
                     self._end()
                 raise self._failed(error) from None
             self._results.append(result)
@@ -95,7 +97,7 @@ class OpenTransaction:
             self._check()
             self._timer.cancel()
             try:
-                await asyncio.shield(self._engine.run(lambda: self._engine.commit(receipt)))
+                await asyncio.shield(self._engine.run(lambda: self._engine.execution.commit(receipt)))
             except SqlError:
                 self._timer = self._loop.call_later(max(self._deadline - time.monotonic(), 0.0), self._expire)
                 raise
@@ -114,7 +116,7 @@ class OpenTransaction:
                 return
             self._timer.cancel()
             with suppress(BuckramError):
-                await asyncio.shield(self._engine.run(self._engine.roll_back))
+                await asyncio.shield(self._engine.run(self._engine.execution.roll_back))
             self._end()
 
 
@@ -124,7 +126,7 @@ async def begin_transaction(engine: Engine, committing: Committing, writer: Writ
     try:
         leadership = await committing.leadership()
         await committing.prove()
-        await engine.run(lambda: engine.begin(leadership))
+        await engine.run(lambda: engine.execution.begin(leadership))
         return OpenTransaction(engine, committing, ended)
     except BaseException:
         if not ended.done():

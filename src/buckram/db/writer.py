@@ -14,7 +14,8 @@ from typing import Any
 from buckram.client.write.completions import fail_future
 from buckram.core.db.sql import SqlResult, Statement, decode_counts
 from buckram.db.committing import Committing
-from buckram.db.engine import Engine, Unit
+from buckram.db.engine import Engine
+from buckram.db.execution import Unit
 from buckram.errors import BuckramError, CommitUnknown, DatabaseBusy, HandleClosed
 from buckram.net.tasks import TaskScope
 
@@ -165,7 +166,7 @@ class Writer:
         if not units:
             return
         leadership = await self._committing.leadership()
-        results, wrote = await self._engine.run(lambda: self._engine.group(leadership, units))
+        results, wrote = await self._engine.run(lambda: self._engine.execution.group(leadership, units))
         if not wrote:
             await self._committing.prove()
         for waiting, result in zip(taken, results, strict=True):
@@ -180,7 +181,7 @@ class Writer:
 
     async def _alone(self, waiting: Waiting, statement: Statement) -> None:
         leadership = await self._committing.leadership()
-        result, wrote = await self._engine.run(lambda: self._engine.alone(leadership, statement))
+        result, wrote = await self._engine.run(lambda: self._engine.execution.alone(leadership, statement))
         if not wrote:
             await self._committing.prove()
         if not waiting.future.done():

@@ -24,6 +24,30 @@ class NoSuchDatabase(DatabaseError):
         super().__init__(database, "it does not exist; `buckram db create` or create=True makes it")
 
 
+class NotDatabase(DatabaseError, InvalidArgument):
+    """A stream or a machine of this name exists, and is no database."""
+
+    def __init__(self, database: str) -> None:
+        DatabaseError.__init__(self, database, "a stream or a machine of this name exists; choose another name")
+
+
+class NoEarlierState(DatabaseError, InvalidArgument):
+    """The state that was asked for is older than the oldest snapshot: the log before that is gone."""
+
+    def __init__(self, database: str, offset: int, earliest: int, end: int) -> None:
+        DatabaseError.__init__(
+            self, database, f"offset {offset} cannot be had: its states are those from offset {earliest} to {end}"
+        )
+        self.offset, self.earliest, self.end = offset, earliest, end
+
+
+class MissingEngine(BuckramError):
+    """The library of the table engine is not installed."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"databases need apsw and zstandard: pip install 'buckram[db]' ({reason})")
+
+
 class DatabaseExists(DatabaseError):
     """A database (or another stream) of this name is there already. Nothing was changed."""
 

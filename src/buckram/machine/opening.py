@@ -66,11 +66,12 @@ async def open_on_log(
     candidacy: Candidacy,
     settings: MachineSettings,
     policy: Mapping[str, Any],
+    properties: Mapping[str, str] | None = None,
 ) -> Replica:
-    """Open a replica of anything on the log `name`, which `create` makes with this stream policy."""
+    """Open a replica of anything on the log `name`, which `create` makes with this stream policy and properties."""
     if create and not await ns.exists(name.stream):
         with suppress(StreamExists):
-            await ns.create_machine_log(name.stream, **policy)
+            await ns.create_machine_log(name.stream, properties, **policy)
     space = await client.namespaces.get(name.namespace)
     head = (await ns.store.read(name)).head
     in_force: Policy = merged(space.policy, head.policy)

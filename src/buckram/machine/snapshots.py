@@ -98,8 +98,12 @@ async def free_space(place: Place, left: Iterable[LedgerId]) -> None:
             await discard(place.client, place.streams, place.uid, intent)
 
 
-async def load_newest(place: Place, head: Head) -> tuple[Loaded | None, list[SnapshotDamaged]]:
+async def load_newest(
+    place: Place, head: Head, at_most: int | None = None
+) -> tuple[Loaded | None, list[SnapshotDamaged]]:
     """Read the newest snapshot that verifies, and say which were damaged. None: begin with the log's first record.
+
+    `at_most`: only snapshots of states up to this offset.
 
     Raises StateLost if none is good and the log does not begin at offset 0, or ReadFailed or MetadataUnavailable if
     another attempt may find one.
@@ -107,6 +111,8 @@ async def load_newest(place: Place, head: Head) -> tuple[Loaded | None, list[Sna
     damaged: list[SnapshotDamaged] = []
     unread: BuckramError | None = None
     for row in reversed(head.snapshots or ()):
+        if at_most is not None and row.offset > at_most:
+            continue
         try:
             attempt = partial(_read, place, row)
             return await retry(attempt, (ReadFailed, MetadataUnavailable), MACHINE, within_s=_READ_WITHIN_S), damaged
@@ -117,7 +123,9 @@ async def load_newest(place: Place, head: Head) -> tuple[Loaded | None, list[Sna
             damaged.append(SnapshotDamaged(str(place.name), row.offset, row.ledger, str(error)))
         fresh = (await place.streams.read(place.name)).head
         if row not in (fresh.snapshots or ()):
-            return await load_newest(place, fresh)  # It was not damaged: newer ones have replaced it meanwhile.
+            return await load_newest(
+                place, fresh, at_most
+            )  # It was not damaged: newer ones have replaced it meanwhile.
         _log.error("%s; the one before is tried", damaged[-1])
     if head.earliest == 0:
         return None, damaged

@@ -61,6 +61,7 @@ def connect(
                     consistency=consistency,
                     at_most_s=at_most_s,
                     leader_wait_s=leader_wait_s,
+                    announced=shared.announced,
                 )
             except BaseException:
                 sharing().release(shared)

@@ -59,7 +59,7 @@ _BY_CODE: dict[int, type[DatabaseError]] = {
     11: DatabaseError,  # SQLITE_CORRUPT
     18: DataError,  # SQLITE_TOOBIG
     19: IntegrityError,  # SQLITE_CONSTRAINT
-    20: DataError,  # SQLITE_MISMATCH
+    20: IntegrityError,  # SQLITE_MISMATCH
     21: ProgrammingError,  # SQLITE_MISUSE
     25: ProgrammingError,  # SQLITE_RANGE
 }

@@ -17,10 +17,12 @@ from buckram.core.sql.transactions import CallerTransaction, Do, TransactionGone
 from buckram.db.database import Database
 from buckram.db.transactions import OpenTransaction
 from buckram.errors import BuckramError, InvalidArgument, NotLeader, SqlError
-from buckram.machine.machine import Consistency, process_name
+from buckram.machine.machine import Consistency
 from buckram.net.retry import Retries
 
 T = TypeVar("T")
+_HANDOVER_S = 1.0
+"""A leader that steps down is followed by another one within this time."""
 _NOTHING = SqlResult((), (), [], 0, None)
 
 
@@ -34,12 +36,14 @@ class Session:
         consistency: Consistency = "linearizable",
         at_most_s: float | None = None,
         leader_wait_s: float = 0.0,
+        announced: str = "",
     ) -> None:
-        """`leader_wait_s`: how long a statement waits if nobody leads, as when leaders change."""
+        """`leader_wait_s`: how long a statement waits if nobody leads, or this replica is about to. It is `announced` so."""
         if at_most_s is not None and consistency != "stale":
             raise InvalidArgument(f'at_most_s={at_most_s!r} is for consistency="stale", not {consistency!r}')
         self.database = database
         self._consistency, self._at_most_s, self._leader_wait_s = consistency, at_most_s, leader_wait_s
+        self._announced = announced
         self._caller = CallerTransaction()
         self._transaction: OpenTransaction | None = None
         self._gone: BuckramError | None = None
@@ -108,15 +112,17 @@ class Session:
         return await self.database.query(sql, parameters, consistency=self._consistency, at_most_s=self._at_most_s)
 
     async def _with_leader(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Return what the call gives. NotLeader says that nothing was done, so it is tried again while nobody leads."""
+        """Return what the call gives. NotLeader says that nothing was done, so it is tried again while leaders change.
+
+        The leader that is named may be the one that has just gone: so long as that may be, it is tried again too.
+        """
         retries = Retries(LEADER_WAIT, self._leader_wait_s)
+        others = Retries(LEADER_WAIT, min(self._leader_wait_s, _HANDOVER_S))
         while True:
             try:
                 return await call()
             except NotLeader as error:
-                if error.leader and error.leader != process_name():
-                    raise
-                await retries.wait(error)
+                await (retries if error.leader in ("", self._announced) else others).wait(error)
 
     async def _inside(self, transaction: OpenTransaction, do: Do, sql: str, parameters: Parameters) -> SqlResult:
         if do is Do.RUN_INSIDE:

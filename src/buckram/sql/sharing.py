@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,8 @@ class Shared:
     """A database with its connections."""
 
     name: StreamName
+    announced: str
+    """As whom others see this replica when it leads: no other replica, of this process or another one, is called so."""
     database: asyncio.Task[Database]
     users: int = 0
     timer: asyncio.TimerHandle | None = None
@@ -60,15 +63,16 @@ class Sharing:
             cluster = self._clusters[where] = _Cluster(asyncio.ensure_future(_connected(where)))
         shared = cluster.databases.get(name)
         if shared is None or _failed(shared.database) or _stopped(shared.database):
-            opening = asyncio.ensure_future(_opened(cluster.client, name, create))
-            shared = cluster.databases[name] = Shared(name, opening)
+            announced = f"{process_name()}/{secrets.token_hex(4)}"
+            opening = asyncio.ensure_future(_opened(cluster.client, name, announced, create))
+            shared = cluster.databases[name] = Shared(name, announced, opening)
         shared.users += 1
         if shared.timer is not None:
             shared.timer.cancel()
             shared.timer = None
         try:
             database = await asyncio.shield(shared.database)
-            await _decided(database, wait_s)
+            await _decided(database, announced=shared.announced, wait_s=wait_s)
         except BaseException:
             self.release(shared)
             raise
@@ -114,14 +118,15 @@ async def _connected(uri: str) -> Client:
     return await connect(uri, config=client_config())
 
 
-async def _opened(client: asyncio.Task[Client], name: StreamName, create: bool) -> Database:
-    return await (await asyncio.shield(client)).namespace(name.namespace).database(name.stream, create=create)
+async def _opened(client: asyncio.Task[Client], name: StreamName, announced: str, create: bool) -> Database:
+    ns = (await asyncio.shield(client)).namespace(name.namespace)
+    return await ns.database(name.stream, announce=announced, create=create)
 
 
-async def _decided(database: Database, wait_s: float) -> None:
+async def _decided(database: Database, announced: str, wait_s: float) -> None:
     """Wait until this replica leads, or another one does, so that the first statement need not."""
     retries = Retries(LEADER_WAIT, wait_s)
-    while database.role != "leader" and await database.leader_address() in (None, process_name()):
+    while database.role != "leader" and await database.leader_address() in (None, announced):
         try:
             await retries.wait(_Undecided())
         except _Undecided:

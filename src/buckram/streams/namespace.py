@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,6 +24,7 @@ from buckram.errors import (
     BuckramError,
     InvalidArgument,
     MachineLog,
+    MissingEngine,
     NoSuchNamespace,
     NoSuchStream,
     OffsetOutOfRange,
@@ -44,6 +46,7 @@ from buckram.streams.write.writer import StreamWriter
 if TYPE_CHECKING:
     from buckram.db.database import Database
     from buckram.db.settings import DatabaseLimits
+    from buckram.db.transfer import Verified
     from buckram.machine.machine import Machine, StateMachine
     from buckram.machine.settings import MachineSettings
 
@@ -112,9 +115,11 @@ class Namespace:
         """
         return await self._create(self._name(stream), properties, policy)
 
-    async def create_machine_log(self, stream: str, **policy: Any) -> StreamInfo:
+    async def create_machine_log(
+        self, stream: str, properties: Mapping[str, str] | None = None, /, **policy: Any
+    ) -> StreamInfo:
         """Create a stream that is the log of a replicated machine, for `buckram.machine`. Raises StreamExists."""
-        return await self._create(self._name(stream), None, policy, snapshots=())
+        return await self._create(self._name(stream), properties, policy, snapshots=())
 
     async def _create(
         self,
@@ -400,8 +405,9 @@ class Namespace:
         Its log is a stream of this name; `create` makes it, with `policy`. `announce`: what others see of this process
         when it leads (a server's address), default HOST:PID. `stand`: become the leader whenever nobody leads; without
         it only by `db.lead()`. `directory`: where the local files are, which are removed when it is closed; default
-        that of temporary files. Errors: NoSuchDatabase, NotMachineLog, StateLost, MissingLibrary.
+        that of temporary files. Errors: NoSuchDatabase, NotDatabase, StateLost, MissingEngine.
         """
+        _check_engine()
         from buckram.db.opening import open_database
         from buckram.db.settings import DatabaseLimits
         from buckram.machine.settings import MachineSettings
@@ -422,6 +428,56 @@ class Namespace:
             ),
             "ns.database()",
         )
+
+    async def fork_database(
+        self, source: str, name: str, *, offset: int | None = None, time: Time | None = None, **policy: Any
+    ) -> int:
+        """Make the database `name` of an earlier state of `source` (NAMESPACE/DATABASE of any namespace).
+
+        The state is that below `offset` of its log, or of what was committed before `time`; without both, the newest.
+        Returns the offset. Raises NoEarlierState, DatabaseExists, NotDatabase.
+        """
+        _check_engine()
+        from buckram.db.transfer import fork
+
+        full = stream_name(source, self.name)
+        moment = None if time is None else microseconds(time)
+        return await fork(self._client, self, full, self._name(name), offset=offset, time_us=moment, policy=policy)
+
+    async def create_database(self, name: str, **policy: Any) -> None:
+        """Create an empty database without opening it; `policy` is that of its log. Raises DatabaseExists."""
+        _check_engine()
+        from buckram.db.opening import create_log
+
+        await create_log(self, self._name(name), policy)
+
+    async def backup_database(
+        self, name: str, path: str, *, offset: int | None = None, time: Time | None = None
+    ) -> tuple[int, int]:
+        """Write a database into a file of SQLite's, as it was below an offset or before a moment.
+
+        Without both, the newest state. Returns the offset, and the bytes of the file. Raises NoEarlierState,
+        NotDatabase, OSError.
+        """
+        _check_engine()
+        from buckram.db.transfer import backup
+
+        moment = None if time is None else microseconds(time)
+        return await backup(self._client, self, self._name(name), Path(path), offset=offset, time_us=moment)
+
+    async def restore_database(self, path: str, name: str, **policy: Any) -> None:
+        """Make the database `name` of a file of SQLite's. Raises DatabaseExists, InvalidArgument, OSError."""
+        _check_engine()
+        from buckram.db.transfer import restore
+
+        await restore(self._client, self, self._name(name), Path(path), policy)
+
+    async def verify_database(self, name: str) -> Verified:
+        """Read all that is kept of a database and compare every digest; says what is wrong. StateLost, NotDatabase."""
+        _check_engine()
+        from buckram.db.transfer import verify
+
+        return await verify(self._client, self, self._name(name))
 
     # -- cursors ------------------------------------------------------------------------------------------
 
@@ -488,6 +544,15 @@ class Namespace:
             count,
             gone,
         )
+
+
+def _check_engine() -> None:
+    """Raises MissingEngine."""
+    try:
+        import_module("apsw")
+        import_module("zstandard")
+    except ImportError as error:
+        raise MissingEngine(str(error)) from None
 
 
 __all__ = ["Namespace", "StreamInfo"]

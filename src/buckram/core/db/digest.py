@@ -17,6 +17,8 @@ LOCK_PAGE = 0x40000000 // PAGE_BYTES + 1
 _MASK = 2**64 - 1
 _RUN = re.compile(rb"[^\0]+(?:\0{1,7}[^\0]+)*")
 """Bytes that differ, with short gaps: a gap costs less than another range."""
+_FEW_ZEROS = 512
+"""A page that has fewer bytes unchanged is written as a whole, because looking for them costs more than they do."""
 Ranges = list[tuple[int, bytes]]
 """What is to be written at which places of a page."""
 
@@ -60,6 +62,8 @@ def differences(old: bytes, new: bytes) -> Ranges:
     else:
         wide = int.from_bytes(old, "big") ^ int.from_bytes(new, "big")
         changed = wide.to_bytes(PAGE_BYTES, "big")
+    if changed.count(0) < _FEW_ZEROS:
+        return [(0, new)]
     return [(found.start(), new[found.start() : found.end()]) for found in _RUN.finditer(changed)]
 
 

@@ -49,7 +49,7 @@ def decompress(number: int, body: Buffer, size: int) -> Buffer:
 
 
 class Codec:
-    """zstd with a context of its own: the functions above share one, and one must not be used by two threads at once."""
+    """zstd with a context of its own: the functions above share one, which two threads must not use at once."""
 
     def __init__(self) -> None:
         try:

@@ -1,0 +1,355 @@
+"""Execution: the leader's transactions, computed by SQLite up to their commits, which wait for the log.
+
+All of it is in the engine's thread. Not here: the thread, and what others wrote (`db/engine.py`); the log
+(`db/committing.py`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import apsw
+
+from buckram.core.db.digest import LOCK_PAGE, differences, page_hash, replaced
+from buckram.core.db.group import Group, PageChange, Receipt, encode_group
+from buckram.core.db.sql import SqlResult, Statement, encode_counts
+from buckram.core.db.wal_format import PAGE_BYTES
+from buckram.core.streams.codecs import Codec
+from buckram.db.capture import Captured, CaptureVfs
+from buckram.db.settings import DatabaseLimits
+from buckram.db.statements import Executor, is_vacuum, outcome_function
+from buckram.db.wal_files import WalFiles
+from buckram.errors import BuckramError, DatabaseFailed, NotLeader, SqlError, TransactionTooLarge
+
+_FOREIGN_KEYS = 787
+Given = list[SqlResult] | Exception
+"""What a unit gave."""
+
+
+@dataclass(slots=True)
+class Unit:
+    """Statements of one caller that are committed together, and alone if one of them fails."""
+
+    statements: Sequence[Statement]
+    token: str | None = None
+
+
+@dataclass(slots=True)
+class Pending:
+    """A transaction that is committed when its group is in the log. `decide` is called once, by the loop."""
+
+    leadership: int
+    sequence: int
+    payload: bytes
+    error: BuckramError | None = None
+    decided: threading.Event = field(default_factory=threading.Event)
+
+    def decide(self, error: BuckramError | None) -> None:
+        """Commit, or roll back with this error. Later calls are ignored."""
+        if not self.decided.is_set():
+            self.error = error
+            self.decided.set()
+
+
+class Host(Protocol):
+    """The engine, as the leader's transactions need it."""
+
+    database: str
+    limits: DatabaseLimits
+    files: WalFiles
+    sequence: int
+    digest: int
+    outcome: Callable[[str], str]
+
+    def advance(self, sequence: int, digest: int) -> None:
+        """The files have the next group."""
+        ...
+
+    def ask_for_commit(self, pending: Pending) -> None:
+        """Have the loop write the group into the log and decide."""
+        ...
+
+    def without_removed(self, digest: int, size: int) -> int:
+        """The digest without the pages beyond a size."""
+        ...
+
+
+class Execution:
+    """What one replica executes while it leads."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._codec = Codec()
+        self._connections = 0
+        self._vfs: CaptureVfs | None = None
+        self._writing: Executor | None = None
+        self.open = False
+        """Whether a transaction of one caller is open."""
+        self._leadership = 0
+        self._receipts: list[Receipt] = []
+        self._wrote = False
+        self._captured: tuple[Captured, dict[int, tuple[bytes, int]], int] | None = None
+
+    def _executor(self) -> Executor:
+        if self._writing is None:
+            self._connections += 1
+            # The name must be unique in the process, and never be that of one that is being closed.
+            self._vfs = CaptureVfs(f"buckram-{id(self):x}-{self._connections}", self)
+            connection = self._host.files.connect(self._vfs.name)
+            connection.execute("PRAGMA cache_size = -16384").fetchall()
+            self._writing = Executor(
+                self._host.database, connection, self._host.limits.result_bytes, self._host.limits.transaction_s
+            )
+            outcome_function(connection, lambda token: self._host.outcome(token))
+        return self._writing
+
+    def discard(self) -> None:
+        """Roll back what is open, and close the connection."""
+        if self._writing is not None and self._vfs is not None:
+            with suppress(Exception):
+                self._roll_back()
+            self._writing.connection.close(True)
+            self._vfs.close()
+        self._writing = self._vfs = None
+        self.open = False
+
+    def group(self, leadership: int, units: Sequence[Unit]) -> tuple[list[Given], bool]:
+        """Execute units in one transaction. Returns what each gave, and whether anything was written.
+
+        Raises what decided against the commit.
+        """
+        results: dict[int, Given] = {}
+        while True:
+            try:
+                again, wrote = self._attempt(leadership, units, results)
+            except TransactionTooLarge as error:
+                if len(units) - _failed(results) > 1:
+                    return self._one_by_one(leadership, units, results)
+                again, wrote = False, False
+                for index in range(len(units)):
+                    if not isinstance(results.get(index), Exception):
+                        results[index] = error
+            if not again:
+                return [results[index] for index in range(len(units))], wrote
+
+    def _one_by_one(
+        self, leadership: int, units: Sequence[Unit], results: dict[int, Given]
+    ) -> tuple[list[Given], bool]:
+        """Together they are too large for one transaction."""
+        found: list[Given] = []
+        all_wrote = True
+        for index, unit in enumerate(units):
+            before = results.get(index)
+            if isinstance(before, Exception):
+                found.append(before)
+                continue
+            given, wrote = self.group(leadership, [unit])
+            found += given
+            all_wrote = all_wrote and wrote
+        return found, all_wrote
+
+    def _attempt(self, leadership: int, units: Sequence[Unit], results: dict[int, Given]) -> tuple[bool, bool]:
+        """Returns whether the rest must be tried again, because one of them made SQLite roll everything back."""
+        executor = self._begin(leadership)
+        try:
+            for index, unit in enumerate(units):
+                if isinstance(results.get(index), Exception):
+                    continue
+                given = results[index] = self._unit(executor, unit)
+                if isinstance(given, TransactionTooLarge) and len(units) > 1:
+                    raise given
+                if not executor.connection.in_transaction:
+                    return True, False
+            self._commit()
+        finally:
+            self._roll_back()
+        return False, self._wrote
+
+    def _unit(self, executor: Executor, unit: Unit) -> Given:
+        connection = executor.connection
+        executor.inside("SAVEPOINT buckram_unit")
+        executor.guard.deadline = time.monotonic() + self._host.limits.transaction_s
+        try:
+            given = [executor.execute(statement) for statement in unit.statements]
+            if connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0]:
+                raise SqlError(
+                    self._host.database,
+                    "FOREIGN KEY constraint failed",
+                    19,
+                    _FOREIGN_KEYS,
+                    "SQLITE_CONSTRAINT_FOREIGNKEY",
+                )
+        except Exception as error:
+            if connection.in_transaction:
+                executor.inside("ROLLBACK TO buckram_unit")
+                executor.inside("RELEASE buckram_unit")
+            return error
+        finally:
+            executor.guard.deadline = 0.0
+        executor.inside("RELEASE buckram_unit")
+        if unit.token is not None:
+            self._receipts.append(Receipt(unit.token, encode_counts(given)))
+        return given
+
+    def alone(self, leadership: int, statement: Statement) -> tuple[SqlResult, bool]:
+        """Execute a statement that must not stand in a transaction, such as VACUUM."""
+        executor = self._prepare(leadership)
+        # SQLite attaches a database of its own while it vacuums.
+        executor.guard.inside = is_vacuum(statement.sql)
+        executor.guard.deadline = 0.0 if executor.guard.inside else time.monotonic() + self._host.limits.transaction_s
+        try:
+            result = executor.execute(statement)
+        finally:
+            executor.guard.inside = False
+            executor.guard.deadline = 0.0
+            self._finish()
+        return result, self._wrote
+
+    def begin(self, leadership: int) -> None:
+        """Begin a transaction of one caller."""
+        self._begin(leadership)
+        self.open = True
+
+    def statement(self, statement: Statement, deadline: float) -> SqlResult:
+        """Execute a statement in the caller's transaction, until `deadline` of the monotonic clock."""
+        executor = self._opened()
+        executor.guard.deadline = deadline
+        try:
+            return executor.execute(statement)
+        finally:
+            executor.guard.deadline = 0.0
+            if not executor.connection.in_transaction:
+                self.open = False
+
+    def _opened(self) -> Executor:
+        if not self.open or self._writing is None:
+            raise NotLeader(self._host.database, "")
+        return self._writing
+
+    def commit(self, receipt: Receipt | None = None) -> bool:
+        """Commit the caller's transaction; returns whether it wrote anything. After an SqlError it is open."""
+        executor = self._opened()
+        if receipt is not None:
+            self._receipts.append(receipt)
+        try:
+            self._commit()
+        except Exception as error:
+            if not isinstance(error, SqlError):
+                self._roll_back()
+            raise
+        finally:
+            if not executor.connection.in_transaction:
+                self.open = False
+        return self._wrote
+
+    def roll_back(self) -> None:
+        """Roll the caller's transaction back, if it is open."""
+        if self.open:
+            self._roll_back()
+
+    # -- transactions -------------------------------------------------------------------------------------
+
+    def _prepare(self, leadership: int) -> Executor:
+        self._host.files.checkpoint_if_due()
+        executor = self._executor()
+        assert self._vfs is not None
+        self._vfs.begin()
+        self._leadership, self._wrote, self._captured = leadership, False, None
+        self._receipts = []
+        return executor
+
+    def _begin(self, leadership: int) -> Executor:
+        executor = self._prepare(leadership)
+        executor.inside("BEGIN IMMEDIATE")
+        # While a savepoint is open, SQLite writes every page that it adds, also those that are free again.
+        executor.inside("SAVEPOINT buckram_all")
+        return executor
+
+    def _commit(self) -> None:
+        executor = self._writing
+        assert executor is not None
+        try:
+            executor.inside("COMMIT")
+        except Exception as error:
+            raise executor.translated(error) from None
+        finally:
+            self._finish()
+
+    def _finish(self) -> None:
+        """What was captured is committed, if SQLite says so."""
+        if self._captured is None:
+            return
+        captured, changed, digest = self._captured
+        self._captured = None
+        executor = self._writing
+        assert executor is not None
+        if executor.connection.in_transaction:
+            raise DatabaseFailed(self._host.database, "a group is in the log and could not be written to the files")
+        self._host.files.committed(captured.frames, changed, captured.size)
+        self._host.advance(self._host.sequence + 1, digest)
+
+    def _roll_back(self) -> None:
+        executor = self._writing
+        self.open = False
+        if executor is not None and executor.connection.in_transaction:
+            executor.inside("ROLLBACK")
+        if self._vfs is not None:
+            self._vfs.begin()
+
+    # -- while SQLite writes ------------------------------------------------------------------------------
+
+    def on_spill(self, pages: int) -> None:
+        if pages * PAGE_BYTES > self._host.limits.transaction_bytes:
+            raise TransactionTooLarge(self._host.database, self._host.limits.transaction_bytes)
+
+    def on_log_restarted(self) -> None:
+        self._host.files.log_restarted()
+
+    def on_commit(self, captured: Captured) -> None:
+        """Write the group into the log, and wait until it is decided."""
+        self.on_spill(len(captured.pages))
+        pending, changed, digest = self._grouped(captured.pages, captured.size)
+        self._host.ask_for_commit(pending)
+        pending.decided.wait()
+        if pending.error is not None:
+            raise pending.error
+        self._wrote = True
+        self._captured = captured, changed, digest
+
+    def _grouped(self, pages: Mapping[int, bytes], size: int) -> tuple[Pending, dict[int, tuple[bytes, int]], int]:
+        """The group that makes these pages; the pages that differ, with their hashes; the digest."""
+        files, digest = self._host.files, self._host.digest
+        changed: dict[int, tuple[bytes, int]] = {}
+        changes: list[PageChange] = []
+        for number in sorted(pages):
+            old, old_hash = files.page(number)
+            new = pages[number]
+            if old == new and old_hash:
+                continue
+            new_hash = page_hash(number, new)
+            changed[number] = new, new_hash
+            changes.append(PageChange(number, differences(old, new)))
+            digest = replaced(digest, old_hash, new_hash)
+        for number in range(files.size + 1, size + 1):
+            if number not in changed and number != LOCK_PAGE:
+                raise AssertionError(f"page {number} was added and not written")
+        digest = self._host.without_removed(digest, size)
+        group = Group(self._leadership, self._host.sequence + 1, size, digest, self._receipts, changes)
+        return Pending(self._leadership, group.sequence, encode_group(group, self._codec)), changed, digest
+
+    def pages_group(self, leadership: int, pages: Mapping[int, bytes], size: int) -> Pending:
+        """A group that writes whole pages, which is applied like one of somebody else's."""
+        self._leadership, self._receipts = leadership, []
+        return self._grouped(pages, size)[0]
+
+
+def _failed(results: dict[int, list[SqlResult] | Exception]) -> int:
+    return sum(isinstance(result, Exception) for result in results.values())
+
+
+__all__ = ["Execution", "Given", "Pending", "Unit"]

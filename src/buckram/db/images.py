@@ -1,0 +1,27 @@
+"""Images as files of SQLite's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from buckram.core.db.wal_format import PAGE_BYTES
+from buckram.db.wal_files import Image
+
+
+def write_image(image: Image, path: Path) -> int:
+    """Write a database file; it has its name when all of it is on the disk. Returns its bytes. Raises OSError."""
+    part = path.with_name(f"{path.name}.part-{os.getpid()}")
+    try:
+        with part.open("xb") as out:
+            for page in image.pages():
+                out.write(page)
+            out.flush()
+            os.fsync(out.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return image.size * PAGE_BYTES
+
+
+__all__ = ["write_image"]

@@ -1,0 +1,216 @@
+"""Databases as files, and as copies of others: backup, restore, fork, verify.
+
+A copy comes into the log of the new database as groups of whole pages; the last one has page 1, so that the database is
+empty before and complete after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import apsw
+
+from buckram.core.db.digest import LOCK_PAGE, page_hash, replaced
+from buckram.core.db.wal_format import PAGE_BYTES
+from buckram.core.streams.names import StreamName
+from buckram.db.execution import Pending
+from buckram.db.images import write_image
+from buckram.db.opening import create_log
+from buckram.db.rebuilding import rebuilt
+from buckram.db.wal_files import Image
+from buckram.errors import DatabaseFailed, InvalidArgument
+
+if TYPE_CHECKING:
+    from buckram.client.client import Client
+    from buckram.db.database import Database
+    from buckram.streams.namespace import Namespace
+
+_PAGES = 512
+_WAL = b"\2\2"
+Pages = Callable[[int], bytes]
+"""Page N, from 1 on; called in any thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What `verify` found. `faults` is empty for a database without faults."""
+
+    offset: int
+    """Everything below was read and compared."""
+    groups: int
+    """The number of transactions since the database was made."""
+    digest: str
+    """The digest of all pages, which every replica must have."""
+    faults: tuple[str, ...]
+    """One sentence each."""
+
+
+async def backup(
+    client: Client,
+    ns: Namespace,
+    name: StreamName,
+    path: Path,
+    *,
+    offset: int | None = None,
+    time_us: int | None = None,
+) -> tuple[int, int]:
+    """Write an earlier state of a database into a file; returns the offset and the bytes. NoEarlierState, OSError."""
+    async with rebuilt(client, ns, name, offset=offset, time_us=time_us) as found:
+        image = found.engine.image(found.state.sequence)
+        try:
+            size = await asyncio.get_running_loop().run_in_executor(None, write_image, image, path)
+        finally:
+            image.close()
+        return found.offset, size
+
+
+async def restore(client: Client, ns: Namespace, name: StreamName, path: Path, policy: Mapping[str, object]) -> None:
+    """Make a database of a file of SQLite's. Raises DatabaseExists, InvalidArgument, OSError."""
+    loop = asyncio.get_running_loop()
+    with ExitStack() as stack:
+        source = stack.enter_context(await loop.run_in_executor(None, _File, path))
+        await _import(ns, name, source.page, source.size, policy)
+
+
+async def fork(
+    client: Client,
+    ns: Namespace,
+    source: StreamName,
+    name: StreamName,
+    *,
+    offset: int | None = None,
+    time_us: int | None = None,
+    policy: Mapping[str, object],
+) -> int:
+    """Make a database of an earlier state of another one; returns its offset. NoEarlierState, DatabaseExists."""
+    origin = client.namespace(source.namespace)
+    async with rebuilt(client, origin, source, offset=offset, time_us=time_us) as found:
+        image = found.engine.image(found.state.sequence)
+        try:
+            await _import(ns, name, image.page, image.size, policy)
+        finally:
+            image.close()
+        return found.offset
+
+
+async def _import(ns: Namespace, name: StreamName, pages: Pages, size: int, policy: Mapping[str, object]) -> None:
+    """Make a database of these pages; one that cannot be completed is deleted again."""
+    await create_log(ns, name, policy)
+    try:
+        async with ns.database(name.stream, create=False) as database:
+            await database.lead()
+            await _write_pages(database, pages, size)
+    except BaseException:
+        await ns.delete(name.stream)
+        raise
+
+
+async def _write_pages(database: Database, pages: Pages, size: int) -> None:
+    async with database.exclusive() as (engine, committing, leadership):
+
+        async def write(numbers: range, whole: int) -> None:
+            def group() -> Pending:
+                found = {number: pages(number) for number in numbers if number != LOCK_PAGE}
+                return engine.execution.pages_group(leadership, found, whole)
+
+            await committing.write(await engine.run(group))
+            await engine.settled(database.groups)
+
+        for first in range(2, size + 1, _PAGES):
+            numbers = range(first, min(first + _PAGES, size + 1))
+            await write(numbers, numbers[-1])
+        await write(range(1, 2), size)
+
+
+class _File:
+    """A file of SQLite's as pages. Where it has other pages than ours, or a log beside it, a copy is taken."""
+
+    def __init__(self, path: Path) -> None:
+        self._stack = ExitStack()
+        try:
+            with path.open("rb") as file:
+                head = file.read(100)
+            if head[:16] != b"SQLite format 3\0":
+                raise InvalidArgument(f"{path} is no database of SQLite's")
+            plain = int.from_bytes(head[16:18], "big") == PAGE_BYTES and head[20] == 0
+            log = path.with_name(f"{path.name}-wal")
+            if not plain or (log.exists() and log.stat().st_size):
+                path = self._copied(path)
+            self._file = self._stack.enter_context(path.open("rb")).fileno()
+            self.size = -(-os.fstat(self._file).st_size // PAGE_BYTES)
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def _copied(self, path: Path) -> Path:
+        directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="buckram-db-")))
+        copy = directory / "copy.db"
+        try:
+            connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+            try:
+                connection.pragma("page_size", PAGE_BYTES)
+                connection.execute("VACUUM INTO ?", (str(copy),)).fetchall()
+            finally:
+                connection.close()
+        except apsw.Error as error:
+            raise InvalidArgument(f"{path} cannot be read as a database of SQLite's: {error}") from None
+        return copy
+
+    def page(self, number: int) -> bytes:
+        page = os.pread(self._file, PAGE_BYTES, (number - 1) * PAGE_BYTES).ljust(PAGE_BYTES, b"\0")
+        return page if number > 1 else page[:18] + _WAL + page[20:]
+
+    def __enter__(self) -> _File:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+
+async def verify(client: Client, ns: Namespace, name: StreamName) -> Verified:
+    """Read everything that is kept, from the oldest snapshot on, compare all digests, and have SQLite check the pages.
+
+    Raises StateLost, ReadFailed, NotDatabase.
+    """
+    loop = asyncio.get_running_loop()
+    faults: list[str] = []
+    try:
+        async with rebuilt(client, ns, name, from_oldest=True) as found:
+            faults += [str(error) for error in found.damaged]
+            image = found.engine.image(found.state.sequence)
+            try:
+                faults += await loop.run_in_executor(None, _faults, image, found.engine.digest)
+                faults += await loop.run_in_executor(None, _checked, found.engine.files.path)
+            finally:
+                image.close()
+            return Verified(found.offset, found.state.sequence, f"{found.engine.digest:016x}", tuple(faults))
+    except DatabaseFailed as error:
+        return Verified(0, 0, "", (*faults, str(error)))
+
+
+def _faults(image: Image, digest: int) -> list[str]:
+    found = 0
+    for number, page in enumerate(image.pages(), 1):
+        found = replaced(found, 0, page_hash(number, page))
+    return [] if found == digest else [f"the digest of all pages is {found:016x}, the log says {digest:016x}"]
+
+
+def _checked(path: str) -> list[str]:
+    connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
+    try:
+        said = [str(row[0]) for row in connection.execute("PRAGMA integrity_check")]
+        missing = connection.execute("PRAGMA foreign_key_check").fetchall()
+    finally:
+        connection.close()
+    faults = [] if said == ["ok"] else [f"SQLite: {text}" for text in said]
+    return faults + [f"table {row[0]}: row {row[1]} names a row of {row[2]} that does not exist" for row in missing]
+
+
+__all__ = ["Verified", "backup", "fork", "restore", "verify"]

@@ -1,0 +1,90 @@
+"""`buckram db` as scripts use it: output, exit codes, JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from buckram.cli.app import run as in_process
+from buckram.cli.exits import Exit
+from buckram.testing import ThreadedCluster
+
+Run = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def uri() -> Iterator[str]:
+    with ThreadedCluster(bookies=3) as cluster:
+        yield cluster.uri
+
+
+@pytest.fixture
+def run(uri: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run `buckram db WORDS` in this process; returns what it printed."""
+    monkeypatch.setenv("BUCKRAM_METADATA", uri)
+
+    def run(*words: object, code: Exit = Exit.OK, stdin: str | None = None) -> str:
+        if stdin is not None:
+            monkeypatch.setattr("sys.stdin", io.StringIO(stdin))
+        assert in_process(["db", *map(str, words)]) == code, capfd.readouterr().err
+        said = capfd.readouterr()
+        assert "Traceback" not in said.err
+        return said.out if code is Exit.OK else said.err + said.out
+
+    return run
+
+
+_SCRIPT = """
+CREATE TABLE item (id INTEGER PRIMARY KEY, name TEXT);
+CREATE TRIGGER tr AFTER INSERT ON item BEGIN
+  UPDATE item SET name = upper(name) WHERE id = new.id;
+END;
+INSERT INTO item (name) VALUES ('a;b'); INSERT INTO item (name) VALUES ('c')
+"""
+
+
+def test_a_database_from_creation_to_the_end(run: Run, tmp_path: Path) -> None:
+    assert json.loads(run("create", "main", "--json")) == {"database": "default/main", "created": True}
+    assert "exists" in run("create", "main", code=Exit.REFUSED)
+    run("shell", "main", stdin=_SCRIPT)
+    said = json.loads(run("shell", "main", "SELECT id, name FROM item ORDER BY id", "--json"))
+    assert (said["columns"], said["rows"]) == (["id", "name"], [[1, "A;B"], [2, "C"]])
+    assert run("shell", "main", "SELECT name FROM item WHERE id = 1").split() == ["name", "A;B"]
+    assert "SQLITE_ERROR" in run("shell", "main", "SELECT * FROM none", code=Exit.FAILED)
+    assert [row["database"] for row in json.loads(run("list", "--json"))["databases"]] == ["default/main"]
+    shown = json.loads(run("show", "main", "--json"))
+    assert (shown["leader"], shown["snapshots"]) == (None, [])
+    copy = tmp_path / "copy.db"
+    assert json.loads(run("backup", "main", copy, "--json"))["bytes"] == copy.stat().st_size
+    with sqlite3.connect(copy) as connection:
+        assert connection.execute("SELECT count(*) FROM item").fetchall() == [(2,)]
+    offset = shown["offset"]
+    run("shell", "main", "DELETE FROM item")
+    assert json.loads(run("fork", "main", "before", "--at", offset, "--json"))["offset"] == offset
+    assert run("shell", "before", "SELECT count(*) FROM item").split() == ["count(*)", "2"]
+    run("restore", copy, "again")
+    assert run("shell", "again", "SELECT count(*) FROM item").split() == ["count(*)", "2"]
+    report = json.loads(run("verify", "again", "--json"))
+    assert (report["equal"], report["faults"]) == (True, [])
+    assert "cannot be had" in run("fork", "main", "never", "--at", 10_000, code=Exit.USAGE)
+    run("drop", "again", "--yes")
+    assert "does not exist" in run("shell", "again", "SELECT 1", code=Exit.NOT_FOUND)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("create", "a/b/c"),
+        ("fork", "main", "x", "--at", "soon"),
+        ("restore", "/none", "x"),
+        ("shell", "shelled", "--create", "SELECT 'no end"),
+        ("drop", "main"),
+    ],
+)
+def test_bad_arguments_are_refused_in_one_line(run: Run, words: tuple[str, ...]) -> None:
+    assert len(run(*words, code=Exit.USAGE).strip().splitlines()) <= 4

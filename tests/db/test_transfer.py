@@ -1,0 +1,108 @@
+"""Copies of databases: backup, restore, fork at an earlier state, verify."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+from tests.db.kit import check_equal, image_of
+
+from buckram.client.client import Client
+from buckram.db.database import Database
+from buckram.errors import DatabaseExists, InvalidArgument, NoEarlierState, NoSuchDatabase, NotDatabase
+from buckram.machine.settings import MachineSettings
+from buckram.streams.namespace import Namespace
+
+
+async def _filled(db: Database) -> None:
+    await db.lead()
+    await db.execute("CREATE TABLE item (id INTEGER PRIMARY KEY, name TEXT)")
+    await db.execute("INSERT INTO item (name) SELECT hex(randomblob(500)) FROM json_each('[1" + ",1" * 2999 + "]')")
+
+
+async def test_a_backup_is_a_file_of_sqlite_and_comes_back(ns: Namespace, tmp_path: Path) -> None:
+    path = tmp_path / "copy.db"
+    async with ns.database("main") as db:
+        await _filled(db)
+        assert await db.backup(path) == path.stat().st_size > 3_000_000
+        assert path.read_bytes() == image_of(db)
+        assert not path.with_name(f"{path.name}.part-{os.getpid()}").exists()
+        await db.execute("DELETE FROM item")
+    with pytest.raises(DatabaseExists):
+        await ns.restore_database(str(path), "main")
+    await ns.restore_database(str(path), "again")
+    async with ns.database("again", create=False) as db, ns.database("again", stand=False) as follower:
+        await db.lead()
+        assert (await db.query("SELECT count(*) FROM item")).rows == [(3000,)]
+        await db.execute("DELETE FROM item WHERE id > 10")
+        image = await check_equal(db, [follower])
+        assert len(image) == path.stat().st_size
+    report = await ns.verify_database("again")
+    assert report.faults == ()
+    assert report.groups > 1
+
+
+async def test_files_with_other_pages_or_a_log_beside_them_are_restored(ns: Namespace, tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    with sqlite3.connect(path) as other:
+        other.execute("PRAGMA page_size = 1024")
+        other.execute("PRAGMA journal_mode = WAL")
+        other.execute("CREATE TABLE t (a)")
+        other.execute("INSERT INTO t VALUES ('kept')")
+        other.commit()
+        assert path.with_name("other.db-wal").stat().st_size
+        await ns.restore_database(str(path), "other")
+    async with ns.database("other") as db:
+        await db.lead()
+        assert (await db.query("SELECT a FROM t")).rows == [("kept",)]
+    path.write_bytes(b"not a database")
+    with pytest.raises(InvalidArgument, match="no database"):
+        await ns.restore_database(str(path), "bad")
+    assert not await ns.exists("bad")
+
+
+async def test_a_fork_has_the_state_of_a_moment(ns: Namespace, client: Client) -> None:
+    async with ns.database("main", settings=MachineSettings(snapshot_commands=1000)) as db:
+        await _filled(db)
+        states = {}
+        for number in range(6):
+            await db.execute("UPDATE item SET name = ? WHERE id = 1", (str(number),))
+            states[db.applied] = number
+            if number == 2:
+                await db.snapshot()
+        for offset, number in states.items():
+            name = f"fork{number}"
+            assert await ns.fork_database("shop/main", name, offset=offset) == offset
+            async with ns.database(name) as fork:
+                await fork.lead()
+                assert (await fork.query("SELECT name FROM item WHERE id = 1")).rows == [(str(number),)]
+                await fork.execute("DELETE FROM item")
+        moment = client.services.clocks.now()
+        await db.execute("UPDATE item SET name = 'later' WHERE id = 1")
+        await ns.fork_database("main", "moment", time=moment)
+        async with ns.database("moment") as fork:
+            await fork.lead()
+            assert (await fork.query("SELECT name FROM item WHERE id = 1")).rows == [("5",)]
+        with pytest.raises(NoEarlierState, match="from offset 0"):
+            await ns.fork_database("main", "never", offset=10_000)
+        assert (await db.query("SELECT name FROM item WHERE id = 1")).rows == [("later",)]
+        await db.snapshot()
+        await db.execute("DELETE FROM item")
+        await db.snapshot()
+        with pytest.raises(NoEarlierState):
+            await ns.fork_database("main", "never", offset=2)
+        assert (await ns.verify_database("main")).faults == ()
+
+
+async def test_names_of_other_things_are_refused(ns: Namespace) -> None:
+    with pytest.raises(NoSuchDatabase):
+        await ns.database("none", create=False)
+    await ns.create("stream")
+    await ns.create_machine_log("machine")
+    for name in ("stream", "machine"):
+        with pytest.raises((NotDatabase, InvalidArgument)):
+            await ns.database(name)
+        with pytest.raises(NotDatabase):
+            await ns.verify_database(name)
