@@ -81,6 +81,8 @@ CHECKS: dict[str, list[str]] = {
         "tests/e2e",
     ],
     "streams": [*PYTEST, "tests/streams", "tests/docs"],
+    "databases": [*PYTEST, "tests/http", "tests/sql", "tests/hrana"],
+    "sqlalchemy_suite": [PYTHON, "-m", "tests.sql.compliance"],
     "sync_before_ack": [*PYTEST, "tests/chaos"],
     "interop": [*PYTEST, "tests/interop"],
     "simulator": [*PYTEST, "tests/sim", "tests/scenarios", "tests/mutants"],

@@ -38,7 +38,7 @@ class Session:
         leader_wait_s: float = 0.0,
         announced: str = "",
     ) -> None:
-        """`leader_wait_s`: how long a statement waits if nobody leads, or this replica is about to. It is `announced` so."""
+        """`leader_wait_s`: how long a statement waits if nobody leads, or this replica, `announced` so, is about to."""
         if at_most_s is not None and consistency != "stale":
             raise InvalidArgument(f'at_most_s={at_most_s!r} is for consistency="stale", not {consistency!r}')
         self.database = database
