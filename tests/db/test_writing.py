@@ -100,6 +100,7 @@ async def test_a_batch_is_all_or_nothing(db: Database) -> None:
         ("PRAGMA journal_mode = DELETE", "its own setting"),
         ("PRAGMA writable_schema = 1", "does not execute it"),
         ("SELECT load_extension('x')", "load"),
+        ("CREATE TEMP TABLE x (a)", "temporary"),
         ("BEGIN", "begin\\(\\)"),
         ("COMMIT", "begin\\(\\)"),
         ("SAVEPOINT buckram_unit", "the database's own"),
@@ -222,6 +223,23 @@ async def test_a_result_that_is_too_large_is_told(db: Database) -> None:
             await transaction.execute("SELECT name FROM item, json_each('[1,2,3,4,5,6]')")
         await transaction.execute("UPDATE item SET n = 3")
     assert (await db.query("SELECT n FROM item")).rows == [(3,)]
+
+
+async def test_the_last_row_id_is_that_of_the_caller(db: Database) -> None:
+    await db.execute("INSERT INTO item (id, name) VALUES (41, 'other')")
+    given = await db.batch(
+        [
+            "SELECT last_insert_rowid()",
+            "INSERT INTO item (name) VALUES ('one')",
+            "INSERT INTO item (name, n) VALUES ('two', last_insert_rowid())",
+            "SELECT last_insert_rowid(), changes()",
+            "UPDATE item SET n = n",
+            "INSERT OR IGNORE INTO item (name) VALUES ('one')",
+        ]
+    )
+    assert [result.last_insert_rowid for result in given] == [None, 42, 43, None, None, None]
+    assert (given[0].rows, given[3].rows) == ([(0,)], [(43, 1)])
+    assert (await db.query("SELECT n FROM item WHERE id = 43")).rows == [(42,)]
 
 
 async def _fail_within(db: Database) -> None:

@@ -173,6 +173,7 @@ class Execution:
     def _unit(self, executor: Executor, unit: Unit) -> Given:
         connection = executor.connection
         executor.inside("SAVEPOINT buckram_unit")
+        connection.set_last_insert_rowid(0)
         executor.guard.deadline = time.monotonic() + self._host.limits.transaction_s
         try:
             given = [executor.execute(statement) for statement in unit.statements]
@@ -266,6 +267,7 @@ class Execution:
     def _begin(self, leadership: int) -> Executor:
         executor = self._prepare(leadership)
         executor.inside("BEGIN IMMEDIATE")
+        executor.connection.set_last_insert_rowid(0)
         # While a savepoint is open, SQLite writes every page that it adds, also those that are free again.
         executor.inside("SAVEPOINT buckram_all")
         return executor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,8 +57,12 @@ async def open_database(
 ) -> Database:
     """Open a database; the arguments are those of Namespace.database."""
     check_writer_name(announce)
-    if not create and not await ns.exists(name.stream):
-        raise NoSuchDatabase(str(name))
+    if not await ns.exists(name.stream):
+        if not create:
+            raise NoSuchDatabase(str(name))
+        with suppress(DatabaseExists):
+            await create_log(ns, name, policy)
+    await check_database(ns, name)
     full = str(name)
     state = DatabaseState(full)
     database = Database(full, state, limits, directory, client.services.forget)
@@ -67,13 +72,11 @@ async def open_database(
             ns,
             name,
             state,
-            create=create,
+            create=False,
             candidacy=Candidacy(stand, announce or process_name()),
             settings=settings,
             policy=policy,
-            properties=PROPERTIES,
         )
-        await check_database(ns, name)
     except BaseException:
         await database.abandon()
         raise

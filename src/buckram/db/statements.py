@@ -25,16 +25,23 @@ from buckram.errors import (
     TransactionExpired,
 )
 
-_CHECKED = frozenset(
+_TEMPORARY = frozenset(
     (
-        apsw.SQLITE_ATTACH,
-        apsw.SQLITE_DETACH,
-        apsw.SQLITE_PRAGMA,
-        apsw.SQLITE_TRANSACTION,
-        apsw.SQLITE_SAVEPOINT,
-        apsw.SQLITE_FUNCTION,
+        apsw.SQLITE_CREATE_TEMP_INDEX,
+        apsw.SQLITE_CREATE_TEMP_TABLE,
+        apsw.SQLITE_CREATE_TEMP_TRIGGER,
+        apsw.SQLITE_CREATE_TEMP_VIEW,
     )
 )
+_CHECKED = _TEMPORARY | {
+    apsw.SQLITE_ATTACH,
+    apsw.SQLITE_DETACH,
+    apsw.SQLITE_PRAGMA,
+    apsw.SQLITE_TRANSACTION,
+    apsw.SQLITE_SAVEPOINT,
+    apsw.SQLITE_FUNCTION,
+}
+_INSERTS = frozenset(("INSERT", "REPLACE", "WITH"))
 OWN_NAMES = "buckram_"
 """Savepoints of the database itself begin so."""
 _VACUUM = re.compile(r"\s*vacuum(\s+main)?\s*;?\s*", re.IGNORECASE)
@@ -64,6 +71,8 @@ class Guard:
             refusal = "ATTACH and DETACH: a replicated database stands alone; open the other one by its own name"
         elif action == apsw.SQLITE_PRAGMA:
             refusal = pragma_refusal(one or "", two)
+        elif action in _TEMPORARY:
+            refusal = "temporary tables: the connection that writes is everybody's; use WITH, or a table"
         elif action == apsw.SQLITE_TRANSACTION:
             refusal = f"{one}: transactions are begun and ended by begin(), commit() and rollback()"
         elif action == apsw.SQLITE_SAVEPOINT and (two or "").lower().startswith(OWN_NAMES):
@@ -118,7 +127,6 @@ class Executor:
 
         cursor.exec_trace = trace
         before = connection.total_changes()
-        connection.set_last_insert_rowid(0)
         try:
             cursor.execute(statement.sql, statement.parameters or None)
             rows = self._rows(cursor)
@@ -128,12 +136,13 @@ class Executor:
             cursor.close(True)
         described = seen[0] if seen else ()
         changed = connection.total_changes() != before
+        inserted = changed and first_word(statement.sql) in _INSERTS
         return SqlResult(
             tuple(column[0] for column in described),
             tuple(column[1] for column in described),
             rows,
             connection.changes() if changed else 0,
-            connection.last_insert_rowid() or None,
+            (connection.last_insert_rowid() or None) if inserted else None,
         )
 
     def _rows(self, cursor: apsw.Cursor) -> list[tuple[Any, ...]]:

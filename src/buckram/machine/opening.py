@@ -66,12 +66,11 @@ async def open_on_log(
     candidacy: Candidacy,
     settings: MachineSettings,
     policy: Mapping[str, Any],
-    properties: Mapping[str, str] | None = None,
 ) -> Replica:
-    """Open a replica of anything on the log `name`, which `create` makes with this stream policy and properties."""
+    """Open a replica of anything on the log `name`, which `create` makes with this stream policy."""
     if create and not await ns.exists(name.stream):
         with suppress(StreamExists):
-            await ns.create_machine_log(name.stream, properties, **policy)
+            await ns.create_machine_log(name.stream, **policy)
     space = await client.namespaces.get(name.namespace)
     head = (await ns.store.read(name)).head
     in_force: Policy = merged(space.policy, head.policy)

@@ -1,0 +1,51 @@
+"""Many databases of which few are open."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+from tests.support.polling import until
+
+from buckram.db.database import Database
+from buckram.db.shelf import Shelf
+from buckram.errors import HandleClosed, NoSuchDatabase
+from buckram.streams.namespace import Namespace
+
+
+async def test_databases_are_opened_when_used_and_closed_when_idle(ns: Namespace) -> None:
+    async def open_one(name: str) -> Database:
+        database = await ns.database(name, create=name != "none")
+        await database.lead()
+        return database
+
+    shelf = Shelf(open_one, idle_s=0.3, most_open=3)
+    threads = threading.active_count()
+    for number in range(6):
+        async with shelf.use(f"tenant{number}") as db:
+            await db.execute("CREATE TABLE t (a)")
+            await db.execute("INSERT INTO t VALUES (?)", (number,))
+    await until(lambda: len(shelf.names) <= 3)
+    await until(lambda: not shelf.names, "idle databases stay open")
+    await until(lambda: not shelf._closing)
+    assert threading.active_count() <= threads + 6  # Those of the loop's executor stay.
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("database")]
+
+    async def ask(number: int) -> object:
+        async with shelf.use(f"tenant{number}") as db:
+            return (await db.query("SELECT a FROM t")).rows[0][0]
+
+    took = time.perf_counter()
+    assert await asyncio.gather(*(ask(3) for _ in range(20))) == [3] * 20
+    assert time.perf_counter() - took < 10
+    assert await asyncio.gather(*(ask(number) for number in range(6))) == list(range(6))
+    with pytest.raises(NoSuchDatabase):
+        async with shelf.use("none"):
+            pass
+    assert "none" not in shelf.names
+    await shelf.close()
+    with pytest.raises(HandleClosed):
+        async with shelf.use("tenant1"):
+            pass
