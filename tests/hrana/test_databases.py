@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.hrana.kit import Hrana, serving
+from tests.hrana.kit import CLOSE, Hrana, serving
 from tests.http.kit import Raw
 from tests.support.clock import pass_time
 from tests.support.polling import until
@@ -63,14 +63,15 @@ async def test_databases_of_a_namespace_are_opened_when_asked_for_and_closed_whe
         async with client.namespace("shop").database(name):
             pass
     async with serving(client, namespaces=["shop"]) as server:
-        server.databases._idle_s = 1.0
-        server.databases._look()
+        server.databases._shelf._idle_s = 1.0
         hrana = await Hrana.to(server.url, "/shop/a")
         await hrana.run("CREATE TABLE t (x)")
         assert set(server.databases.opened()) == {"shop/a"}
         missing = await (await Hrana.to(server.url, "/shop/missing")).post("v3/pipeline", {"requests": []})
         assert (missing.status, missing.value["code"]) == (404, "NO_SUCH_DATABASE")
-        assert "shop/missing" not in server.databases._open
+        assert "shop/missing" not in server.databases._shelf.names
+        assert set(server.databases.opened()) == {"shop/a"}
+        await hrana.pipeline(CLOSE)
         await pass_time(1.3)
         await until(lambda: not server.databases.opened())
         assert await hrana_rows(server.url) == []

@@ -47,16 +47,16 @@ async def test_the_same_names_with_await(running: Cluster) -> None:
 async def test_connections_share_a_database_which_lingers(running: Cluster) -> None:
     first, second = await asyncio.gather(*(aio.connect(running.uri, "shop/main") for _ in range(2)))
     shared = first._shared
-    assert second._shared is shared
+    assert second._shared.database is shared.database
     await first.close()
     await second.close()
     again = await aio.connect(running.uri, "shop/main")
-    assert again._shared is shared
+    assert again._shared.database is shared.database
     await again.close()
     await pass_time(LINGER_S + 1)
-    await until(lambda: shared.database.result().role == "stopped")
+    await until(lambda: shared.database.role == "stopped")
     async with aio.connect(running.uri, "shop/main") as connection:
-        assert connection._shared is not shared
+        assert connection._shared.database is not shared.database
 
 
 async def test_a_process_that_follows_reads_stale_and_is_told_who_leads(running: Cluster) -> None:

@@ -1,28 +1,33 @@
-"""The databases of a server: those that it was told to serve, opened at once, and those of namespaces, when asked for.
+"""The databases of a server: those that it was told to serve are open, those of namespaces when somebody asks for them.
 
-A database of a namespace that nobody asks for is not open: it costs no ledger, no lease and no memory.
+Not here: opening few of many (`db/shelf.py`).
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from buckram.client.client import Client
-from buckram.core.streams.names import StreamName, check_name, stream_name
+from buckram.core.streams.names import check_name, stream_name
 from buckram.db.database import Database
 from buckram.db.settings import DatabaseLimits
-from buckram.errors import BuckramError, InvalidArgument, NoSuchDatabase, NoSuchNamespace, NoSuchStream, NotMachineLog
+from buckram.db.shelf import Shelf
+from buckram.errors import (
+    InvalidArgument,
+    NoSuchDatabase,
+    NoSuchNamespace,
+    NoSuchStream,
+    NotDatabase,
+    NotMachineLog,
+)
 from buckram.http.problems import HttpProblem
-from buckram.net.tasks import TaskScope
 
-_log = logging.getLogger("buckram.hrana")
-_GONE = (NoSuchDatabase, NoSuchNamespace, NoSuchStream, NotMachineLog)
+_GONE = (NoSuchDatabase, NoSuchNamespace, NoSuchStream, NotDatabase, NotMachineLog)
 
 
 class Databases:
-    """Opens and keeps databases. `close` closes them all."""
+    """Opens and keeps databases. `close` closes them all; a leader steps down after what is in flight."""
 
     def __init__(
         self,
@@ -33,30 +38,28 @@ class Databases:
         announce: str,
         limits: DatabaseLimits | None = None,
         idle_s: float = 300.0,
+        most_open: int = 200,
     ) -> None:
+        """`idle_s`, `most_open`: of the databases of namespaces."""
         self.names = tuple(dict.fromkeys(str(stream_name(name)) for name in names))
         self.namespaces = tuple(dict.fromkeys(check_name("namespace", name) for name in namespaces))
         if not self.names and not self.namespaces:
             raise InvalidArgument("no database is named; name some, or a namespace")
-        self._client, self._announce, self._limits, self._idle_s = client, announce, limits, idle_s
-        self._open: dict[str, asyncio.Task[Database]] = {}
-        self._users: dict[str, int] = {}
-        self._last_use: dict[str, float] = {}
-        self._closing = TaskScope("closing databases")
-        self._timer: asyncio.TimerHandle | None = None
+        self._client, self._announce, self._limits = client, announce, limits
+        self._shelf = Shelf(self._opened, idle_s=idle_s, most_open=most_open + len(self.names))
+        self._last: dict[str, Database] = {}
+        """Each as it was opened last."""
+        self._kept: dict[str, tuple[Database, AsyncExitStack]] = {}
+        """Those that were named are in use all the time."""
 
     async def start(self) -> None:
         """Open the databases that were named; they are made if they do not exist."""
-        await asyncio.gather(*(self.get(name) for name in self.names))
-        self._look()
+        for name in self.names:
+            await self.get(name)
 
     def opened(self) -> dict[str, Database]:
         """Those that are open now, by name."""
-        return {
-            name: task.result()
-            for name, task in sorted(self._open.items())
-            if task.done() and not task.cancelled() and task.exception() is None
-        }
+        return {name: self._last[name] for name in sorted(self._shelf.names) if name in self._last}
 
     def find(self, wanted: str, host: str) -> str:
         """The full name of the database that a request means: the one it names, else that of the host's name.
@@ -93,69 +96,51 @@ class Databases:
         """What is served, for people."""
         return ", ".join([*self.names, *(f"all of namespace {name}" for name in self.namespaces)])
 
+    @asynccontextmanager
+    async def use(self, name: str) -> AsyncIterator[Database]:
+        """The database, open as long as it is used; one that stopped is opened again. Raises HttpProblem 404."""
+        async with AsyncExitStack() as stack:
+            yield await self._take(name, stack)
+
     async def get(self, name: str) -> Database:
-        """The open database; one that stopped is opened again. Raises HttpProblem 404, and errors of opening."""
-        task = self._open.get(name)
-        if task is not None and task.done():
-            failed = task.cancelled() or task.exception() is not None
-            if failed or task.result().role == "stopped":
-                if not failed:
-                    _log.warning("database %s stopped here; it is opened again", name)
-                    self._closing.spawn(task.result().aclose(), f"stopped {name}")
-                task = None
-        if task is None:
-            task = self._open[name] = asyncio.create_task(self._opened(stream_name(name)), name=f"open {name}")
-        self._last_use[name] = asyncio.get_running_loop().time()
+        """The database, which may be closed later if it is one of a namespace."""
+        async with self.use(name) as database:
+            return database
+
+    async def _take(self, name: str, stack: AsyncExitStack) -> Database:
         try:
-            return await asyncio.shield(task)
+            async with AsyncExitStack() as first:
+                database = await first.enter_async_context(self._shelf.use(name))
+                if database.role != "stopped":
+                    stack.push_async_exit(first.pop_all())
+            if database.role == "stopped":
+                database = await stack.enter_async_context(self._shelf.use(name))
         except _GONE as error:
-            self._forget(name, task)
             raise _not_served(name, str(error)) from None
-        except BuckramError:
-            self._forget(name, task)
-            raise
+        if name in self.names and (name not in self._kept or self._kept[name][0] is not database):
+            await self._keep(name, database)
+        return database
 
-    def begin_use(self, name: str) -> None:
-        """A request or a stream needs the database: it is not closed for being idle."""
-        self._users[name] = self._users.get(name, 0) + 1
+    async def _keep(self, name: str, database: Database) -> None:
+        before, use = self._kept.get(name), AsyncExitStack()
+        await use.enter_async_context(self._shelf.use(name))
+        self._kept[name] = database, use
+        if before is not None:
+            await before[1].aclose()
 
-    def end_use(self, name: str) -> None:
-        self._users[name] -= 1
-        if not self._users[name]:
-            del self._users[name]
-            self._last_use[name] = asyncio.get_running_loop().time()
-
-    async def _opened(self, name: StreamName) -> Database:
-        return await self._client.namespace(name.namespace).database(
-            name.stream, announce=self._announce, limits=self._limits, create=str(name) in self.names
+    async def _opened(self, name: str) -> Database:
+        full = stream_name(name)
+        self._last[name] = database = await self._client.namespace(full.namespace).database(
+            full.stream, announce=self._announce, limits=self._limits, create=name in self.names
         )
-
-    def _forget(self, name: str, task: asyncio.Task[Database]) -> None:
-        if self._open.get(name) is task:
-            del self._open[name]
-            self._last_use.pop(name, None)
-
-    def _look(self) -> None:
-        """Close databases of namespaces that nobody has used for a time."""
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._idle_s / 10, self._look)
-        for name, database in self.opened().items():
-            last = self._last_use.get(name, 0.0)
-            if name not in self.names and name not in self._users and last + self._idle_s <= loop.time():
-                self._forget(name, self._open[name])
-                self._closing.spawn(database.aclose(), f"idle {name}")
+        return database
 
     async def close(self) -> None:
-        """Close all; a leader steps down after what is in flight."""
-        if self._timer is not None:
-            self._timer.cancel()
-        tasks, self._open = list(self._open.values()), {}
-        for task in tasks:
-            if not task.done():
-                task.cancel()
-        opened = await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(*(one.aclose() for one in opened if isinstance(one, Database)))
-        await self._closing.close()
+        """Close all."""
+        kept, self._kept = list(self._kept.values()), {}
+        for _, use in kept:
+            await use.aclose()
+        await self._shelf.close()
 
 
 def _host_prefix(name: str) -> str:

@@ -11,6 +11,7 @@ import json
 import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -159,11 +160,7 @@ class DatabaseServer:
     async def _post(self, request: Request) -> Response:
         target = await self._target(request)
         body = await read_body(request, self._http_limits)
-        self.databases.begin_use(target.database)
-        try:
-            return await while_connected(request, self._answer(request, target, body))
-        finally:
-            self.databases.end_use(target.database)
+        return await while_connected(request, self._answer(request, target, body))
 
     async def _target(self, request: Request) -> Target:
         found = _PATH.fullmatch(_SLASHES.sub("/", request.scope["path"]))
@@ -192,12 +189,13 @@ class DatabaseServer:
         except (ValueError, RecursionError) as error:
             raise HttpProblem(400, "PROTOCOL_ERROR", f"the body is not JSON: {error}") from None
         try:
-            database = await self.databases.get(target.database)
-            return await self._execute(request, target, database, raw, body)
+            async with self.databases.use(target.database) as database:
+                try:
+                    return await self._execute(request, target, database, raw, body)
+                except SendOn:
+                    return await self._send_on(request, target, database, raw, body)
         except Malformed as error:
             raise HttpProblem(400, "PROTOCOL_ERROR", str(error)) from None
-        except SendOn:
-            return await self._send_on(request, target, database, raw, body)
         except BuckramError as error:
             problem = error_of(error)
             raise HttpProblem(503 if error.retryable else 500, problem["code"], problem["message"]) from error
@@ -215,10 +213,10 @@ class DatabaseServer:
             return await self._version_1(request, target, session(), raw)
         if target.path.endswith("/cursor"):
             asked = parse_cursor(raw)
-            stream = self._stream(asked.baton, session, target)
+            stream = await self._stream(asked.baton, session, target)
             return StreamingResponse(self._cursor(stream, asked.batch), media_type="application/json")
         pipeline = parse_pipeline(raw)
-        stream = self._stream(pipeline.baton, session, target)
+        stream = await self._stream(pipeline.baton, session, target)
         try:
             results = await Pipeline(stream, self._limits, fresh=pipeline.baton is None).run(pipeline.requests)
         except BaseException:
@@ -228,10 +226,13 @@ class DatabaseServer:
         await self.streams.release(stream)
         return json_answer(request, answer)
 
-    def _stream(self, baton: str | None, session: Callable[[], Session], target: Target) -> Stream:
-        if baton is None:
-            return self.streams.open(session, target.key, target.principal)
-        return self.streams.take(baton, target.key, target.principal)
+    async def _stream(self, baton: str | None, session: Callable[[], Session], target: Target) -> Stream:
+        if baton is not None:
+            return self.streams.take(baton, target.key, target.principal)
+        self.streams.check_room()
+        use = AsyncExitStack()
+        await use.enter_async_context(self.databases.use(target.database))
+        return self.streams.open(session(), target.key, target.principal, use)
 
     async def _cursor(self, stream: Stream, batch: Batch) -> AsyncIterator[bytes]:
         """Lines of JSON. The stream takes the next request when they have all been sent."""
@@ -250,7 +251,7 @@ class DatabaseServer:
 
     async def _version_1(self, request: Request, target: Target, session: Session, raw: Any) -> Response:
         """One statement or batch without a stream. The error of a statement is an error of HTTP."""
-        stream = Stream(0, session, target.key, target.principal)
+        stream = Stream(0, session, target.key, target.principal, AsyncExitStack())
         pipeline = Pipeline(stream, self._limits, fresh=True)
         try:
             if not isinstance(raw, dict):

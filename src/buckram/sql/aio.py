@@ -57,14 +57,14 @@ def connect(
             shared = await sharing().acquire(uri, name, create=create, wait_s=leader_wait_s)
             try:
                 session = Session(
-                    shared.database.result(),
+                    shared.database,
                     consistency=consistency,
                     at_most_s=at_most_s,
                     leader_wait_s=leader_wait_s,
                     announced=shared.announced,
                 )
             except BaseException:
-                sharing().release(shared)
+                await shared.use.aclose()
                 raise
             return AsyncConnection(shared, session, isolation)
 
@@ -145,7 +145,7 @@ class AsyncConnection:
             with as_dbapi():
                 await self._session.close()
         finally:
-            sharing().release(self._shared)
+            await self._shared.use.aclose()
 
     async def __aenter__(self) -> Self:
         return self
