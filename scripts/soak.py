@@ -84,6 +84,8 @@ CHECKS: dict[str, list[str]] = {
     ],
     "streams": [*PYTEST, "tests/streams", "tests/docs"],
     "files": ["env", "BUCKRAM_ALL_GLOBS=1", *PYTEST, "tests/files"],
+    "databases": [*PYTEST, "tests/http", "tests/sql", "tests/hrana"],
+    "sqlalchemy_suite": [PYTHON, "-m", "tests.sql.compliance"],
     "sync_before_ack": [*PYTEST, "tests/chaos"],
     "interop": [*PYTEST, "tests/interop"],
     "simulator": [*PYTEST, "tests/sim", "tests/scenarios", "tests/mutants"],

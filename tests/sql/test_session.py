@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from buckram.sql.interface import SqlError, TransactionExpired
-from tests.support.plain_database import PlainDatabase
+from tests.support.polling import until
 
-from buckram.errors import InvalidArgument
+from buckram.client.client import Client
+from buckram.db.database import Database
+from buckram.db.settings import DatabaseLimits
+from buckram.errors import InvalidArgument, SqlError, TransactionExpired
 from buckram.sql.session import Session
 
 
-async def test_statements_alone_and_in_a_transaction() -> None:
-    database = PlainDatabase()
+async def test_statements_alone_and_in_a_transaction(database: Database) -> None:
     one, other = Session(database), Session(database)
     await one.execute("CREATE TABLE t (x PRIMARY KEY, y)")
     assert (await one.execute("INSERT INTO t VALUES (?, ?)", (1, "a"))).rows_affected == 1
@@ -32,8 +33,7 @@ async def test_statements_alone_and_in_a_transaction() -> None:
     assert (await one.execute(" -- nothing")).rows == []
 
 
-async def test_closing_rolls_back() -> None:
-    database = PlainDatabase()
+async def test_closing_rolls_back(database: Database) -> None:
     one, other = Session(database), Session(database)
     await one.execute("CREATE TABLE t (x)")
     await one.execute("BEGIN")
@@ -43,8 +43,8 @@ async def test_closing_rolls_back() -> None:
     assert (await other.execute("SELECT count(*) FROM t")).rows == [(0,)]
 
 
-async def test_misuse_has_sqlites_words() -> None:
-    session = Session(PlainDatabase())
+async def test_misuse_has_sqlites_words(database: Database) -> None:
+    session = Session(database)
     for sql, words in (
         ("COMMIT", "cannot commit - no transaction is active"),
         ("ROLLBACK", "cannot rollback - no transaction is active"),
@@ -58,11 +58,11 @@ async def test_misuse_has_sqlites_words() -> None:
     with pytest.raises(SqlError, match="cannot start a transaction within a transaction"):
         await session.execute("BEGIN")
     with pytest.raises(InvalidArgument, match="at_most_s"):
-        Session(PlainDatabase(), at_most_s=1.0)
+        Session(database, at_most_s=1.0)
 
 
-async def test_an_error_in_a_transaction_leaves_it_open_or_ends_it_as_sqlite_does() -> None:
-    session = Session(PlainDatabase())
+async def test_an_error_in_a_transaction_leaves_it_open_or_ends_it_as_sqlite_does(database: Database) -> None:
+    session = Session(database)
     await session.execute("CREATE TABLE t (x UNIQUE)")
     await session.execute("BEGIN")
     await session.execute("INSERT INTO t VALUES (1)")
@@ -77,9 +77,7 @@ async def test_an_error_in_a_transaction_leaves_it_open_or_ends_it_as_sqlite_doe
         await session.execute("COMMIT")
 
 
-async def test_a_commit_that_a_constraint_forbids_leaves_the_transaction_open() -> None:
-    database = PlainDatabase()
-    database.connection.execute("PRAGMA foreign_keys = ON")
+async def test_a_commit_that_a_constraint_forbids_leaves_the_transaction_open(database: Database) -> None:
     session = Session(database)
     await session.execute("CREATE TABLE p (x PRIMARY KEY)")
     await session.execute("CREATE TABLE c (x REFERENCES p DEFERRABLE INITIALLY DEFERRED)")
@@ -93,22 +91,26 @@ async def test_a_commit_that_a_constraint_forbids_leaves_the_transaction_open() 
     assert session.autocommit
 
 
-async def test_after_an_expired_transaction_nothing_runs_until_rollback() -> None:
-    database = PlainDatabase()
+async def test_after_an_expired_transaction_nothing_runs_until_rollback(client: Client) -> None:
+    limits = DatabaseLimits(transaction_s=0.2)
+    async with client.namespace("shop").database("short", limits=limits) as database:
+        await database.lead()
+        session = Session(database)
+        await session.execute("CREATE TABLE t (x)")
+        await session.execute("BEGIN IMMEDIATE")
+        transaction = session._transaction
+        assert transaction is not None
+        await until(lambda: not transaction.open)
+        for sql in ("INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)", "COMMIT"):
+            with pytest.raises(TransactionExpired, match=r"more than 0\.2 s"):
+                await session.execute(sql)
+        await session.execute("ROLLBACK")
+        await session.execute("INSERT INTO t VALUES (3)")
+        assert (await session.execute("SELECT x FROM t")).rows == [(3,)]
+
+
+async def test_a_transaction_begun_as_read_only_writes_nothing(database: Database) -> None:
     session = Session(database)
-    await session.execute("CREATE TABLE t (x)")
-    await session.execute("BEGIN IMMEDIATE")
-    database.transactions[-1].expire()
-    for sql in ("INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)", "COMMIT"):
-        with pytest.raises(TransactionExpired, match="more than 5 s"):
-            await session.execute(sql)
-    await session.execute("ROLLBACK")
-    await session.execute("INSERT INTO t VALUES (3)")
-    assert (await session.execute("SELECT x FROM t")).rows == [(3,)]
-
-
-async def test_a_transaction_begun_as_read_only_writes_nothing() -> None:
-    session = Session(PlainDatabase())
     await session.execute("CREATE TABLE t (x)")
     await session.execute("BEGIN TRANSACTION READONLY")
     assert (await session.execute("SELECT * FROM t")).rows == []
@@ -117,8 +119,7 @@ async def test_a_transaction_begun_as_read_only_writes_nothing() -> None:
     await session.execute("COMMIT")
 
 
-async def test_reads_that_may_be_stale_write_nothing() -> None:
-    database = PlainDatabase()
+async def test_reads_that_may_be_stale_write_nothing(database: Database) -> None:
     await database.execute("CREATE TABLE t (x)")
     session = Session(database, consistency="stale", at_most_s=5)
     assert (await session.execute("SELECT * FROM t")).rows == []
@@ -126,23 +127,18 @@ async def test_reads_that_may_be_stale_write_nothing() -> None:
         await session.execute("INSERT INTO t VALUES (1)")
 
 
-async def test_cancelling_a_statement_ends_its_transaction() -> None:
-    database = PlainDatabase()
-    session = Session(database)
+async def test_cancelling_a_statement_ends_its_transaction(database: Database) -> None:
+    session, other = Session(database), Session(database)
+    await session.execute("CREATE TABLE t (x)")
     await session.execute("BEGIN")
-    transaction = database.transactions[-1]
-
-    async def endless(sql: str, parameters: object = ()) -> None:
-        await asyncio.Event().wait()
-
-    transaction.execute = endless  # type: ignore[method-assign, assignment]
-    task = asyncio.ensure_future(session.execute("SELECT 1"))
+    await session.execute("INSERT INTO t VALUES (1)")
+    task = asyncio.ensure_future(session.execute("INSERT INTO t SELECT value FROM generate_series(1, 100000)"))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert not transaction.active
     with pytest.raises(SqlError, match="was cancelled"):
         await session.execute("SELECT 1")
+    assert (await other.execute("SELECT count(*) FROM t")).rows == [(0,)]
     await session.execute("ROLLBACK")
     assert session.autocommit

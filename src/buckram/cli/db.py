@@ -1,6 +1,6 @@
-"""`buckram db`: create, list, show, shell, fork, backup, restore, verify, drop. Names are NAMESPACE/DATABASE.
+"""`buckram db`: create, list, show, shell, serve, fork, backup, restore, verify, drop. Names are NAMESPACE/DATABASE.
 
-Not here: statements and their output (`cli/db_shell.py`).
+Not here: statements and their output (`cli/db_shell.py`), serving (`cli/db_serve.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import click
 
 from buckram.cli import completion, values
 from buckram.cli.confirm import confirm_loss
+from buckram.cli.db_serve import serve
 from buckram.cli.db_shell import shell
 from buckram.cli.exits import Exit
 from buckram.cli.namespace import policy_option
@@ -31,6 +32,7 @@ def db() -> None:
 
 
 db.add_command(shell)
+db.add_command(serve)
 
 
 def _is_database(info: StreamInfo) -> bool:

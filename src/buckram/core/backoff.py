@@ -56,6 +56,8 @@ STORE_CALL = Backoff(0.05, 1.0)
 """A client's request to the metadata store: sessions usually recover within a second, and a caller waits."""
 STORE_CONFLICT = Backoff(0.02, 1.0)
 """A compare-and-set of a ledger's record: conflicts are over in milliseconds, a lagging server takes longer."""
+LEADER_WAIT = Backoff(0.02, 0.5)
+"""A server whose replica follows, while the leader of a database changes: a client waits for the answer."""
 STREAM_HEAD = Backoff(0.01, 1.0)
 """A compare-and-set of a stream's head, which several writers and the janitor change."""
 STORE_WATCH = Backoff(0.05, 2.0)

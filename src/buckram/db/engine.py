@@ -23,6 +23,7 @@ from buckram.db.execution import Execution, Pending
 from buckram.db.settings import DatabaseLimits
 from buckram.db.wal_files import Image, WalFiles
 from buckram.errors import BuckramError, DatabaseFailed, HandleClosed
+from buckram.net.tasks import thread_ended
 
 T = TypeVar("T")
 _log = logging.getLogger("buckram.db")
@@ -240,7 +241,7 @@ class Engine:
         if not self._closed:
             self._closed = True
             self._jobs.put(None)
-        await self._loop.run_in_executor(None, self._thread.join)
+        await thread_ended(self._thread)
 
 
 def image_chunks(image: Image, pages: int, pack: Callable[[bytes], bytes]) -> Iterable[bytes]:

@@ -19,6 +19,7 @@ from buckram.core.db.sql import SqlResult, Statement
 from buckram.db.engine import Engine
 from buckram.db.statements import Executor, outcome_function
 from buckram.db.wal_files import WalFiles
+from buckram.net.tasks import thread_ended
 
 _THREADS = 2
 _AT_ONCE = 32
@@ -158,7 +159,7 @@ class Readers:
         for _ in threads:
             self._jobs.put(None)
         for thread in threads:
-            await self._loop.run_in_executor(None, thread.join)
+            await thread_ended(thread)
 
 
 __all__ = ["Reading", "Readers"]

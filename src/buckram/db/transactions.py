@@ -117,6 +117,9 @@ class OpenTransaction:
             try:
                 result = await self._run(lambda: execution.statement(one, self._deadline))
             except BuckramError as error:
+                if not execution.open:
+                    # Some errors, of INSERT OR ROLLBACK for example, roll all of it back.
+                    self._end()
                 if self._expired:
                     raise TransactionExpired(self._engine.database, self._limit_s) from None
                 raise error

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from buckram.core.hrana.values import Malformed, NotRepresentable
-from buckram.errors import BuckramError, InvalidArgument, NotLeader
-from buckram.sql.interface import (
+from buckram.errors import (
+    BuckramError,
     CommitUnknown,
     DatabaseFailed,
+    InvalidArgument,
+    NotLeader,
+    ResultTooLarge,
     SqlError,
     StatementRefused,
     TransactionExpired,
@@ -20,6 +23,7 @@ _CODES: tuple[tuple[type[Exception], str], ...] = (
     (TransactionTooLarge, "TRANSACTION_TOO_LARGE"),
     (CommitUnknown, "COMMIT_UNKNOWN"),
     (StatementRefused, "BLOCKED"),
+    (ResultTooLarge, "RESPONSE_TOO_LARGE"),
     (NotLeader, "NOT_LEADER"),
     (DatabaseFailed, "DATABASE_FAILED"),
     (InvalidArgument, "ARGS_INVALID"),
@@ -42,6 +46,7 @@ def error_of(error: BaseException) -> dict[str, Any]:
     """The error as JSON. `code` is what libSQL's server says where it has one: SQLITE_CONSTRAINT, BLOCKED, ..."""
     found: dict[str, Any] = {"message": str(error)}
     if isinstance(error, SqlError):
+        found["message"] = error.message
         found["code"] = _primary(error.name)
         found["extended_code"] = error.name
     elif isinstance(error, StreamRefusal):

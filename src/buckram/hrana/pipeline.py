@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+from buckram.core.db.sql import SqlResult, SqlValue
 from buckram.core.hrana.fusing import fusible
 from buckram.core.hrana.requests import (
     Batch,
@@ -20,13 +21,12 @@ from buckram.core.hrana.requests import (
     Stmt,
     StoreSql,
 )
-from buckram.core.hrana.values import SqlValue, encode_rows, encode_value
-from buckram.core.sql.statements import classify, split
-from buckram.errors import BuckramError, NotLeader
+from buckram.core.hrana.values import encode_rows, encode_value
+from buckram.core.sql.statements import classify, placeholders, split
+from buckram.errors import BuckramError, DatabaseBusy, NotLeader, SqlError
 from buckram.hrana.failures import EXPECTED, StreamRefusal, error_of
 from buckram.hrana.limits import HranaLimits
 from buckram.hrana.streams import Stream
-from buckram.sql.interface import SqlError, SqlResult
 
 
 class SendOn(Exception):
@@ -144,8 +144,9 @@ class Pipeline:
     async def _describe(self, sql: str) -> dict[str, Any]:
         found = await self._stream.session.describe(sql)
         columns = zip(found.columns, found.declared, strict=True)
+        written = placeholders(sql)
         return {
-            "params": [{"name": name} for name in found.parameters],
+            "params": [{"name": None if name is None else written.get(name, name)} for name in found.parameters],
             "cols": [{"name": name, "decltype": declared} for name, declared in columns],
             "is_explain": found.explain,
             "is_readonly": found.read_only,
@@ -166,6 +167,8 @@ class Pipeline:
         nothing = Stmt(SqlRef("", None))
         try:
             found = await self._stream.session.database.batch([(self._sql(one.text), one.parameters) for one in inner])
+        except DatabaseBusy as error:
+            return _failed_inside(batch, error)
         except SqlError:
             return None
         except NotLeader as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from contextlib import AsyncExitStack
 
 from buckram.core.hrana.batons import decode_baton, encode_baton
 from buckram.hrana.failures import StreamRefusal
@@ -18,8 +18,12 @@ from buckram.sql.session import Session
 class Stream:
     """One stream: a session with the texts that its client stored. One request at a time."""
 
-    def __init__(self, stream_id: int, session: Session, database: str, principal: Principal) -> None:
+    def __init__(
+        self, stream_id: int, session: Session, database: str, principal: Principal, use: AsyncExitStack
+    ) -> None:
         self.id, self.session, self.database, self.principal = stream_id, session, database, principal
+        self.use = use
+        """Keeps the database open."""
         self.sequence = 0
         self.busy = True
         self.closed = False
@@ -64,8 +68,8 @@ class Streams:
     def __len__(self) -> int:
         return len(self._streams)
 
-    def open(self, session: Callable[[], Session], database: str, principal: Principal) -> Stream:
-        """A new stream, which is busy. Raises HttpProblem over the limit."""
+    def check_room(self) -> None:
+        """Whether another stream may be opened. Raises HttpProblem."""
         limit = self._limits.streams
         if len(self._streams) >= limit:
             raise HttpProblem(
@@ -77,8 +81,11 @@ class Streams:
                 limit=limit,
                 do="close streams that are not needed",
             )
+
+    def open(self, session: Session, database: str, principal: Principal, use: AsyncExitStack) -> Stream:
+        """A new stream, which is busy; `use` ends with it."""
         self._last_id += 1
-        stream = Stream(self._last_id, session(), database, principal)
+        stream = Stream(self._last_id, session, database, principal, use)
         self._streams[stream.id] = stream
         return stream
 
@@ -122,14 +129,28 @@ class Streams:
         if self._timer is None:
             self._arm()
 
+    def finish(self, stream: Stream, *, closed: bool) -> None:
+        """As `release`, or `drop` if it is `closed`, without waiting."""
+        stream.closed = stream.closed or closed
+        self._scope.spawn(self.release(stream), f"end of a request on stream {stream.id}")
+
     async def drop(self, stream: Stream) -> None:
         """Close a stream now, whose client is gone or has closed it."""
         stream.closed = True
         self._streams.pop(stream.id, None)
         self._idle.pop(stream.id, None)
-        await stream.session.close()
+        try:
+            await stream.session.close()
+        finally:
+            await stream.use.aclose()
+
+    async def close_idle(self) -> None:
+        """Close the streams that wait for their next request, which a server that stops will not take."""
+        for stream in list(self._idle.values()):
+            await self.drop(stream)
 
     async def close(self) -> None:
+        """Close all."""
         if self._timer is not None:
             self._timer.cancel()
         await self._scope.close()

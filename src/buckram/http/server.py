@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import socket
@@ -65,6 +66,7 @@ class HttpServer:
             )
         )
         self._scope = TaskScope(f"http server at {self.url}")
+        self._serving: asyncio.Task[None] | None = None
         self._closed = False
 
     async def start(self) -> None:
@@ -83,7 +85,8 @@ class HttpServer:
         self._closed = True
         self._server.should_exit = True
         try:
-            await self._serving
+            if self._serving is not None:
+                await self._serving
         finally:
             for connection in list(self._server.server_state.connections):
                 connection.transport.abort()

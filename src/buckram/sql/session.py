@@ -7,13 +7,22 @@ streams of Hrana are sessions.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
+from buckram.core.backoff import LEADER_WAIT
+from buckram.core.db.sql import Described, Parameters, SqlResult
 from buckram.core.sql.statements import Statement, classify, is_single
 from buckram.core.sql.transactions import CallerTransaction, Do, TransactionGone, TransactionMisuse
-from buckram.errors import BuckramError, InvalidArgument
+from buckram.db.database import Database
+from buckram.db.transactions import OpenTransaction
+from buckram.errors import BuckramError, InvalidArgument, NotLeader, SqlError
 from buckram.machine.machine import Consistency
-from buckram.sql.interface import Database, Described, OpenTransaction, Parameters, SqlError, SqlResult
+from buckram.net.retry import Retries
 
+T = TypeVar("T")
+_HANDOVER_S = 1.0
+"""A leader that steps down is followed by another one within this time."""
 _NOTHING = SqlResult((), (), [], 0, None)
 
 
@@ -21,12 +30,20 @@ class Session:
     """A connection. One call at a time. `close` rolls an open transaction back; the database stays open."""
 
     def __init__(
-        self, database: Database, *, consistency: Consistency = "linearizable", at_most_s: float | None = None
+        self,
+        database: Database,
+        *,
+        consistency: Consistency = "linearizable",
+        at_most_s: float | None = None,
+        leader_wait_s: float = 0.0,
+        announced: str = "",
     ) -> None:
+        """`leader_wait_s`: how long a statement waits if nobody leads, or this replica, `announced` so, is about to."""
         if at_most_s is not None and consistency != "stale":
             raise InvalidArgument(f'at_most_s={at_most_s!r} is for consistency="stale", not {consistency!r}')
         self.database = database
-        self._consistency, self._at_most_s = consistency, at_most_s
+        self._consistency, self._at_most_s, self._leader_wait_s = consistency, at_most_s, leader_wait_s
+        self._announced = announced
         self._caller = CallerTransaction()
         self._transaction: OpenTransaction | None = None
         self._gone: BuckramError | None = None
@@ -39,7 +56,7 @@ class Session:
     async def execute(self, sql: str, parameters: Parameters = ()) -> SqlResult:
         """Execute one statement. After a transaction was lost, each one raises the same error until ROLLBACK."""
         if not is_single(sql):
-            raise SqlError("there is more than one statement; send them one by one, or as a script")
+            raise self._error("there is more than one statement; send them one by one, or as a script")
         statement = classify(sql)
         do = self._plan(statement)
         if do in (Do.BEGIN, Do.BEGIN_AND_RUN):
@@ -62,25 +79,28 @@ class Session:
         """Roll back what is open. Idempotent."""
         transaction, self._transaction = self._transaction, None
         self._caller.ended()
-        if transaction is not None and transaction.active:
+        if transaction is not None and transaction.open:
             await transaction.rollback()
+
+    def _error(self, message: str, code: int = 1, name: str = "SQLITE_ERROR") -> SqlError:
+        return SqlError(self.database.name, message, code, code, name)
 
     def _plan(self, statement: Statement) -> Do:
         try:
             return self._caller.plan(statement)
         except TransactionMisuse as error:
-            raise SqlError(str(error)) from None
+            raise self._error(str(error)) from None
         except TransactionGone:
             assert self._gone is not None
             raise self._gone from None
 
     async def _begin(self, statement: Statement, sql: str, parameters: Parameters) -> SqlResult:
         """Open a transaction and run a statement in it, if there is one."""
-        transaction = await self.database.begin("immediate" if statement.mode == "immediate" else "deferred")
+        transaction = await self._with_leader(self.database.begin)
         try:
             result = await transaction.execute(sql, parameters) if sql else _NOTHING
         except BaseException:
-            if transaction.active:
+            if transaction.open:
                 await transaction.rollback()
             raise
         self._transaction = transaction
@@ -88,8 +108,21 @@ class Session:
 
     async def _run_alone(self, sql: str, parameters: Parameters) -> SqlResult:
         if self._consistency == "linearizable":
-            return await self.database.execute(sql, parameters)
+            return await self._with_leader(lambda: self.database.execute(sql, parameters))
         return await self.database.query(sql, parameters, consistency=self._consistency, at_most_s=self._at_most_s)
+
+    async def _with_leader(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Return what the call gives. NotLeader says that nothing was done, so it is tried again while leaders change.
+
+        The leader that is named may be the one that has just gone: so long as that may be, it is tried again too.
+        """
+        retries = Retries(LEADER_WAIT, self._leader_wait_s)
+        others = Retries(LEADER_WAIT, min(self._leader_wait_s, _HANDOVER_S))
+        while True:
+            try:
+                return await call()
+            except NotLeader as error:
+                await (retries if error.leader in ("", self._announced) else others).wait(error)
 
     async def _inside(self, transaction: OpenTransaction, do: Do, sql: str, parameters: Parameters) -> SqlResult:
         if do is Do.RUN_INSIDE:
@@ -101,7 +134,7 @@ class Session:
                 await transaction.rollback()
         except BaseException:
             # A commit that a deferred constraint forbids leaves the transaction open; after any other error it is over.
-            if not transaction.active:
+            if not transaction.open:
                 self._transaction = None
                 self._caller.ended()
             raise
@@ -112,22 +145,22 @@ class Session:
         """Run a statement in the transaction, and find out whether it is still open if that fails."""
         try:
             if self._caller.readonly and not (await self.database.describe(sql)).read_only:
-                raise SqlError("attempt to write in a transaction begun as read only", 8, 8, "SQLITE_READONLY")
+                raise self._error("attempt to write in a transaction begun as read only", 8, "SQLITE_READONLY")
             return await transaction.execute(sql, parameters)
         except SqlError:
             # Some errors roll the whole transaction back, and SQLite's callers know which.
-            if not transaction.active:
+            if not transaction.open:
                 self._transaction = None
                 self._caller.ended()
             raise
         except BuckramError as error:
-            if not transaction.active:
+            if not transaction.open:
                 self._transaction, self._gone = None, error
                 self._caller.lost(str(error))
             raise
         except asyncio.CancelledError:
             await self.close()
-            self._gone = SqlError("a statement was cancelled, its transaction is rolled back", 9, 9, "SQLITE_INTERRUPT")
+            self._gone = self._error("a statement was cancelled, its transaction is rolled back", 9, "SQLITE_INTERRUPT")
             self._caller.lost(str(self._gone))
             raise
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from buckram.core.sql.statements import Kind, Statement, classify, is_single, split
+from buckram.core.sql.statements import Kind, Statement, classify, is_single, placeholders, split
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,11 @@ def test_a_script_is_split_where_statements_end() -> None:
     assert is_single(trigger)
     assert is_single("SELECT ';' ; ")
     assert not is_single("SELECT 1; SELECT 2")
+
+
+def test_placeholders_have_the_character_before_their_name() -> None:
+    sql = "SELECT :a, @b, $c, ?12, ?, 'not :d', x::e -- :f"
+    assert placeholders(sql) == {"a": ":a", "b": "@b", "c": "$c", "12": "?12", "e": ":e"}
 
 
 QUOTES = [";", "'", "''", '"', "[", "]", "`", "--", "/*", "*/"]

@@ -105,6 +105,7 @@ _READ_PRAGMAS = frozenset(
         "max_page_count",
         "page_size",
         "query_only",
+        "read_uncommitted",
         "recursive_triggers",
         "schema_version",
         "secure_delete",

@@ -6,9 +6,10 @@ import base64
 import binascii
 import math
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
-SqlValue: TypeAlias = int | float | str | bytes | None
+from buckram.core.db.sql import SqlValue
+
 INT64 = 1 << 63
 _NULL = {"type": "null"}
 

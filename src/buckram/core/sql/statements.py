@@ -87,6 +87,19 @@ def is_single(sql: str) -> bool:
     return ";" not in sql.rstrip().rstrip(";") or len(split(sql)) <= 1
 
 
+def placeholders(sql: str) -> dict[str, str]:
+    """The names of a statement's placeholders, each with the character before it: {"a": ":a", "2": "?2"}."""
+    found: dict[str, str] = {}
+    before = ""
+    for match in _TOKEN.finditer(sql):
+        if match.lastgroup == "word" and before and before in ":@$?":
+            found.setdefault(match[0], before + match[0])
+        elif match.lastgroup == "word" and match[0].startswith("$"):
+            found.setdefault(match[0][1:], match[0])
+        before = match[0] if match.lastgroup == "other" else ""
+    return found
+
+
 def _creates_trigger(words: list[str]) -> bool:
     at = 0
     if words[:1] == ["EXPLAIN"]:
@@ -157,4 +170,4 @@ _CONTROL = {
 }
 
 
-__all__ = ["Kind", "Statement", "classify", "is_single", "split"]
+__all__ = ["Kind", "Statement", "classify", "is_single", "placeholders", "split"]

@@ -1,0 +1,155 @@
+"""The databases of a server: those that it was told to serve are open, those of namespaces when somebody asks for them.
+
+Not here: opening few of many (`db/shelf.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from buckram.client.client import Client
+from buckram.core.streams.names import check_name, stream_name
+from buckram.db.database import Database
+from buckram.db.settings import DatabaseLimits
+from buckram.db.shelf import Shelf
+from buckram.errors import (
+    InvalidArgument,
+    NoSuchDatabase,
+    NoSuchNamespace,
+    NoSuchStream,
+    NotDatabase,
+    NotMachineLog,
+)
+from buckram.http.problems import HttpProblem
+
+_GONE = (NoSuchDatabase, NoSuchNamespace, NoSuchStream, NotDatabase, NotMachineLog)
+
+
+class Databases:
+    """Opens and keeps databases. `close` closes them all; a leader steps down after what is in flight."""
+
+    def __init__(
+        self,
+        client: Client,
+        names: Sequence[str],
+        namespaces: Sequence[str],
+        *,
+        announce: str,
+        limits: DatabaseLimits | None = None,
+        idle_s: float = 300.0,
+        most_open: int = 200,
+    ) -> None:
+        """`idle_s`, `most_open`: of the databases of namespaces."""
+        self.names = tuple(dict.fromkeys(str(stream_name(name)) for name in names))
+        self.namespaces = tuple(dict.fromkeys(check_name("namespace", name) for name in namespaces))
+        if not self.names and not self.namespaces:
+            raise InvalidArgument("no database is named; name some, or a namespace")
+        self._client, self._announce, self._limits = client, announce, limits
+        self._shelf = Shelf(self._opened, idle_s=idle_s, most_open=most_open + len(self.names))
+        self._last: dict[str, Database] = {}
+        """Each as it was opened last."""
+        self._kept: dict[str, tuple[Database, AsyncExitStack]] = {}
+        """Those that were named are in use all the time."""
+
+    async def start(self) -> None:
+        """Open the databases that were named; they are made if they do not exist."""
+        for name in self.names:
+            await self.get(name)
+
+    def opened(self) -> dict[str, Database]:
+        """Those that are open now, by name."""
+        return {name: self._last[name] for name in sorted(self._shelf.names) if name in self._last}
+
+    def find(self, wanted: str, host: str) -> str:
+        """The full name of the database that a request means: the one it names, else that of the host's name.
+
+        The host of database shop/main is main.shop.ANYTHING. If only one is served, none needs to be named. Raises
+        HttpProblem.
+        """
+        wanted = wanted or self._by_host(host.partition(":")[0].lower())
+        if not wanted and len(self.names) == 1 and not self.namespaces:
+            wanted = self.names[0]
+        if not wanted:
+            raise HttpProblem(
+                404,
+                "NO_DATABASE",
+                "the request names no database: put NAMESPACE/DATABASE before the path, as in /shop/main/v3/pipeline, "
+                f"or into the header Buckram-Database; served here: {self.described()}",
+            )
+        try:
+            name = stream_name(wanted)
+        except InvalidArgument as error:
+            raise HttpProblem(404, "NO_DATABASE", str(error)) from None
+        if str(name) not in self.names and name.namespace not in self.namespaces:
+            raise _not_served(str(name), f"it is not served here: {self.described()}")
+        return str(name)
+
+    def _by_host(self, host: str) -> str:
+        for name in self.names:
+            if host.startswith(f"{_host_prefix(name)}."):
+                return name
+        labels = host.split(".")
+        return f"{labels[1]}/{labels[0]}" if len(labels) > 2 and labels[1] in self.namespaces else ""
+
+    def described(self) -> str:
+        """What is served, for people."""
+        return ", ".join([*self.names, *(f"all of namespace {name}" for name in self.namespaces)])
+
+    @asynccontextmanager
+    async def use(self, name: str) -> AsyncIterator[Database]:
+        """The database, open as long as it is used; one that stopped is opened again. Raises HttpProblem 404."""
+        async with AsyncExitStack() as stack:
+            yield await self._take(name, stack)
+
+    async def get(self, name: str) -> Database:
+        """The database, which may be closed later if it is one of a namespace."""
+        async with self.use(name) as database:
+            return database
+
+    async def _take(self, name: str, stack: AsyncExitStack) -> Database:
+        try:
+            async with AsyncExitStack() as first:
+                database = await first.enter_async_context(self._shelf.use(name))
+                if database.role != "stopped":
+                    stack.push_async_exit(first.pop_all())
+            if database.role == "stopped":
+                database = await stack.enter_async_context(self._shelf.use(name))
+        except _GONE as error:
+            raise _not_served(name, str(error)) from None
+        if name in self.names and (name not in self._kept or self._kept[name][0] is not database):
+            await self._keep(name, database)
+        return database
+
+    async def _keep(self, name: str, database: Database) -> None:
+        before, use = self._kept.get(name), AsyncExitStack()
+        await use.enter_async_context(self._shelf.use(name))
+        self._kept[name] = database, use
+        if before is not None:
+            await before[1].aclose()
+
+    async def _opened(self, name: str) -> Database:
+        full = stream_name(name)
+        self._last[name] = database = await self._client.namespace(full.namespace).database(
+            full.stream, announce=self._announce, limits=self._limits, create=name in self.names
+        )
+        return database
+
+    async def close(self) -> None:
+        """Close all."""
+        kept, self._kept = list(self._kept.values()), {}
+        for _, use in kept:
+            await use.aclose()
+        await self._shelf.close()
+
+
+def _host_prefix(name: str) -> str:
+    namespace, _, database = name.lower().partition("/")
+    return f"{database}.{namespace}"
+
+
+def _not_served(name: str, why: str) -> HttpProblem:
+    return HttpProblem(404, "NO_SUCH_DATABASE", f"database {name}: {why}", value=name)
+
+
+__all__ = ["Databases"]

@@ -1,0 +1,114 @@
+"""Sending a request on to the leader, from a server whose replica follows.
+
+The leader says where it serves in the lease of the database's log. What was not sent for certain is tried again, also
+with the next leader; what may have been executed is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from buckram.core.backoff import LEADER_WAIT
+from buckram.db.database import Database
+from buckram.hrana.limits import HranaLimits
+from buckram.http.problems import HttpProblem
+from buckram.metadata.etcd.http import HttpConnection
+from buckram.net.retry import Retries
+
+FORWARDED = "buckram-forwarded"
+_KEPT = 32
+"""Connections kept to each leader."""
+
+
+class _NotYet(Exception):
+    """Nobody leads at the moment, or it cannot be reached; nothing was sent."""
+
+
+class Forwarder:
+    """Connections to leaders. `own` is the address that this server announces."""
+
+    def __init__(self, own: str, limits: HranaLimits) -> None:
+        self._own, self._limits = own, limits
+        self._idle: dict[str, list[HttpConnection]] = {}
+
+    async def leader_elsewhere(self, database: Database) -> str | None:
+        """The address of the leader, or None if this replica leads. Waits while nobody does. Raises HttpProblem."""
+        retries = Retries(LEADER_WAIT, self._limits.leader_wait_s)
+        while database.role != "leader":
+            address = await database.leader_address()
+            if address is not None and address != self._own and urlsplit(address).scheme in ("http", "https"):
+                return address
+            try:
+                await retries.wait(_NotYet())
+            except _NotYet:
+                raise self._no_leader(database, address) from None
+        return None
+
+    async def send(
+        self, database: Database, path: str, headers: Mapping[str, str], body: bytes
+    ) -> tuple[int, bytes, str] | None:
+        """The leader's answer and address, or None if this replica leads by now. Raises HttpProblem."""
+        retries = Retries(LEADER_WAIT, self._limits.leader_wait_s)
+        while True:
+            address = await self.leader_elsewhere(database)
+            if address is None:
+                return None
+            try:
+                async with asyncio.timeout(self._limits.answer_wait_s):
+                    status, answer = await self._ask(address, path, headers, body)
+                if status != 421:
+                    return status, answer, address
+                raise _NotYet
+            except _NotYet as error:
+                try:
+                    await retries.wait(error)
+                except _NotYet:
+                    raise self._no_leader(database, address) from None
+            except (OSError, TimeoutError) as error:
+                raise HttpProblem(
+                    502,
+                    "OUTCOME_UNKNOWN",
+                    f"the leader of database {database.name} at {address} did not answer "
+                    f"({str(error) or 'in time'}): the request may have been executed; look before it is repeated",
+                ) from None
+
+    async def close(self) -> None:
+        for connections in self._idle.values():
+            for connection in connections:
+                connection.close()
+        self._idle.clear()
+
+    async def _ask(self, address: str, path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
+        place = urlsplit(address)
+        host, idle = place.netloc, self._idle.setdefault(place.netloc, [])
+        given = {**headers, FORWARDED: "1"}
+        while idle:
+            connection = idle.pop()
+            if connection.usable:
+                break
+            connection.close()
+        else:
+            try:
+                connection = await HttpConnection.open(host if place.port else f"{host}:80", None)
+            except OSError as error:
+                raise _NotYet from error
+        status, answer = await connection.ask(place.path.rstrip("/") + path, given, body)
+        if connection.usable and len(idle) < _KEPT:
+            idle.append(connection)
+        else:
+            connection.close()
+        return status, answer
+
+    def _no_leader(self, database: Database, address: str | None) -> HttpProblem:
+        who = f"its leader {address} cannot be reached from here" if address else "nobody leads it at the moment"
+        return HttpProblem(
+            503,
+            "NO_LEADER",
+            f"database {database.name}: {who}, for {self._limits.leader_wait_s:g} s; nothing was executed, try again",
+            headers={"Retry-After": "1"},
+        )
+
+
+__all__ = ["FORWARDED", "Forwarder"]

@@ -1,0 +1,122 @@
+"""Databases that connections of one event loop share: a process has one replica of each, however many connect.
+
+The first connection opens it, and it stays open for a while after the last one, because pools and programs close a
+connection only to make another (`db/shelf.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import weakref
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from buckram.client.client import Client, client_config, connect
+from buckram.core.backoff import LEADER_WAIT
+from buckram.core.streams.names import StreamName, stream_name
+from buckram.db.database import Database
+from buckram.db.shelf import Shelf
+from buckram.machine.machine import process_name
+from buckram.metadata.uri import default_uri
+from buckram.net.retry import Retries
+
+LINGER_S = 10.0
+"""How long a database without connections stays open."""
+_MOST_OPEN = 1000
+
+
+class _Undecided(Exception):
+    """Nobody leads the database yet."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Shared:
+    """A database that a connection uses."""
+
+    database: Database
+    announced: str
+    """As whom others see this replica when it leads: no other replica, of this process or another one, is called so."""
+    use: AsyncExitStack
+    """Its end is that of the connection."""
+
+
+class _Cluster:
+    """One client, and the databases that it has open."""
+
+    def __init__(self, uri: str) -> None:
+        self.client: asyncio.Task[Client] = asyncio.ensure_future(_connected(uri))
+        self.shelf = Shelf(self._open, idle_s=LINGER_S, most_open=_MOST_OPEN)
+        self.announced = f"{process_name()}/{secrets.token_hex(4)}"
+        self.may_create: dict[str, bool] = {}
+
+    async def _open(self, name: str) -> Database:
+        full = stream_name(name)
+        ns = (await asyncio.shield(self.client)).namespace(full.namespace)
+        return await ns.database(full.stream, announce=self.announced, create=self.may_create[name])
+
+    @property
+    def failed(self) -> bool:
+        """Whether it could not connect."""
+        return self.client.done() and (self.client.cancelled() or self.client.exception() is not None)
+
+    async def close(self) -> None:
+        await self.shelf.close()
+        if not self.failed:
+            await (await self.client).close()
+
+
+class Sharing:
+    """What the connections of one event loop share."""
+
+    def __init__(self) -> None:
+        self._clusters: dict[str, _Cluster] = {}
+
+    async def acquire(self, uri: str | None, name: StreamName, *, create: bool, wait_s: float) -> Shared:
+        """The database, open until its `use` ends; somebody leads it, or did not within `wait_s`."""
+        where = uri or default_uri(os.environ, Path.cwd())
+        cluster = self._clusters.get(where)
+        if cluster is None or cluster.failed:
+            cluster = self._clusters[where] = _Cluster(where)
+        cluster.may_create[str(name)] = create
+        async with AsyncExitStack() as use:
+            await asyncio.shield(cluster.client)
+            database = await use.enter_async_context(cluster.shelf.use(str(name)))
+            await _decided(database, announced=cluster.announced, wait_s=wait_s)
+            return Shared(database, cluster.announced, use.pop_all())
+
+    async def close(self) -> None:
+        """Close everything, connections included."""
+        clusters, self._clusters = list(self._clusters.values()), {}
+        for cluster in clusters:
+            await cluster.close()
+
+
+_sharings: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Sharing] = weakref.WeakKeyDictionary()
+
+
+def sharing() -> Sharing:
+    """That of the running event loop."""
+    loop = asyncio.get_running_loop()
+    if loop not in _sharings:
+        _sharings[loop] = Sharing()
+    return _sharings[loop]
+
+
+async def _connected(uri: str) -> Client:
+    return await connect(uri, config=client_config())
+
+
+async def _decided(database: Database, announced: str, wait_s: float) -> None:
+    """Wait until this replica leads, or another one does, so that the first statement need not."""
+    retries = Retries(LEADER_WAIT, wait_s)
+    while database.role != "leader" and await database.leader_address() in (None, announced):
+        try:
+            await retries.wait(_Undecided())
+        except _Undecided:
+            return
+
+
+__all__ = ["LINGER_S", "Shared", "Sharing", "sharing"]

@@ -1,0 +1,33 @@
+"""Fixtures: an in-process cluster, and a server of the database shop/main on it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.hrana.kit import serving
+
+from buckram.client.client import Client
+from buckram.hrana.server import DatabaseServer
+from buckram.testing import Cluster, cluster
+
+
+@pytest.fixture
+async def three_bookies() -> AsyncIterator[Cluster]:
+    async with cluster(bookies=3) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(three_bookies: Cluster) -> AsyncIterator[Client]:
+    async with three_bookies.client() as connected:
+        await connected.namespaces.create("shop")
+        yield connected
+
+
+@pytest.fixture
+async def server(client: Client) -> AsyncIterator[DatabaseServer]:
+    """It serves shop/main and leads it."""
+    async with serving(client, "shop/main") as running:
+        await (await running.databases.get("shop/main")).lead()
+        yield running

@@ -1,0 +1,70 @@
+"""`buckram db serve` as an operator runs it: the ready line, two servers, kill -9 of the leader, SIGTERM."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.hrana.processes import ServeProcess
+from tests.support.polling import wait_until
+
+from buckram.cli.app import run as in_process
+from buckram.cli.exits import Exit
+from buckram.testing import ThreadedCluster
+
+
+@pytest.fixture(scope="module")
+def uri() -> Iterator[str]:
+    with ThreadedCluster(bookies=3) as cluster:
+        yield cluster.uri
+
+
+def post(url: str, path: str, body: Any) -> Any:
+    with urllib.request.urlopen(f"{url}/{path}", json.dumps(body).encode(), timeout=60) as answer:
+        return json.load(answer)
+
+
+def execute(url: str, sql: str) -> Any:
+    return post(url, "default/main/v1/execute", {"stmt": {"sql": sql}})["result"]
+
+
+def test_a_second_server_takes_over_after_kill_9_of_the_leader(uri: str) -> None:
+    with ServeProcess(uri, "main") as first:
+        assert set(first.ready) == {"url", "databases", "namespaces"}
+        assert set(first.ready["databases"]) == {"default/main"}
+        execute(first.url, "CREATE TABLE t (x)")
+        with ServeProcess(uri, "main", "default/") as second:
+            assert second.ready["databases"]["default/main"]["role"] == "follower"
+            assert second.ready["namespaces"] == ["default"]
+            execute(second.url, "INSERT INTO t VALUES (1)")
+            first.kill()
+
+            def leads() -> bool:
+                with urllib.request.urlopen(second.url, timeout=60) as answer:
+                    return bool(json.load(answer)["databases"]["default/main"]["role"] == "leader")
+
+            wait_until(leads, "the follower does not lead")
+            execute(second.url, "INSERT INTO t VALUES (2)")
+            assert execute(second.url, "SELECT count(*) FROM t")["rows"] == [[{"type": "integer", "value": "2"}]]
+            assert second.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["main", "--host", "192.0.2.1"], "--host and --port 192.0.2.1:0"),
+        (["a/b/c"], "'b/c' holds a separator"),
+        (["main", "--advertise", "10.0.0.7:80"], "needs a URL such as"),
+        ([], "Missing argument"),
+    ],
+)
+def test_wrong_use_is_said_in_one_line(
+    uri: str, words: list[str], reason: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert in_process(["db", "serve", *words, "--metadata", uri]) == Exit.USAGE
+    said = capfd.readouterr().err
+    assert reason in said
+    assert len(said.splitlines()) == 1

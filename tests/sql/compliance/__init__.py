@@ -1,0 +1,1 @@
+"""SQLAlchemy's own compliance suite for dialects, against the dialect for Buckram."""
