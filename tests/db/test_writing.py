@@ -331,3 +331,16 @@ async def test_a_group_of_many_records_is_one_transaction(ns: Namespace) -> None
         await db.execute("DELETE FROM t")
         await db.execute("VACUUM")
         assert len(await check_equal(db, [follower])) == 2 * 4096
+
+
+async def test_a_transaction_that_sqlite_rolled_back_has_ended(db: Database) -> None:
+    await db.execute("CREATE TABLE once (a INTEGER PRIMARY KEY)")
+    await db.execute("INSERT INTO once VALUES (1)")
+    transaction = await db.begin("immediate")
+    await transaction.execute("INSERT INTO once VALUES (2)")
+    with pytest.raises(SqlError):
+        await transaction.execute("INSERT OR ROLLBACK INTO once VALUES (1)")
+    with pytest.raises(HandleClosed):
+        await transaction.execute("INSERT INTO once VALUES (3)")
+    await db.execute("INSERT INTO once VALUES (4)")
+    assert (await db.query("SELECT a FROM once ORDER BY a")).rows == [(1,), (4,)]

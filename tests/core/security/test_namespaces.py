@@ -23,7 +23,7 @@ RECORDS = {
     for name in ("shop", "other")
 }
 DATA = f"/buckram/streams/data/{UID}"
-# Key, use, what it is to hold, and the one permission on namespace `shop` that decides; None: nobody but administrators.
+# Key, use, what it is to hold, and the one permission on namespace `shop` that decides; None: administrators only.
 TABLE: list[tuple[str, KeyUse, bytes | None, str | None]] = [
     ("/buckram/streams/namespaces/shop", READ, None, "read"),
     ("/buckram/streams/namespaces/shop", CREATE, b"", "admin"),

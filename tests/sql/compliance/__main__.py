@@ -28,7 +28,15 @@ def run(*arguments: str) -> tuple[int, dict[str, int], str]:
             *("--dburi", f"buckram:///suite/main?metadata={cluster.uri}", *arguments, str(HERE / "suite.py")),
         ]
         root = HERE.parents[2]
-        done = subprocess.run(command, cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=_environment(root))
+        done = subprocess.run(
+            command,
+            cwd=HERE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            env=_environment(root),
+        )
     printed = done.stdout
     counts = {what: int(number) for number, what in _COUNTS.findall(printed.splitlines()[-1] if printed else "")}
     return done.returncode, counts, printed
