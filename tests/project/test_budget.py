@@ -12,14 +12,14 @@ from scripts.run_tests import Suite, all_folders
 from scripts.timings import Budget, Timing, file_seconds, over_budget, read_budgets, read_times, slowest
 
 ROOT = Path(__file__).parents[2]
-LIMIT_S = 18 * 60
+LIMIT_S = 24 * 60
 
 
 def test_every_folder_of_tests_has_a_budget_and_every_budget_a_folder() -> None:
     assert sorted(read_budgets(ROOT / "tests" / "budget.toml")) == all_folders(ROOT / "tests")
 
 
-def test_two_lanes_of_all_folders_fit_into_eighteen_minutes() -> None:
+def test_two_lanes_of_all_folders_fit_into_their_minutes() -> None:
     budgets = read_budgets(ROOT / "tests" / "budget.toml")
     suite, lanes = Suite(list(budgets), budgets), [0.0, 0.0]
     while suite.folders:
