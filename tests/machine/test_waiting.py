@@ -8,7 +8,7 @@ import pytest
 from tests.machine.kit import Inventory
 
 from buckram.core.machine.tokens import parse_token
-from buckram.errors import CommandTooLarge, NotLeader
+from buckram.errors import CommandTooLarge, CommandUnknown, NotLeader
 from buckram.machine.settings import MachineSettings
 from buckram.streams.namespace import Namespace
 from buckram.testing import Cluster
@@ -87,6 +87,26 @@ async def test_who_gives_up_waiting_for_the_leadership_does_not_get_it_later(
             async with asyncio.timeout(10):
                 await first.lead()
             assert (first.role, second.role) == ("leader", "follower")
+
+
+async def test_a_deposed_leader_does_not_say_that_a_command_is_forgotten(three_bookies: Cluster, ns: Namespace) -> None:
+    async with (
+        three_bookies.client() as other,
+        ns.machine("inventory", Inventory, stand=False) as second,
+        other.namespace("shop").machine("inventory", Inventory) as first,
+    ):
+        await first.lead()
+        await first.execute(["add", "bolt", 1])
+        lease = (await first._replica.leading()).engine._lease
+        assert lease is not None
+        await lease.close()  # as the end of its session does
+        async with asyncio.timeout(10):
+            await second.lead()
+        token = await second.token()
+        # The session of this token is not in the old leader's state, and nobody has told it yet that it is fenced.
+        with pytest.raises((NotLeader, CommandUnknown)):
+            await first.execute(["add", "bolt", 1], token=token)
+        assert await second.execute(["add", "bolt", 1], token=token) == 2
 
 
 def len_of(state: Inventory) -> int:

@@ -181,16 +181,6 @@ MUTANTS: dict[str, Mutant] = {
             200,
         ),
         Mutant(
-            "forgotten-by-a-deposed-leader",
-            "R4",
-            "a leader says by itself that nothing is known of a command, and another one leads by then",
-            edited(
-                ("buckram.machine.replica:Replica.execute", "if not isinstance(result, Outcome):", "if result is None:")
-            ),
-            200,
-            faults=("expire a replica", "pause a replica", "cut off a replica", "expire a replica"),
-        ),
-        Mutant(
             "unknown-is-not-written",
             "R3, R6",
             "a leader that ends says of what it has sent that nothing was written",
@@ -203,14 +193,6 @@ MUTANTS: dict[str, Mutant] = {
             ),
             200,
             faults=("expire a replica", "pause a replica", "cut off a replica"),
-        ),
-        Mutant(
-            "ended-leader-is-asked",
-            "ends",
-            "a leader that has ended takes what it will never answer",
-            edited((f"{_LEADER}._check_leading", "if self.ended.done():", "if False:")),
-            300,
-            faults=("expire a replica", "pause a replica", "expire a replica"),
         ),
         Mutant(
             "fresh-without-applying",
