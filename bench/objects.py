@@ -12,6 +12,7 @@ from bench.machine import memory
 from bench.streams import measure
 from buckram import Client
 from buckram.core.objects.index import ObjectIndex
+from buckram.machine.machine import ClassState
 
 Figures = dict[str, Any]
 SECONDS = float(os.environ.get("BENCH_SECONDS", "15"))
@@ -55,8 +56,9 @@ def names() -> Figures:
     data = b"".join(lines)
     figures["snapshot_cpu_s"] = round(time.process_time() - cpu, 1)
     figures["snapshot_bytes_per_name"] = round(len(data) / NAMES)
+    state = ClassState(ObjectIndex)
     cpu = time.process_time()
-    ObjectIndex().restore(data)
+    state.restore((data,))
     figures["restore_cpu_s"] = round(time.process_time() - cpu, 1)
     return figures
 

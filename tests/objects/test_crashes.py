@@ -161,3 +161,24 @@ async def test_what_was_refused_or_cut_leaves_no_ledger(client: Client, ns: Name
         putting.cancel()
         await asyncio.wait((putting,))
         assert await swept(objects, client, ns) == []
+
+
+async def test_a_sweep_that_was_killed_in_the_middle_is_done_again(client: Client, ns: Namespace) -> None:
+    async with client.objects("shop") as objects:
+        await objects.put("a", bytes(2 * MIB))
+        await objects.put("b", b"small")
+        await objects.delete("a")
+        (dead,) = await objects._index.look(lambda index: dict(index.space.dead))
+        # It was deleted, and the index does not know that yet.
+        await objects._sweeper._drop(dead)
+        assert await objects.sweep() == 1
+        # Bytes were copied to another pack, and the index still names the old ones.
+        await objects._packs.put(b"small")
+        assert await swept(objects, client, ns) == [
+            (
+                await objects._index.look(
+                    lambda index: [extent.ledger for extent in index.listed("", "", 9)[0][1].extents]
+                )
+            )[0]
+        ]
+        assert await objects.get("b") == b"small"

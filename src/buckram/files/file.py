@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from buckram.files.filesystem import BuckramFileSystem
 
 BLOCK_BYTES = 16 * 1024 * 1024
+"""What is written goes in parts of this size, ..."""
+AHEAD_BYTES = 4 * 1024 * 1024
+"""... and what is read is read ahead by so much."""
 _LARGEST_BLOCK = 1024 * 1024 * 1024
 
 
@@ -33,7 +36,7 @@ class BuckramFile(AbstractBufferedFile):  # type: ignore[misc]
         self._whole: bytes | None = None
         if self._new and fs.exists(path):
             raise FileExistsError(errno.EEXIST, "is there", path)
-        self.blocksize: int = block_size or BLOCK_BYTES
+        self.blocksize: int = block_size or (AHEAD_BYTES if mode == "rb" else BLOCK_BYTES)
         super().__init__(fs, path, mode, self.blocksize, **options)
         if mode == "rb" and self.details["type"] == "directory":
             raise IsADirectoryError(errno.EISDIR, "is a directory", path)

@@ -7,10 +7,12 @@ how replicas agree (`machine/replica.py`); what a class must keep to is told in 
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import os
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -113,7 +115,8 @@ class ClassState(Generic[S]):
         instance = self._factory()
         pieces = list(chunks)
         if pieces:
-            instance.restore(b"".join(pieces))
+            with _without_gc():
+                instance.restore(b"".join(pieces))
         self.instance = instance
         self._look_at_class()
 
@@ -125,6 +128,18 @@ class ClassState(Generic[S]):
         for chunk in self.snapshot():
             found.update(chunk)
         return found.digest()
+
+
+@contextmanager
+def _without_gc() -> Iterator[None]:
+    """A large state makes millions of objects and no garbage: looking for some again and again takes most of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class Machine(NotBlocking, Generic[M]):

@@ -43,9 +43,11 @@ def refused(index: ObjectIndex, word: str, *command: Any) -> None:
 
 
 def again(index: ObjectIndex) -> ObjectIndex:
-    """The index from its snapshot."""
+    """The index from its snapshot, which is equal in all that a snapshot has."""
     other = ObjectIndex()
-    other.restore(b"".join(index.snapshot()))
+    data = b"".join(index.snapshot())
+    other.restore(data)
+    assert b"".join(other.snapshot()) == data
     return other
 
 

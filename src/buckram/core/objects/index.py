@@ -180,16 +180,15 @@ class ObjectIndex(Names):
         """Put a row whose extents are referred to already in the place of what is there."""
         old = directory.nodes.get(name)
         directory.attach(name, row, self.now_us)
-        self._arrived(directory, name, row)
+        self._count(name, row, 1)
+        if row.expires_us != NEVER:
+            self._will_expire(directory, name, row)
         if isinstance(old, ObjectRow):
             self._forget(name, old)
 
-    def _arrived(self, directory: Directory, name: str, row: ObjectRow) -> None:
-        """A row is in the tree."""
-        self._count(name, row, 1)
-        if row.expires_us != NEVER:
-            heapq.heappush(self._expiring, (row.expires_us, row.version))
-            self._expiring_at[row.version] = directory, name
+    def _will_expire(self, directory: Directory, name: str, row: ObjectRow) -> None:
+        heapq.heappush(self._expiring, (row.expires_us, row.version))
+        self._expiring_at[row.version] = directory, name
 
     def _forget(self, name: str, row: ObjectRow) -> None:
         """A row has left the tree."""
@@ -359,18 +358,19 @@ class ObjectIndex(Names):
     def dump(self) -> list[Any]:
         """Everything but the trees, for JSON."""
         uploads = [[number, *one.dump()] for number, one in sorted(self.uploads.items())]
-        return [self._version, self.now_us, sorted(self.space.dump()), uploads]
+        return [self._version, self.now_us, self.objects, f"{self._sum:x}", sorted(self.space.dump()), uploads]
 
     def restore(self, data: bytes) -> None:
         head, self.root, self.trash = read_lines(data)
-        self._version, self.now_us, space, uploads = head
+        self._version, self.now_us, self.objects, total, space, uploads = head
+        self._sum = int(total, 16)
         self.space = Space.load(space)
         self.uploads = {number: Upload.load(*fields) for number, *fields in uploads}
         for tree in (self.root, *self.trash):
             for _, directory in directories(tree):
                 for name, node in directory.nodes.items():
-                    if isinstance(node, ObjectRow):
-                        self._arrived(directory, name, node)
+                    if isinstance(node, ObjectRow) and node.expires_us != NEVER:
+                        self._will_expire(directory, name, node)
 
     def digest(self) -> bytes:
         """A sum over all objects, kept up to date; of names only the last part, as results tell the rest."""

@@ -1,4 +1,5 @@
-"""The snapshot of an objects' index as lines of JSON: a head, then each directory with the objects in it.
+"""The snapshot of an objects' index as lines of JSON: a head, then each directory, followed by the objects in
+it, a thousand in a line.
 
 Taking it copies the directories' tables and no row, so that the index stands still for a moment only, also with a
 million names. Not here: what the head has (`core/objects/index.py`).
@@ -11,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from buckram.core.objects.rows import ObjectRow, row_of
+from buckram.core.objects.rows import Extent, ObjectRow
 from buckram.core.objects.tree import Directory, SortedNames, directories, place_for
 from buckram.errors import UnknownCommand
 
 FORMAT = 2
-_LINES = 1000
+_ROWS = 1000
 _Copy = tuple[list[Any], SortedNames, dict[str, Directory | ObjectRow]]
 """A directory: its line, the order of its children, and its children."""
 
@@ -40,9 +41,11 @@ def _lines(head: list[Any], copies: list[_Copy]) -> Iterator[bytes]:
     for line, order, nodes in copies:
         yield _line(line)
         names = order.since("")
-        while part := list(islice(names, _LINES)):
+        while part := list(islice(names, _ROWS)):
             rows = ((name, nodes.get(name)) for name in part)  # Directories have other names here than there.
-            yield b"".join([_line([name, *row]) for name, row in rows if isinstance(row, ObjectRow)])
+            found = [[name, *row] for name, row in rows if isinstance(row, ObjectRow)]
+            if found:
+                yield _line(found)
 
 
 def _line(value: Any) -> bytes:
@@ -60,10 +63,20 @@ def read_lines(data: bytes) -> tuple[list[Any], Directory, list[Directory]]:
     for line in lines:
         number, path, kept, time_us, count = json.loads(line)
         directory = place_for(roots[number], f"{path}/.", time_us)[0] if path else roots[number]
-        for _ in range(count):
-            name, *row = json.loads(next(lines))
-            directory.nodes[name] = row_of(row)
-        directory.order.load(sorted(directory.nodes))
+        nodes = directory.nodes
+        while len(nodes) < count:
+            # Written by `_lines` and verified by the snapshot's digest, so that nothing is checked once more.
+            for name, version, size, digest, time_us, expires_us, metadata, extents in json.loads(next(lines)):
+                nodes[name] = ObjectRow(
+                    version,
+                    size,
+                    digest,
+                    time_us,
+                    expires_us,
+                    tuple(map(tuple, metadata)) if metadata else (),
+                    tuple(map(Extent._make, extents)),
+                )
+        directory.order.load(sorted(nodes))
         directory.kept = kept
         times.append((directory, time_us))
     # Only now: each directory gave the one above it another time.
