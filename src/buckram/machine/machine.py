@@ -132,7 +132,7 @@ class ClassState(Generic[S]):
 
 @contextmanager
 def _without_gc() -> Iterator[None]:
-    """A large state makes millions of objects and no garbage: looking for some again and again takes most of the time."""
+    """A large state makes millions of objects and no garbage, and looking for some takes more time than the rest."""
     enabled = gc.isenabled()
     gc.disable()
     try:
