@@ -151,12 +151,16 @@ async def test_what_was_refused_or_cut_leaves_no_ledger(client: Client, ns: Name
         yield bytes(3 * MIB)
         raise OSError("the source is gone")
 
+    async def endless() -> AsyncIterator[bytes]:
+        yield bytes(3 * MIB)
+        await asyncio.Event().wait()
+
     async with client.objects("shop") as objects:
         await objects.put("a", b"")
         for data in (bytes(2 * MIB), cut()):
             with pytest.raises((OSError, ObjectExists)):
                 await objects.put("a", data, if_absent=True)
-        putting = asyncio.create_task(objects.put("b", bytes(20 * MIB)))
+        putting = asyncio.create_task(objects.put("b", endless()))
         await eventually(lambda: objects._index.look(lambda index: bool(index.space.open)))
         putting.cancel()
         await asyncio.wait((putting,))
