@@ -48,18 +48,20 @@ def class_path(line: str) -> str:
     return programs.class_path(sources, BUILD, line)
 
 
-def spawn(line: str, arguments: Sequence[str], log: Path, *, heap_mb: int, talks: bool) -> subprocess.Popen[bytes]:
+def spawn(
+    line: str, arguments: Sequence[str], log: Path, *, heap_mb: int, talks: bool, options: Sequence[str] = ()
+) -> subprocess.Popen[bytes]:
     """A JVM that ends when its standard input closes (that is up to what it runs: Main and Guarded do)."""
     limits = [f"-Xmx{heap_mb}m", f"-XX:MaxDirectMemorySize={heap_mb}m"]
-    return programs.spawn(class_path(line), [*limits, *JVM], arguments, log, talks=talks)
+    return programs.spawn(class_path(line), [*limits, *JVM, *options], arguments, log, talks=talks)
 
 
 class Java:
     """The process that runs checks and single steps (java/src/interop/Main). Calls may overlap, from any thread."""
 
-    def __init__(self, line: str, log: Path) -> None:
+    def __init__(self, line: str, log: Path, options: Sequence[str] = ()) -> None:
         self.line, self.log = line, log
-        self._process = spawn(line, ["interop.Main"], log, heap_mb=768, talks=True)
+        self._process = spawn(line, ["interop.Main"], log, heap_mb=768, talks=True, options=options)
         self._waiting: dict[int, tuple[str, Future[Any]]] = {}
         self._lock = threading.Lock()
         self._next = 0
@@ -130,6 +132,7 @@ class ApacheBookie:
     line: str = NEWEST
     port: int = 0
     settings: Mapping[str, object] = field(default_factory=dict)
+    options: Sequence[str] = ()
     process: subprocess.Popen[bytes] | None = None
     spawned_ms: int = 0
 
@@ -157,7 +160,7 @@ class ApacheBookie:
         conf.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         main = ["interop.Guarded", "org.apache.bookkeeper.server.Main", "--conf", str(conf)]
         self.spawned_ms = time.time_ns() // 1_000_000
-        self.process = spawn(self.line, main, self.log, heap_mb=256, talks=False)
+        self.process = spawn(self.line, main, self.log, heap_mb=256, talks=False, options=self.options)
 
     def wait_ready(self, registered_ms: Callable[[str], int]) -> None:
         """Wait until it listens and has registered since its start; an older registration does not count."""
@@ -191,8 +194,8 @@ class ApacheBookie:
 
 
 @contextlib.contextmanager
-def running(line: str, log: Path) -> Iterator[Java]:
-    java = Java(line, log)
+def running(line: str, log: Path, options: Sequence[str] = ()) -> Iterator[Java]:
+    java = Java(line, log, options)
     try:
         yield java
     finally:

@@ -62,6 +62,7 @@ class Cluster:
     theirs: list[ApacheBookie] = field(default_factory=list)
     our_settings: Mapping[str, str] = field(default_factory=dict)
     their_settings: Mapping[str, object] = field(default_factory=dict)
+    their_options: Sequence[str] = ()
     _made: int = 0
 
     @property
@@ -91,7 +92,9 @@ class Cluster:
 
     def _spawn_theirs(self, line: str) -> ApacheBookie:
         self._made += 1
-        apache = ApacheBookie(self.uri, self.root / f"apache{self._made}", line, settings=self.their_settings)
+        apache = ApacheBookie(
+            self.uri, self.root / f"apache{self._made}", line, settings=self.their_settings, options=self.their_options
+        )
         self.theirs.append(apache)
         apache.spawn()
         return apache

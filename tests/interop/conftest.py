@@ -29,6 +29,7 @@ _DIRECTIONS = {
     "test_shared_autorecovery": "mixed clusters",
     "test_layouts": "mixed clusters",
     "test_tls": "mixed clusters",
+    "test_sasl": "mixed clusters",
     "test_older": "the older release line",
 }
 DECOMMISSIONING = ("decommissioning", "decommissioning_with_ours")
