@@ -92,9 +92,8 @@ class Cluster:
 
     def _spawn_theirs(self, line: str) -> ApacheBookie:
         self._made += 1
-        apache = ApacheBookie(
-            self.uri, self.root / f"apache{self._made}", line, settings=self.their_settings, options=self.their_options
-        )
+        place = self.root / f"apache{self._made}"
+        apache = ApacheBookie(self.uri, place, line, settings=self.their_settings, options=self.their_options)
         self.theirs.append(apache)
         apache.spawn()
         return apache

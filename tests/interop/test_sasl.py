@@ -48,7 +48,10 @@ def asking(zookeeper: str, workdir: Path, java: Java) -> Iterator[Asking]:
         f"zk+hierarchical://{zookeeper}/asking",
         workdir / "asking",
         our_settings={"BUCKRAM_AUTH_LOGINS": "sasl", "BUCKRAM_AUTH_SASL_USERS": str(users)},
-        their_settings={"bookieAuthProviderFactoryClass": f"{PLUGINS}.SASLBookieAuthProviderFactory"},
+        their_settings={
+            "bookieAuthProviderFactoryClass": f"{PLUGINS}.SASLBookieAuthProviderFactory",
+            "saslJaasClientAllowedIds": "hd",
+        },
         their_options=options,
     )
     try:

@@ -46,6 +46,14 @@ def test_a_wrong_answer_is_refused(change: tuple[bytes, bytes], users: dict[str,
         accept(answer or response(challenge("nonce"), "hd", "testpwd", "cnonce"), "nonce", users)
 
 
+def test_nobody_acts_as_another() -> None:
+    """The proof covers whom a client wants to act as, and that has to be itself."""
+    answer = response(challenge("nonce"), "hd", "testpwd", "cnonce")
+    for other in ("hd", "root"):
+        with pytest.raises(SaslRefused):
+            accept(answer + f',authzid="{other}"'.encode(), "nonce", USERS)
+
+
 def test_a_server_that_does_not_know_the_password_is_refused() -> None:
     with pytest.raises(SaslRefused, match="does not know"):
         check_server(b"rspauth=00", challenge("nonce"), "hd", "testpwd", "cnonce")

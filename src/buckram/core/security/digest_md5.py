@@ -81,25 +81,29 @@ def accept(answer: bytes, nonce: str, passwords: Mapping[str, str]) -> tuple[str
     user, cnonce, uri = fields.get("username", ""), fields.get("cnonce", ""), fields.get("digest-uri", "")
     realm, said = fields.get("realm", ""), fields.get("response", "")
     # An unknown user costs the same time as a wrong password.
-    password = passwords.get(user, "")
-    right = _proof("AUTHENTICATE", user, realm, password, nonce, cnonce, uri)
+    password, other = passwords.get(user, ""), fields.get("authzid")
+    right = _proof("AUTHENTICATE", user, realm, password, nonce, cnonce, uri, other)
     fits = (
         fields.get("nonce") == nonce
         and fields.get("nc") == _COUNT
         and fields.get("qop", "auth") == "auth"
         and realm == SERVICE
+        and other in (None, user)  # Apache's client says whom it wants to act as, which is itself
         and uri.partition("/")[0] == SERVICE
         and bool(cnonce)
     )
     proved = hmac.compare_digest(said.encode(), right.encode())
     if not (fits and proved and user in passwords and passwords[user]):
         raise SaslRefused("unknown user or wrong password")
-    return user, b"rspauth=" + _proof("", user, realm, password, nonce, cnonce, uri).encode()
+    return user, b"rspauth=" + _proof("", user, realm, password, nonce, cnonce, uri, other).encode()
 
 
-def _proof(method: str, user: str, realm: str, password: str, nonce: str, cnonce: str, uri: str) -> str:
+def _proof(
+    method: str, user: str, realm: str, password: str, nonce: str, cnonce: str, uri: str, other: str | None = None
+) -> str:
     secret = _md5(f"{user}:{realm}:{password}".encode())
-    session = _md5(secret + f":{nonce}:{cnonce}".encode()).hex()
+    acting = "" if other is None else f":{other}"
+    session = _md5(secret + f":{nonce}:{cnonce}{acting}".encode()).hex()
     request = _md5(f"{method}:{uri}".encode()).hex()
     return _md5(f"{session}:{nonce}:{_COUNT}:{cnonce}:auth:{request}".encode()).hex()
 
