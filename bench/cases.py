@@ -212,6 +212,22 @@ def zookeeper() -> Figures:
 
 
 @case
+def metadata_service() -> Figures:
+    """Metadata through a bookie beside the embedded store opened directly: reads, changes, many at once."""
+    from bench.security import metadata_service
+
+    return metadata_service()
+
+
+@case
+def tls() -> Figures:
+    """One writer at full speed through TCP: in clear, and with TLS, tokens and grants (`up --secure`)."""
+    from bench.security import tls
+
+    return tls()
+
+
+@case
 def scale_ledgers() -> Figures:
     """Cost of an add on a bookie that has seen 1,000 to 1,000,000 ledgers (BENCH_SCALE_LEDGERS)."""
     from bench import scale

@@ -47,7 +47,16 @@ from buckram.core.wire.messages import (
     WriteLac,
     WriteLacReply,
 )
-from buckram.core.wire.server import Close, Incoming, Ready, ServerProtocol, encode_add_replies, encode_error
+from buckram.core.wire.server import (
+    AuthStep,
+    BeginTls,
+    Close,
+    Incoming,
+    Ready,
+    ServerProtocol,
+    encode_add_replies,
+    encode_error,
+)
 from buckram.errors import Code
 from buckram.types import DigestType
 
@@ -247,7 +256,8 @@ def damaged(rng: random.Random, good: list[bytes]) -> bytes:
 
 def test_a_server_survives_any_bytes() -> None:
     rng = random.Random(20240501)
-    good, frames, outcomes = specimens(), 0, {AddRun: 0, Incoming: 0, Ready: 0, Close: 0}
+    outcomes: dict[type, int] = {AddRun: 0, Incoming: 0, Ready: 0, Close: 0}
+    good, frames = specimens(), 0
     while frames < FRAMES:
         server = ServerProtocol(LIMIT, max_run_bytes=300)
         pieces = [damaged(rng, good) for _ in range(rng.choice([1, 2, 5, 10]))]
@@ -261,7 +271,7 @@ def test_a_server_survives_any_bytes() -> None:
             assert server.pending_bytes < LIMIT + len(chunk)
             assert not (closed and items)
             for item in items:
-                outcomes[type(item)] += 1
+                outcomes[type(item)] = outcomes.get(type(item), 0) + 1
                 assert not closed
                 if isinstance(item, AddRun):
                     stored = [entry_ids(body)[:2] for _, _, body in walk_frames(item.chunk, item.start, item.end)]
@@ -273,7 +283,58 @@ def test_a_server_survives_any_bytes() -> None:
                 elif isinstance(item, Incoming):
                     assert encode_error(item.context, Code.IO_ERROR)
                 closed = isinstance(item, Close)
-    assert min(outcomes.values()) > FRAMES // 100, outcomes
+    assert min(outcomes[kind] for kind in (AddRun, Incoming, Ready, Close)) > FRAMES // 100, outcomes
+
+
+class Password:
+    """A login that takes one word."""
+
+    plugin = "password"
+
+    def step(self, payload: bytes) -> AuthStep:
+        return AuthStep(b"", done=True) if payload == b"right" else AuthStep(None, failed=True)
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_nothing_of_an_unknown_peer_gets_through(tls: bool) -> None:
+    """Before the login, and before TLS where that is needed, whatever arrives is answered or ends the connection."""
+    rng = random.Random(20261125)
+    login = wire_v3.encode_request(Auth("password", b"right"), 9)
+    good, let_in, closed = [*specimens(), wire_v2.name_ledger(1, b"b" * 16), frame(b"\x02\x43\0\0" + bytes(9))], 0, 0
+    for _ in range(FRAMES // 50):
+        server = ServerProtocol(LIMIT, auth=Password(), offers_tls=True, needs_tls=tls)
+        pieces = [damaged(rng, good) for _ in range(rng.randrange(5))]
+        if tls:
+            pieces.insert(rng.randrange(len(pieces) + 1), login)  # which counts for nothing in clear
+        items = server.feed(b"".join(pieces))
+        assert all(isinstance(item, Ready | Close | BeginTls) for item in items), items
+        assert not server.authenticated
+        if items and not isinstance(items[-1], Ready):
+            closed += 1
+            continue
+        if tls:
+            server.secured()
+        answers = server.feed(login)
+        if server.authenticated and isinstance(answers[-1], Ready):
+            let_in += 1
+            server.feed(b"".join(damaged(rng, good) for _ in range(3)))
+    assert let_in > FRAMES // 500
+    assert closed > FRAMES // 500
+
+
+def test_an_unknown_peer_has_64_kilobytes() -> None:
+    server = ServerProtocol(1 << 20, auth=Password())
+    request = wire_v3.encode_request(Read(1, 1), 1)
+    given = 0
+    while not (items := server.feed(request * 100)) or not isinstance(items[-1], Close):
+        given += 100 * len(request)
+    assert 60_000 < given <= 65536
+    with_large_frames = ServerProtocol(1 << 20, auth=Password())
+    (ended,) = with_large_frames.feed((70_000).to_bytes(4))
+    assert isinstance(ended, Close)
+    server = ServerProtocol(1 << 20, auth=Password())
+    server.feed(wire_v3.encode_request(Auth("password", b"right"), 9))
+    assert server.feed((70_000).to_bytes(4)) == []
 
 
 def test_a_client_survives_any_bytes() -> None:
