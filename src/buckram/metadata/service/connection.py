@@ -22,8 +22,9 @@ _BEATS = 3
 OnEvent = Callable[[Event], None]
 
 
-class ConnectionEnded(MetadataUnavailable):
-    """The connection ended before the answer: the request may have been carried out."""
+class ConnectionEnded(Exception):
+    """The connection ended before the answer: the request may have been carried out. For the keys only, which ask again
+    or say MetadataUnavailable."""
 
 
 class ServiceConnection(asyncio.Protocol):

@@ -114,7 +114,7 @@ class ServiceKeys:
         try:
             async with asyncio.timeout(CONNECT_S):
                 await connection.call(KeyRequest(Kind.CLOSE))
-        except (MetadataError, TimeoutError):
+        except (MetadataError, ConnectionEnded, TimeoutError):
             pass  # the bookie ends the session of a connection that is gone
         connection.fail("this metadata store was closed")
         await connection.wait_gone()
@@ -129,15 +129,14 @@ class ServiceKeys:
                 self._watches.setdefault(place, {})[watch] = None  # before the bookie can tell of a change
             try:
                 return await connection.call(request)
-            except ConnectionEnded:
+            except ConnectionEnded as error:
                 if self._closed or not left:
-                    raise
+                    raise MetadataUnavailable(str(error)) from None
         raise AssertionError("the last attempt returns or raises")
 
     async def tell(self, request: KeyRequest) -> KeyReply:
         """A request that must not be carried out twice: without an answer MetadataUnavailable."""
-        connection = await self._connected()
-        return await connection.call(request)
+        return await _told(await self._connected(), request)
 
     async def _change_one(self, op: KeyOp) -> int:
         check_op(op)
@@ -147,7 +146,7 @@ class ServiceKeys:
         connection = await self._connected()
         if any(isinstance(op, Create) and op.ephemeral for op in ops):
             self._has_session_keys = True  # also if the answer gets lost
-        return await connection.call(KeyRequest(Kind.CHANGE, ops=ops))
+        return await _told(connection, KeyRequest(Kind.CHANGE, ops=ops))
 
     # Connections
 
@@ -178,7 +177,7 @@ class ServiceKeys:
             try:
                 async with asyncio.timeout(CONNECT_S):
                     return await self._connect_to(host, port)
-            except (OSError, MetadataUnavailable, TimeoutError) as error:
+            except (OSError, ConnectionEnded, MetadataUnavailable, TimeoutError) as error:
                 refused = refused or isinstance(error, LoginRefused)
                 why = str(error) or f"no answer within {CONNECT_S:g} s"
                 problems.append(why if why.startswith(f"{host}:{port}") else f"{host}:{port}: {why}")
@@ -232,6 +231,13 @@ class ServiceKeys:
         if had:
             _notify(self._lost)
         _notify(dict.fromkeys(notify for notifies in waiting.values() for notify in notifies))
+
+
+async def _told(connection: ServiceConnection, request: KeyRequest) -> KeyReply:
+    try:
+        return await connection.call(request)
+    except ConnectionEnded as error:
+        raise MetadataUnavailable(str(error)) from None
 
 
 def _notify(notifies: Iterable[Notify]) -> None:
