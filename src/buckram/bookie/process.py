@@ -197,7 +197,12 @@ class Bookie:
     async def _begin_guard(self) -> None:
         """Know keys, revocations and grants before anybody can knock."""
         if self._door is not None and self._door.logins:
-            guard = Guard(self._metadata, self._runtime.clock, authorises=self._door.authorises)
+            guard = Guard(
+                self._metadata,
+                self._runtime.clock,
+                authorises=self._door.authorises,
+                tokens="token" in self._door.logins,
+            )
             await self._retried(guard.start)
             self._guard = self._door.guard = guard
 

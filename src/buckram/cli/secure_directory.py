@@ -10,8 +10,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from buckram.core.security.tokens import ADMIN
-from buckram.errors import ConfigError, MalformedRecord
+from buckram.core.security.tokens import ADMIN, need_extra
+from buckram.errors import MalformedRecord
 from buckram.metadata.security import SecurityStore
 from buckram.seams import MetadataStore
 
@@ -43,10 +43,9 @@ class SecureDirectory:
 
     async def prepare(self, store: MetadataStore) -> None:
         """Make what is missing, and tokens anew that end soon. ConfigError without the extra `security`."""
-        try:
-            from buckram.net.authority import Authority, write_private
-        except ImportError as error:
-            raise ConfigError(f"--secure needs {error.name}: pip install 'buckram[security]'") from None
+        need_extra("--secure")
+        from buckram.net.authority import Authority, write_private
+
         authority = Authority(self.path)
         if not (self.path / "bookie.pem").exists():
             authority.bookie("bookie", list(dict.fromkeys(["127.0.0.1", "::1", "localhost", socket.gethostname()])))

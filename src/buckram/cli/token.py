@@ -14,6 +14,7 @@ import click
 from buckram.cli import values
 from buckram.cli.options import cluster_uri, json_option, metadata_option, run_async
 from buckram.cli.output import emit, table
+from buckram.core.security.tokens import need_extra
 from buckram.errors import InvalidArgument
 from buckram.metadata.security import SecurityStore
 
@@ -23,6 +24,7 @@ DEFAULT_DAYS = "30d"
 @click.group()
 def token() -> None:
     """Tokens, by which clients are known to bookies that ask for them."""
+    need_extra("buckram token")
 
 
 @contextlib.asynccontextmanager

@@ -5,21 +5,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.support.bookie_kit import CONFIG, memory_metadata
 from tests.support.polling import until
 from tests.support.secure_kit import Guarded, guarded
 
 from buckram import connect
+from buckram.bookie.service.access import READ, EntryAccess, Gate
+from buckram.bookie.service.limits import Budget
+from buckram.bookie.service.server import BookieServer
+from buckram.bookie.service.session import Session
 from buckram.client.client import Client
-from buckram.config import AuthConfig, ClientConfig
+from buckram.config import AuthConfig, ClientConfig, NetConfig
 from buckram.core.security.acl import PERMISSIONS
+from buckram.core.wire.context import OP_BATCH_READ, ReplyContext
 from buckram.core.wire.messages import BatchRead, Force, ListEntries, Read, ReadLac, WriteLac
+from buckram.core.wire.server import Incoming, Item, ServerProtocol
 from buckram.errors import AccessRefused, BuckramError, Code
+from buckram.net.runtime import production_runtime
 from buckram.seams import Create, SetValue
 
 AUTH = AuthConfig(logins="token", authorisation="on")
+NET = NetConfig()
 QUIET = ClientConfig(local_read_bytes=0, idle_lac_ms=0)
 
 
@@ -136,7 +146,10 @@ async def test_requests_about_entries_are_judged_by_the_ledgers_namespace(tmp_pa
         bookie = running.bookie.info
         assert bookie is not None
         key = b"k" * 20
-        async with client_of(running, "alice") as alice, client_of(running, "mallory") as mallory:
+        async with (
+            client_of(running, "alice") as alice,
+            client_of(running, "mallory") as mallory,
+        ):
             reads = [Read(ledger, 3), BatchRead(ledger, 0, 5, 1000), ReadLac(ledger), ListEntries(ledger)]
             writes = [
                 Read(ledger, -1, True, key), BatchRead(ledger, 0, 5, 1000, True, key), Force(ledger),
@@ -156,6 +169,26 @@ async def test_requests_about_entries_are_judged_by_the_ledgers_namespace(tmp_pa
             for refused in (alice.delete(ledger), mallory.delete(ledger)):
                 with pytest.raises(BuckramError):
                     await refused
+
+
+async def test_places_in_files_are_for_administrators() -> None:
+    class Readers:
+        version = 0
+
+        def rights(self, session: Session, namespace: str) -> int:
+            return READ
+
+    handled: list[Item] = []
+    access = EntryAccess(await memory_metadata(), Readers(), lambda *_: None, lambda _, item: handled.append(item))
+    access._namespaces[7] = "shop"
+    session = Session(
+        ServerProtocol(1 << 20), Budget(1 << 20, 1 << 20), BookieServer(production_runtime(), CONFIG, NET)
+    )
+    request = BatchRead(7, 0, 5, 1000, False, b"k" * 20, framed=True, located=True)
+    Gate(access, session).item(session, Incoming(request, ReplyContext(2, 2, OP_BATCH_READ, 7, 0)))
+    (item,) = handled
+    assert isinstance(item, Incoming)
+    assert item.request == replace(request, located=False)
 
 
 async def test_nobody_moves_a_ledger_or_a_stream_into_a_namespace_of_theirs(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Protocol
 
 from buckram.bookie.service.session import AddHandler, Session
@@ -123,7 +124,7 @@ class Gate:
             session.pause_reads()
             self._access.find_out(ledger_id, lambda code: self._go_on(ledger_id, code))
         elif rights & permission:
-            self._access.allowed(session, item)
+            self._access.allowed(session, _without_places(item))
         else:
             _refuse(session, item, Code.UNAUTHORIZED)
 
@@ -180,6 +181,13 @@ def _needed(item: Item) -> tuple[LedgerId, int] | None:
     if isinstance(request, WriteLac | Force):
         return request.ledger_id, APPEND
     return (request.ledger_id, READ) if isinstance(request, ReadLac | ListEntries) else None
+
+
+def _without_places(item: Item) -> Item:
+    """Where entries are in files is for those who may read all of these files."""
+    if isinstance(item, Incoming) and isinstance(item.request, BatchRead) and item.request.located:
+        return item._replace(request=replace(item.request, located=False))
+    return item
 
 
 def _refuse(session: Session, item: Item, code: Code) -> None:

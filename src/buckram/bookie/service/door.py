@@ -23,7 +23,7 @@ from buckram.bookie.service.login import SaslLogin, TokenLogin, certificate_prin
 from buckram.bookie.service.session import Session
 from buckram.config import AuthConfig, TlsConfig
 from buckram.core.security.principal import Principal
-from buckram.core.security.tokens import Token
+from buckram.core.security.tokens import Token, need_extra
 from buckram.core.wire.server import AuthProvider, ServerProtocol
 from buckram.errors import ConfigError
 from buckram.net.tls import Inner, TlsLink
@@ -72,6 +72,8 @@ class Door:
         unknown = self.logins - set(LOGINS)
         if unknown:
             raise ConfigError(f"[auth] logins: {', '.join(sorted(unknown))} is none of {', '.join(LOGINS)}")
+        if "token" in self.logins:
+            need_extra("[auth] logins: token")
         if "certificate" in self.logins and (tls.mode == "off" or tls.client_certificates == "no"):
             raise ConfigError("[auth] logins: certificate needs [tls] mode and client_certificates, set both")
         if self.authorises and not self.logins:

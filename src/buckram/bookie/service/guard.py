@@ -37,7 +37,8 @@ class _Connected:
 class Guard:
     """`authorises`: whether grants count; without that every known peer may do everything."""
 
-    def __init__(self, store: MetadataStore, clock: Clock, *, authorises: bool) -> None:
+    def __init__(self, store: MetadataStore, clock: Clock, *, authorises: bool, tokens: bool = True) -> None:
+        self._tokens = tokens
         self._store, self._clock, self.authorises = store, clock, authorises
         self.version = 0
         """Another one whenever grants changed."""
@@ -56,7 +57,8 @@ class Guard:
     async def start(self) -> None:
         """Read once, so that nobody is judged by nothing, and follow from then on. MetadataError."""
         self._cluster = await self._store.instance_id()
-        await self._security.prepare()
+        if self._tokens:
+            await self._security.prepare()
         self.state = await self._security.state(self._changed.set)
         self._scope.spawn(self._follow(), "follow")
         self._scope.spawn(self._sweep(), "sweep")

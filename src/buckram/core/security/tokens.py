@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from buckram.core.security.principal import Principal
+from buckram.errors import ConfigError
 
 ISSUER = "buckram"
 MAX_TOKEN_BYTES = 8 * 1024
@@ -19,6 +20,17 @@ CLOCK_S = 300.0
 ADMIN = "admin"
 """The role of who may do everything."""
 _LEAST_RSA_BITS = 2048
+
+
+def need_extra(who: str) -> None:
+    """ConfigError where what tokens stand on is not installed."""
+    try:
+        import cryptography
+        import jwt
+    except ImportError as error:
+        raise ConfigError(f"{who} needs {error.name}: pip install 'buckram[security]'") from None
+    assert cryptography is not None
+    assert jwt is not None
 
 
 class TokenRefused(Exception):
