@@ -214,7 +214,10 @@ class Execution:
 
     def begin(self, leadership: int) -> None:
         """Begin a transaction of one caller."""
-        self._begin(leadership)
+        executor = self._begin(leadership)
+        executor.connection.set_last_insert_rowid(0)
+        # While a savepoint is open, SQLite writes every page that it adds, also those that are free again.
+        executor.inside("SAVEPOINT buckram_all")
         self.open = True
 
     def statement(self, statement: Statement, deadline: float) -> SqlResult:
@@ -268,9 +271,6 @@ class Execution:
     def _begin(self, leadership: int) -> Executor:
         executor = self._prepare(leadership)
         executor.inside("BEGIN IMMEDIATE")
-        executor.connection.set_last_insert_rowid(0)
-        # While a savepoint is open, SQLite writes every page that it adds, also those that are free again.
-        executor.inside("SAVEPOINT buckram_all")
         return executor
 
     def _commit(self) -> None:

@@ -6,6 +6,7 @@ Not here: transactions around statements (`db/engine.py`), reading connections (
 from __future__ import annotations
 
 import re
+import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
@@ -46,6 +47,8 @@ OWN_NAMES = "buckram_"
 """Savepoints of the database itself begin so."""
 _VACUUM = re.compile(r"\s*vacuum(\s+main)?\s*;?\s*", re.IGNORECASE)
 _STEPS = 20_000
+_OWN = secrets.token_hex(8)
+"""Stands in the database's own statements: a prepared one is not looked at again, and must never be a client's."""
 _BATCH = 1000
 
 
@@ -105,7 +108,7 @@ class Executor:
         """Execute a statement of the database's own."""
         self.guard.inside = True
         try:
-            self.connection.execute(sql, can_cache=False).fetchall()
+            self.connection.execute(f"{sql} /*{_OWN}*/").fetchall()
         finally:
             self.guard.inside = False
 
