@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -17,8 +16,11 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
+import apsw
+
 from buckram.core.db.digest import EMPTY_DIGEST, page_hash, patched, replaced
 from buckram.core.db.group import Group
+from buckram.db.directories import Directory
 from buckram.db.execution import Execution, Pending
 from buckram.db.settings import DatabaseLimits
 from buckram.db.wal_files import Image, WalFiles
@@ -49,11 +51,15 @@ class Engine:
     def __init__(self, database: str, limits: DatabaseLimits, events: EngineEvents, directory: Path | None) -> None:
         self.database, self.limits = database, limits
         self._loop, self._events = asyncio.get_running_loop(), events
-        self._directory = Path(tempfile.mkdtemp(prefix="buckram-db-", dir=directory))
+        self._directory = Directory(directory)
         self._jobs: SimpleQueue[tuple[Callable[[], Any], Done | None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"database {database}", daemon=True)
         self._generation = 0
-        self.files = WalFiles(self._new_path())
+        try:
+            self.files = WalFiles(self._new_path())
+        except BaseException:
+            self._directory.close()
+            raise
         """The files of the present state. Readers open others when these are replaced."""
         self.sequence, self.digest = 0, EMPTY_DIGEST
         """The number of groups in the files, and the digest of all pages. Set by the thread."""
@@ -72,13 +78,14 @@ class Engine:
 
     def _new_path(self) -> Path:
         self._generation += 1
-        place = self._directory / str(self._generation)
+        place = self._directory.path / str(self._generation)
         place.mkdir()
         return place / "main.db"
 
     # -- the thread ---------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        self._directory.sweep()
         while (job := self._jobs.get()) is not None:
             work, done = job
             result, failed = None, None
@@ -95,7 +102,7 @@ class Engine:
         self.execution.discard()
         with suppress(Exception):
             self.files.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.close()
 
     def _tell(self, done: Callable[..., None], *args: Any) -> None:
         """Call something on the loop, if that still runs."""
@@ -107,7 +114,8 @@ class Engine:
         if self.failure is None:
             text = f"its table engine stopped: {error}. Close it and open it again to begin from a snapshot"
             self.failure = error if isinstance(error, DatabaseFailed) else DatabaseFailed(self.database, text)
-            _log.error("%s", self.failure, exc_info=None if isinstance(error, BuckramError) else error)
+            known = isinstance(error, BuckramError | OSError | apsw.Error)
+            _log.error("%s", self.failure, exc_info=None if known else error)
             self._tell(self._events.engine_failed, self.failure)
         with self._settled:
             self._settled.notify_all()
