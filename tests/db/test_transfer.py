@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.db.kit import check_equal, image_of
+from tests.machine.test_snapshots import lose
 
 from buckram.client.client import Client
 from buckram.db.database import Database
@@ -106,3 +107,24 @@ async def test_names_of_other_things_are_refused(ns: Namespace) -> None:
             await ns.database(name)
         with pytest.raises(NotDatabase):
             await ns.verify_database(name)
+
+
+async def test_a_snapshot_that_is_lost_is_passed_over_and_reported(ns: Namespace, client: Client) -> None:
+    async with ns.database("main") as db:
+        await _filled(db)
+        await db.snapshot()
+        await db.execute("DELETE FROM item WHERE id > 10")
+        await db.snapshot()
+        await db.execute("DELETE FROM item WHERE id > 5")
+        head = (await ns.store.read(ns.log_name("main"))).head
+        assert head.snapshots is not None
+        await lose(client, head.snapshots[-1].ledger)
+        async with ns.database("main", stand=False) as follower:
+            await check_equal(db, [follower])
+            assert [error.offset for error in follower.damaged_snapshots] == [head.snapshots[-1].offset]
+        (fault,) = (await ns.verify_database("main")).faults
+        assert f"the snapshot at offset {head.snapshots[-1].offset}" in fault
+        await ns.fork_database("main", "copy")
+        async with ns.database("copy") as copy:
+            await copy.lead()
+            assert (await copy.query("SELECT count(*) FROM item")).rows == [(5,)]

@@ -57,10 +57,10 @@ class Engine:
         self._generation = 0
         try:
             self.files = WalFiles(self._new_path())
+            """The files of the present state. Readers open others when these are replaced."""
         except BaseException:
             self._directory.close()
             raise
-        """The files of the present state. Readers open others when these are replaced."""
         self.sequence, self.digest = 0, EMPTY_DIGEST
         """The number of groups in the files, and the digest of all pages. Set by the thread."""
         self.failure: DatabaseFailed | None = None

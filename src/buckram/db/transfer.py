@@ -22,10 +22,11 @@ from buckram.core.db.wal_format import PAGE_BYTES
 from buckram.core.streams.names import StreamName
 from buckram.db.execution import Pending
 from buckram.db.images import write_image
-from buckram.db.opening import create_log
+from buckram.db.opening import check_database, create_log
 from buckram.db.rebuilding import rebuilt
 from buckram.db.wal_files import Image
 from buckram.errors import DatabaseFailed, InvalidArgument
+from buckram.machine.snapshots import Place, load_newest
 
 if TYPE_CHECKING:
     from buckram.client.client import Client
@@ -180,10 +181,10 @@ async def verify(client: Client, ns: Namespace, name: StreamName) -> Verified:
     Raises StateLost, ReadFailed, NotDatabase.
     """
     loop = asyncio.get_running_loop()
-    faults: list[str] = []
+    await check_database(ns, name)
+    faults = await _damaged(client, ns, name)
     try:
         async with rebuilt(client, ns, name, from_oldest=True) as found:
-            faults += [str(error) for error in found.damaged]
             image = found.engine.image(found.state.sequence)
             try:
                 faults += await loop.run_in_executor(None, _faults, image, found.engine.digest)
@@ -193,6 +194,17 @@ async def verify(client: Client, ns: Namespace, name: StreamName) -> Verified:
             return Verified(found.offset, found.state.sequence, f"{found.engine.digest:016x}", tuple(faults))
     except DatabaseFailed as error:
         return Verified(0, 0, "", (*faults, str(error)))
+
+
+async def _damaged(client: Client, ns: Namespace, name: StreamName) -> list[str]:
+    """Each published snapshot that cannot be read whole."""
+    head = (await ns.store.read(name)).head
+    place = Place(client, ns.store, name, head.uid)
+    faults: dict[int, str] = {}
+    for row in head.snapshots or ():
+        _, damaged = await load_newest(place, head, row.offset)
+        faults |= {error.offset: str(error) for error in damaged}
+    return [faults[offset] for offset in sorted(faults)]
 
 
 def _faults(image: Image, digest: int) -> list[str]:
