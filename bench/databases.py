@@ -54,7 +54,9 @@ async def load(client: Client) -> Figures:
             await db.execute(_INSERT, (_text(),))
 
         await _rate(CLIENTS, min(1.0, SECONDS), insert)
+        bytes_before, count = db.log_bytes, await _count(db)
         alone, median, _ = await _rate(1, SECONDS / 3, insert)
+        figures["log_bytes_per_insert_alone"] = round((db.log_bytes - bytes_before) / (await _count(db) - count))
         figures |= {"tx_per_s_alone": round(alone), "tx_p50_ms_alone": round(median, 2)}
         bytes_before, count = db.log_bytes, await _count(db)
         many, median, spent = await _rate(CLIENTS, SECONDS / 3, insert)
