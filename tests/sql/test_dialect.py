@@ -170,3 +170,12 @@ def test_alembic_migrates_there_and_back(engine: Any, tmp_path: Path) -> None:
         assert [change[0] for change in compare_metadata(context, wanted)] == ["add_table"]
     command.downgrade(config, "base")
     assert sa.inspect(engine).get_table_names() == ["alembic_version"]
+
+
+def test_a_share_of_sqlalchemys_own_suite() -> None:
+    pytest.importorskip("sqlalchemy.testing.suite", reason="needs the package sqlalchemy with its tests")
+    from tests.sql.compliance.__main__ import run
+
+    counts, printed = run("InsertBehavior or SimpleUpdateDelete or IsolationLevel or AutocommitIsolation or Returning")
+    assert counts.get("passed", 0) >= 20, printed[-3000:]
+    assert not counts.keys() & {"failed", "error"}, printed[-3000:]

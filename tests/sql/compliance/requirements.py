@@ -26,8 +26,6 @@ class Requirements(SuiteRequirements):
     window_functions = exclusions.open()
     json_type = exclusions.open()
     unique_constraint_reflection = exclusions.open()
-    check_constraint_reflection = exclusions.open()
-    foreign_key_constraint_option_reflection_ondelete = exclusions.open()
     empty_inserts = exclusions.open()
     datetime_historic = exclusions.open()
     date_historic = exclusions.open()
