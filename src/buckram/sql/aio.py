@@ -66,7 +66,9 @@ def connect(
             except BaseException:
                 await shared.use.aclose()
                 raise
-            return AsyncConnection(shared, session, isolation)
+            connection = AsyncConnection(shared, session, isolation)
+            sharing().connections.add(connection)
+            return connection
 
     return Opening(start, "buckram.sql.aio.connect()")
 
@@ -141,6 +143,7 @@ class AsyncConnection:
         if self._closed:
             return
         self._closed = True
+        sharing().connections.discard(self)
         try:
             with as_dbapi():
                 await self._session.close()

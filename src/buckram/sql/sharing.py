@@ -13,6 +13,7 @@ import weakref
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from buckram.client.client import Client, client_config, connect
 from buckram.core.backoff import LEADER_WAIT
@@ -68,11 +69,19 @@ class _Cluster:
             await (await self.client).close()
 
 
+class Closable(Protocol):
+    """A connection."""
+
+    async def close(self) -> None: ...
+
+
 class Sharing:
     """What the connections of one event loop share."""
 
     def __init__(self) -> None:
         self._clusters: dict[str, _Cluster] = {}
+        self.connections: weakref.WeakSet[Closable] = weakref.WeakSet()
+        """Those that are open; transactions of theirs would keep databases from closing."""
 
     async def acquire(self, uri: str | None, name: StreamName, *, create: bool, wait_s: float) -> Shared:
         """The database, open until its `use` ends; somebody leads it, or did not within `wait_s`."""
@@ -89,6 +98,8 @@ class Sharing:
 
     async def close(self) -> None:
         """Close everything, connections included."""
+        for connection in list(self.connections):
+            await connection.close()
         clusters, self._clusters = list(self._clusters.values()), {}
         for cluster in clusters:
             await cluster.close()
