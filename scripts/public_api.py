@@ -408,6 +408,7 @@ INTERNAL: dict[str, frozenset[str]] = {
     "buckram.Batch": frozenset({"base", "clamped", "header"}),
     "buckram.Client": frozenset({"services"}),
     "buckram.Database": frozenset({"abandon", "commit_wanted", "engine_failed", "exclusive", "start"}),
+    "buckram.OpenTransaction": frozenset({"take_turn"}),
     "buckram.Namespace": frozenset({"create_machine_log", "log_name", "store"}),
     "buckram.Objects": frozenset({"abandon", "start"}),
     "buckram.Reader": frozenset({"last_stored"}),
