@@ -49,7 +49,7 @@ def decompress(number: int, body: Buffer, size: int) -> Buffer:
 
 
 class Codec:
-    """zstd with a context of its own: the functions above share one, which two threads must not use at once."""
+    """zstd with a context of its own, for one thread at a time."""
 
     def __init__(self) -> None:
         try:
@@ -99,18 +99,30 @@ def _lz4(block: Any) -> tuple[Callable[[Buffer], bytes], Callable[[Buffer, int],
 
 
 def _zstd(zstandard: Any) -> tuple[Callable[[Buffer], bytes], Callable[[Buffer, int], bytes]]:
-    packer = zstandard.ZstdCompressor(level=1, write_content_size=True)
-    unpacker = zstandard.ZstdDecompressor()
+    # A context serves one call at a time, and clients may have their loops in several threads: who needs one takes it
+    # out of the list, which is one step, and puts it back.
+    packers: list[Any] = []
+    unpackers: list[Any] = []
 
     def pack(body: Buffer) -> bytes:
+        try:
+            packer = packers.pop()
+        except IndexError:
+            packer = zstandard.ZstdCompressor(level=1, write_content_size=True)
         packed: bytes = packer.compress(body)
+        packers.append(packer)
         return packed
 
     def unpack(body: Buffer, size: int) -> bytes:
         # The size in the frame decides what the library allocates, so it is checked first.
         if zstandard.frame_content_size(body) != size:
             raise MalformedBatch("the zstd frame names another size than the header")
+        try:
+            unpacker = unpackers.pop()
+        except IndexError:
+            unpacker = zstandard.ZstdDecompressor()
         found: bytes = unpacker.decompress(body, max_output_size=size)
+        unpackers.append(unpacker)
         return found
 
     return pack, unpack
