@@ -134,6 +134,12 @@ class BookieConfig:
     bookie_id: str = _key("", "identity; default is the advertised host:port of the first start")
     advertise: str = _key("", "HOST:PORT that clients should use; default is where it listens", address=True)
     metrics: str = _key("", "HOST:PORT that serves Prometheus text; empty is off", address=True)
+    http: str = _key(
+        "",
+        "HOST:PORT that serves the HTTP API of Apache's bookies, with metrics and health; port 0 picks a free one; "
+        "empty is off",
+        address=True,
+    )
     connection_buffer_bytes: int = _key(
         4 * MIB,
         "answers not yet sent on one connection before its requests are no longer read",

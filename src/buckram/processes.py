@@ -35,9 +35,11 @@ class ReadyLine:
     host: str
     port: int
     pid: int
+    http: str | None = None
+    """HOST:PORT of its HTTP API; None: it has none."""
 
-    def as_json(self) -> dict[str, str | int]:
-        return {"id": self.bookie_id, "host": self.host, "port": self.port, "pid": self.pid}
+    def as_json(self) -> dict[str, str | int | None]:
+        return {"id": self.bookie_id, "host": self.host, "port": self.port, "pid": self.pid, "http": self.http}
 
 
 class BookieProcess:
@@ -123,7 +125,7 @@ class BookieProcess:
                     raise ChildFailed(f"the bookie in {self.directory} ended with code {code}: {self.last_words()}")
                 line += piece
         said = json.loads(line)
-        self.ready = ReadyLine(said["id"], said["host"], said["port"], said["pid"])
+        self.ready = ReadyLine(said["id"], said["host"], said["port"], said["pid"], said.get("http"))
         return self.ready
 
     def last_words(self) -> str:

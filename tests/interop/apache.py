@@ -26,7 +26,7 @@ from buckram.zookeeper_server.server import free_port
 
 SOURCES = Path(__file__).parent / "java" / "src" / "interop"
 BUILD = Path(__file__).parents[2] / "build" / "interop"
-NOT_IN_OLDER = ("BatchChecks.java", "RecentChecks.java")
+NOT_IN_OLDER = ("BatchChecks.java", "PlainHttp.java", "RecentChecks.java")
 """Sources for what the older release line does not have."""
 START_DEADLINE_S = 60.0
 CALL_DEADLINE_S = 60.0

@@ -36,11 +36,12 @@ class OurBookie:
     def __init__(self, uri: str, directory: Path, settings: Mapping[str, str]) -> None:
         environment = {"BUCKRAM_STORE_SEGMENT_BYTES": str(32 << 20), **settings}
         self._child = BookieProcess(uri, directory, environment=environment)
-        self.bookie_id, self.running = "", False
+        self.bookie_id, self.http, self.running = "", "", False
 
     def start(self) -> None:
         self._child.start()
-        self.bookie_id, self.running = self._child.wait_ready().bookie_id, True
+        ready = self._child.wait_ready()
+        self.bookie_id, self.http, self.running = ready.bookie_id, ready.http or "", True
 
     def kill(self) -> None:
         self._child.kill()

@@ -30,6 +30,7 @@ _DIRECTIONS = {
     "test_layouts": "mixed clusters",
     "test_tls": "mixed clusters",
     "test_sasl": "mixed clusters",
+    "test_http": "mixed clusters",
     "test_older": "the older release line",
 }
 DECOMMISSIONING = ("decommissioning", "decommissioning_with_ours")

@@ -116,6 +116,11 @@ class Collector:
         self.rounds = 0
         self.collected = 0
         self.freed_bytes = 0
+        self.suspended: frozenset[str] = frozenset()
+        """The kinds of compaction that an operator has stopped, major and minor; with any of them none is done."""
+        self.compacting = False
+        self.compactions = 0
+        self._ended: float | None = None
         self.last: Collected | None = None
         """What the newest collection found and did; None: there was none yet."""
 
@@ -143,13 +148,30 @@ class Collector:
             except (MetadataError, StoreError) as error:
                 trouble = error
             before = await self._kept()
-            freed = await self._store.compact(None)
+            freed = await self._compact()
             self.freed_bytes += freed
             kept = await self._kept()
             self.last = self._account.note(Collected(len(deleted), sum_of(before), freed, kept))
             if trouble is not None:
                 raise trouble
             return self.last
+
+    async def _compact(self) -> int:
+        """Rewrite files that are mostly dead, unless that is suspended. The bytes that it freed."""
+        if self.suspended:
+            return 0
+        self.compacting = True
+        try:
+            freed = await self._store.compact(None)
+        finally:
+            self.compacting = False
+            self._ended = asyncio.get_running_loop().time()
+        self.compactions += 1
+        return freed
+
+    def ended_ago_s(self) -> float | None:
+        """How long ago the newest compaction ended; None: there was none."""
+        return None if self._ended is None else asyncio.get_running_loop().time() - self._ended
 
     async def _kept(self) -> tuple[Kept, ...]:
         return await self._account.kept(

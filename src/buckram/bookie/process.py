@@ -17,7 +17,6 @@ from buckram.bookie.collect_requests import CollectRequests
 from buckram.bookie.disk_watch import DiskWatch
 from buckram.bookie.gc import Collector
 from buckram.bookie.handover import Handover
-from buckram.bookie.http_pages import parse_address
 from buckram.bookie.limbo_end import LimboEnd
 from buckram.bookie.marks import Marks
 from buckram.bookie.registration import Registration
@@ -38,6 +37,7 @@ from buckram.core.backoff import REGISTRATION
 from buckram.core.ledgers.service_info import ADMISSION_PROPERTY
 from buckram.core.placement.policy import parse_location
 from buckram.core.placement.topology import LOCATION_PROPERTY
+from buckram.core.security.tokens import TokenRefused
 from buckram.core.wire.introduction import (
     IDENTITY,
     IDENTITY_PROPERTY,
@@ -51,6 +51,7 @@ from buckram.core.wire.introduction import (
 from buckram.core.wire.messages import Trouble
 from buckram.disk.descriptors import Shares
 from buckram.errors import ConfigError, MetadataUnavailable
+from buckram.net.http import parse_address
 from buckram.net.retry import Attempt, retry
 from buckram.net.tasks import TaskScope
 from buckram.seams import Disk, MetadataStore, Runtime, Space
@@ -239,6 +240,21 @@ class Bookie:
     async def stop(self) -> None:
         """Stop accepting, finish pending adds, unregister, close. Idempotent; leaves no task."""
         await self._close(graceful=True)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was told to stop."""
+        return self._stopped
+
+    def is_admin(self, token: bytes) -> bool:
+        """Whether a token is an administrator's. Raises TokenRefused, also before the bookie knows any keys."""
+        if self._guard is None:
+            raise TokenRefused("this bookie knows no tokens now")
+        return self._guard.verify(token).principal.admin
+
+    def file_names(self) -> list[str]:
+        """Return the names in the data directory. Raises OSError."""
+        return self._disk.names()
 
     def disk_space(self) -> Space:
         """Return the space of the data directory's device. Raises OSError."""

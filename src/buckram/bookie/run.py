@@ -7,33 +7,59 @@ Not here: the order in which a bookie starts and stops (`bookie/process.py`); pr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
-from buckram.bookie.http_pages import parse_address, serve_pages
+from buckram.bookie.beside import OtherLoop, beside
 from buckram.bookie.process import Bookie
 from buckram.bookie.service.door import Door
-from buckram.bookie.status_pages import status_pages
+from buckram.bookie.status_pages import StatusPages
 from buckram.config import AuthConfig, BookieConfig, NetConfig, StoreConfig, TlsConfig
 from buckram.disk.descriptors import shares_of_bookie
 from buckram.disk.local import LocalDisk
 from buckram.errors import ConfigError, CorruptStore, WrongCookie
 from buckram.metadata.uri import open_store
+from buckram.net.http import Handler, parse_address, serve_http
 from buckram.net.loop import loop_factory
 from buckram.net.runtime import production_runtime
 from buckram.net.stats import NullStats, PrometheusStats
-from buckram.seams import Disk, Listener
+from buckram.net.tcp import TcpNetwork
+from buckram.seams import Disk
 from buckram.types import BookieInfo
 
 DISK_VARIABLE = "BUCKRAM_DISK"
 NO_TLS, NO_AUTH = TlsConfig(), AuthConfig()
+SWITCH_S = 0.0005
 
 
 class ReadyHook(Protocol):
     """Called once, when the bookie is registered and serves."""
 
-    def __call__(self, info: BookieInfo, /) -> None: ...
+    def __call__(self, info: BookieInfo, http: str, /) -> None:
+        """`http`: HOST:PORT where the pages of --http are served; empty: they are not."""
+        ...
+
+
+class AdminPages(Protocol):
+    """What --http serves beyond the status pages; it stands above this package (`admin/serving.py`)."""
+
+    def __call__(self, site: Site, /) -> AbstractAsyncContextManager[Handler]: ...
+
+
+class Site(NamedTuple):
+    """What the pages of a bookie are made from, in the thread that serves them."""
+
+    bookie: OtherLoop[Bookie]
+    status: StatusPages
+    metadata_uri: str
+    directory: str
+    settings: Mapping[str, Any]
+    """The sections of the configuration that are in force, by name."""
+    guarded: bool
+    """Whether peers have to log in."""
 
 
 class StopBookie(Protocol):
@@ -57,6 +83,7 @@ async def serve_bookie(
     *,
     tls_config: TlsConfig = NO_TLS,
     auth_config: AuthConfig = NO_AUTH,
+    admin: AdminPages | None = None,
     environment: Mapping[str, str],
     on_ready: ReadyHook,
     stop: asyncio.Event,
@@ -66,44 +93,75 @@ async def serve_bookie(
     Raises what kept it from starting (see `Bookie.start`), or the error of its store.
     """
     available = shares_of_bookie()
-    guarded = tls_config.mode != "off" or auth_config.logins
+    guarded = tls_config.mode != "off" or bool(auth_config.logins)
     door = Door(tls_config, auth_config) if guarded else None
-    stats = PrometheusStats() if bookie_config.metrics else NullStats()
+    pages = bool(bookie_config.metrics or bookie_config.http)
+    stats = PrometheusStats() if pages else NullStats()
     runtime = production_runtime(stats=stats)
     disk = open_disk(directory, store_config.disk_mode, environment.get(DISK_VARIABLE, ""))
-    page: Listener | None = None
-    try:
+    async with AsyncExitStack() as cleanup:
+        cleanup.callback(disk.close)
         metadata = await open_store(metadata_uri, runtime)
-        try:
-            bookie = Bookie(
-                runtime,
-                disk,
-                metadata,
-                bookie_config,
-                store_config,
-                net_config,
-                shares=available,
-                door=door,
-                open_store=partial(open_store, metadata_uri, runtime),
-            )
-            if isinstance(stats, PrometheusStats):
-                where = parse_address(bookie_config.metrics, "metrics")
-                page = await serve_pages(runtime.network, where, status_pages(bookie, stats))
-            try:
-                on_ready(await _start_in(directory, bookie))
-                stopping = asyncio.ensure_future(stop.wait())
-                await asyncio.wait((stopping, bookie.failed), return_when=asyncio.FIRST_COMPLETED)
-                stopping.cancel()
-            finally:
-                await bookie.stop()
-            if bookie.failed.done():
-                raise bookie.failed.result()
-        finally:
-            await metadata.close()
+        cleanup.push_async_callback(metadata.close)
+        bookie = Bookie(
+            runtime,
+            disk,
+            metadata,
+            bookie_config,
+            store_config,
+            net_config,
+            shares=available,
+            door=door,
+            open_store=partial(open_store, metadata_uri, runtime),
+        )
+        http = ""
+        if isinstance(stats, PrometheusStats):
+            here = OtherLoop(bookie, asyncio.get_running_loop())
+            settings = {"bookie": bookie_config, "store": store_config, "net": net_config, "tls": tls_config}
+            status = StatusPages(here, stats)
+            site = Site(here, status, metadata_uri, directory, settings, bool(auth_config.logins))
+            http = await cleanup.enter_async_context(_served(site, bookie_config, admin, environment))
+        cleanup.push_async_callback(bookie.stop)
+        on_ready(await _start_in(directory, bookie), http)
+        stopping = asyncio.ensure_future(stop.wait())
+        await asyncio.wait((stopping, bookie.failed), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if bookie.failed.done():
+            raise bookie.failed.result()
+
+
+@asynccontextmanager
+async def _served(
+    site: Site, config: BookieConfig, admin: AdminPages | None, environment: Mapping[str, str]
+) -> AsyncIterator[str]:
+    """Serve the pages in a thread of their own meanwhile; HOST:PORT of those of --http."""
+
+    async def serving(started: Callable[[Any], None]) -> None:
+        network = TcpNetwork()
+        http = ""
+        async with AsyncExitStack() as open_here:
+            if config.metrics:
+                listener = await serve_http(network, parse_address(config.metrics, "metrics"), site.status)
+                open_here.push_async_callback(listener.close)
+            if config.http:
+                handler: Handler = site.status
+                if admin is not None:
+                    handler = await open_here.enter_async_context(admin(site))
+                where = parse_address(config.http, "http")
+                listener = await serve_http(network, where, handler)
+                open_here.push_async_callback(listener.close)
+                http = f"{where.host}:{listener.port}"
+            started(http)
+            await asyncio.Event().wait()
+
+    before = sys.getswitchinterval()
+    # While a page is made, the bookie's loop gets the interpreter back after this time instead of after 5 ms.
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        async with beside("http", serving, environment) as http:
+            yield http
     finally:
-        if page is not None:
-            await page.close()
-        disk.close()
+        sys.setswitchinterval(before)
 
 
 async def _start_in(directory: str, bookie: Bookie) -> BookieInfo:
@@ -145,6 +203,7 @@ def run_bookie(
     *,
     tls_config: TlsConfig = NO_TLS,
     auth_config: AuthConfig = NO_AUTH,
+    admin: AdminPages | None = None,
     environment: Mapping[str, str],
     on_ready: ReadyHook,
     on_loop: LoopHook,
@@ -165,6 +224,7 @@ def run_bookie(
             net_config,
             tls_config=tls_config,
             auth_config=auth_config,
+            admin=admin,
             environment=environment,
             on_ready=on_ready,
             stop=stop,

@@ -28,6 +28,7 @@ SECTIONS = ("bookie", "store", "net", "tls", "auth")
 
 def config_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
+        click.option("--http", metavar="HOST:PORT", help="Serve the HTTP API there, with metrics and health."),
         click.option("--metrics", metavar="HOST:PORT", help="Serve Prometheus text there."),
         click.option("--advertise", metavar="HOST:PORT", help="Where clients reach it; default: where it listens."),
         click.option("--location", metavar="PATH", help="Where it is, such as /rack or /region/rack."),
@@ -67,6 +68,7 @@ def run(
     advertise: str | None,
     location: str | None,
     metrics: str | None,
+    http: str | None,
     until_stdin_closes: bool,
     as_json: bool,
 ) -> None:
@@ -78,23 +80,30 @@ def run(
     Example:
       buckram bookie run --metadata sqlite:///srv/buckram/metadata.db --data /srv/bookie-1 --port 3181
     """
-    from buckram.bookie.run import run_bookie
+    from buckram.bookie.run import AdminPages, run_bookie
 
     where = cluster_uri(uri)
     given = {"host": host, "port": port, "bookie_id": bookie_id, "advertise": advertise, "metrics": metrics}
-    given["location"] = location
+    given |= {"location": location, "http": http}
     values, _ = _load(config_file, given)
     _log_to_stderr()
     _remark_new_cluster(where)
     run_async(_prepare(where))
 
-    def ready(info: BookieInfo) -> None:
+    admin: AdminPages | None = None
+    if values["bookie"].http:
+        from buckram.admin.serving import admin_pages
+
+        admin = admin_pages
+
+    def ready(info: BookieInfo, http: str) -> None:
         address = info.address
         host, port = (address.host, address.port) if address is not None else ("", 0)
         if as_json:
-            emit({"id": info.bookie_id, "host": host, "port": port, "pid": os.getpid()})
+            emit({"id": info.bookie_id, "host": host, "port": port, "pid": os.getpid(), "http": http or None})
         else:
-            print(f"bookie {info.bookie_id} serves at {host}:{port}, process {os.getpid()}", flush=True)
+            told = f", HTTP at http://{http}/" if http else ""
+            print(f"bookie {info.bookie_id} serves at {host}:{port}, process {os.getpid()}{told}", flush=True)
 
     def on_loop(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -110,6 +119,7 @@ def run(
         values["net"],
         tls_config=values["tls"],
         auth_config=values["auth"],
+        admin=admin,
         environment=os.environ,
         on_ready=ready,
         on_loop=on_loop,
@@ -163,6 +173,7 @@ def config(
     advertise: str | None,
     location: str | None,
     metrics: str | None,
+    http: str | None,
     as_json: bool,
 ) -> None:
     """Print each setting in force and where it came from: default, file, environment or argument.
@@ -174,7 +185,7 @@ def config(
     from buckram.bookie.config_report import rows, text
 
     given = {"host": host, "port": port, "bookie_id": bookie_id, "advertise": advertise, "metrics": metrics}
-    given["location"] = location
+    given |= {"location": location, "http": http}
     _, sources = _load(config_file, given)
     if as_json:
         emit({"settings": rows(sources)})

@@ -1,0 +1,94 @@
+"""Routes of a bookie's HTTP API: paths, methods, parameters and bodies, with the answers for what is none of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from buckram.net.http import Answer, Handler, Request, text_answer
+
+
+class Wrong(Exception):
+    """The request cannot be answered as it is; the text says what is wrong with it, or with the bookie."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class Part(Protocol):
+    """A group of paths."""
+
+    def routes(self) -> Mapping[tuple[str, str], Handler]:
+        """The handlers by method and path."""
+        ...
+
+
+class Router:
+    """Finds the handler of a request. `other_methods`: what Apache's bookie says to other methods, by path."""
+
+    def __init__(self, fallback: Handler, *parts: Part) -> None:
+        self._fallback = fallback
+        self._routes: dict[tuple[str, str], Handler] = {}
+        for part in parts:
+            self._routes.update(part.routes())
+        self._methods: dict[str, list[str]] = {}
+        for method, path in self._routes:
+            self._methods.setdefault(path, []).append(method)
+
+    async def __call__(self, request: Request) -> Answer:
+        handler = self._routes.get((request.method, request.path))
+        if handler is None:
+            allowed = self._methods.get(request.path)
+            if allowed is None:
+                return await self._fallback(request)
+            status = 405 if request.path in METHOD_NOT_ALLOWED else 404  # as Apache's bookies answer
+            return text_answer(f"Not found method. Should be {' or '.join(allowed)} method", status)
+        try:
+            return await handler(request)
+        except Wrong as error:
+            return text_answer(str(error), error.status)
+
+
+METHOD_NOT_ALLOWED = ("/api/v1/bookie/gc", "/api/v1/bookie/entry_location_compact")
+
+
+def whole_number(request: Request, name: str, default: int, *, least: int = 0, most: int = 2**63 - 1) -> int:
+    """A parameter of the query. Raises Wrong (400)."""
+    given = request.query.get(name)
+    if given is None:
+        return default
+    sign = given[:1] == "-" and least < 0
+    digits = given[1:] if sign else given
+    if not (digits.isascii() and digits.isdigit()) or not least <= int(given[:20]) <= most:
+        raise Wrong(400, f"{name} = {given[:40]!r}: needs a whole number from {least} to {most}")
+    return int(given)
+
+
+def needed_ledger(request: Request, missing: str) -> int:
+    """The parameter ledger_id. Raises Wrong: 404 with the text `missing`, as Apache's, where it is not there."""
+    if "ledger_id" not in request.query:
+        raise Wrong(404, missing)
+    return whole_number(request, "ledger_id", 0)
+
+
+def body_object(request: Request, empty: int, why_empty: str) -> dict[str, Any]:
+    """The body, a JSON object. Raises Wrong: with the status `empty` for no body, and 400 for anything else."""
+    if not request.body.strip():
+        raise Wrong(empty, why_empty)
+    try:
+        found = json.loads(request.body)
+    except ValueError as error:
+        raise Wrong(400, f"the body is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise Wrong(400, f"the body has to be a JSON object, not {type(found).__name__}")
+    return found
+
+
+def flag(body: Mapping[str, Any], name: str) -> bool | None:
+    """A member that is true or false, or not there. Raises Wrong (400)."""
+    value = body.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise Wrong(400, f"{name} = {value!r}: needs true or false")
+    return value
