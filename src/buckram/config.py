@@ -134,6 +134,11 @@ class BookieConfig:
     bookie_id: str = _key("", "identity; default is the advertised host:port of the first start")
     advertise: str = _key("", "HOST:PORT that clients should use; default is where it listens", address=True)
     metrics: str = _key("", "HOST:PORT that serves Prometheus text; empty is off", address=True)
+    metrics_names: str = _key(
+        "buckram",
+        "under which names metrics are shown: ours, those of Apache's bookies, or both; `/metrics?names=` chooses, too",
+        choices=("buckram", "apache", "both"),
+    )
     http: str = _key(
         "",
         "HOST:PORT that serves the HTTP API of Apache's bookies, with metrics and health; port 0 picks a free one; "

@@ -156,3 +156,13 @@ def test_bookies_are_recovered_by_a_job(site: Site, ledger: int) -> None:
     progress = job["progress"]
     assert isinstance(progress, dict)
     assert progress["done"] == progress["total"] > 0
+
+
+def test_metrics_have_apaches_names_too(site: Site, ledger: int) -> None:
+    site.ask("GET", f"{L}/read?ledger_id={ledger}")
+    both = site.ask("GET", "/metrics?names=both").text
+    for name in ('bookkeeper_server_ADD_ENTRY_REQUEST_count{success="true"}', "bookie_SERVER_STATUS", "buckram_"):
+        assert name in both
+    assert "buckram_" not in site.ask("GET", "/metrics?names=apache").text
+    assert "bookie_SERVER_STATUS" not in site.ask("GET", "/metrics").text
+    assert site.ask("GET", "/metrics?names=x").status == 400

@@ -189,7 +189,7 @@ class ClusterPages:
 
     async def _recover(self, request: Request) -> Answer:
         """Repair every ledger that names the bookie, here and now, without the auditor."""
-        body = body_object(request, 404, "No request body provide.")
+        body = body_object(request, 404, "No request body provide.", 404)
         sources = body.get("bookie_src")
         if not isinstance(sources, list) or not sources:
             raise Wrong(404, 'ERROR parameters: bookie_src has to be a list of bookies, for example ["host:3181"]')

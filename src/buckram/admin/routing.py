@@ -73,16 +73,16 @@ def needed_ledger(request: Request, missing: str) -> int:
     return whole_number(request, "ledger_id", 0)
 
 
-def body_object(request: Request, empty: int, why_empty: str) -> dict[str, Any]:
-    """The body, a JSON object. Raises Wrong: with the status `empty` for no body, and 400 for anything else."""
+def body_object(request: Request, empty: int, why_empty: str, bad: int = 400) -> dict[str, Any]:
+    """The body, a JSON object. Raises Wrong: with the status `empty` for no body, and `bad` for anything else."""
     if not request.body.strip():
         raise Wrong(empty, why_empty)
     try:
         found = json.loads(request.body)
     except ValueError as error:
-        raise Wrong(400, f"the body is no JSON: {error}") from None
+        raise Wrong(bad, f"the body is no JSON: {error}") from None
     if not isinstance(found, dict):
-        raise Wrong(400, f"the body has to be a JSON object, not {type(found).__name__}")
+        raise Wrong(bad, f"the body has to be a JSON object, not {type(found).__name__}")
     return found
 
 

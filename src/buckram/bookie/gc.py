@@ -120,6 +120,8 @@ class Collector:
         """The kinds of compaction that an operator has stopped, major and minor; with any of them none is done."""
         self.compacting = False
         self.compactions = 0
+        self.ledgers = 0
+        """Those with data here, as the newest round found them."""
         self._ended: float | None = None
         self.last: Collected | None = None
         """What the newest collection found and did; None: there was none yet."""
@@ -196,6 +198,7 @@ class Collector:
             return array("q")
         self._trusted = True
         own = await self._store.live_ledger_ids()
+        self.ledgers = len(own)
         began = asyncio.get_running_loop().time()
         present, missing = await self._compare(own)
         dead, absent = await self._absent_long_enough(missing, began)

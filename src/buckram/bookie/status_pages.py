@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import platform
+import time
 
+from buckram.bookie.apache_metrics import ApacheMetrics
 from buckram.bookie.beside import OtherLoop
+from buckram.bookie.gauges import Figures, Gauges, figures_of
 from buckram.bookie.process import Bookie
 from buckram.bookie.report import release
 from buckram.core.entries.hot import COMPILED
 from buckram.net.http import Answer, Request, json_answer, text_answer
 from buckram.net.stats import CONTENT_TYPE, PrometheusStats
 
-STATES = ("starting", "writable", "readonly", "unregistered", "failed")
+NAMES = ("buckram", "apache", "both")
 SERVED = ("/metrics", "/health", "/ready", "/heartbeat", "/version")
 
 
 class StatusPages:
     """Answers GET. /health fails only when the store has failed, /ready also while the bookie is not registered."""
 
-    def __init__(self, bookie: OtherLoop[Bookie], stats: PrometheusStats) -> None:
+    def __init__(
+        self, bookie: OtherLoop[Bookie], stats: PrometheusStats, names: str = "buckram", directory: str = ""
+    ) -> None:
+        """`names`: under which names metrics are shown to those who do not say, one of NAMES."""
         self._bookie, self._stats = bookie, stats
         self._facts = _facts()
         stats.gauge("buckram_build_info", "Always 1; the labels say what runs.", **self._facts).set(1)
-        self._states = {
-            state: stats.gauge("buckram_bookie_state", "1 for the state that the bookie is in.", state=state)
-            for state in STATES
-        }
+        self._names, self._gauges = names, Gauges(stats)
+        self._apache = ApacheMetrics(stats.registry, directory)
 
     async def __call__(self, request: Request) -> Answer:
         """404 for other pages, 405 for other methods."""
@@ -45,16 +49,25 @@ class StatusPages:
         return text_answer(f"{state}\n", 200 if good else 503)
 
     async def metrics(self, request: Request) -> Answer:
-        """The text that Prometheus reads. The bookie's loop only computes gauges; the text is made in this thread."""
-        now = await self._bookie.ask(_refreshed)
-        for state, gauge in self._states.items():
-            gauge.set(state == now)
-        return Answer(self._stats.render(), content_type=CONTENT_TYPE)
+        """The text that Prometheus reads. The bookie's loop only looks at figures; the text is made in this thread."""
+        names = request.query.get("names", self._names)
+        if names not in NAMES:
+            return text_answer(f"names = {names[:40]!r}: must be one of {', '.join(NAMES)}\n", 400)
+        now, size = await self._bookie.ask(_measured)
+        self._gauges.show(now)
+        ours = self._stats.render() if names != "apache" else b""
+        theirs = self._apache.render(now, size, time.monotonic()) if names != "buckram" else b""
+        return Answer(ours + theirs, content_type=CONTENT_TYPE)
 
 
-def _refreshed(bookie: Bookie) -> str:
+def _measured(bookie: Bookie) -> tuple[Figures, int]:
+    """Figures, and the size of the device; 0 where it cannot be asked now."""
     bookie.server.refresh_gauges()
-    return bookie.state
+    try:
+        size = bookie.disk_space().total_bytes
+    except OSError:
+        size = 0
+    return figures_of(bookie), size
 
 
 def _facts() -> dict[str, str]:

@@ -19,7 +19,6 @@ from buckram.core.wire.v2 import framed_reply, located_reply
 from buckram.seams import Stats
 from buckram.types import Buffer, EntryId
 
-SERVED = ("buckram_bookie_read_entries_total", "entries sent to readers")
 UNLIMITED = 2**31 - 1
 MAX_LOCATED = 8192
 """The most entries whose places one answer lists: finding more would delay other connections."""
@@ -32,12 +31,23 @@ class BatchCallback(Protocol):
     def __call__(self, batch: Batch, /) -> None: ...
 
 
+class Served:
+    """Counts what readers got."""
+
+    def __init__(self, stats: Stats) -> None:
+        self._entries = stats.counter("buckram_bookie_read_entries_total", "entries sent to readers")
+        self._bytes = stats.counter("buckram_bookie_read_bytes_total", "bytes of those, with their digests")
+
+    def count(self, entries: int, size: int) -> None:
+        self._entries.inc(entries)
+        self._bytes.inc(size)
+
+
 class BatchSource:
     """Reads the entries of batch reads from one store."""
 
-    def __init__(self, store: Store, stats: Stats) -> None:
-        self._store = store
-        self._served = stats.counter(*SERVED)
+    def __init__(self, store: Store, stats: Stats, served: Served) -> None:
+        self._store, self._served = store, served
         self._located = stats.counter("buckram_bookie_located_entries_total", "entries that readers found in its files")
 
     def read(self, request: BatchRead, first: EntryId, size: int, done: BatchCallback) -> None:
@@ -74,5 +84,5 @@ class BatchSource:
         if isinstance(found, Located):
             self._located.inc(sum(extent.entries for extent in found.extents))
             return [located_reply(context, found)]
-        self._served.inc(len(found))
+        self._served.count(len(found), found.size)
         return framed_reply(context, found)

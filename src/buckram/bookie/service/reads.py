@@ -10,7 +10,7 @@ import asyncio
 from functools import partial
 
 from buckram.bookie.service.admission import Admission
-from buckram.bookie.service.batches import SERVED, Batch, BatchSource
+from buckram.bookie.service.batches import Batch, BatchSource, Served
 from buckram.bookie.service.births import is_other
 from buckram.bookie.service.fencing import FencePath
 from buckram.bookie.service.limits import Budget
@@ -52,8 +52,12 @@ class ReadPath:
         self._guess = FIRST_GUESS
         self._fencing = FencePath(store, admission, polls, self)
         self._replies = ReadReplies(store, admission.waiting, self._max_body)
-        self._batches = BatchSource(store, stats)
-        self._served = stats.counter(*SERVED)
+        self._served = Served(stats)
+        self._batches = BatchSource(store, stats, self._served)
+        self._seconds = stats.histogram(
+            "buckram_bookie_read_seconds", "from looking entries up to their answer, per turn"
+        )
+        self._time = asyncio.get_running_loop().time
         self._failed = stats.counter("buckram_bookie_failed_reads_total", "reads answered with anything but entries")
         self._ready: dict[Session, None] = {}
 
@@ -192,7 +196,7 @@ class ReadPath:
                 wanted.append((request.ledger_id, entry_id))
         if singles:
             session.reading_bytes += guess * len(singles)
-            self._store.read(wanted, partial(self._singles_done, session, singles, guess * len(singles)))
+            self._store.read(wanted, partial(self._singles_done, session, singles, guess * len(singles), self._time()))
         session.recount()
 
     def _wanted(self, job: Job, request: Read) -> EntryId:
@@ -213,14 +217,18 @@ class ReadPath:
         if first == LAST_ENTRY:
             last = self._store.last_entry(request.ledger_id)
             if last is None:
-                self._batch_done(session, job, cost, [])
+                self._batch_done(session, job, cost, self._time(), [])
                 return
             first = last
-        self._batches.read(request, first, max(0, cost - BATCH_OVERHEAD), partial(self._batch_done, session, job, cost))
+        done = partial(self._batch_done, session, job, cost, self._time())
+        self._batches.read(request, first, max(0, cost - BATCH_OVERHEAD), done)
 
     # -- answers
 
-    def _singles_done(self, session: Session, jobs: list[Job], reserved: int, outcomes: list[Outcome]) -> None:
+    def _singles_done(
+        self, session: Session, jobs: list[Job], reserved: int, since: float, outcomes: list[Outcome]
+    ) -> None:
+        self._seconds.observe(self._time() - since)
         session.reading_bytes -= reserved
         largest = SMALLEST_GUESS
         for outcome in outcomes:
@@ -232,7 +240,8 @@ class ReadPath:
             self._finish(session, job, outcome)
         self._go_on(session)
 
-    def _batch_done(self, session: Session, job: Job, cost: int, outcome: Batch) -> None:
+    def _batch_done(self, session: Session, job: Job, cost: int, since: float, outcome: Batch) -> None:
+        self._seconds.observe(self._time() - since)
         session.reading_bytes -= cost
         if isinstance(outcome, (FrameParts, Located)):
             session.requests_held -= REQUEST_COST
@@ -268,9 +277,9 @@ class ReadPath:
         if reply.code is not Code.OK:
             self._failed.inc()
         elif isinstance(reply, BatchReadReply):
-            self._served.inc(len(reply.bodies))
+            self._served.count(len(reply.bodies), body_bytes(reply))
         elif reply.body is not None:
-            self._served.inc()
+            self._served.count(1, len(reply.body))
 
     def _reply_durably(
         self,
