@@ -58,6 +58,11 @@ NAMES = {"sqlite": "the embedded metadata database", "zookeeper": "ZooKeeper", "
     metavar="HOST:PORT",
     help="Metrics and health of the first bookie there, of each other one on the next port.",
 )
+@click.option(
+    "--http",
+    metavar="HOST:PORT",
+    help="HTTP API of the first bookie there, of each other one on the next port; with metrics and health.",
+)
 @click.option("--secure", is_flag=True, help="TLS, tokens and grants: makes certificates and tokens under DIR.")
 @json_option
 def up(
@@ -69,6 +74,7 @@ def up(
     janitor: str,
     autorecovery: bool,
     metrics: str | None,
+    http: str | None,
     secure: bool,
     as_json: bool,
 ) -> None:
@@ -101,7 +107,7 @@ def up(
             if disks is not None:
                 place.disks = _disks(disks)
             _choose_security(place, secure, kind)
-            _run(place, bookies, kind, every, autorecovery, metrics, as_json, stop)
+            _run(place, bookies, kind, every, autorecovery, metrics, http, as_json, stop)
     except (ChildFailed, ZooKeeperFailed, EtcdFailed):
         if not stop.is_set():
             raise
@@ -114,11 +120,13 @@ def _run(
     janitor_s: float | None,
     healing: bool,
     metrics: str | None,
+    http: str | None,
     as_json: bool,
     stop: threading.Event,
 ) -> None:
     count = _count(place, bookies)
-    pages = _pages(metrics, count)
+    scraped, served = _pages("--metrics", metrics, count), _pages("--http", http, count)
+    pages = served or scraped
     _choose_kind(place, kind)
     _say_shared(place.disks)
     with ExitStack() as cleanup:
@@ -141,7 +149,7 @@ def _run(
                 place.bookie(n),
                 bookie_id=f"bookie-{n}",
                 port=place.free_port(n),
-                options=("--metrics", pages[n]) if n in pages else (),
+                options=_options(("--metrics", scraped.get(n)), ("--http", served.get(n))),
                 environment={} if guard is None else guard.bookie_settings(),
                 log=place.root / f"bookie-{n}.log",  # a disk that fails must not take the reason with it
             )
@@ -193,13 +201,17 @@ def _count(place: ClusterDirectory, asked: int | None) -> int:
     return asked or place.bookies or len(place.disks) or 3
 
 
-def _pages(metrics: str | None, count: int) -> dict[int, str]:
-    """Where each bookie serves its metrics: HOST:PORT, and the ports after it."""
-    if metrics is None:
+def _options(*pairs: tuple[str, str | None]) -> tuple[str, ...]:
+    return tuple(word for name, value in pairs if value is not None for word in (name, value))
+
+
+def _pages(option: str, given: str | None, count: int) -> dict[int, str]:
+    """Where each bookie serves its pages: HOST:PORT, and the ports after it."""
+    if given is None:
         return {}
-    host, port = host_port(metrics, f"--metrics {metrics!r}")
+    host, port = host_port(given, f"{option} {given!r}")
     if not 0 < port <= 65_535 - count:
-        raise InvalidArgument(f"--metrics {metrics!r}: needs a port from 1 to {65_535 - count}, one for each bookie")
+        raise InvalidArgument(f"{option} {given!r}: needs a port from 1 to {65_535 - count}, one for each bookie")
     return {n: f"{host}:{port + n - 1}" for n in range(1, count + 1)}
 
 
