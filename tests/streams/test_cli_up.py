@@ -46,11 +46,12 @@ def test_a_problem_is_printed_once_and_the_thread_ends_on_exit(
     assert not janitor._thread.is_alive()
 
 
-def test_up_serves_metrics_and_health(tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["--metrics", "--http"])
+def test_up_serves_metrics_and_health(tmp_path: Path, option: str) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    up = Up(tmp_path / "data", "--bookies", 1, "--metrics", f"127.0.0.1:{port}")
+    up = Up(tmp_path / "data", "--bookies", 1, option, f"127.0.0.1:{port}")
     try:
         assert [one["http"] for one in up.ready["bookies"]] == [f"127.0.0.1:{port}"]
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=10) as page:

@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol
 
 from buckram.bookie.gc import Collector
-from buckram.bookie.service.server import BookieServer
+from buckram.bookie.service.server import BookieServer, Service
 from buckram.core.cluster.bookie_report import BookieReport
 from buckram.disk.descriptors import current_limit, in_use
 
@@ -15,6 +15,7 @@ class Reporting(Protocol):
     """The parts of a bookie that have something to report (`bookie/process.py:Bookie`)."""
 
     collector: Collector | None
+    service: Service | None
 
     @property
     def server(self) -> BookieServer: ...
@@ -32,7 +33,7 @@ def release() -> str:
 
 def report_of(bookie: Reporting) -> BookieReport:
     """The bookie as it is now."""
-    collector = bookie.collector
+    collector, service = bookie.collector, bookie.service
     return BookieReport(
         version=release(),
         state=bookie.state,
@@ -43,5 +44,9 @@ def report_of(bookie: Reporting) -> BookieReport:
         collections=collector.rounds if collector is not None else 0,
         collected_ledgers=collector.collected if collector is not None else 0,
         collected_bytes=collector.freed_bytes if collector is not None else 0,
+        added_entries=service.adds.entries if service is not None else 0,
+        added_bytes=service.adds.bytes if service is not None else 0,
+        read_entries=service.reads.served.entries if service is not None else 0,
+        read_bytes=service.reads.served.bytes if service is not None else 0,
         collection=collector.last if collector is not None else None,
     )

@@ -22,6 +22,7 @@ NOUNS = {
     "object": "buckram.cli.object:object_",
     "db": "buckram.cli.db:db",
     "status": "buckram.cli.status:status",
+    "top": "buckram.cli.top:top",
     "doctor": "buckram.cli.doctor:doctor",
     "autorecovery": "buckram.cli.autorecovery:autorecovery",
     "placement": "buckram.cli.placement:placement",

@@ -1,4 +1,4 @@
-"""Statistics behind the Stats seam: none, in memory, or Prometheus. Served by `bookie/http_pages.py`."""
+"""Statistics behind the Stats seam: none, in memory, or Prometheus. Served by `bookie/status_pages.py`."""
 
 from __future__ import annotations
 

@@ -53,6 +53,8 @@ class AddPath:
         self._added = stats.counter("buckram_bookie_added_entries_total", "entries acknowledged")
         self._added_bytes = stats.counter("buckram_bookie_added_bytes_total", "bytes of those, as framed on the wire")
         self._seconds = stats.histogram("buckram_bookie_add_seconds", "from arrival to acknowledgement, per loop turn")
+        self.entries = self.bytes = 0
+        """What was acknowledged since the start."""
         self._refused = stats.counter("buckram_bookie_refused_adds_total", "entries answered with an error")
 
     def add(self, session: Session, run: AddRun) -> None:
@@ -284,6 +286,8 @@ class AddPath:
             session.send_now(mine[0] if len(mine) == 1 else b"".join(mine))
             session.recount()
         if error is None:
+            self.entries += entries
+            self.bytes += size
             self._added.inc(entries)
             self._added_bytes.inc(size)
             self._seconds.observe(self._loop.time() - since)

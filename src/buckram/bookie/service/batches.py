@@ -32,13 +32,16 @@ class BatchCallback(Protocol):
 
 
 class Served:
-    """Counts what readers got."""
+    """Counts what readers got since the start."""
 
     def __init__(self, stats: Stats) -> None:
+        self.entries = self.bytes = 0
         self._entries = stats.counter("buckram_bookie_read_entries_total", "entries sent to readers")
         self._bytes = stats.counter("buckram_bookie_read_bytes_total", "bytes of those, with their digests")
 
     def count(self, entries: int, size: int) -> None:
+        self.entries += entries
+        self.bytes += size
         self._entries.inc(entries)
         self._bytes.inc(size)
 

@@ -52,8 +52,8 @@ class ReadPath:
         self._guess = FIRST_GUESS
         self._fencing = FencePath(store, admission, polls, self)
         self._replies = ReadReplies(store, admission.waiting, self._max_body)
-        self._served = Served(stats)
-        self._batches = BatchSource(store, stats, self._served)
+        self.served = Served(stats)
+        self._batches = BatchSource(store, stats, self.served)
         self._seconds = stats.histogram(
             "buckram_bookie_read_seconds", "from looking entries up to their answer, per turn"
         )
@@ -277,9 +277,9 @@ class ReadPath:
         if reply.code is not Code.OK:
             self._failed.inc()
         elif isinstance(reply, BatchReadReply):
-            self._served.count(len(reply.bodies), body_bytes(reply))
+            self.served.count(len(reply.bodies), body_bytes(reply))
         elif reply.body is not None:
-            self._served.count(1, len(reply.body))
+            self.served.count(1, len(reply.body))
 
     def _reply_durably(
         self,

@@ -105,6 +105,11 @@ class BookieReport:
     collected_ledgers: int = 0
     collected_bytes: int = 0
     """What all collections since its start deleted and freed."""
+    added_entries: int = 0
+    """Entries, and their bytes on the wire, that it acknowledged and sent to readers since its start."""
+    added_bytes: int = 0
+    read_entries: int = 0
+    read_bytes: int = 0
     collection: Collected | None = None
     """What the newest one found; None: there was none yet."""
 

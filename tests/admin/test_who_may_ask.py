@@ -1,0 +1,50 @@
+"""With logins, the HTTP API is for administrators; probes and scrapers need no token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.e2e.conftest import Up
+from tests.support.http_kit import ask
+
+from buckram.cli.secure_directory import FOLDER, SecureDirectory
+from buckram.zookeeper_server.server import free_port
+
+INFO = "/api/v1/bookie/info"
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    where = f"127.0.0.1:{free_port('127.0.0.1')}"
+    up = Up(tmp_path_factory.mktemp("secure") / "data", "--bookies", 1, "--secure", "--http", where)
+    yield up
+    assert up.stop() == 0
+
+
+def tokens(directory: Path) -> tuple[str, str]:
+    """The administrator's, and the client's."""
+    guard = SecureDirectory(directory / FOLDER)
+    found = guard.admin_settings()
+    admin = found.get("BUCKRAM_TOKEN") or Path(found["BUCKRAM_AUTH_TOKEN_FILE"]).read_text().strip()
+    return admin, guard.client_token
+
+
+def test_an_administrator_may_ask_and_others_may_not(secure: Up) -> None:
+    http = secure.ready["bookies"][0]["http"]
+    admin, client = tokens(secure.directory)
+    assert ask(http, "GET", "/metrics").status == 200
+    assert ask(http, "GET", "/ready").status == 200
+    assert ask(http, "GET", INFO).status == 401
+    assert ask(http, "GET", INFO, Authorization="Bearer nonsense").status == 401
+    assert ask(http, "GET", INFO, Authorization=f"Bearer {client}").status == 403
+    assert ask(http, "GET", INFO, Authorization=f"Bearer {admin}").json["freeSpace"] > 0
+    assert ask(http, "PUT", "/api/v1/bookie/gc").status == 401
+    assert ask(http, "DELETE", "/api/v1/jobs/x").status == 401
+
+
+def test_the_pages_reach_the_cluster_too(secure: Up) -> None:
+    http = secure.ready["bookies"][0]["http"]
+    admin, _ = tokens(secure.directory)
+    assert "ClusterInfo: " in ask(http, "GET", "/api/v1/bookie/list_bookie_info", Authorization=f"Bearer {admin}").json
