@@ -1,8 +1,9 @@
 """Runs the main job and prints it: find records, start bookies, write to streams, kill a bookie for good, let an empty
-one take its place, count with Spark, kill its driver, go on, check everything.
+one take its place, count with Spark, kill its driver, go on, check everything, and keep what was counted for each
+maintainer in a replicated database whose leader is killed.
 
 The last line is JSON. Exit code 0 only if every record came back exactly once with the same bytes and was counted once,
-and every ledger has all its copies.
+every ledger has all its copies, and both replicas of the database have what Spark counted.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from rich.table import Table
 
 from buckram import connect
 from buckram.errors import ConfigError, NoSuchStream
+from buckram.etcd_server import start_etcd
 from buckram.metadata.uri import init_cluster, open_store
 from buckram.processes import BookieProcess, stop_all
 from buckram.zookeeper_server import start_zookeeper
-from examples.debian import inputs, load, plots
+from examples.debian import inputs, load, maintainers, plots
 from examples.debian.driver import Driver
 from examples.debian.healing import DELAY_S, Autorecovery, healed
 from examples.debian.load import CHANGELOGS, NAMESPACE, PACKAGES, Written
@@ -59,6 +61,7 @@ class Story:
     unhealed: str = ""
     """What lacks copies at the end."""
     copies: Copies = field(default_factory=Copies)
+    database: maintainers.Outcome = field(default_factory=maintainers.Outcome)
 
     def event(self, name: str) -> None:
         self.events.append((name, time.time()))
@@ -66,7 +69,7 @@ class Story:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--metadata-store", choices=("sqlite", "zk"), default="sqlite")
+    parser.add_argument("--metadata-store", choices=("sqlite", "zookeeper", "zk", "etcd"), default="sqlite")
     parser.add_argument("--limit", type=int, help="at most so many records of each kind (for a quick try)")
     parser.add_argument("--plots", type=Path, default=Path("debian-report.png"), help="where the picture goes")
     options = parser.parse_args()
@@ -83,9 +86,14 @@ def main() -> int:
 
 @contextlib.contextmanager
 def metadata_store(kind: str, folder: Path) -> Iterator[str]:
-    """The URI of an empty store: a database file, or a ZooKeeper server that runs as long as the job."""
+    """The URI of an empty store: a database file, or a server of ZooKeeper or etcd that runs as long as the job."""
     if kind == "sqlite":
         yield f"sqlite://{folder / 'metadata.db'}"
+        return
+    if kind == "etcd":
+        with start_etcd(folder / "etcd") as etcd:
+            step(f"etcd runs at {etcd.address}: process {etcd.pid}")
+            yield f"etcd://{etcd.address}/buckram"
         return
     with start_zookeeper(folder / "zookeeper") as server:
         step(f"ZooKeeper runs at {server.address}: process {server.pid}")
@@ -130,6 +138,9 @@ def job(folder: Path, uri: str, written: Written, story: Story) -> tuple[Report,
         load.save_expected(written.places, expected)
         found = as_report(drivers[-1].ask("report", str(expected)))
         story.copies = Copies(**drivers[-1].ask("copies"))
+        parts = [(name, packages, entries) for name, packages, entries in drivers[-1].ask("maintainers")["parts"]]
+        drivers[-1].kill()  # Spark's work is done
+        story.database = asyncio.run(maintainers.keep(uri, folder, parts, step))
         return found, asyncio.run(count_ledgers(uri, written))
     finally:
         for driver in drivers:
@@ -317,6 +328,7 @@ def show(written: Written, found: Report, story: Story, ledgers: int, picture: P
             f"[bold red]NOT at full replication: {copies.bad:,} of {copies.replicas:,} copies are bad or missing; "
             f"{story.unhealed}[/bold red]"
         )
+    kept = show_database(story.database, found)
     figures = {
         "records": check.records, "lost": lost, "duplicated": duplicated, "killed_bookies": 1,
         "write_records_per_s": written.records_per_s, "spark_records_per_s": rate,
@@ -326,10 +338,27 @@ def show(written: Written, found: Report, story: Story, ledgers: int, picture: P
         "stored_again": written.stored_again, "streams": len(written.shares), "ledgers": ledgers,
         "bytes": written.bytes, "streaming_seconds": round(story.streaming_s, 1), "plots": str(picture),
         "healed": whole, "copies": copies.replicas, "bad_copies": copies.bad,
-        "seconds_from_kill_to_healed": round(story.healed_s, 1),
+        "seconds_from_kill_to_healed": round(story.healed_s, 1), "database": story.database.figures(),
     }  # fmt: skip
     print(json.dumps(figures), flush=True)
-    return 0 if good and whole else 1
+    return 0 if good and whole and kept else 1
+
+
+def show_database(kept: maintainers.Outcome, found: Report) -> bool:
+    """Whether both replicas have what Spark counted."""
+    complete = kept.packages + kept.entries == found.check.records
+    if kept.good and complete:
+        out.print(
+            f"[bold green]both replicas of the database, whose leader was killed, have the same bytes: {kept.rows:,} "
+            f"maintainers of {kept.packages:,} packages and {kept.entries:,} changelog entries, as Spark counted[/bold green]"
+        )
+    else:
+        reasons = "; ".join(kept.faults) or ("equal" if kept.equal else f"digests {kept.digests}")
+        out.print(
+            f"[bold red]NOT the database that Spark counted: {kept.different:,} rows of {kept.rows:,} differ, "
+            f"{kept.packages + kept.entries:,} of {found.check.records:,} records are in it; {reasons}[/bold red]"
+        )
+    return kept.good and complete
 
 
 def side_by_side(found: Report) -> Table:

@@ -1,7 +1,7 @@
 """The process in which Spark runs, made to be killed: `python -m examples.debian.driver URI FOLDER STREAMS`.
 
-It counts what comes until it reads `finish` from its standard input, then `report FILE` and `copies`. What it says are
-JSON lines on standard output. `Driver` is the parent's side.
+It counts what comes until it reads `finish` from its standard input, then `report FILE`, `copies` and `maintainers`.
+What it says are JSON lines on standard output. `Driver` is the parent's side.
 """
 
 from __future__ import annotations
@@ -86,6 +86,8 @@ def main(uri: str, folder: Path, streams: dict[str, list[str]]) -> None:
             say(**dataclasses.asdict(report.run(session, uri, streams, Path(words[0]))))
         elif command == "copies":
             say(**dataclasses.asdict(report.copies(session, uri)))
+        elif command == "maintainers":
+            say(parts=report.maintainers(session, uri, streams))
     session.stop()
 
 

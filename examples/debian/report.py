@@ -93,6 +93,21 @@ def copies(session: SparkSession, uri: str) -> Copies:
     return Copies(found.ledgers, found.replicas, found.entries, len(found.bad) + len(found.unknown))
 
 
+def maintainers(session: SparkSession, uri: str, streams: Mapping[str, Sequence[str]]) -> list[tuple[str, int, int]]:
+    """For each maintainer in each stream the packages and the changelog entries."""
+    from pyspark.sql import functions as f
+
+    found = _records(session, uri, [stream for kind in streams.values() for stream in kind])
+    packages = f.when(f.col("stream").isin(list(streams.get(PACKAGES, ()))), 1).otherwise(0)
+    rows = (
+        found.select("stream", _maintainer().alias("maintainer"), packages.alias("package"))
+        .groupBy("stream", "maintainer")
+        .agg(f.sum("package").alias("packages"), f.sum(1 - f.col("package")).alias("entries"))
+        .orderBy("stream", "maintainer")
+    )
+    return [(row["maintainer"], row["packages"], row["entries"]) for row in rows.collect()]
+
+
 def _read(session: SparkSession, uri: str, streams: Sequence[str]) -> DataFrame:
     reader = session.read.format("buckram").option("metadata", uri).option("subscribe", ",".join(streams))
     return reader.option("maxPartitionBytes", str(PARTITION_BYTES)).load()
@@ -166,12 +181,19 @@ def _field(name: str) -> Column:
     return f.regexp_extract(f.col("value").cast("string"), rf"(?m)^{name}: (.+)$", 1)
 
 
+def _maintainer() -> Column:
+    """Without the address."""
+    from pyspark.sql import functions as f
+
+    return f.trim(f.split_part(_field("Maintainer"), f.lit("<"), f.lit(1)))
+
+
 def _packages(found: DataFrame) -> tuple[Rows, Rows]:
     from pyspark.sql import functions as f
 
     fields = found.select(
         f.element_at(f.split(_field("Section"), "/"), -1).alias("section"),
-        f.trim(f.split_part(_field("Maintainer"), f.lit("<"), f.lit(1))).alias("maintainer"),
+        _maintainer().alias("maintainer"),
     ).persist()
     answer = _most(fields, "section"), _most(fields, "maintainer")
     fields.unpersist()
