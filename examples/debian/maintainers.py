@@ -2,13 +2,13 @@
 killed on the way.
 
 What is sent are additions, so a batch that was lost or counted twice would be seen. Batches carry tokens: one that was
-under way when the leader died is sent again to the next, and counts once.
+under way when the leader died is sent again to the next, and counts once. Some that were acknowledged before are sent
+again as well, as if their answers had been lost.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +26,7 @@ Say = Callable[[str], None]
 BATCHES, MOST_ROWS = 120, 200
 """So many batches, or more where they would have more rows than that."""
 SENDERS = 8
+SENT_AGAIN = 10
 PATIENCE_S = 90.0
 
 
@@ -40,7 +41,7 @@ class Outcome:
     batches: int = 0
     sent_again: int = 0
     known: int = 0
-    """Batches sent again that had been committed before the leader died."""
+    """Batches sent again that had been committed before the leader died: these were not added again."""
     take_over_s: float = 0.0
     """From the kill to the first batch that the next leader committed."""
     digests: dict[str, str] = field(default_factory=dict)
@@ -54,7 +55,7 @@ class Outcome:
 
     @property
     def good(self) -> bool:
-        return self.rows > 0 and self.different == 0 and self.equal
+        return self.rows > 0 and self.different == 0 and self.known > 0 and self.equal
 
     def figures(self) -> dict[str, Any]:
         return {
@@ -110,8 +111,8 @@ class Client:
         self._replicas: list[Replica] = []
         self._leader: Replica
         self._search: asyncio.Task[Replica] | None = None
-        self._acknowledged = 0
-        self._killed_at = 0.0
+        self._acknowledged: list[tuple[str, list[Row]]] = []
+        self._killed, self._killed_at = 0, 0.0
         self._kill: asyncio.Task[None] | None = None
 
     async def work(self) -> None:
@@ -130,26 +131,26 @@ class Client:
 
     async def _send_batches(self) -> None:
         for number, rows in self._batches:
-            known = await self._send(f"batch-{number}", rows)
-            self._outcome.known += known
-            self._acknowledged += 1
-            if self._acknowledged >= self._kill_at and self._kill is None:
+            await self._send(f"batch-{number}", rows)
+            self._acknowledged.append((f"batch-{number}", rows))
+            if len(self._acknowledged) >= self._kill_at and self._kill is None:
                 self._kill = asyncio.create_task(self._kill_leader())
 
-    async def _send(self, token: str, rows: list[Row]) -> bool:
-        """Until it is committed. Whether it was known already."""
-        for attempt in itertools.count():
+    async def _send(self, token: str, rows: list[Row], *, again: bool = False) -> None:
+        """Until it is committed."""
+        while True:
             leader = self._leader
+            self._outcome.sent_again += again
             try:
-                known = bool((await leader.ask("add", token=token, rows=rows, again=attempt > 0))["known"])
+                answer = await leader.ask("add", token=token, rows=rows, again=again)
             except Lost:
-                self._outcome.sent_again += 1
                 await self._find_leader(leader)
+                again = True
                 continue
-            if self._killed_at and not self._outcome.take_over_s:
+            self._outcome.known += answer["known"]
+            if self._killed_at and leader.pid != self._killed and not self._outcome.take_over_s:
                 self._outcome.take_over_s = time.monotonic() - self._killed_at
-            return known
-        raise AssertionError
+            return
 
     async def _find_leader(self, lost: Replica) -> None:
         """All senders wait for one search."""
@@ -183,14 +184,16 @@ class Client:
                     task.cancel()
 
     async def _kill_leader(self) -> None:
-        """It is back later with an empty disk, and follows."""
-        dead = self._leader
-        self._killed_at = time.monotonic()
+        """It is back soon with an empty disk, and follows."""
+        dead, known = self._leader, self._acknowledged[-SENT_AGAIN:]
+        self._killed, self._killed_at = dead.pid, time.monotonic()
         await dead.kill()
         self._say(f"[bold red]kill -9 {dead.pid}[/bold red]: {dead.name}, the leader, "
-                  f"after {self._acknowledged} of {self._outcome.batches} batches")  # fmt: skip
+                  f"after {len(self._acknowledged)} of {self._outcome.batches} batches")  # fmt: skip
         again = await Replica.start(self._uri, dead.name, self._folder)
         self._replicas[self._replicas.index(dead)] = again
+        for token, rows in known:
+            await self._send(token, rows, again=True)
 
     async def compare(self, want: dict[str, tuple[int, int]]) -> Outcome:
         """What both replicas have with what Spark counted, and with each other."""

@@ -36,7 +36,13 @@ def test_every_record_comes_back_once_with_a_bookie_and_the_driver_killed(store:
     assert (last["healed"], last["bad_copies"]) == (True, 0)
     assert last["copies"] >= 3 * last["ledgers"]
     assert "bookie-2 stays dead; bookie-4 joins with an empty disk" in done.stdout
-    assert done.stdout.count("kill -9") == 2
+    database = last["database"]
+    assert (database["different"], database["replicas_equal"], database["killed_leaders"]) == (0, True, 1)
+    assert database["packages"] + database["entries"] == last["records"]
+    assert database["rows"] > 0
+    assert database["batches_sent_again"] >= database["batches_known"] > 0
+    assert "both replicas of the database, whose leader was killed, have the same bytes" in done.stdout
+    assert done.stdout.count("kill -9") == 3
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert ("ZooKeeper runs at" in done.stdout) is (store == "zk")
 
