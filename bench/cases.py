@@ -320,6 +320,14 @@ def databases() -> Figures:
 
 
 @case
+def databases_beside() -> Figures:
+    """SQL databases, inserts of one client and of 64: ours in the process, ours over HTTP, three nodes of rqlite."""
+    from bench.rqlite import sides
+
+    return sides()
+
+
+@case
 def object_names() -> Figures:
     """The index of BENCH_OBJECT_NAMES (1,000,000) names: memory, pages of a list, a renamed directory, a snapshot."""
     from bench.objects import names

@@ -22,12 +22,12 @@ _INSERT = "INSERT INTO item (name) VALUES (?)"
 _CHUNK_MB = 8
 
 
-def _text() -> str:
+def text() -> str:
     """A hundred bytes that do not repeat."""
     return "".join(random.choices(string.ascii_letters + string.digits, k=100))
 
 
-async def _rate(
+async def rate(
     clients: int, seconds: float, call: Callable[[int], Coroutine[Any, Any, object]]
 ) -> tuple[float, float, float]:
     """Calls a second, the median in milliseconds, and the process's CPU in microseconds for each."""
@@ -51,15 +51,15 @@ async def load(client: Client) -> Figures:
         await db.execute("CREATE TABLE item (id INTEGER PRIMARY KEY, name TEXT)")
 
         async def insert(number: int) -> None:
-            await db.execute(_INSERT, (_text(),))
+            await db.execute(_INSERT, (text(),))
 
-        await _rate(CLIENTS, min(1.0, SECONDS), insert)
+        await rate(CLIENTS, min(1.0, SECONDS), insert)
         bytes_before, count = db.log_bytes, await _count(db)
-        alone, median, _ = await _rate(1, SECONDS / 3, insert)
+        alone, median, _ = await rate(1, SECONDS / 3, insert)
         figures["log_bytes_per_insert_alone"] = round((db.log_bytes - bytes_before) / (await _count(db) - count))
         figures |= {"tx_per_s_alone": round(alone), "tx_p50_ms_alone": round(median, 2)}
         bytes_before, count = db.log_bytes, await _count(db)
-        many, median, spent = await _rate(CLIENTS, SECONDS / 3, insert)
+        many, median, spent = await rate(CLIENTS, SECONDS / 3, insert)
         figures |= {"tx_per_s": round(many), "tx_p50_ms": round(median, 2), "cpu_us_per_tx": round(spent, 1)}
         figures["log_bytes_per_insert"] = round((db.log_bytes - bytes_before) / (await _count(db) - count))
         async with other.namespace().database("main", stand=False) as follower:
@@ -83,12 +83,12 @@ async def _following(db: Database, follower: Database) -> Figures:
         key = random.randrange(1, last)
         await follower.query("SELECT name FROM item WHERE id = ?", (key,), consistency="stale")
 
-    reads, _, spent = await _rate(CLIENTS, SECONDS / 3, read)
+    reads, _, spent = await rate(CLIENTS, SECONDS / 3, read)
     lags: list[float] = []
 
     async def write(due: float) -> None:
         await asyncio.sleep(max(due - time.perf_counter(), 0))
-        await db.execute(_INSERT, (_text(),))
+        await db.execute(_INSERT, (text(),))
         done, offset = time.perf_counter(), db.applied
         await follower.query("SELECT 1", consistency="stale", after=offset)
         lags.append(time.perf_counter() - done)

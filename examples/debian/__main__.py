@@ -349,8 +349,9 @@ def show_database(kept: maintainers.Outcome, found: Report) -> bool:
     complete = kept.packages + kept.entries == found.check.records
     if kept.good and complete:
         out.print(
-            f"[bold green]both replicas of the database, whose leader was killed, have the same bytes, and what "
-            f"Spark counted: {kept.rows:,} maintainers, {kept.packages:,} packages, {kept.entries:,} entries[/bold green]"
+            "[bold green]both replicas of the database, whose leader was killed, have the same bytes, and in them what "
+            f"Spark counted: {kept.rows:,} maintainers with {kept.packages:,} packages and {kept.entries:,} changelog "
+            "entries[/bold green]"
         )
     else:
         reasons = "; ".join(kept.faults) or ("equal" if kept.equal else f"digests {kept.digests}")
