@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+from queue import SimpleQueue
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from buckram.errors import MalformedRecord
 from buckram.types import (
@@ -232,6 +235,81 @@ class Stats(Protocol):
     def histogram(self, name: str, help: str, **labels: str) -> Histogram: ...
 
 
+class JobQueue(Protocol):
+    """Jobs for threads, in order; None ends one thread."""
+
+    def put(self, item: Any, /) -> None: ...
+    def get(self) -> Any:
+        """Wait for the next one. Threads only."""
+        ...
+
+    def get_nowait(self) -> Any:
+        """Raises queue.Empty."""
+        ...
+
+
+class Signal(Protocol):
+    """What a thread waits for, once."""
+
+    def set(self) -> None: ...
+    def is_set(self) -> bool: ...
+    def wait(self) -> bool:
+        """Threads only."""
+        ...
+
+
+class Monitor(Protocol):
+    """State that a thread changes and the loop looks at, with a lock around it."""
+
+    def __enter__(self) -> object: ...
+    def __exit__(self, kind: Any, error: Any, trace: Any, /) -> object: ...
+    def wait(self, timeout: float) -> object:
+        """Wait on the loop for a thread, which must not need the loop meanwhile."""
+        ...
+
+    def notify_all(self) -> None: ...
+
+
+class StartedThread(Protocol):
+    def is_alive(self) -> bool: ...
+
+
+class Threads(Protocol):
+    """Threads that work beside the loop and wait for it. They share nothing but these values with it."""
+
+    def queue(self) -> JobQueue: ...
+    def event(self) -> Signal: ...
+    def condition(self) -> Monitor: ...
+    def start(self, run: Callable[[], None], name: str) -> StartedThread: ...
+    def now(self) -> float:
+        """Monotonic seconds. Any thread."""
+        ...
+
+
+class SystemThreads:
+    """Those of the operating system."""
+
+    def queue(self) -> JobQueue:
+        return SimpleQueue[Any]()
+
+    def event(self) -> Signal:
+        return threading.Event()
+
+    def condition(self) -> Monitor:
+        return threading.Condition()
+
+    def start(self, run: Callable[[], None], name: str) -> StartedThread:
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def now(self) -> float:
+        return time.monotonic()
+
+
+THREADS = SystemThreads()
+
+
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """The outside world as one value; production builds it in net/runtime, the simulator in sim/."""
@@ -242,6 +320,7 @@ class Runtime:
     stats: Stats
     files: LocalFiles | None = None
     """None: nobody else's files can be read."""
+    threads: Threads = THREADS
 
 
 MAX_VALUE_BYTES = 512 * 1024

@@ -30,6 +30,7 @@ from buckram.errors import DatabaseFailed, InvalidArgument, SnapshotDamaged, Sql
 from buckram.machine.machine import Consistency
 from buckram.machine.replica import Replica
 from buckram.net.tasks import TaskScope
+from buckram.seams import THREADS, Threads
 
 Outcome = Literal["committed", "pending", "aborted"]
 """What became of the transaction of a token. "aborted": nothing was committed under it."""
@@ -51,12 +52,13 @@ class Database(NotBlocking):
         limits: DatabaseLimits,
         directory: Path | None,
         on_closed: Callable[[object], None],
+        threads: Threads = THREADS,
     ) -> None:
         self.name = name
         """NAMESPACE/DATABASE."""
         self._state, self._on_closed = state, on_closed
         self._scope = TaskScope(f"database {name}")
-        self._engine = state.engine = Engine(name, limits, self, directory)
+        self._engine = state.engine = Engine(name, limits, self, directory, threads)
         self._readers = Readers(self._engine)
         self._replica: Replica
         self._committing: Committing

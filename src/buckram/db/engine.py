@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
 import apsw
@@ -26,6 +24,7 @@ from buckram.db.settings import DatabaseLimits
 from buckram.db.wal_files import Image, WalFiles
 from buckram.errors import BuckramError, DatabaseFailed, HandleClosed
 from buckram.net.tasks import thread_ended
+from buckram.seams import THREADS, StartedThread, Threads
 
 T = TypeVar("T")
 _log = logging.getLogger("buckram.db")
@@ -48,12 +47,19 @@ class EngineEvents(Protocol):
 class Engine:
     """The table engine of one replica. Its methods are called on the loop unless they say otherwise."""
 
-    def __init__(self, database: str, limits: DatabaseLimits, events: EngineEvents, directory: Path | None) -> None:
-        self.database, self.limits = database, limits
+    def __init__(
+        self,
+        database: str,
+        limits: DatabaseLimits,
+        events: EngineEvents,
+        directory: Path | None,
+        threads: Threads = THREADS,
+    ) -> None:
+        self.database, self.limits, self.threads = database, limits, threads
         self._loop, self._events = asyncio.get_running_loop(), events
         self._directory = Directory(directory)
-        self._jobs: SimpleQueue[tuple[Callable[[], Any], Done | None] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=f"database {database}", daemon=True)
+        self._jobs = threads.queue()
+        self._thread: StartedThread
         self._generation = 0
         try:
             self.files = WalFiles(self._new_path())
@@ -68,13 +74,13 @@ class Engine:
         """What the SQL function buckram_outcome says. Any thread."""
         self._replacements = self._replaced = 0
         """How often the files were to be replaced, and how often they were."""
-        self._settled = threading.Condition()
+        self._settled = threads.condition()
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._queued = 0
         self.execution = Execution(self)
         """What the leader executes; its methods are for `run`."""
         self._closed = False
-        self._thread.start()
+        self._thread = threads.start(self._run, f"database {database}")
 
     def _new_path(self) -> Path:
         self._generation += 1
@@ -85,6 +91,7 @@ class Engine:
     # -- the thread ---------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        job: tuple[Callable[[], Any], Done | None] | None
         self._directory.sweep()
         while (job := self._jobs.get()) is not None:
             work, done = job

@@ -7,7 +7,6 @@ All of it is in the engine's thread. Not here: the thread, and what others wrote
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from buckram.db.settings import DatabaseLimits
 from buckram.db.statements import Executor, is_vacuum, outcome_function
 from buckram.db.wal_files import WalFiles
 from buckram.errors import BuckramError, DatabaseFailed, NotLeader, SqlError, TransactionTooLarge
+from buckram.seams import Signal, Threads
 
 _FOREIGN_KEYS = 787
 _CACHE_KIB = 16 * 1024
@@ -48,7 +48,7 @@ class Pending:
     sequence: int
     payload: bytes
     error: BuckramError | None = None
-    decided: threading.Event = field(default_factory=threading.Event)
+    decided: Signal = field(default_factory=threading.Event)
 
     def decide(self, error: BuckramError | None) -> None:
         """Commit, or roll back with this error. Later calls are ignored."""
@@ -66,6 +66,7 @@ class Host(Protocol):
     sequence: int
     digest: int
     outcome: Callable[[str], str]
+    threads: Threads
 
     def advance(self, sequence: int, digest: int) -> None:
         """The files have the next group."""
@@ -104,7 +105,11 @@ class Execution:
             connection = self._host.files.connect(self._vfs.name)
             connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}").fetchall()
             self._writing = Executor(
-                self._host.database, connection, self._host.limits.result_bytes, self._host.limits.transaction_s
+                self._host.database,
+                connection,
+                self._host.limits.result_bytes,
+                self._host.limits.transaction_s,
+                self._host.threads.now,
             )
             outcome_function(connection, lambda token: self._host.outcome(token))
         return self._writing
@@ -175,7 +180,7 @@ class Execution:
         connection = executor.connection
         executor.inside("SAVEPOINT buckram_unit")
         connection.set_last_insert_rowid(0)
-        executor.guard.deadline = time.monotonic() + self._host.limits.transaction_s
+        executor.guard.deadline = self._host.threads.now() + self._host.limits.transaction_s
         try:
             given = [executor.execute(statement) for statement in unit.statements]
             if connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0]:
@@ -203,7 +208,9 @@ class Execution:
         executor = self._prepare(leadership)
         # SQLite attaches a database of its own while it vacuums.
         executor.guard.inside = is_vacuum(statement.sql)
-        executor.guard.deadline = 0.0 if executor.guard.inside else time.monotonic() + self._host.limits.transaction_s
+        executor.guard.deadline = (
+            0.0 if executor.guard.inside else self._host.threads.now() + self._host.limits.transaction_s
+        )
         try:
             result = executor.execute(statement)
         finally:
@@ -343,7 +350,13 @@ class Execution:
                 raise AssertionError(f"page {number} was added and not written")
         digest = self._host.without_removed(digest, size)
         group = Group(self._leadership, self._host.sequence + 1, size, digest, self._receipts, changes)
-        return Pending(self._leadership, group.sequence, encode_group(group, self._codec)), changed, digest
+        pending = Pending(
+            self._leadership,
+            group.sequence,
+            encode_group(group, self._codec),
+            decided=self._host.threads.event(),
+        )
+        return pending, changed, digest
 
     def pages_group(self, leadership: int, pages: Mapping[int, bytes], size: int) -> Pending:
         """A group that writes whole pages, which is applied like one of somebody else's."""

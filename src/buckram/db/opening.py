@@ -65,7 +65,7 @@ async def open_database(
     await check_database(ns, name)
     full = str(name)
     state = DatabaseState(full)
-    database = Database(full, state, limits, directory, client.services.forget)
+    database = Database(full, state, limits, directory, client.services.forget, client.services.runtime.threads)
     try:
         replica = await open_on_log(
             client,

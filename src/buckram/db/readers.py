@@ -6,11 +6,9 @@ Not here: whether the state is new enough for a read (`db/database.py`).
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import Any
 
 import apsw
@@ -20,6 +18,7 @@ from buckram.db.engine import Engine
 from buckram.db.statements import Executor, outcome_function
 from buckram.db.wal_files import WalFiles
 from buckram.net.tasks import thread_ended
+from buckram.seams import StartedThread
 
 _THREADS = 2
 _AT_ONCE = 32
@@ -49,7 +48,9 @@ class Reading:
             connection.execute("PRAGMA query_only = 1").fetchall()
             connection.execute(f"PRAGMA mmap_size = {2**30}").fetchall()
             limits = self._engine.limits
-            self._executor = Executor(self._engine.database, connection, limits.result_bytes, limits.query_s)
+            self._executor = Executor(
+                self._engine.database, connection, limits.result_bytes, limits.query_s, self._engine.threads.now
+            )
             outcome_function(connection, lambda token: self._engine.outcome(token))
             self._files = files
         self._engine.check()
@@ -57,7 +58,7 @@ class Reading:
 
     def execute(self, statement: Statement) -> SqlResult:
         executor = self.executor()
-        executor.guard.deadline = time.monotonic() + self._engine.limits.query_s
+        executor.guard.deadline = self._engine.threads.now() + self._engine.limits.query_s
         return executor.execute(statement)
 
     def execute_pinned(self, statement: Statement) -> SqlResult:
@@ -67,7 +68,7 @@ class Reading:
             executor = self.executor()
             executor.inside("BEGIN")
             executor.inside("SELECT count(*) FROM sqlite_schema")
-        executor.guard.deadline = time.monotonic() + self._engine.limits.query_s
+        executor.guard.deadline = self._engine.threads.now() + self._engine.limits.query_s
         try:
             return executor.execute(statement)
         finally:
@@ -97,8 +98,8 @@ class Readers:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._loop = asyncio.get_running_loop()
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self._jobs = engine.threads.queue()
+        self._threads: list[StartedThread] = []
         self._busy = 0
 
     def execute(self, statement: Statement) -> asyncio.Future[SqlResult]:
@@ -108,9 +109,7 @@ class Readers:
     def run(self, work: Callable[[Reading], Any]) -> asyncio.Future[Any]:
         """Do something with a reading connection, in one of the threads."""
         if self._busy >= len(self._threads) < _THREADS:
-            thread = threading.Thread(target=self._run, name=f"reader of {self._engine.database}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            self._threads.append(self._engine.threads.start(self._run, f"reader of {self._engine.database}"))
         future: asyncio.Future[Any] = self._loop.create_future()
         self._busy += 1
         self._jobs.put((work, future))
@@ -119,6 +118,7 @@ class Readers:
     def _run(self) -> None:
         reading = Reading(self._engine)
         jobs = self._jobs
+        job: _Job | None
         try:
             while (job := jobs.get()) is not None:
                 answers = [self._answer(reading, job)]

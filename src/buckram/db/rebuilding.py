@@ -19,6 +19,7 @@ from buckram.db.settings import DatabaseLimits
 from buckram.db.state import DatabaseState
 from buckram.errors import DatabaseFailed, NoEarlierState, SnapshotDamaged
 from buckram.machine.snapshots import Place, load_newest
+from buckram.seams import Threads
 from buckram.streams.read.locate import known_end, offset_at_time
 
 if TYPE_CHECKING:
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
 class Rebuilt:
     """A state that stands still. `offset`: it has all records below."""
 
-    def __init__(self, database: str, directory: Path | None) -> None:
+    def __init__(self, database: str, directory: Path | None, threads: Threads) -> None:
         self.state = DatabaseState(database)
-        self.engine = self.state.engine = Engine(database, DatabaseLimits(), self, directory)
+        self.engine = self.state.engine = Engine(database, DatabaseLimits(), self, directory, threads)
         self.fold = Fold(database, self.state)
         self.damaged: list[SnapshotDamaged] = []
         """Snapshots that could not be read; the one before was taken."""
@@ -73,7 +74,7 @@ async def rebuilt(
     stop = end if offset is None else offset
     if not head.earliest <= stop <= end:
         raise NoEarlierState(str(name), stop, head.earliest, end)
-    found = Rebuilt(str(name), directory)
+    found = Rebuilt(str(name), directory, client.services.runtime.threads)
     try:
         rows = head.snapshots or ()
         at_most = rows[0].offset if from_oldest and rows else stop

@@ -55,7 +55,8 @@ _BATCH = 1000
 class Guard:
     """What clients may do on one connection, and until when. It belongs to the connection's thread."""
 
-    def __init__(self, connection: apsw.Connection) -> None:
+    def __init__(self, connection: apsw.Connection, now: Callable[[], float]) -> None:
+        self._now = now
         self.refusal = ""
         """Why the last statement was refused."""
         self.inside = False
@@ -88,16 +89,23 @@ class Guard:
         return apsw.SQLITE_DENY
 
     def _progress(self) -> bool:
-        self.overdue = self.deadline > 0.0 and time.monotonic() > self.deadline
+        self.overdue = self.deadline > 0.0 and self._now() > self.deadline
         return self.overdue
 
 
 class Executor:
     """One connection as the callers of a database use it. It belongs to one thread at a time."""
 
-    def __init__(self, database: str, connection: apsw.Connection, result_bytes: int, limit_s: float) -> None:
+    def __init__(
+        self,
+        database: str,
+        connection: apsw.Connection,
+        result_bytes: int,
+        limit_s: float,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.connection = connection
-        self.guard = Guard(connection)
+        self.guard = Guard(connection, now)
         self._database, self._result_bytes, self._limit_s = database, result_bytes, limit_s
         connection.limit(apsw.SQLITE_LIMIT_LENGTH, min(result_bytes, 2**30))
         connection.enable_load_extension(False)

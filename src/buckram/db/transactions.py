@@ -7,7 +7,6 @@ that is not the newest any more. Not here: whose turn it is (`db/writer.py`).
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal, TypeVar
@@ -159,7 +158,7 @@ class OpenTransaction:
             reading.close()
         self._timer.cancel()
         self._limit_s = self._engine.limits.transaction_s
-        self._deadline = time.monotonic() + self._limit_s
+        self._deadline = self._engine.threads.now() + self._limit_s
         self._timer = self._loop.call_later(self._limit_s, self._expire)
 
     # -- the end ------------------------------------------------------------------------------------------
@@ -183,7 +182,7 @@ class OpenTransaction:
         try:
             await self._run(lambda: self._engine.execution.commit(receipt))
         except SqlError:
-            self._timer = self._loop.call_later(max(self._deadline - time.monotonic(), 0.0), self._expire)
+            self._timer = self._loop.call_later(max(self._deadline - self._engine.threads.now(), 0.0), self._expire)
             raise
         except BaseException as error:
             self._end()

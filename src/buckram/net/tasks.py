@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
+
+from buckram.seams import StartedThread
 
 T = TypeVar("T")
 _LOOK_S = 0.002
 _log = logging.getLogger("buckram.tasks")
 
 
-async def thread_ended(thread: threading.Thread) -> None:
+async def thread_ended(thread: StartedThread) -> None:
     """Wait for the end of a thread, also while the interpreter ends, when the loop's own threads are gone already."""
     while thread.is_alive():  # noqa: ASYNC110 - a thread sets no event when it has really ended
         await asyncio.sleep(_LOOK_S)

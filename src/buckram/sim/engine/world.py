@@ -41,6 +41,7 @@ from buckram.sim.engine.metadata import Snapshot
 from buckram.sim.engine.network import Fabric
 from buckram.sim.engine.pace import FAST, Pace, SimClock
 from buckram.sim.engine.stores import Session, stores_of
+from buckram.sim.engine.threads import SimThreads
 from buckram.sim.engine.trace import Echo, Trace
 from buckram.sim.engine.zookeeper import SimZooKeeper
 from buckram.types import BookieId, EntryId, LedgerId
@@ -134,6 +135,7 @@ class World:
         self.sessions: dict[str, Session] = {}
         files = random.Random(f"files {seed}")
         self._files = SimLocalFiles(files, self._devices, self._read_from_files) if files.random() < 0.7 else None
+        self._threads: list[SimThreads] = []
         self.crashes = self.faults = 0
         self.broken: asyncio.Event | None = None
         self._opened: dict[str, tuple[int, tuple[int, int]]] = {}
@@ -193,7 +195,10 @@ class World:
 
     def runtime(self, process: Process, host: str | None = None) -> Runtime:
         rng = random.Random(f"{self.seed} {process.name} {process.index}")
-        return Runtime(self.fabric.face(process, host), self.clock(host or process.name), rng, NullStats(), self._files)
+        threads = SimThreads(self.loop, process, random.Random(f"threads {self.seed} {process.name} {process.index}"))
+        self._threads.append(threads)
+        face, clock = self.fabric.face(process, host), self.clock(host or process.name)
+        return Runtime(face, clock, rng, NullStats(), self._files, threads)
 
     def clock(self, host: str) -> SimClock:
         clock = self._clocks.get(host)
@@ -380,3 +385,5 @@ class World:
 
     def close(self) -> None:
         self.loop.close()
+        for threads in self._threads:
+            threads.close()
