@@ -10,6 +10,7 @@ import json
 import logging
 import sys
 
+from buckram.sim.database.subject import Databases
 from buckram.sim.engine.subject import Subject
 from buckram.sim.engine.swarm import run_seeds, shrink
 from buckram.sim.healing.subject import Healing
@@ -36,6 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--streams", action="store_true", help="lives of streams instead of ledgers")
     parser.add_argument("--healing", action="store_true", help="lives of self-healing instead of ledgers")
     parser.add_argument("--machine", action="store_true", help="lives of replicated machines instead of ledgers")
+    parser.add_argument("--database", action="store_true", help="lives of replicated databases instead of ledgers")
     parser.add_argument(
         "--crash-points",
         action="store_true",
@@ -60,6 +62,8 @@ def main(arguments: list[str] | None = None) -> int:
         subject = Healing()
     elif options.machine:
         subject = Machines()
+    elif options.database:
+        subject = Databases()
     if options.mutants:
         return subject.hunt(options.budget, options.jobs, options.only)
     if options.crash_points:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 
 from buckram.client.client import Client
-from buckram.errors import BuckramError, NotLeader
+from buckram.errors import NotLeader
 from buckram.machine.machine import Machine
 from buckram.sim.engine.faults import FaultRunner
-from buckram.sim.engine.world import Died
+from buckram.sim.engine.finish import Finish
 from buckram.sim.machine.clients import ClientActor
 from buckram.sim.machine.faults import MACHINE, NAME, NAMESPACE
 from buckram.sim.machine.rules import Replicas
@@ -18,70 +17,27 @@ from buckram.sim.machine.state import Book
 from buckram.streams.read.reader import Range, StreamReader
 from buckram.streams.shared.metadata import StreamStore
 
-DEADLINE_S = 90.0
 FINAL = "f1"
 """The host that looks at the end."""
 
 
-class Ending:
+class Ending(Finish):
     """Ends one life."""
 
     def __init__(self, stage: Stage, faults: FaultRunner) -> None:
-        self.stage, self.world, self.faults = stage, stage.world, faults
-        self.rules, self.report = stage.rules, stage.world.report
-        self.deadline_s = stage.plan.pace.deadline_s(DEADLINE_S, syncs=300, metadata_requests=60)
+        super().__init__(stage, faults)
+        self.stage, self.rules = stage, stage.rules
 
     async def run(self, clients: list[asyncio.Task[None]], replicas: list[asyncio.Task[None]]) -> None:
-        await self._heal()
-        await self._within(self._done(clients), "the clients")
-        await self._within(self._lead_and_write(), "a last leader")
+        self.stage.over = True
+        await self.heal()
+        await self.within(self.done(clients), "the clients")
+        await self.within(self._lead_and_write(), "a last leader")
         if not self.report.violations:
-            await self._within(self._look(), "the last look")
+            await self.within(self._look(), "the last look")
         self.rules.judge_calls()
         self.stage.finished = True
-        await self._within(self._done(replicas), "closing the replicas")
-
-    async def _heal(self) -> None:
-        """End all faults and restart bookies."""
-        world = self.world
-        world.trace.note("ending", "heals")
-        self.faults.heal()
-        self.stage.over = True
-        for process in world.processes.values():
-            process.crash_after(1 << 60)
-        for machine in world.machines.values():
-            if not machine.running and not world.judge.facts.bookie(machine.name).wiped:
-                for _ in range(10):
-                    await self.faults.restart(machine)
-                    if machine.ready:
-                        break
-                    await asyncio.sleep(1.0)
-                self.report.check(
-                    "ends", machine.ready, "{} does not start although all is well: {}", machine.name, machine.refused
-                )
-        for host in world.processes:
-            world.resume(host)
-
-    async def _done(self, tasks: list[asyncio.Task[None]]) -> None:
-        await asyncio.gather(*tasks)
-
-    async def _within(self, work: Awaitable[None], what: str) -> None:
-        try:
-            async with asyncio.timeout(self.deadline_s):
-                await work
-        except TimeoutError:
-            self.report.check(
-                "ends",
-                False,
-                "{} is not done within {} s although all is well; {}",
-                what,
-                self.deadline_s,
-                self.world.loop.waiting(),
-            )
-        except (BuckramError, Died) as error:
-            self.report.check("ends", False, "{} fails although all is well: {!r}", what, error)
-        else:
-            self.report.check("ends", True)
+        await self.within(self.done(replicas), "closing the replicas")
 
     # -- somebody leads -----------------------------------------------------------------------------------
 

@@ -137,9 +137,11 @@ async def _damage(client: Client, damaged: dict[str, int]) -> bool:
 
 
 def _other(payload: bytes) -> bytes:
-    """Where it is a state, one that can be restored and is another one: its number of commands is wrong."""
+    """Where it is a state, another one; that of a book can be restored, and has a wrong number of commands."""
     if payload[:1] != b"D":
         return payload
+    if not payload.endswith(b"]"):
+        return payload[:-1] + bytes([payload[-1] ^ 1])
     body, _, count = payload.rpartition(b", ")
     return body + b", " + str(int(count.rstrip(b"]")) + 1).encode() + b"]"
 

@@ -1,0 +1,86 @@
+"""The end of a life of databases: faults are healed, somebody leads, everybody has everything, the log is verified."""
+
+from __future__ import annotations
+
+import asyncio
+
+from buckram.client.client import Client
+from buckram.db.database import Database
+from buckram.errors import NotLeader
+from buckram.sim.database.clients import READ, ClientActor
+from buckram.sim.database.stage import Stage
+from buckram.sim.engine.faults import FaultRunner
+from buckram.sim.engine.finish import Finish
+from buckram.sim.machine.faults import MACHINE, NAMESPACE
+
+FINAL = "f1"
+"""The host that looks at the end."""
+_REGISTERS = "SELECT key, value FROM registers ORDER BY key"
+
+
+class Ending(Finish):
+    """Ends one life."""
+
+    def __init__(self, stage: Stage, faults: FaultRunner) -> None:
+        super().__init__(stage, faults)
+        self.stage, self.rules = stage, stage.rules
+
+    async def run(self, clients: list[asyncio.Task[None]], replicas: list[asyncio.Task[None]]) -> None:
+        self.stage.over = True
+        await self.heal()
+        await self.within(self.done(clients), "the clients")
+        await self.within(self._lead_and_write(), "a last leader")
+        if not self.report.violations:
+            await self.within(self._look(), "the last look")
+        self.rules.judge()
+        self.stage.finished = True
+        await self.within(self.done(replicas), "closing the replicas")
+
+    async def _leader(self) -> Database:
+        while True:
+            for host in self.stage.living():
+                database = self.stage.open[host]
+                if database.role == "leader":
+                    return database
+            await asyncio.sleep(0.05)
+
+    async def _lead_and_write(self) -> None:
+        """A few transactions, after which every replica has the same rows."""
+        await self._leader()
+        last = ClientActor(self.stage, "last")
+        for _ in range(3):
+            await last.unit()
+            await last.register()
+        await last.read()
+        applied = (await self._leader()).applied
+        for host in self.stage.living():
+            database = self.stage.open[host]
+            for sql in (READ, _REGISTERS):
+                result = await self.world.join(
+                    self.world.processes[host], database.query(sql, consistency="stale", after=applied), "catch up"
+                )
+                wanted = self.rules.reference.rows(sql)
+                self.report.check("log", result.rows == wanted, "{} reads {}, not {}", host, result.rows, wanted)
+
+    async def _look(self) -> None:
+        client = await self.world.client(FINAL)
+        await self.world.join(self.world.processes[FINAL], self._look_with(client), "look")
+
+    async def _look_with(self, client: Client) -> None:
+        """All that is kept is verified; and a new replica takes over, and has everything."""
+        namespace = client.namespace(NAMESPACE)
+        found = await namespace.verify_database(MACHINE)
+        damaged = [fault for fault in found.faults if "snapshot" not in fault or "damaged" not in fault]
+        self.report.check("log", not damaged, "faults: {}", found.faults)
+        async with namespace.database(MACHINE, create=False, stand=False, directory=str(self.stage.directory)) as new:
+            await new.lead(takeover=True)
+            try:
+                rows = (await new.execute(READ)).rows
+            except NotLeader:
+                pass  # Another one stood, and its lease began before.
+            else:
+                self.report.check("log", rows == self.rules.reference.rows(READ), "a new replica reads {}", rows)
+        await client.close()
+
+
+__all__ = ["Ending"]

@@ -1,0 +1,145 @@
+"""One life of databases: bookies, replicas, clients, forks and faults of a plan in one simulated world."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import shutil
+import tempfile
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+from buckram.client.client import Client
+from buckram.db.opening import PROPERTIES
+from buckram.sim.database.clients import ClientActor
+from buckram.sim.database.ending import Ending
+from buckram.sim.database.forking import ForkActor
+from buckram.sim.database.names import INVARIANTS, SITUATIONS
+from buckram.sim.database.plan import DatabasePlan, make_database_plan
+from buckram.sim.database.replicas import ReplicaActor
+from buckram.sim.database.rules import Rules
+from buckram.sim.database.stage import Stage
+from buckram.sim.database.watching import watch_databases
+from buckram.sim.engine.checkers.safety import Records
+from buckram.sim.engine.faults import FaultRunner
+from buckram.sim.engine.lives import LifeResult, bring_up, report_broken_invariants, watch_tasks
+from buckram.sim.engine.loop import Stuck
+from buckram.sim.engine.trace import Echo
+from buckram.sim.engine.world import World
+from buckram.sim.machine.faults import MACHINE, NAMESPACE
+from buckram.sim.machine.heads import HeadWatch
+from buckram.sim.machine.plan import LIFE_S
+
+_MEMORY = Path("/dev/shm")
+
+
+class Life:
+    """One life. Run it once, then ask for its result."""
+
+    def __init__(self, plan: DatabasePlan, directory: Path, echo: Echo | None = None) -> None:
+        self.plan, cluster = plan, plan.cluster
+        world = self.world = World(
+            f"database {plan.seed}", echo=echo, configs=cluster.configs, metadata=cluster.metadata, pace=cluster.pace
+        )
+        # Lives of ledgers check the rest, which takes time.
+        world.fabric.observers.remove(world.judge.wire)
+        world.judge.checkers = [checker for checker in world.judge.checkers if isinstance(checker, Records)]
+        world.report.evaluated |= dict.fromkeys(INVARIANTS, 0)
+        world.report.reached |= dict.fromkeys(SITUATIONS, 0)
+        self.rules = Rules(world)
+        keep = plan.machines.settings.keep_snapshots
+        world.metadata.observers.append(HeadWatch(world.judge.facts, world.report, world.stores.layout, keep))
+        self.stage = Stage(world, plan, self.rules, directory)
+        self.faults = FaultRunner(self.stage)
+
+    async def run(self) -> None:
+        world = self.world
+        world.broken = asyncio.Event()
+        world.trace.note("plan", str(self.plan))
+        await bring_up(world, self.plan.cluster.bookies)
+        work = asyncio.create_task(self._live(), name="life")
+        broken = asyncio.create_task(world.broken.wait(), name="broken")
+        await asyncio.wait([work, broken], return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            work.result()
+
+    async def _live(self) -> None:
+        plan, stage, world = self.plan.machines, self.stage, self.world
+        client = await world.client("s1")
+        await world.join(world.processes["s1"], self._create(client), "create")
+        replicas = [
+            asyncio.create_task(ReplicaActor(stage, f"m{n + 1}").run(), name=f"m{n + 1}")
+            for n in range(len(plan.replicas))
+        ]
+        await ClientActor(stage, "first").prepare()
+        clients = [
+            asyncio.create_task(ClientActor(stage, f"c{n + 1}").run(), name=f"c{n + 1}") for n in range(plan.clients)
+        ]
+        clients += [asyncio.create_task(ForkActor(stage, n).run(), name=f"fork {n}") for n in range(self.plan.forks)]
+        watchers = [
+            asyncio.create_task(self.faults.supervise(machine), name=f"supervise {machine.name}")
+            for machine in world.machines.values()
+        ]
+        chaos = asyncio.create_task(self.faults.run(), name="faults")
+        await asyncio.wait(clients, timeout=LIFE_S)
+        await chaos
+        await Ending(stage, self.faults).run(clients, replicas)
+        for task in (*clients, *replicas, *watchers):
+            task.cancel()
+
+    async def _create(self, client: Client) -> None:
+        await client.namespace(NAMESPACE).create_machine_log(MACHINE, PROPERTIES, **self.plan.machines.policy)
+        await client.close()
+
+    def result(self) -> LifeResult:
+        world, report = self.world, self.world.report
+        return LifeResult(
+            self.plan.seed,
+            str(self.plan),
+            report.violations,
+            report.evaluated,
+            report.reached,
+            self.rules.acked,
+            world.crashes,
+            world.faults,
+            world.loop.steps,
+            world.loop.time(),
+            world.trace.digest,
+            list(world.trace.lines),
+        )
+
+
+def run_database_life(
+    seed: int,
+    *,
+    plan: DatabasePlan | None = None,
+    echo: Echo | None = None,
+    mutant: AbstractContextManager[None] | None = None,
+) -> LifeResult:
+    """Run one life. Python's garbage collection is off meanwhile: the time of finalisers must not depend on history."""
+    enabled = gc.isenabled()
+    gc.disable()
+    plan = plan or make_database_plan(seed)
+    directory = Path(tempfile.mkdtemp(prefix="buckram-sim-", dir=_MEMORY if _MEMORY.is_dir() else None))
+    try:
+        with ExitStack() as stack:
+            if mutant is not None:
+                stack.enter_context(mutant)
+            life = Life(plan, directory, echo)
+            stack.enter_context(watch_databases(life.world, life.rules, plan))
+            stack.enter_context(report_broken_invariants(life.world))
+            stack.enter_context(watch_tasks(life.world))
+            try:
+                life.world.loop.run_until_complete(life.run())
+            except Stuck as stuck:
+                life.world.report.violate("stuck", str(stuck))
+            result = life.result()
+            life.world.close()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        if enabled:
+            gc.enable()
+    return result
+
+
+__all__ = ["Life", "run_database_life"]

@@ -1,0 +1,206 @@
+"""Planted bugs of databases, and the hunt for them: `python -m buckram.sim --database --mutants`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from buckram.sim.database.life import run_database_life
+from buckram.sim.database.names import INVARIANTS
+from buckram.sim.database.plan import make_database_plan
+from buckram.sim.engine.edits import edited
+from buckram.sim.engine.hunting import Kill, first_caught, report_kills
+from buckram.sim.engine.planting import Patches
+
+_EXECUTION = "buckram.db.execution:Execution"
+_STATE = "buckram.db.state:DatabaseState"
+_LEASES = ("expire a replica", "pause a replica", "cut off a replica", "expire a replica")
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A planted bug. `rows` are the invariants that it breaks, `seeds` its budget of lives."""
+
+    name: str
+    rows: str
+    bug: str
+    apply: Patches
+    seeds: int = 40
+    faults: tuple[str, ...] = ()
+    """Those of its lives, where the bug shows under few; else each life has its own."""
+    spills: bool = False
+    """Its lives have a cache that is too small for their transactions."""
+
+
+MUTANTS: dict[str, Mutant] = {
+    mutant.name: mutant
+    for mutant in (
+        Mutant(
+            "commit-before-acknowledgement",
+            "D1",
+            "a transaction is committed in the files when its group is sent",
+            edited((f"{_EXECUTION}.on_commit", "pending.decided.wait()", "pass")),
+        ),
+        Mutant(
+            "two-leaders",
+            "D3, D5, log",
+            "bookies acknowledge what a leader writes after the next one has fenced it",
+            edited(("buckram.bookie.service.adds:AddPath._decide", "record.fenced", "False")),
+            200,
+            faults=("expire a replica", "pause a replica", "expire a replica"),
+        ),
+        Mutant(
+            "group-twice",
+            "D2, D3",
+            "a replica applies a group that was made for another state, as one that it has already",
+            edited(
+                (
+                    f"{_STATE}.apply_entry",
+                    "if group.sequence != self.sequence + 1:",
+                    "if group.sequence > self.sequence + 1:",
+                )
+            ),
+            200,
+            faults=_LEASES,
+        ),
+        Mutant(
+            "own-group-applied-again",
+            "D3",
+            "the leader hands its own group to the engine as one of somebody else's",
+            edited((f"{_STATE}._hand_over", "pending.decide(None)", "self.engine.apply(offset, group)")),
+        ),
+        Mutant(
+            "snapshot-of-another-offset",
+            "D2, D3",
+            "the row and the header of a snapshot name the offset after that of its state",
+            edited(
+                (
+                    "buckram.machine.snapshotting:Snapshotter.take",
+                    "fold.header()",
+                    "fold.header()._replace(offset=fold.applied + 1)",
+                )
+            ),
+            80,
+        ),
+        Mutant(
+            "snapshot-without-its-newest-frames",
+            "D3",
+            "a snapshot takes its pages from the database file alone",
+            edited(("buckram.db.wal_files:WalFiles.image", "else dict(self._frames)", "else {}")),
+            80,
+        ),
+        Mutant(
+            "deposed-leader-reads",
+            "R6, D7",
+            "a linearizable read is served without a proof that the leader was not fenced",
+            edited(("buckram.machine.leader:Leader.prove", "self._ask_turn()", "future.set_result(None)")),
+            200,
+            faults=_LEASES,
+        ),
+        Mutant(
+            "read-before-applied",
+            "D7, R6",
+            "a read does not wait until the files have what its proof names",
+            edited(
+                (
+                    "buckram.db.database:Database._query",
+                    "await self._engine.settled(self._state.sequence)",
+                    "pass",
+                )
+            ),
+            80,
+        ),
+        Mutant(
+            "frames-of-a-spill",
+            "D3, D7, log",
+            "of frames that take the place of others that were rolled back, the first ones count",
+            edited(
+                (
+                    "buckram.db.capture:CaptureVfs.writes",
+                    "self._contents[frame] = bytes(data)",
+                    "self._contents.setdefault(frame, bytes(data))",
+                )
+            ),
+            80,
+            spills=True,
+        ),
+        Mutant(
+            "failed-unit-stays",
+            "D7",
+            "what a call did before it failed is committed with the rest of its group",
+            edited((f"{_EXECUTION}._unit", 'executor.inside("ROLLBACK TO buckram_unit")', "pass")),
+            80,
+        ),
+        Mutant(
+            "token-not-recorded",
+            "D5, D6, D7",
+            "a call's receipt is not in its group",
+            edited((f"{_EXECUTION}._unit", "if unit.token is not None:", "if False:")),
+        ),
+        Mutant(
+            "tokens-not-in-snapshot",
+            "D6",
+            "a snapshot does not have the tokens that were used",
+            edited(
+                (
+                    "buckram.core.db.outcomes:Outcomes.state",
+                    "list(self._receipts.items())",
+                    "[]",
+                )
+            ),
+            300,
+        ),
+        Mutant(
+            "repetition-is-executed-again",
+            "D6",
+            "a call is executed although its token was used",
+            edited(("buckram.db.writer:Writer._repeated", "if counts is None:", "if True:")),
+            200,
+        ),
+        Mutant(
+            "unknown-is-aborted",
+            "D5, D7",
+            "whoever asks for the outcome of a leader's own token is told that it was aborted",
+            edited(("buckram.core.db.outcomes:Outcomes.has", "run[1] <= sequence", "run[1] < sequence < 0")),
+            300,
+            faults=_LEASES,
+        ),
+        Mutant(
+            "parts-of-another-group",
+            "D2, D3",
+            "the parts of a leader that was lost are joined with those of the next",
+            edited(("buckram.core.db.parts:Joiner.joined", "if index == 0:", "if False:")),
+            200,
+        ),
+        Mutant(
+            "pages-beyond-the-end",
+            "D3",
+            "the digest keeps pages that a transaction cut off",
+            edited(("buckram.db.engine:Engine.without_removed", "self.files.size + 1", "size + 1")),
+            200,
+        ),
+    )
+}
+
+
+def kill(name: str, budget: int | None = None) -> Kill:
+    """Run lives until an invariant is violated."""
+    mutant = MUTANTS[name]
+    lives = mutant.seeds if budget is None else min(budget, mutant.seeds)
+    for seed in range(lives):
+        plan = make_database_plan(seed)
+        if mutant.faults:
+            plan.cluster.faults = list(mutant.faults)
+        if mutant.spills:
+            plan.cache_kib = 40
+        caught = first_caught(run_database_life(seed, plan=plan, mutant=mutant.apply()).violations, INVARIANTS)
+        if caught is not None:
+            return Kill(name, caught.invariant, f"seed {seed}", seed + 1, str(caught))
+    return Kill(name, "", "", lives, "")
+
+
+def hunt(budget: int | None, jobs: int, only: str | None = None) -> int:
+    """Run all mutants, or one, and print what became of them. Return the exit code."""
+    return report_kills(kill, MUTANTS, budget, jobs, only)
+
+
+__all__ = ["MUTANTS", "Mutant", "hunt", "kill"]

@@ -1,0 +1,65 @@
+"""What the end of a life begins with, whatever its subject: all faults end, bookies come back, deadlines are kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+from buckram.errors import BuckramError
+from buckram.sim.engine.faults import FaultRunner
+from buckram.sim.engine.faults.runner import SimulatedLife
+from buckram.sim.engine.world import Died
+
+DEADLINE_S = 90.0
+
+
+class Finish:
+    """For subclasses, which say what must come true."""
+
+    def __init__(self, stage: SimulatedLife, faults: FaultRunner) -> None:
+        self.world, self.faults, self.report = stage.world, faults, stage.world.report
+        self.deadline_s = stage.plan.pace.deadline_s(DEADLINE_S, syncs=300, metadata_requests=60)
+
+    async def heal(self) -> None:
+        """End all faults and restart bookies. The life says before that it is over."""
+        world = self.world
+        world.trace.note("ending", "heals")
+        self.faults.heal()
+        for process in world.processes.values():
+            process.crash_after(1 << 60)
+        for machine in world.machines.values():
+            if not machine.running and not world.judge.facts.bookie(machine.name).wiped:
+                for _ in range(10):
+                    await self.faults.restart(machine)
+                    if machine.ready:
+                        break
+                    await asyncio.sleep(1.0)
+                self.report.check(
+                    "ends", machine.ready, "{} does not start although all is well: {}", machine.name, machine.refused
+                )
+        for host in world.processes:
+            world.resume(host)
+
+    async def done(self, tasks: list[asyncio.Task[None]]) -> None:
+        await asyncio.gather(*tasks)
+
+    async def within(self, work: Awaitable[None], what: str) -> None:
+        try:
+            async with asyncio.timeout(self.deadline_s):
+                await work
+        except TimeoutError:
+            self.report.check(
+                "ends",
+                False,
+                "{} is not done within {} s although all is well; {}",
+                what,
+                self.deadline_s,
+                self.world.loop.waiting(),
+            )
+        except (BuckramError, Died) as error:
+            self.report.check("ends", False, "{} fails although all is well: {!r}", what, error)
+        else:
+            self.report.check("ends", True)
+
+
+__all__ = ["Finish"]
