@@ -136,7 +136,7 @@ class ClientActor:
             return
         if fails and result == ABORTED:
             self.world.report.situation("a transaction failed alone")
-        attempt.outcome = ABORTED if result == ABORTED else "ok"
+        attempt.outcome = "aborted" if result == ABORTED else "ok"
         counts = [one.rows_affected for one in result] if isinstance(result, list) else None
         self.rules.told(attempt, counts)
         if attempt.outcome == "ok":

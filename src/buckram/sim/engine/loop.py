@@ -258,9 +258,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     async def shutdown_asyncgens(self) -> None:
         """Nothing to do: an abandoned generator was closed when its last reference was dropped."""
 
-    def run_in_executor(  # type: ignore[override]  # as asyncio's own loop has it
-        self, executor: object, func: Callable[[*Ts], T], *args: *Ts
-    ) -> asyncio.Future[T]:
+    def run_in_executor(self, executor: object, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         """There are no threads: it runs now, and its result comes with a later turn of the loop."""
         future: asyncio.Future[T] = self.create_future()
         settle: Callable[[], None]
