@@ -1,35 +1,47 @@
-"""The client of a bookie's HTTP API: connected when the first request needs the cluster, and again after a failure."""
+"""The clients of a bookie's HTTP API: connected when the first request needs the cluster.
+
+Where peers have to log in, a request reaches other bookies with the token that it brought, and with nothing else.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
 
 from buckram.admin.routing import Wrong
 from buckram.client.client import Client, connect
 from buckram.errors import BuckramError
 
 CONNECT_S = 15.0
+MOST_CLIENTS = 8
+TOKEN: ContextVar[str] = ContextVar("token", default="")
+"""The token of the request that is served; empty without logins."""
 
 
 class ClusterLink:
-    """`client()` gives the one client of this process's pages."""
+    """`client()` gives the client of who asks: one for each token."""
 
     def __init__(self, metadata_uri: str) -> None:
         self._uri = metadata_uri
-        self._client: Client | None = None
+        self._clients: dict[str, Client] = {}
         self._one_at_a_time = asyncio.Lock()
 
     async def client(self) -> Client:
-        """Raises Wrong (503) while the cluster cannot be reached."""
+        """Raises Wrong (503) while the cluster cannot be reached, and for one token too many."""
+        token = TOKEN.get()
         async with self._one_at_a_time:
-            if self._client is None:
-                try:
-                    async with asyncio.timeout(CONNECT_S):
-                        self._client = await connect(self._uri)
-                except (BuckramError, OSError, TimeoutError) as error:
-                    raise Wrong(503, f"the metadata store cannot be asked now: {error or 'no answer'}") from None
-            return self._client
+            found = self._clients.get(token)
+            if found is not None:
+                return found
+            if len(self._clients) >= MOST_CLIENTS:
+                raise Wrong(503, f"{MOST_CLIENTS} tokens were used since the start, which is the limit: use one again")
+            try:
+                async with asyncio.timeout(CONNECT_S):
+                    self._clients[token] = found = await connect(self._uri, token=token)
+            except (BuckramError, OSError, TimeoutError) as error:
+                raise Wrong(503, f"the metadata store cannot be asked now: {error or 'no answer'}") from None
+            return found
 
     async def close(self) -> None:
-        if self._client is not None:
-            await self._client.close()
+        for client in self._clients.values():
+            await client.close()

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from buckram.admin.bookie_pages import BookiePages
-from buckram.admin.cluster_link import ClusterLink
+from buckram.admin.cluster_link import TOKEN, ClusterLink
 from buckram.admin.cluster_pages import ClusterPages
 from buckram.admin.jobs import PATH as JOBS
 from buckram.admin.jobs import Jobs
@@ -66,3 +66,4 @@ class _Pages:
             raise Wrong(401, f"the token is refused: {error}") from None
         if not admin:
             raise Wrong(403, "the token is no administrator's: `buckram token create` makes one")
+        TOKEN.set(token.strip())
