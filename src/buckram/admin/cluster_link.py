@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import ContextVar
+from dataclasses import replace
 
 from buckram.admin.routing import Wrong
 from buckram.client.client import Client, connect
+from buckram.config import TlsConfig
 from buckram.errors import BuckramError
 
 CONNECT_S = 15.0
@@ -21,8 +23,9 @@ TOKEN: ContextVar[str] = ContextVar("token", default="")
 class ClusterLink:
     """`client()` gives the client of who asks: one for each token."""
 
-    def __init__(self, metadata_uri: str) -> None:
-        self._uri = metadata_uri
+    def __init__(self, metadata_uri: str, tls: TlsConfig) -> None:
+        """`tls`: the bookie's. Its certificate is one of servers, and is not shown to other bookies."""
+        self._uri, self._tls = metadata_uri, replace(tls, certificate="", key="")
         self._clients: dict[str, Client] = {}
         self._one_at_a_time = asyncio.Lock()
 
@@ -37,7 +40,7 @@ class ClusterLink:
                 raise Wrong(503, f"{MOST_CLIENTS} tokens were used since the start, which is the limit: use one again")
             try:
                 async with asyncio.timeout(CONNECT_S):
-                    self._clients[token] = found = await connect(self._uri, token=token)
+                    self._clients[token] = found = await connect(self._uri, tls=self._tls, token=token)
             except (BuckramError, OSError, TimeoutError) as error:
                 raise Wrong(503, f"the metadata store cannot be asked now: {error or 'no answer'}") from None
             return found

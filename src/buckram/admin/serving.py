@@ -29,7 +29,7 @@ OPEN = (*SERVED, "/", "/api/v1/bookie/is_ready")
 @asynccontextmanager
 async def admin_pages(site: Site) -> AsyncIterator[Handler]:
     """The handler of all pages, while the context lasts."""
-    link, jobs = ClusterLink(site.metadata_uri), Jobs()
+    link, jobs = ClusterLink(site.metadata_uri, site.settings["tls"]), Jobs()
     router = Router(site.status, BookiePages(site, link, jobs), LedgerPages(link), ClusterPages(link, jobs), jobs)
     pages = _Pages(site, router, jobs)
     try:
