@@ -6,7 +6,8 @@ import asyncio
 
 from buckram.client.client import Client
 from buckram.db.database import Database
-from buckram.errors import NotLeader
+from buckram.db.transfer import Verified
+from buckram.errors import NotLeader, OffsetTruncated
 from buckram.sim.database.clients import READ, ClientActor
 from buckram.sim.database.stage import Stage
 from buckram.sim.engine.faults import FaultRunner
@@ -66,10 +67,18 @@ class Ending(Finish):
         client = await self.world.client(FINAL)
         await self.world.join(self.world.processes[FINAL], self._look_with(client), "look")
 
+    async def _verified(self, client: Client) -> Verified:
+        """What is kept may become less while it is read: then it begins anew."""
+        while True:
+            try:
+                return await client.namespace(NAMESPACE).verify_database(MACHINE)
+            except OffsetTruncated:
+                self.report.situation("what was verified was truncated meanwhile")
+
     async def _look_with(self, client: Client) -> None:
         """All that is kept is verified; and a new replica takes over, and has everything."""
         namespace = client.namespace(NAMESPACE)
-        found = await namespace.verify_database(MACHINE)
+        found = await self._verified(client)
         damaged = [fault for fault in found.faults if "snapshot" not in fault or "damaged" not in fault]
         self.report.check("log", not damaged, "faults: {}", found.faults)
         async with namespace.database(MACHINE, create=False, stand=False, directory=str(self.stage.directory)) as new:
