@@ -31,6 +31,8 @@ CHECKS: dict[str, list[str]] = {
     "stream_crash_points": [PYTHON, "-m", "buckram.sim", "--streams", "--crash-points"],
     "machine_lives": [PYTHON, "-m", "buckram.sim", "--machine", "--seeds", "0:2000"],
     "machine_mutants": [PYTHON, "-m", "buckram.sim", "--machine", "--mutants"],
+    "database_lives": [PYTHON, "-m", "buckram.sim", "--database", "--seeds", "0:1000"],
+    "database_mutants": [PYTHON, "-m", "buckram.sim", "--database", "--mutants"],
     "healing_lives": [PYTHON, "-m", "buckram.sim", "--healing", "--seeds", "0:2000"],
     "healing_mutants": [PYTHON, "-m", "buckram.sim", "--healing", "--mutants"],
     "kills_direct": [PYTHON, "-m", "tests.chaos.kills", "--kills", "1000", "--disk", "direct"],

@@ -1,0 +1,90 @@
+"""Lives of replicated databases: no violation, the same life twice, planted bugs that are caught, the reference."""
+
+from __future__ import annotations
+
+import pytest
+
+from buckram.core.db.group import Group, PageChange, Receipt, encode_group
+from buckram.core.db.parts import cut
+from buckram.core.machine import records
+from buckram.core.streams.codecs import Codec
+from buckram.sim.__main__ import main
+from buckram.sim.database.life import run_database_life
+from buckram.sim.database.mutants import MUTANTS, kill
+from buckram.sim.database.reference import Reference
+from buckram.sim.engine.edits import stale
+
+LIVES = 6
+"""Of the 1000 that `make soak` runs."""
+
+
+def test_lives_without_violation() -> None:
+    for seed in range(LIVES):
+        result = run_database_life(seed)
+        assert not result.violations, (seed, result.plan, result.violations[0])
+
+
+def test_a_seed_decides_everything() -> None:
+    assert run_database_life(5).trace_hash == run_database_life(5).trace_hash
+
+
+def test_seeds_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--database", "--seed", "8"]) == 0
+    assert '"lives": 1' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_bugs_can_be_planted(name: str) -> None:
+    assert stale(MUTANTS[name].apply) == ""
+
+
+@pytest.mark.parametrize(
+    "name", ["commit-before-acknowledgement", "own-group-applied-again", "failed-unit-stays", "token-not-recorded"]
+)
+def test_a_planted_bug_is_caught(name: str) -> None:
+    assert kill(name).by
+
+
+class _Log:
+    """Writes groups into a reference, as a leader does."""
+
+    def __init__(self) -> None:
+        self.reference = Reference()
+        self.reference.append(records.encode_plain(records.SESSION, 0))
+        self._next = 0
+
+    def group(self, sequence: int, size: int, *pages: PageChange, token: str = "", limit: int = 1 << 20) -> list[bytes]:
+        receipts = [Receipt(token, "[[1, null]]")] if token else []
+        payload = encode_group(Group(0, sequence, size, 0, receipts, pages), Codec())
+        return list(cut(payload, 0, sequence, limit))
+
+    def write(self, *payloads: bytes) -> None:
+        for payload in payloads:
+            self.reference.append(records.encode_command(0, 0, self._next, 0, payload))
+            self._next += 1
+
+
+def test_the_reference_applies_groups_in_their_order() -> None:
+    log = _Log()
+    log.write(*log.group(1, 2, PageChange(2, [(3, b"abc")]), token="one"))
+    log.write(*log.group(1, 2, PageChange(2, [(3, b"xyz")]), token="void"))
+    assert log.reference.void == 1
+    assert log.reference.states[-1][2][:7] == b"\0\0\0abc\0"
+    log.write(*log.group(2, 1))
+    assert list(log.reference.states[-1]) == [1]
+    assert list(log.reference.tokens) == ["one"]
+    assert log.reference.state_before(2) is log.reference.states[1]
+    log.write(*log.group(3, 1, token="one"))
+    assert log.reference.twice == ["one"]
+
+
+def test_the_reference_joins_parts_of_one_group_only() -> None:
+    log = _Log()
+    data = bytes(range(256)) * 4
+    parts = log.group(1, 2, PageChange(2, [(0, data)]), limit=100)
+    assert len(parts) > 2
+    log.write(parts[0], *log.group(1, 1))
+    log.write(*parts[1:])
+    assert log.reference.sequence == 1
+    log.write(*log.group(2, 2, PageChange(2, [(0, data)]), limit=100))
+    assert log.reference.states[-1][2][: len(data)] == data
