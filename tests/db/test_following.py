@@ -101,7 +101,7 @@ async def test_a_leader_that_is_fenced_commits_nothing_more(three_bookies: Clust
                     except CommitUnknown as error:
                         unknown.append(error)
                     except NotLeader:
-                        await asyncio.sleep(0.01)
+                        await until(lambda: stop or db.role == "leader")
 
             workers = [asyncio.create_task(work(number)) for number in range(8)]
             for leader in (second, db, second):
