@@ -80,8 +80,7 @@ def watch_databases(world: World, rules: Rules, plan: DatabasePlan) -> Iterator[
         restarted(self)
 
     def watched_repeated(self: Writer, waiting: Any) -> bool:
-        answered = repeated(self, waiting)
-        if answered:
+        if answered := repeated(self, waiting):
             world.report.situation("a repetition was answered from its receipt")
         return answered
 
