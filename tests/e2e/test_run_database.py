@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from examples.debian import maintainers
 from examples.debian.load import NAMESPACE
 from examples.debian.maintainers import Outcome, Row
 
+from buckram.errors import ConfigError
+from buckram.etcd_server import find_etcd, start_etcd
 from buckram.testing import cluster
 
 PARTS: list[Row] = [(f"maintainer {n % 97}", n % 3, n % 5) for n in range(1000)]
 
 
-async def test_a_leader_that_is_killed_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
+@pytest.fixture(params=["sqlite", "etcd"])
+def metadata(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield "sqlite"
+        return
+    try:
+        find_etcd()
+    except ConfigError as error:
+        pytest.skip(str(error))
+    with start_etcd(tmp_path / "etcd") as etcd:
+        yield f"etcd://{etcd.address}/buckram"
+
+
+async def test_a_leader_that_is_killed_loses_nothing_and_doubles_nothing(metadata: str, tmp_path: Path) -> None:
     said: list[str] = []
-    async with cluster(bookies=3, metadata="sqlite") as running:
+    async with cluster(bookies=3, metadata=metadata) as running:
         async with running.client() as client:
             await client.namespaces.create(NAMESPACE, ensemble="3/3/2")
         outcome = await maintainers.keep(running.uri, tmp_path, PARTS, said.append)
