@@ -184,16 +184,16 @@ class Client:
                     task.cancel()
 
     async def _kill_leader(self) -> None:
-        """It is back soon with an empty disk, and follows."""
+        """It is back with an empty disk when another one leads, and follows."""
         dead, known = self._leader, self._acknowledged[-SENT_AGAIN:]
         self._killed, self._killed_at = dead.pid, time.monotonic()
         await dead.kill()
         self._say(f"[bold red]kill -9 {dead.pid}[/bold red]: {dead.name}, the leader, "
                   f"after {len(self._acknowledged)} of {self._outcome.batches} batches")  # fmt: skip
-        again = await Replica.start(self._uri, dead.name, self._folder)
-        self._replicas[self._replicas.index(dead)] = again
         for token, rows in known:
             await self._send(token, rows, again=True)
+        again = await Replica.start(self._uri, dead.name, self._folder)
+        self._replicas[self._replicas.index(dead)] = again
 
     async def compare(self, want: dict[str, tuple[int, int]]) -> Outcome:
         """What both replicas have with what Spark counted, and with each other."""
@@ -217,5 +217,9 @@ class Client:
 
     async def kill(self) -> None:
         """Whatever is left after an error."""
+        left = [task for task in (self._kill, self._search) if task is not None and not task.done()]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
         for replica in self._replicas:
             await replica.kill()
