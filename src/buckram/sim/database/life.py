@@ -19,7 +19,7 @@ from buckram.sim.database.plan import DatabasePlan, make_database_plan
 from buckram.sim.database.replicas import ReplicaActor
 from buckram.sim.database.rules import Rules
 from buckram.sim.database.stage import Stage
-from buckram.sim.database.watching import watch_databases
+from buckram.sim.database.watching import small_limits, watch_databases
 from buckram.sim.engine.checkers.safety import Records
 from buckram.sim.engine.faults import FaultRunner
 from buckram.sim.engine.lives import LifeResult, bring_up, report_broken_invariants, watch_tasks
@@ -126,7 +126,8 @@ def run_database_life(
             if mutant is not None:
                 stack.enter_context(mutant)
             life = Life(plan, directory, echo)
-            stack.enter_context(watch_databases(life.world, life.rules, plan))
+            stack.enter_context(small_limits(plan))
+            stack.enter_context(watch_databases(life.world, life.rules))
             stack.enter_context(report_broken_invariants(life.world))
             stack.enter_context(watch_tasks(life.world))
             try:

@@ -6,7 +6,7 @@ Planted bugs are applied before, so the rules observe their effects. Not here: w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from buckram.core.machine.fold import Applied, Fold
@@ -25,8 +25,17 @@ from buckram.sim.engine.planting import patched
 from buckram.sim.engine.world import World
 
 
+def small_limits(plan: DatabasePlan) -> AbstractContextManager[None]:
+    """Limits that the transactions of a life reach."""
+    return patched(
+        (committing, "_PART_BYTES", plan.part_bytes),
+        (execution, "_CACHE_KIB", plan.cache_kib),
+        (wal_files, "_CHECKPOINT_FRAMES", plan.checkpoint_frames),
+    )
+
+
 @contextmanager
-def watch_databases(world: World, rules: Rules, plan: DatabasePlan) -> Iterator[None]:
+def watch_databases(world: World, rules: Rules) -> Iterator[None]:
     """Tell the rules what each replica applies and has in its files, and why it stops."""
     apply, advance, stop, fail = Fold.apply, Engine.advance, Replica._stop, Leader.fail
     restore, spill, restarted = Engine._restore, Execution.on_spill, Execution.on_log_restarted
@@ -94,11 +103,8 @@ def watch_databases(world: World, rules: Rules, plan: DatabasePlan) -> Iterator[
         (Execution, "on_spill", watched_spill),
         (Execution, "on_log_restarted", watched_restarted),
         (Writer, "_repeated", watched_repeated),
-        (committing, "_PART_BYTES", plan.part_bytes),
-        (execution, "_CACHE_KIB", plan.cache_kib),
-        (wal_files, "_CHECKPOINT_FRAMES", plan.checkpoint_frames),
     ):
         yield
 
 
-__all__ = ["watch_databases"]
+__all__ = ["small_limits", "watch_databases"]
