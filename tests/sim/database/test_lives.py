@@ -10,7 +10,7 @@ from buckram.core.machine import records
 from buckram.core.streams.codecs import Codec
 from buckram.sim.__main__ import main
 from buckram.sim.database.life import run_database_life
-from buckram.sim.database.mutants import MUTANTS, kill
+from buckram.sim.database.mutants import MUTANTS, kill, written_twice
 from buckram.sim.database.reference import Reference
 from buckram.sim.engine.edits import stale
 
@@ -22,6 +22,12 @@ def test_lives_without_violation() -> None:
     for seed in range(LIVES):
         result = run_database_life(seed)
         assert not result.violations, (seed, result.plan, result.violations[0])
+
+
+def test_a_group_that_is_written_twice_counts_once() -> None:
+    result = run_database_life(5, mutant=written_twice())
+    assert not result.violations, result.violations[0]
+    assert result.reached["a group was void"]
 
 
 def test_a_seed_decides_everything() -> None:
@@ -39,7 +45,14 @@ def test_bugs_can_be_planted(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["commit-before-acknowledgement", "own-group-applied-again", "failed-unit-stays", "token-not-recorded"]
+    "name",
+    [
+        "commit-before-acknowledgement",
+        "own-group-applied-again",
+        "failed-unit-stays",
+        "group-twice",
+        "token-not-recorded",
+    ],
 )
 def test_a_planted_bug_is_caught(name: str) -> None:
     assert kill(name).by
@@ -55,7 +68,7 @@ class _Log:
 
     def group(self, sequence: int, size: int, *pages: PageChange, token: str = "", limit: int = 1 << 20) -> list[bytes]:
         receipts = [Receipt(token, "[[1, null]]")] if token else []
-        payload = encode_group(Group(0, sequence, size, 0, receipts, pages), Codec())
+        payload = encode_group(Group(0, sequence, size, 0, receipts, pages), Codec())  # the digest is wrong
         return list(cut(payload, 0, sequence, limit))
 
     def write(self, *payloads: bytes) -> None:

@@ -74,7 +74,7 @@ class ClientActor:
             await Interactive(self.asking, self.attempt(token=True)).run()
         elif kind < 0.85:
             await self.read()
-        elif kind < 0.98:
+        elif kind < 0.95:
             await self.stale_read()
         else:
             await self._execute("VACUUM", None, 1)

@@ -13,6 +13,12 @@ from buckram.sim.engine.planting import Patches
 
 _EXECUTION = "buckram.db.execution:Execution"
 _STATE = "buckram.db.state:DatabaseState"
+_LAST_PART = "outcome = await self._replica.execute(tokens[-1], own.lowest, parts[-1])"
+_WRITTEN_TWICE = (
+    "buckram.db.committing:Committing._append",
+    _LAST_PART,
+    f"{_LAST_PART}\n            await self._replica.execute(own.take(), own.lowest, parts[-1])",
+)
 _LEASES = ("expire a replica", "pause a replica", "cut off a replica", "expire a replica")
 
 
@@ -51,16 +57,15 @@ MUTANTS: dict[str, Mutant] = {
         Mutant(
             "group-twice",
             "D2, D3",
-            "a replica applies a group that was made for another state, as one that it has already",
+            "a group is written twice, and replicas take the second one for another",
             edited(
+                _WRITTEN_TWICE,
                 (
                     f"{_STATE}.apply_entry",
                     "if group.sequence != self.sequence + 1:",
                     "if group.sequence > self.sequence + 1:",
-                )
+                ),
             ),
-            200,
-            faults=_LEASES,
         ),
         Mutant(
             "own-group-applied-again",
@@ -182,6 +187,10 @@ MUTANTS: dict[str, Mutant] = {
 }
 
 
+written_twice = edited(_WRITTEN_TWICE)
+"""No bug by itself: the second one is void."""
+
+
 def kill(name: str, budget: int | None = None) -> Kill:
     """Run lives until an invariant is violated."""
     mutant = MUTANTS[name]
@@ -190,6 +199,7 @@ def kill(name: str, budget: int | None = None) -> Kill:
         plan = make_database_plan(seed)
         if mutant.faults:
             plan.cluster.faults = list(mutant.faults)
+            plan.machines.clients, plan.machines.commands = 4, 25
         if mutant.spills:
             plan.cache_kib = 40
         caught = first_caught(run_database_life(seed, plan=plan, mutant=mutant.apply()).violations, INVARIANTS)
@@ -203,4 +213,4 @@ def hunt(budget: int | None, jobs: int, only: str | None = None) -> int:
     return report_kills(kill, MUTANTS, budget, jobs, only)
 
 
-__all__ = ["MUTANTS", "Mutant", "hunt", "kill"]
+__all__ = ["MUTANTS", "Mutant", "hunt", "kill", "written_twice"]

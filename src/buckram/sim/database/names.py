@@ -29,7 +29,6 @@ SITUATIONS = (
     "a transaction failed alone",
     "a commit was unknown",
     "an outcome was asked for",
-    "a group was void",
     "a group was cut into parts",
     "a transaction spilled",
     "a spill was rolled back",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import apsw
 
-from buckram.core.db.digest import EMPTY_PAGE
+from buckram.core.db.digest import EMPTY_PAGE, page_hash
 from buckram.core.db.group import PART, Group, decode_group
 from buckram.core.db.wal_format import PAGE_BYTES
 from buckram.core.machine import records
@@ -44,6 +44,8 @@ class Reference:
         """Tokens that were committed a second time."""
         self.groups: set[tuple[int, int]] = set()
         """Leadership and sequence of those that were committed."""
+        self.wrong: list[int] = []
+        """Groups whose digest is not that of their pages."""
         self.void = self.cut = self.shared = 0
         self._sessions: dict[int, _Session] = {}
         self._parts: list[bytes] = []
@@ -103,6 +105,9 @@ class Reference:
             pages[page.number] = bytes(content)
         self.states.append({number: pages[number] for number in sorted(pages) if number <= group.size})
         self.offsets.append(offset)
+        digest = sum(page_hash(number, page) for number, page in self.states[-1].items()) % 2**64
+        if digest != group.digest:
+            self.wrong.append(group.sequence)
         self.groups.add((group.leadership, group.sequence))
         self.shared += len(group.receipts) > 1
         for receipt in group.receipts:

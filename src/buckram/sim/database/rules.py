@@ -79,6 +79,7 @@ class Rules:
             for token in reference.twice:
                 check("D6", False, "{} is committed twice, the second time at {}", token, offset)
             reference.twice.clear()
+        check("D3", not reference.wrong, "the digests of the groups {} are not those of their pages", reference.wrong)
         check("D3", reference.values[offset] == value, "{} has another record at {} than others", host, offset)
         wanted = reference.after[offset]
         check("D2", sequence == wanted, "{} has {} groups after {}, and the log {}", host, sequence, offset, wanted)
