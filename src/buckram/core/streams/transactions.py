@@ -2,7 +2,7 @@
 
 A step is (application, version); streaming queries also say which run of the world it belongs to: the query's id, which
 lives in its checkpoint, and where that checkpoint is. So a checkpoint that was deleted or replaced is noticed, and a
-query that was replaced can never publish again. The change of the head is stream_changes.
+query that was replaced can never publish again. The change of the head is in `changes.py`.
 """
 
 from __future__ import annotations
