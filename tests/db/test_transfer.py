@@ -128,3 +128,20 @@ async def test_a_snapshot_that_is_lost_is_passed_over_and_reported(ns: Namespace
         async with ns.database("copy") as copy:
             await copy.lead()
             assert (await copy.query("SELECT count(*) FROM item")).rows == [(5,)]
+
+
+async def test_the_oldest_snapshot_is_lost_and_newer_ones_are_verified(ns: Namespace, client: Client) -> None:
+    async with ns.database("main") as db:
+        await _filled(db)
+        await db.snapshot()
+        await db.execute("DELETE FROM item WHERE id > 10")
+        await db.snapshot()
+        await db.execute("DELETE FROM item WHERE id > 5")
+        head = (await ns.store.read(ns.log_name("main"))).head
+        assert head.snapshots is not None
+        assert head.earliest > 0
+        await lose(client, head.snapshots[0].ledger)
+        found = await ns.verify_database("main")
+        (fault,) = found.faults
+        assert str(head.snapshots[0].offset) in fault
+        assert found.offset > head.snapshots[-1].offset

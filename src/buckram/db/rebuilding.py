@@ -7,7 +7,7 @@ state (`db/transfer.py`).
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,15 +17,19 @@ from buckram.db.execution import Pending
 from buckram.db.opening import check_database
 from buckram.db.settings import DatabaseLimits
 from buckram.db.state import DatabaseState
-from buckram.errors import DatabaseFailed, NoEarlierState, SnapshotDamaged
-from buckram.machine.snapshots import Place, load_newest
+from buckram.errors import DatabaseFailed, NoEarlierState, OffsetTruncated, SnapshotDamaged, StateLost
+from buckram.machine.snapshots import Loaded, Place, load_newest
 from buckram.seams import Threads
 from buckram.streams.read.locate import known_end, offset_at_time
 
 if TYPE_CHECKING:
     from buckram.client.client import Client
+    from buckram.core.streams.head import Head
     from buckram.core.streams.names import StreamName
     from buckram.streams.namespace import Namespace
+
+_TRIES = 5
+"""Each needs a snapshot that is published while what is kept is read."""
 
 
 class Rebuilt:
@@ -67,6 +71,31 @@ async def rebuilt(
     DatabaseFailed, StateLost, ReadFailed, NotDatabase.
     """
     await check_database(ns, name)
+    for left in reversed(range(_TRIES)):
+        found = Rebuilt(str(name), directory, client.services.runtime.threads)
+        try:
+            try:
+                await _read(found, client, ns, name, offset, time_us, from_oldest)
+            except OffsetTruncated:
+                # A snapshot was published meanwhile, and the log before it went. What is kept now is read instead.
+                if not left:
+                    raise
+                continue
+            yield found
+            return
+        finally:
+            await found.engine.close()
+
+
+async def _read(
+    found: Rebuilt,
+    client: Client,
+    ns: Namespace,
+    name: StreamName,
+    offset: int | None,
+    time_us: int | None,
+    from_oldest: bool,
+) -> None:
     head = (await ns.store.read(name)).head
     end = await known_end(client, name, head)
     if time_us is not None:
@@ -74,23 +103,25 @@ async def rebuilt(
     stop = end if offset is None else offset
     if not head.earliest <= stop <= end:
         raise NoEarlierState(str(name), stop, head.earliest, end)
-    found = Rebuilt(str(name), directory, client.services.runtime.threads)
-    try:
-        rows = head.snapshots or ()
-        at_most = rows[0].offset if from_oldest and rows else stop
-        loaded, found.damaged = await load_newest(Place(client, ns.store, name, head.uid), head, at_most)
-        if loaded is not None:
-            found.fold.restore(loaded.header, loaded.sessions, loaded.chunks)
-            del loaded
-        if found.offset < stop:
-            async with ns.read(name.stream, start=found.offset, stop=stop) as reader:
-                while (batch := await reader.next_batch()) is not None:
-                    for place, value in enumerate(batch.values(), batch.first_offset):
-                        found.fold.apply(place, value)
-        await found.engine.settled(found.state.sequence)
-        yield found
-    finally:
-        await found.engine.close()
+    place = Place(client, ns.store, name, head.uid)
+    loaded, found.damaged = await (_oldest(place, head, stop) if from_oldest else load_newest(place, head, stop))
+    if loaded is not None:
+        found.fold.restore(loaded.header, loaded.sessions, loaded.chunks)
+        del loaded
+    if found.offset < stop:
+        async with ns.read(name.stream, start=found.offset, stop=stop) as reader:
+            while (batch := await reader.next_batch()) is not None:
+                for at, value in enumerate(batch.values(), batch.first_offset):
+                    found.fold.apply(at, value)
+    await found.engine.settled(found.state.sequence)
+
+
+async def _oldest(place: Place, head: Head, stop: int) -> tuple[Loaded | None, list[SnapshotDamaged]]:
+    """The oldest snapshot that can be read, or the log's beginning where that is kept."""
+    for row in head.snapshots or ():
+        with suppress(StateLost):
+            return await load_newest(place, head, row.offset)
+    return await load_newest(place, head, stop)
 
 
 __all__ = ["Rebuilt", "rebuilt"]

@@ -25,7 +25,7 @@ from buckram.db.images import write_image
 from buckram.db.opening import check_database, create_log
 from buckram.db.rebuilding import rebuilt
 from buckram.db.wal_files import Image
-from buckram.errors import DatabaseFailed, InvalidArgument
+from buckram.errors import DatabaseFailed, InvalidArgument, StateLost
 from buckram.machine.snapshots import Place, load_newest
 
 if TYPE_CHECKING:
@@ -202,8 +202,11 @@ async def _damaged(client: Client, ns: Namespace, name: StreamName) -> list[str]
     place = Place(client, ns.store, name, head.uid)
     faults: dict[int, str] = {}
     for row in head.snapshots or ():
-        _, damaged = await load_newest(place, head, row.offset)
-        faults |= {error.offset: str(error) for error in damaged}
+        try:
+            _, damaged = await load_newest(place, head, row.offset)
+            faults |= {error.offset: str(error) for error in damaged}
+        except StateLost as error:  # Newer ones may be good.
+            faults[row.offset] = str(error)
     return [faults[offset] for offset in sorted(faults)]
 
 

@@ -1,7 +1,7 @@
 """Snapshots of a machine: writing one beside the commands, publishing it, and loading the newest good one.
 
-Rules R7 to R9 of docs/explanation/machines-design.md. Not here: when one is taken (`machine/snapshotting.py`), its entries
-(`core/machine/snapshot_format.py`), its row in the head (`core/streams/snapshots.py`).
+Rules R7 to R9 of docs/explanation/machines-design.md. Not here: when one is taken (`machine/snapshotting.py`), its
+entries (`core/machine/snapshot_format.py`), its row in the head (`core/streams/snapshots.py`).
 """
 
 from __future__ import annotations
