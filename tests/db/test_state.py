@@ -15,11 +15,12 @@ from buckram.core.streams.codecs import Codec
 from buckram.db.rebuilding import Rebuilt
 from buckram.db.state import DatabaseState
 from buckram.errors import CommandRefused, DatabaseFailed, UnknownCommand
+from buckram.seams import THREADS
 
 
 @pytest.fixture
 async def replica() -> AsyncIterator[Rebuilt]:
-    found = Rebuilt("shop/main", None)
+    found = Rebuilt("shop/main", None, THREADS)
     yield found
     await found.engine.close()
 
@@ -88,7 +89,7 @@ async def test_a_snapshot_has_all_of_the_state(replica: Rebuilt) -> None:
     parts = list(cut(_payload(2, os.urandom(1000)), 7, 2, 200))
     _apply(replica.state, 1, parts[0])
     chunks = list(replica.state.snapshot())
-    other = Rebuilt("shop/main", None)
+    other = Rebuilt("shop/main", None, THREADS)
     try:
         other.state.restore(iter([b"".join(chunks)[:100], b"".join(chunks)[100:]]))
         await other.engine.settled(1)
