@@ -102,7 +102,7 @@ class Engine:
                 result = work()
             except BaseException as error:
                 failed = error
-                if done is None:
+                if done is None or isinstance(error, DatabaseFailed):
                     self._fail(error)
             if done is not None:
                 self._tell(done, result, failed)

@@ -154,7 +154,15 @@ class Execution:
             if isinstance(before, Exception):
                 found.append(before)
                 continue
-            given, wrote = self.group(leadership, [unit])
+            try:
+                given, wrote = self.group(leadership, [unit])
+            except DatabaseFailed:
+                raise
+            except BuckramError as error:
+                # Those before are committed and say so; those behind were not begun.
+                found.append(error)
+                rest = len(units) - len(found)
+                return [*found, *[NotLeader(self._host.database, "") for _ in range(rest)]], all_wrote
             found += given
             all_wrote = all_wrote and wrote
         return found, all_wrote
@@ -211,12 +219,16 @@ class Execution:
         executor.guard.deadline = (
             0.0 if executor.guard.inside else self._host.threads.now() + self._host.limits.transaction_s
         )
+        failure: Exception | None = None
         try:
             result = executor.execute(statement)
+        except Exception as error:
+            failure = error
+            raise
         finally:
             executor.guard.inside = False
             executor.guard.deadline = 0.0
-            self._finish()
+            self._finish(failure)
         return result, self._wrote
 
     def begin(self, leadership: int) -> None:
@@ -277,29 +289,38 @@ class Execution:
 
     def _begin(self, leadership: int) -> Executor:
         executor = self._prepare(leadership)
+        if executor.connection.in_transaction:  # of a caller who was cancelled and could not end it
+            self._roll_back()
         executor.inside("BEGIN IMMEDIATE")
         return executor
 
     def _commit(self) -> None:
         executor = self._writing
         assert executor is not None
+        failure: Exception | None = None
         try:
             executor.inside("COMMIT")
         except Exception as error:
+            failure = error
             raise executor.translated(error) from None
         finally:
-            self._finish()
+            self._finish(failure)
 
-    def _finish(self) -> None:
-        """What was captured is committed, if SQLite says so."""
+    def _finish(self, failure: Exception | None) -> None:
+        """What was captured is committed, if SQLite has written it.
+
+        Raises DatabaseFailed where it has not, although the log has the group: SQLite has rolled it back, and what is
+        in the files is not what the log says. The disk may be full.
+        """
         if self._captured is None:
             return
         captured, changed, digest = self._captured
         self._captured = None
         executor = self._writing
         assert executor is not None
-        if executor.connection.in_transaction:
-            raise DatabaseFailed(self._host.database, "a group is in the log and could not be written to the files")
+        if failure is not None or executor.connection.in_transaction:
+            text = f"a group is in the log and could not be written to the files: {failure or 'SQLite gave no reason'}"
+            raise DatabaseFailed(self._host.database, f"{text}. Close it and open it again")
         self._host.files.committed(captured.frames, changed, captured.size)
         self._host.advance(self._host.sequence + 1, digest)
 

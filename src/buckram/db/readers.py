@@ -59,7 +59,12 @@ class Reading:
     def execute(self, statement: Statement) -> SqlResult:
         executor = self.executor()
         executor.guard.deadline = self._engine.threads.now() + self._engine.limits.query_s
-        return executor.execute(statement)
+        try:
+            return executor.execute(statement)
+        finally:
+            if executor.connection.in_transaction:
+                # A savepoint: whoever reads next must not see the state of today for ever.
+                self.close()
 
     def execute_pinned(self, statement: Statement) -> SqlResult:
         """Execute a statement in the state that the first one saw."""

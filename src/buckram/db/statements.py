@@ -41,6 +41,7 @@ _CHECKED = _TEMPORARY | {
     apsw.SQLITE_TRANSACTION,
     apsw.SQLITE_SAVEPOINT,
     apsw.SQLITE_FUNCTION,
+    apsw.SQLITE_CREATE_VTABLE,
 }
 _INSERTS = frozenset(("INSERT", "REPLACE", "WITH"))
 OWN_NAMES = "buckram_"
@@ -75,7 +76,7 @@ class Guard:
             refusal = "ATTACH and DETACH: a replicated database stands alone; open the other one by its own name"
         elif action == apsw.SQLITE_PRAGMA:
             refusal = pragma_refusal(one or "", two)
-        elif action in _TEMPORARY:
+        elif action in _TEMPORARY or (action == apsw.SQLITE_CREATE_VTABLE and (database or "").lower() == "temp"):
             refusal = "temporary tables: the connection that writes is everybody's; use WITH, or a table"
         elif action == apsw.SQLITE_TRANSACTION:
             refusal = f"{one}: transactions are begun and ended by begin(), commit() and rollback()"

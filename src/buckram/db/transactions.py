@@ -148,7 +148,11 @@ class OpenTransaction:
                 text = "others wrote since this transaction read first; roll it back and begin again"
                 raise DatabaseBusy(self._engine.database, text, _BUSY_SNAPSHOT, "SQLITE_BUSY_SNAPSHOT")
             await self._engine.run(lambda: self._engine.execution.begin(leadership))
+            self._check()
         except BaseException:
+            # It may have begun all the same, or begin yet: the next turn comes after this.
+            with suppress(HandleClosed):
+                self._engine.run(self._engine.execution.roll_back).add_done_callback(_seen)
             if not turn.done():
                 turn.set_result(None)
             raise
@@ -195,10 +199,18 @@ class OpenTransaction:
         async with self._one_by_one:
             if self.open and self._turn is not None:
                 self._timer.cancel()
-                with suppress(BuckramError):
-                    await self._run(self._engine.execution.roll_back)
+                try:
+                    with suppress(BuckramError):
+                        await self._run(self._engine.execution.roll_back)
+                finally:
+                    self._end()  # Also where the caller is cancelled: what is asked next comes after it.
         if not self._closed:
             self._end()
+
+
+def _seen(done: asyncio.Future[None]) -> None:
+    if not done.cancelled():
+        done.exception()  # The engine failed: it tells everybody.
 
 
 async def begin_transaction(engine: Engine, committing: Committing, writer: Writer, mode: Mode) -> OpenTransaction:
