@@ -13,6 +13,7 @@ from tests.support.clock import pass_time
 from tests.support.polling import until
 
 from buckram.client.client import Client
+from buckram.db.settings import DatabaseLimits
 from buckram.hrana.limits import HranaLimits
 from buckram.hrana.server import DatabaseServer
 from buckram.http.application import Principal
@@ -235,16 +236,18 @@ async def test_a_baton_is_good_once_and_for_one_database(server: DatabaseServer)
 
 
 async def test_an_idle_stream_is_closed_and_its_transaction_rolled_back(client: Client) -> None:
-    async with serving(client, "shop/main", limits=HranaLimits(stream_idle_s=2.0)) as server:
+    database_limits = DatabaseLimits(transaction_s=60)
+    limits = HranaLimits(stream_idle_s=6.0)
+    async with serving(client, "shop/main", limits=limits, database_limits=database_limits) as server:
         hrana, other = await Hrana.to(server.url), await Hrana.to(server.url)
         await other.run("CREATE TABLE t (x)")
         await hrana.run("BEGIN IMMEDIATE", "INSERT INTO t VALUES (1)")
         assert len(server.streams) == 2
-        await pass_time(1.9)
+        await pass_time(3.0)
         await hrana.run("INSERT INTO t VALUES (2)")
-        await pass_time(1.0)
-        assert len(server.streams) == 1
-        await pass_time(1.1)
+        await pass_time(3.0)
+        await until(lambda: len(server.streams) == 1)
+        await pass_time(3.0)
         await until(lambda: len(server.streams) == 0)
         answer = await hrana.post("v3/pipeline", {"baton": hrana.baton, "requests": [execute("COMMIT")]})
         assert (answer.status, answer.value["code"]) == (400, "STREAM_EXPIRED")

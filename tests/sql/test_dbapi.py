@@ -127,6 +127,25 @@ def test_isolation_says_when_a_transaction_begins(uri: str, name: str, connectio
         dbapi.connect(uri, name, isolation="chaos")  # type: ignore[arg-type]
 
 
+def test_a_serializable_transaction_fails_if_others_wrote_what_it_may_have_read(
+    uri: str, name: str, connection: dbapi.Connection
+) -> None:
+    connection.executescript("CREATE TABLE t (x INTEGER); INSERT INTO t VALUES (1);")
+    connection.commit()
+    connection.isolation = "serializable"
+    assert connection.execute("SELECT x FROM t").fetchall() == [(1,)]
+    with dbapi.connect(uri, name) as other:
+        other.execute("UPDATE t SET x = 2")
+    assert connection.execute("SELECT x FROM t").fetchall() == [(1,)]
+    with pytest.raises(dbapi.OperationalError) as refused:
+        connection.execute("UPDATE t SET x = x + 1")
+    assert refused.value.sqlite_errorname == "SQLITE_BUSY_SNAPSHOT"
+    connection.rollback()
+    connection.execute("UPDATE t SET x = x + 1")
+    connection.commit()
+    assert connection.execute("SELECT x FROM t").fetchall() == [(3,)]
+
+
 def test_savepoints_are_inside_the_transaction(connection: dbapi.Connection) -> None:
     connection.execute("SAVEPOINT a")
     connection.execute("CREATE TABLE t (x)")

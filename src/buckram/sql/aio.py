@@ -3,7 +3,8 @@
 The blocking ones (`dbapi.py`) call these. A transaction begins by itself; its `isolation` says when:
 
 * "read committed": before the first statement that is not a plain read. Each read before it is linearizable by itself.
-* "serializable": before the first statement, which may be a read. It has the database for itself from then on.
+* "serializable": before the first statement, which may be a read. All its reads see one state; if others wrote since,
+  its first write fails (SQLITE_BUSY_SNAPSHOT), and the program begins again.
 * "autocommit": only by BEGIN. Each statement is a transaction of its own.
 """
 
@@ -191,7 +192,7 @@ class AsyncConnection:
         plain_read = word in _READS or (word == "WITH" and (await self._session.describe(sql)).read_only)
         if plain_read and self._isolation == "read committed":
             return
-        await self._session.execute("BEGIN")
+        await self._session.execute("BEGIN" if self._isolation == "serializable" else "BEGIN IMMEDIATE")
 
     def _check(self) -> None:
         if self._closed:

@@ -96,7 +96,9 @@ class Session:
 
     async def _begin(self, statement: Statement, sql: str, parameters: Parameters) -> SqlResult:
         """Open a transaction and run a statement in it, if there is one."""
-        transaction = await self._with_leader(self.database.begin)
+        transaction = await self._with_leader(
+            lambda: self.database.begin("immediate" if statement.mode == "immediate" else "deferred")
+        )
         try:
             result = await transaction.execute(sql, parameters) if sql else _NOTHING
         except BaseException:
