@@ -37,6 +37,7 @@ from buckram.core.backoff import REGISTRATION
 from buckram.core.ledgers.service_info import ADMISSION_PROPERTY
 from buckram.core.placement.policy import parse_location
 from buckram.core.placement.topology import LOCATION_PROPERTY
+from buckram.core.security.principal import Principal
 from buckram.core.security.tokens import TokenRefused
 from buckram.core.wire.introduction import (
     IDENTITY,
@@ -289,9 +290,11 @@ class Bookie:
             features=features | (SUSPECT if self.witness and self.witness.suspect else 0),
         )
 
-    def client_introduced(self, introduction: Introduction) -> None:
-        """Learn which metadata epoch a client has seen."""
-        if self.witness is not None:
+    def client_introduced(self, introduction: Introduction, principal: Principal) -> None:
+        """Learn which metadata epoch a client has seen. Where grants count, only administrators are believed: a high
+        number makes a bookie refuse writes."""
+        believed = self._guard is None or not self._guard.authorises or principal.admin
+        if self.witness is not None and believed:
             self.witness.observe_epoch(introduction.epoch)
 
     async def _retried(self, attempt: Attempt[T]) -> T:

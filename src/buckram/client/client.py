@@ -48,6 +48,7 @@ from buckram.net.introductions import Introductions
 from buckram.net.logins import secured_by
 from buckram.net.pool import BookiePool
 from buckram.net.runtime import production_runtime
+from buckram.net.secure import tls_of_environment
 from buckram.seams import MetadataStore, Runtime
 from buckram.types import BIRTH_SIZE, MAX_LEDGER_ID, DigestType, LedgerId, LedgerMetadata
 
@@ -84,10 +85,15 @@ def connect(
     async def start() -> Client:
         settings, network = config or client_config(), net or _net_config()
         world = runtime or replace(production_runtime(), files=Neighbours())
-        world = replace(world, network=secured_by(os.environ, world.network, tls=tls, token=token))
         owned = None
         store = metadata if metadata is not None else default_uri(os.environ, Path.cwd())
         uri = store if isinstance(store, str) else ""
+        secured = tls
+        if uri.lower().startswith(
+            "buckram+tls:"
+        ):  # Bookies are spoken to through TLS as well, and no token goes in clear.
+            secured = replace(tls or tls_of_environment(os.environ), mode="required")
+        world = replace(world, network=secured_by(os.environ, world.network, tls=secured, token=token))
         if isinstance(store, str):
             store = owned = await open_store(store, world)
         client = Client(world, store, settings, network, owned=owned, uri=uri)

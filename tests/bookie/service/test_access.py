@@ -24,9 +24,9 @@ from buckram.core.security.acl import PERMISSIONS
 from buckram.core.wire.context import OP_BATCH_READ, ReplyContext
 from buckram.core.wire.messages import BatchRead, Force, ListEntries, Read, ReadLac, WriteLac
 from buckram.core.wire.server import Incoming, Item, ServerProtocol
-from buckram.errors import AccessRefused, BuckramError, Code
+from buckram.errors import AccessRefused, BuckramError, Code, KeyExists
 from buckram.net.runtime import production_runtime
-from buckram.seams import Create, SetValue
+from buckram.types import Create, SetValue
 
 AUTH = AuthConfig(logins="token", authorisation="on")
 NET = NetConfig()
@@ -221,6 +221,45 @@ async def test_nobody_moves_a_ledger_or_a_stream_into_a_namespace_of_theirs(tmp_
                     await keys.children(key)
 
 
+async def test_a_creation_that_was_refused_makes_nothing_ones_own(tmp_path: Path) -> None:
+    async with guarded(tmp_path, auth=AUTH) as running:
+        await prepared(running)
+        await grant(running, "token:mallory", "other", {"read", "append", "create", "delete"})
+        async with client_of(running, "root", "admin") as admin, client_of(running, "mallory") as mallory:
+            victim = await admin.create(ensemble=1, custom_metadata={"buckram.namespace": b"shop"})
+            await victim.append(b"secret")
+            own = await mallory.create(ensemble=1, custom_metadata={"buckram.namespace": b"other"})
+            keys, ledgers = mallory.services.store.keys, running.store.ledgers
+            key = await ledgers.key(victim.ledger_id)
+            mine = (await keys.get(await ledgers.key(own.ledger_id))).value
+            with pytest.raises(KeyExists):
+                await keys.create(key, mine)
+            with pytest.raises(AccessRefused):
+                await keys.delete(key, 0)
+            with pytest.raises(AccessRefused):
+                await keys.set(key, mine, 0)
+            with pytest.raises(AccessRefused):
+                await keys.get(key)
+            await victim.append(b"more")
+            await victim.close()
+            await own.close()
+
+
+async def test_lists_with_values_show_what_may_be_read_and_secrets_are_nobodys(tmp_path: Path) -> None:
+    async with guarded(tmp_path, auth=AUTH) as running:
+        await prepared(running)
+        await grant(running, "token:mallory", "other", {"read"})
+        own = running.store.own
+        async with client_of(running, "root", "admin") as admin, client_of(running, "mallory") as mallory:
+            found = await mallory.services.store.keys.children_with_values(f"{own}/streams/namespaces")
+            assert [name for name, _ in found] == ["other"]
+            for who in (admin, mallory):
+                with pytest.raises(AccessRefused):
+                    await who.services.store.keys.get(f"{own}/security/signing")
+                with pytest.raises(AccessRefused):
+                    await who.services.store.keys.children(f"{own}/security")
+
+
 async def test_a_writer_that_is_new_to_a_bookie_keeps_its_order_while_its_ledger_is_looked_up(tmp_path: Path) -> None:
     async with guarded(tmp_path, auth=AUTH) as running:
         await prepared(running)
@@ -231,3 +270,19 @@ async def test_a_writer_that_is_new_to_a_bookie_keeps_its_order_while_its_ledger
             async with client.open(writer.ledger_id) as reader:
                 assert await reader.read_payloads(0, 2999) == [b"%d" % number for number in range(3000)]
         assert all(session.requests_held == 0 for session in running.bookie.server.sessions)
+
+
+async def test_a_token_is_never_sent_in_clear_where_the_uri_says_tls() -> None:
+    heard: list[bytes] = []
+
+    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.read(4096))
+        writer.close()
+
+    async with await asyncio.start_server(hear, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(BuckramError):
+            async with asyncio.timeout(20):
+                await connect(f"buckram+tls://127.0.0.1:{port}", token="eyJhbGciOiJFZERTQSJ9.e30.c2ln")
+    assert heard
+    assert not any(b"eyJ" in first for first in heard), heard

@@ -95,5 +95,9 @@ def test_what_a_rolled_back_transaction_left_is_not_found() -> None:
     add_frames(regions, 3, [7, 5, 8])  # rolled back: the header never says so
     add_frames(regions, 3, [9])
     assert [_look(regions, page, 3) for page in (5, 6, 7, 8, 9)] == [1, 2, 0, 0, 3]
+    for number in range(5):  # If its entries stayed, the table would be full some day.
+        add_frames(regions, 4, range(100 + number, 200 + number))
+    slots = regions[0][REGION_BYTES // 2 :].cast("H")
+    assert sum(slot > 0 for slot in slots) == 103
     add_frames(regions, 1, [4])  # The log began anew.
     assert [_look(regions, page, 5) for page in (4, 5, 6, 9)] == [1, 0, 0, 0]

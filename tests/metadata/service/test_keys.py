@@ -163,6 +163,12 @@ class OnlyBelow:
     def learn(self, key: str, value: bytes) -> None:
         """Nothing depends on it."""
 
+    def is_ledger(self, key: str) -> bool:
+        return False
+
+    def trial(self) -> OnlyBelow:
+        return self
+
 
 async def test_every_operation_is_authorised_before_it_reaches_the_store(tree: Tree) -> None:
     access = OnlyBelow("/mine/")

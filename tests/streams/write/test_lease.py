@@ -13,9 +13,9 @@ from buckram.core.streams.names import StreamName
 from buckram.errors import NoSuchKey
 from buckram.metadata.memory import MemoryKeys, MemoryTree
 from buckram.metadata.store import TreeStore
-from buckram.seams import CheckVersion, Delete, KeyOp
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.write.lease import Holder, Lease
+from buckram.types import CheckVersion, Delete, KeyOp
 
 NAME, UID = StreamName("default", "log"), "0" * 16
 

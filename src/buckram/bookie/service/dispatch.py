@@ -22,6 +22,7 @@ from buckram.bookie.service.reads import ReadPath
 from buckram.bookie.service.session import REQUEST_COST, Session
 from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.store import Store
+from buckram.core.security.principal import Principal
 from buckram.core.wire import availability
 from buckram.core.wire.context import ReplyContext
 from buckram.core.wire.introduction import Identity, Introduction, identity_mismatch
@@ -82,7 +83,7 @@ class ServedBookie(Protocol):
         """Return what this bookie says of itself to clients that introduce themselves."""
         ...
 
-    def client_introduced(self, introduction: Introduction) -> None:
+    def client_introduced(self, introduction: Introduction, principal: Principal) -> None:
         """Learn from the introduction of a client that meant this bookie."""
         ...
 
@@ -268,7 +269,7 @@ class Dispatcher:
             session.refuse(f"it wanted bookie {said.bookie_id} of cluster {said.cluster}, this is another one")
         else:
             session.introduction = said
-            self._bookie.client_introduced(said)
+            self._bookie.client_introduced(said, session.principal)
 
     def _info(self, session: Session, context: ReplyContext, request: GetBookieInfo) -> None:
         if request.introduction is not None:

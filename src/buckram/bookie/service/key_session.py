@@ -16,7 +16,7 @@ from buckram.metadata.keys import MAX_PAGE
 from buckram.metadata.service.packets import Event, KeyReply, KeyRequest, Kind, encode_event, names_that_fit
 from buckram.metadata.store import TreeStore
 from buckram.seams import KeyStore, Notify
-from buckram.types import CheckVersion, Create, Delete, KeyOp, KeyValue, SetValue
+from buckram.types import CheckVersion, Create, Delete, KeyOp, KeyValue, LedgerId, SetValue
 
 MAX_WATCHES = 20_000
 """Keys that one connection may watch."""
@@ -57,6 +57,8 @@ class KeySession:
         self._session, self._shared, self._open_store = session, shared, open_store
         self._rules, self._room = access.rules(session.principal), room
         self._scanned = float("-inf")
+        self._allocated: set[LedgerId] = set()
+        """Ids that this session was given and has not used."""
         self._own: TreeStore | None = None
         self._opening = asyncio.Lock()
         self._closed = False
@@ -73,8 +75,7 @@ class KeySession:
                 return names_that_fit(names, self._room)
             case Kind.VALUES:
                 await self._check(request.key, KeyUse.LIST)
-                found = await self._keys.children_with_values(request.key, after=request.after, limit=request.limit)
-                return self._fitting([(name, self._seen(value)) for name, value in found])
+                return self._fitting(await self._values(request))
             case Kind.CHANGE:
                 return await self._change(request.ops)
             case Kind.SYNC:
@@ -99,10 +100,14 @@ class KeySession:
                 return await tree.key(request.number)
             case Kind.LEDGER_CREATE:
                 await self._check(await tree.key(request.number), KeyUse.CREATE, request.value)
-                return await tree.create(request.number, request.value, chosen=request.watch)
+                # An id that this session was not given counts as chosen: then its use is remembered for ever.
+                given = self._rules is None or request.number in self._allocated
+                self._allocated.discard(request.number)
+                return await tree.create(request.number, request.value, chosen=request.watch or not given)
             case Kind.ALLOCATE:
                 await self._check(root, KeyUse.CREATE)
-                return await tree.allocate()
+                self._allocated.add(number := await tree.allocate())
+                return number
             case Kind.NEXT_ID:
                 await self._check(root, KeyUse.READ)
                 return await tree.next_id()
@@ -130,24 +135,50 @@ class KeySession:
 
     async def _get(self, request: KeyRequest) -> KeyValue:
         key, rules = request.key, self._rules
+        self._refuse_secrets(key)
         why = "" if rules is None else rules.refusal(key, KeyUse.READ)
         if (why is not None and why != "") or (why is None and key.startswith(f"{self._store.own}/")):
             await self._check(key, KeyUse.READ)
         watch = self._watch((Kind.VALUE_CHANGED, key)) if request.watch else None
         found = await self._keys.get(key, watch)
         if rules is not None:
-            if why is None:  # a ledger, which says itself whose it is
-                await self._check(key, KeyUse.READ, found.value)
+            await self._check(key, KeyUse.READ, found.value)  # a ledger says itself whose it is
             rules.learn(key, found.value)
         return self._seen(found)
 
+    async def _values(self, request: KeyRequest) -> list[tuple[str, KeyValue]]:
+        """Those that the principal may read; empty only when there are no more."""
+        rules, after = self._rules, request.after
+        while True:
+            found = await self._keys.children_with_values(request.key, after=after, limit=request.limit)
+            seen = [
+                (name, self._seen(value))
+                for name, value in found
+                if rules is None or rules.refusal(f"{request.key}/{name}", KeyUse.READ, value.value) == ""
+            ]
+            if seen or not found:
+                return seen
+            after = found[-1][0]
+
     async def _change(self, ops: Sequence[KeyOp]) -> KeyReply:
+        rules = self._rules
+        # What a client wants to create is believed by the rest of its request only, and by others when it is there.
+        trial = None if rules is None else rules.trial()
         for op in ops:
             value = op.value if isinstance(op, Create | SetValue) else None
             await self._check_uid(op)
-            await self._check(op.key, _USES[type(op)], value)
-            if value is not None and self._rules is not None and isinstance(op, Create):
-                self._rules.learn(op.key, value)  # what follows may be below it
+            if rules is not None and isinstance(op, SetValue | Delete) and rules.is_ledger(op.key):
+                await self._find_out(rules, op.key)  # by the record that is there now; its version makes that one step
+            await self._check(op.key, _USES[type(op)], value, trial)
+            if isinstance(op, Create) and trial is not None:
+                trial.learn(op.key, op.value)
+        done = await self._changed(ops)
+        for op in ops:
+            if isinstance(op, Create) and rules is not None:
+                rules.learn(op.key, op.value)
+        return done
+
+    async def _changed(self, ops: Sequence[KeyOp]) -> KeyReply:
         if self._own is None and any(isinstance(op, Create) and op.ephemeral for op in ops):
             await self._open_own()
         keys = self._keys
@@ -166,18 +197,26 @@ class KeySession:
                 await keys.multi([check])
                 return None
 
-    async def _check(self, key: str, use: KeyUse, value: bytes | None = None) -> None:
-        """Raise AccessRefused unless the principal may do that."""
+    async def _check(self, key: str, use: KeyUse, value: bytes | None = None, trial: KeyRules | None = None) -> None:
+        """Raise AccessRefused unless the principal may do that, by `trial` in place of the session's rules."""
+        self._refuse_secrets(key)
         rules = self._rules
         if rules is None:
             return
-        why = rules.refusal(key, use, value)
+        judge = trial or rules
+        why = judge.refusal(key, use, value)
         if why is None:
             await self._find_out(rules, key)
-            why = rules.refusal(key, use, value)
+            why = judge.refusal(key, use, value)
         if why != "":
             why = why or "nothing is known of the stream or ledger that it belongs to"
             raise AccessRefused(key, f"{self._session.principal} may not {use.value} it: {why}")
+
+    def _refuse_secrets(self, key: str) -> None:
+        """Whoever has the signing key is everybody: administrators, too, see these keys in the store itself only."""
+        secrets = f"{self._store.own}/security"
+        if key == secrets or key.startswith(f"{secrets}/"):
+            raise AccessRefused(key, "keys, revocations and grants are read and written in the store itself only")
 
     async def _find_out(self, rules: KeyRules, key: str) -> None:
         """Read what says which namespace a key belongs to: a ledger's record, or the heads of streams. NoSuchKey."""

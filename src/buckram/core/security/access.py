@@ -30,6 +30,14 @@ class KeyRules(Protocol):
         """This is what the key holds."""
         ...
 
+    def is_ledger(self, key: str) -> bool:
+        """Return whether the key is a ledger's record."""
+        ...
+
+    def trial(self) -> KeyRules:
+        """Return rules that believe what `learn` tells them, and keep it to themselves."""
+        ...
+
 
 class KeyAccess(Protocol):
     def rules(self, principal: Principal) -> KeyRules | None:

@@ -64,6 +64,14 @@ class Known:
 
     uids: dict[str, str] = field(default_factory=dict)
     ledgers: dict[str, str] = field(default_factory=dict)
+    below: Known | None = None
+    """What counts where this one does not know."""
+
+    def of_uid(self, uid: str) -> str | None:
+        return self.uids.get(uid) or (None if self.below is None else self.below.of_uid(uid))
+
+    def of_ledger(self, key: str) -> str | None:
+        return self.ledgers.get(key) or (None if self.below is None else self.below.of_ledger(key))
 
     def note(self, where: dict[str, str], what: str, namespace: str) -> None:
         if len(where) >= _MOST_KNOWN:
@@ -79,6 +87,13 @@ class NamespaceRules:
 
     def allowed(self, namespace: str) -> frozenset[str]:
         return self._acl().allowed(self._principal, namespace)
+
+    def trial(self) -> NamespaceRules:
+        """The same rules, whose `learn` changes nothing here."""
+        return NamespaceRules(self.places, self._acl, self._principal, Known(below=self.known))
+
+    def is_ledger(self, key: str) -> bool:
+        return self.places.is_ledger(key)
 
     def learn(self, key: str, value: bytes) -> None:
         namespace = self.places.head_of(key)
@@ -103,7 +118,7 @@ class NamespaceRules:
             return self._of_head(key, use)
         uid = places.uid(key)
         if uid:
-            namespace = self.known.uids.get(uid)
+            namespace = self.known.of_uid(uid)
             return None if namespace is None else self._needs(namespace, _of_data(key, places, uid, use))
         if key == places.root:  # ids of new ledgers
             usable = use in (KeyUse.CREATE, KeyUse.READ) and self._acl().concern(self._principal)
@@ -114,7 +129,7 @@ class NamespaceRules:
         said = None if value is None else _ledger_namespace(value)
         if use is KeyUse.CREATE:
             return _ADMINISTRATORS if said is None else self._needs(said, "append")
-        known = self.known.ledgers.get(key) if use is not KeyUse.READ or value is None else said
+        known = self.known.of_ledger(key) if use is not KeyUse.READ or value is None else said
         if known is None:
             return None if value is None or use is KeyUse.SET else _ADMINISTRATORS
         if use is KeyUse.SET and said != known:

@@ -121,7 +121,7 @@ def sign(token: Token, cluster: str, key_id: str, private_key: bytes) -> str:
     algorithm = "EdDSA" if isinstance(key, Ed25519PrivateKey) else "RS256"
     said = {
         "iss": ISSUER, "aud": cluster, "sub": token.subject, "jti": token.token_id, "roles": list(token.roles),
-        "iat": round(token.issued_s), "exp": round(token.expires_s),
+        "iat": int(token.issued_s), "exp": round(token.expires_s),
     }  # fmt: skip
     return jwt.encode(said, private_key, algorithm=algorithm, headers={"kid": key_id})
 
