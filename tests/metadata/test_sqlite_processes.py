@@ -25,6 +25,7 @@ from pathlib import Path
 from buckram.metadata.sqlite import SqliteKeys
 from buckram.errors import *
 from buckram.seams import *
+from buckram.types import *
 
 async def main(path, name):
 {body}
