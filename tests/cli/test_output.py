@@ -148,6 +148,6 @@ def test_version_says_whether_compiled(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_metrics_of_up_need_a_port_for_each_bookie() -> None:
-    assert _pages("127.0.0.1:9100", 2) == {1: "127.0.0.1:9100", 2: "127.0.0.1:9101"}
+    assert _pages("--metrics", "127.0.0.1:9100", 2) == {1: "127.0.0.1:9100", 2: "127.0.0.1:9101"}
     with pytest.raises(InvalidArgument, match="needs a port from 1 to 65533"):
-        _pages("127.0.0.1:0", 2)
+        _pages("--metrics", "127.0.0.1:0", 2)
