@@ -20,12 +20,13 @@ INTERNAL = {
     "LiveMoved", "RunChanged",  # a compare-and-set that begins anew
     "BadAvailability",  # a repair asks another bookie
     "StoreError",  # answered over the wire as a code
+    "StreamRefusal",  # answered over HTTP as an error of the protocol
     "BadLine", "CursorBackwards", "LineTooLong", "OutputLost", "ProfileFailed",  # the command line's own
 }  # fmt: skip
 
 
 NOT_OF_A_CALL = {
-    "BuckramError", "LedgerError", "MachineError", "MetadataError", "ObjectError", "StreamError",  # branches
+    "BuckramError", "DatabaseError", "LedgerError", "MachineError", "MetadataError", "ObjectError", "StreamError",  # branches
     "BookieIOError", "BookieReadOnly", "BookieTooBusy", "BookieUnavailable", "ProtocolError", "RequestTimeout",
     "UnknownLedgerState", "WrongBookie",  # a force may end with one: its docstring says BookieError
     "KeyExists", "KeyNotEmpty", "NoSuchKey", "ValueTooLarge", "VersionConflict",  # of key stores (seams.py)

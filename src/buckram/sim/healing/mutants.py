@@ -306,7 +306,7 @@ MUTANTS: dict[str, Mutant] = {
             "unreadable-unnamed",
             "reason",
             "that a mark cannot be read is said as something else",
-            edited((f"{_WORKER}._take", "Reason(Why.UNREADABLE_RECORD,", "Reason(Why.OTHER,")),
+            edited((f"{_WORKER}._look", "Reason(Why.UNREADABLE_RECORD,", "Reason(Why.OTHER,")),
             160,
             faults=("bad mark",),
         ),
