@@ -26,7 +26,8 @@ INTERNAL = {
 
 
 NOT_OF_A_CALL = {
-    "BuckramError", "DatabaseError", "LedgerError", "MachineError", "MetadataError", "ObjectError", "StreamError",  # branches
+    "BuckramError", "DatabaseError", "LedgerError", "MachineError",  # branches
+    "MetadataError", "ObjectError", "StreamError",
     "BookieIOError", "BookieReadOnly", "BookieTooBusy", "BookieUnavailable", "ProtocolError", "RequestTimeout",
     "UnknownLedgerState", "WrongBookie",  # a force may end with one: its docstring says BookieError
     "KeyExists", "KeyNotEmpty", "NoSuchKey", "ValueTooLarge", "VersionConflict",  # of key stores (seams.py)
