@@ -144,4 +144,6 @@ async def test_the_oldest_snapshot_is_lost_and_newer_ones_are_verified(ns: Names
         found = await ns.verify_database("main")
         (fault,) = found.faults
         assert str(head.snapshots[0].offset) in fault
-        assert found.offset > head.snapshots[-1].offset
+        # A record is known to be there a moment after it was written.
+        assert found.offset >= head.snapshots[-1].offset
+        assert found.groups >= 3
