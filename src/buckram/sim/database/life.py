@@ -22,7 +22,7 @@ from buckram.sim.database.stage import Stage
 from buckram.sim.database.watching import small_limits, watch_databases
 from buckram.sim.engine.checkers.safety import Records
 from buckram.sim.engine.faults import FaultRunner
-from buckram.sim.engine.lives import LifeResult, bring_up, report_broken_invariants, watch_tasks
+from buckram.sim.engine.lives import LifeResult, bring_up, life_result, report_broken_invariants, watch_tasks
 from buckram.sim.engine.loop import Stuck
 from buckram.sim.engine.trace import Echo
 from buckram.sim.engine.world import World
@@ -92,21 +92,7 @@ class Life:
         await client.close()
 
     def result(self) -> LifeResult:
-        world, report = self.world, self.world.report
-        return LifeResult(
-            self.plan.seed,
-            str(self.plan),
-            report.violations,
-            report.evaluated,
-            report.reached,
-            self.rules.acked,
-            world.crashes,
-            world.faults,
-            world.loop.steps,
-            world.loop.time(),
-            world.trace.digest,
-            list(world.trace.lines),
-        )
+        return life_result(self.world, self.plan.seed, self.plan, self.rules.acked)
 
 
 def run_database_life(

@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 from buckram.errors import BuckramError
 from buckram.sim.engine.faults import FaultRunner
 from buckram.sim.engine.faults.runner import SimulatedLife
-from buckram.sim.engine.world import Died
+from buckram.sim.engine.world import Died, World
 
 DEADLINE_S = 90.0
 
@@ -44,22 +44,23 @@ class Finish:
         await asyncio.gather(*tasks)
 
     async def within(self, work: Awaitable[None], what: str) -> None:
-        try:
-            async with asyncio.timeout(self.deadline_s):
-                await work
-        except TimeoutError:
-            self.report.check(
-                "ends",
-                False,
-                "{} is not done within {} s although all is well; {}",
-                what,
-                self.deadline_s,
-                self.world.loop.waiting(),
-            )
-        except (BuckramError, Died) as error:
-            self.report.check("ends", False, "{} fails although all is well: {!r}", what, error)
-        else:
-            self.report.check("ends", True)
+        await done_within(self.world, work, what, self.deadline_s)
 
 
-__all__ = ["Finish"]
+async def done_within(world: World, work: Awaitable[None], what: str, deadline_s: float) -> None:
+    """Report it where the work does not end within the deadline, or fails, although all is well."""
+    try:
+        async with asyncio.timeout(deadline_s):
+            await work
+    except TimeoutError:
+        waiting = world.loop.waiting()
+        world.report.check(
+            "ends", False, "{} is not done within {} s although all is well; {}", what, deadline_s, waiting
+        )
+    except (BuckramError, Died) as error:
+        world.report.check("ends", False, "{} fails although all is well: {!r}", what, error)
+    else:
+        world.report.check("ends", True)
+
+
+__all__ = ["Finish", "done_within"]

@@ -36,6 +36,25 @@ class LifeResult:
     replay: str = ""
 
 
+def life_result(world: World, seed: int, plan: object, acked: int) -> LifeResult:
+    """What a life that has ended came to, as its world and its report have it."""
+    report = world.report
+    return LifeResult(
+        seed,
+        str(plan),
+        report.violations,
+        report.evaluated,
+        report.reached,
+        acked,
+        world.crashes,
+        world.faults,
+        world.loop.steps,
+        world.loop.time(),
+        world.trace.digest,
+        list(world.trace.lines),
+    )
+
+
 class report_broken_invariants(AbstractContextManager[None]):  # a class that is used like a function
     """Report each InvariantViolation when it is created, even if it is caught later."""
 

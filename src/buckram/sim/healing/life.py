@@ -12,7 +12,7 @@ from buckram.healing.board import Board
 from buckram.metadata.underreplication import Underreplication
 from buckram.sim.engine.checkers.safety import Records
 from buckram.sim.engine.faults import FaultRunner
-from buckram.sim.engine.lives import LifeResult, report_broken_invariants
+from buckram.sim.engine.lives import LifeResult, life_result, report_broken_invariants
 from buckram.sim.engine.loop import Stuck
 from buckram.sim.engine.planting import plant
 from buckram.sim.engine.spies import watch_stores
@@ -97,21 +97,8 @@ class Life:
             task.cancel()
 
     def result(self) -> LifeResult:
-        world, report = self.world, self.world.report
-        return LifeResult(
-            self.plan.seed,
-            str(self.plan),
-            report.violations,
-            report.evaluated,
-            report.reached,
-            sum(len(written.acked) for written in self.stage.rules.written.values()),
-            world.crashes,
-            world.faults,
-            world.loop.steps,
-            world.loop.time(),
-            world.trace.digest,
-            list(world.trace.lines),
-        )
+        acked = sum(len(written.acked) for written in self.stage.rules.written.values())
+        return life_result(self.world, self.plan.seed, self.plan, acked)
 
 
 def run_healing_life(

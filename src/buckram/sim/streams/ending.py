@@ -11,8 +11,8 @@ from collections.abc import Awaitable
 from buckram.errors import BuckramError, NoSuchStream, StreamEnded
 from buckram.sim.engine.checkers.judge import describe
 from buckram.sim.engine.faults import FaultRunner
+from buckram.sim.engine.finish import done_within
 from buckram.sim.engine.pace import HOUR_US
-from buckram.sim.engine.world import Died
 from buckram.sim.streams.auditing import Auditor
 from buckram.sim.streams.facts import StreamHistory
 from buckram.sim.streams.maintenance import Deleter, JanitorActor
@@ -112,22 +112,7 @@ class Ending:
             self.report.check("ends", not pending, "appends of {} never end: {}", session.host, pending)
 
     async def _within(self, work: Awaitable[None], what: str) -> None:
-        try:
-            async with asyncio.timeout(self.deadline_s):
-                await work
-        except TimeoutError:
-            self.report.check(
-                "ends",
-                False,
-                "{} is not done within {} s although all is well; {}",
-                what,
-                self.deadline_s,
-                self.world.loop.waiting(),
-            )
-        except (BuckramError, Died) as error:
-            self.report.check("ends", False, "{} fails although all is well: {!r}", what, error)
-        else:
-            self.report.check("ends", True)
+        await done_within(self.world, work, what, self.deadline_s)
 
     # -- writing
 

@@ -12,7 +12,7 @@ from buckram.core.streams import compaction as stream_compaction
 from buckram.core.streams import head as stream_head
 from buckram.sim.engine.checkers.safety import Records
 from buckram.sim.engine.faults import FaultRunner
-from buckram.sim.engine.lives import LifeResult, bring_up, report_broken_invariants, watch_tasks
+from buckram.sim.engine.lives import LifeResult, bring_up, life_result, report_broken_invariants, watch_tasks
 from buckram.sim.engine.loop import Stuck
 from buckram.sim.engine.trace import Echo
 from buckram.sim.engine.world import World
@@ -93,21 +93,7 @@ class Life:
         return actors
 
     def result(self) -> LifeResult:
-        world, report = self.world, self.world.report
-        return LifeResult(
-            self.plan.seed,
-            str(self.plan),
-            report.violations,
-            report.evaluated,
-            report.reached,
-            self.stage.rules.acked,
-            world.crashes,
-            world.faults,
-            world.loop.steps,
-            world.loop.time(),
-            world.trace.digest,
-            list(world.trace.lines),
-        )
+        return life_result(self.world, self.plan.seed, self.plan, self.stage.rules.acked)
 
 
 def stream_world(seed: str, plan: StreamPlan, echo: Echo | None) -> World:
