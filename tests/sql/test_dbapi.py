@@ -246,8 +246,8 @@ def test_connections_of_a_process_share_one_replica(uri: str, name: str, connect
 
 def test_a_program_that_just_ends_has_committed_what_it_committed(uri: str, name: str) -> None:
     program = (
-        "import sys, buckram.sql\n"
-        "c = buckram.sql.connect(sys.argv[1], sys.argv[2])\n"
+        "import sys, buckram.db\n"
+        "c = buckram.db.connect(sys.argv[1], sys.argv[2])\n"
         "c.execute('CREATE TABLE t (x)'); c.commit()\n"
         "c.execute('INSERT INTO t VALUES (1)')\n"
     )

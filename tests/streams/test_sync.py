@@ -46,13 +46,13 @@ def ns(cluster: ThreadedCluster, request: pytest.FixtureRequest) -> Iterator[str
 
 
 OWN = {
-    namespace.Namespace: {"create_machine_log", "log_name", "store"},
+    namespace.Namespace: {"create_machine_log", "log_name", "store", "database"},
     spaces.Namespaces: {"restore"},
     async_objects.Objects: {"abandon", "start"},
     async_bulk.Bulk: {"purpose"},
     async_bulk.BulkLedger: {"append_entries", "arrow_entries"},
 }
-"""Methods that the rooms of streams/ use among themselves; they are not for users."""
+"""Methods that the rooms of streams/ use among themselves; and `database`, whose blocking way is buckram.db.connect."""
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ class BuckramDialect(SQLiteDialect):
         return pool.QueuePool
 
     def create_connect_args(self, url: URL) -> ConnectArgsType:
-        """buckram:///NAMESPACE/DATABASE?metadata=URI; further options are arguments of `buckram.sql.connect`."""
+        """buckram:///NAMESPACE/DATABASE?metadata=URI; further options are arguments of `buckram.db.connect`."""
         if url.host or url.username or not url.database:
             raise exc.ArgumentError(
                 f"{url!r}: needs buckram:///NAMESPACE/DATABASE?metadata=URI, with three slashes and no host"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from buckram.config import ClientConfig
 from buckram.core.streams.batch import Record
@@ -24,6 +24,9 @@ from buckram.sync.machine import Machine
 from buckram.sync.records import StreamReader, StreamWriter
 from buckram.sync.thread import LoopThread, flatten
 from buckram.types import Offset
+
+if TYPE_CHECKING:
+    from buckram.db.transfer import Verified
 
 _PAGE = 1000
 
@@ -214,6 +217,33 @@ class Namespace:
             return Machine(self._thread, await opening)
 
         return self._thread.run(start)
+
+    # -- databases ----------------------------------------------------------------------------------------
+    # The blocking way to open one is DB-API 2.0: `buckram.db.connect`.
+
+    def create_database(self, name: str, **policy: Any) -> None:
+        """Create an empty database without opening it; `policy` is that of its log. Raises DatabaseExists."""
+        self._thread.run(lambda: self._namespace.create_database(name, **policy))
+
+    def fork_database(
+        self, source: str, name: str, *, offset: int | None = None, time: Time | None = None, **policy: Any
+    ) -> int:
+        """Make a database of an earlier state of another one, and return the offset; see the async one."""
+        return self._thread.run(lambda: self._namespace.fork_database(source, name, offset=offset, time=time, **policy))
+
+    def backup_database(
+        self, name: str, path: str, *, offset: int | None = None, time: Time | None = None
+    ) -> tuple[int, int]:
+        """Write a database into a file of SQLite's, and return the offset and the bytes; see the async one."""
+        return self._thread.run(lambda: self._namespace.backup_database(name, path, offset=offset, time=time))
+
+    def restore_database(self, path: str, name: str, **policy: Any) -> None:
+        """Make the database `name` of a file of SQLite's. Raises DatabaseExists, InvalidArgument, OSError."""
+        self._thread.run(lambda: self._namespace.restore_database(path, name, **policy))
+
+    def verify_database(self, name: str) -> Verified:
+        """Read all that is kept of a database and compare every digest. Raises StateLost, NotDatabase."""
+        return self._thread.run(lambda: self._namespace.verify_database(name))
 
     # -- cursors ------------------------------------------------------------------------------------------
 
