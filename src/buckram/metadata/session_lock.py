@@ -51,7 +51,7 @@ class SessionLock:
 def alive(directory: Path, session: int) -> bool:
     """Whether some process holds the session's lock. In doubt (no permission, no descriptors) yes."""
     try:
-        fd = os.open(directory / str(session), os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(f"{directory}/{session}", os.O_RDONLY | os.O_CLOEXEC)  # often: joining paths costs more than this
     except FileNotFoundError:
         return False
     except OSError:

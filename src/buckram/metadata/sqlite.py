@@ -2,8 +2,8 @@
 
 All SQL runs in one worker thread per store; writes that wait together share one commit. A write that has to wait for
 another process is tried again and again, and reads go on in between: a process that was stopped in the middle of a
-change stands in the way of changes, not of reads. Watches are noticed by
-looking at the file every 50 ms while there are any, never by writing. The tree itself is sqlite_tree.
+change stands in the way of changes, not of reads. Changes of watched keys are noticed by looking at the file every 10
+to 500 ms, never by writing. The tree itself is sqlite_tree.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,8 @@ from buckram.seams import Notify
 from buckram.types import Create, Delete, KeyOp, KeyValue, SetValue
 
 _POLL_S = 0.05
+_PATIENT_POLL_S, _PATIENT = 0.5, ("/buckram/wishes/", "/buckram/security")
+"""While nothing but these keys is watched: every bookie watches them, and reads them every few seconds anyway."""
 _EAGER_POLL_S, _EAGER = 0.01, "/buckram/streams/"
 """While keys below it are watched: a look at a counter of the file, because readers of a stream wait for the next
 segment by watch. Everybody else, bookies above all, is not to wake up so often."""
@@ -173,6 +176,14 @@ class SqliteKeys:
                 notify()
 
 
+def _pause_of(place: WatchKey) -> float:
+    """How long somebody who watches this place may have to wait for a look at it, in seconds."""
+    key = place[1]
+    if key.startswith(_EAGER):
+        return _EAGER_POLL_S
+    return _PATIENT_POLL_S if key.startswith(_PATIENT) else _POLL_S
+
+
 class _Worker:
     """The thread's side: jobs in, batches of results out. Touches the loop through `post` only."""
 
@@ -193,7 +204,7 @@ class _Worker:
         self._settle = settle
         self._notify = notify
         self._watches: dict[WatchKey, tuple[Token, dict[Notify, None]]] = {}
-        self._eager = 0
+        self._pauses: Counter[float] = Counter()
         self._last_poll = self._last_liveness = 0.0
 
     def run(self) -> None:
@@ -310,11 +321,12 @@ class _Worker:
     def _arm(self, place: WatchKey, token: Token, watch: Notify | None) -> None:
         if watch is None:
             return
-        self._eager += place not in self._watches and place[1].startswith(_EAGER)
+        if place not in self._watches:
+            self._pauses[_pause_of(place)] += 1
         armed, waiting = self._watches.get(place, (token, {}))
         if armed != token:  # a change that no poll has seen yet; those who waited hear of it now
             self._fire(place)
-            self._eager += place[1].startswith(_EAGER)
+            self._pauses[_pause_of(place)] += 1
             waiting = {}
         waiting[watch] = None
         self._watches[place] = (token, waiting)
@@ -330,7 +342,8 @@ class _Worker:
                 self._fire(place)
 
     def _fire(self, place: WatchKey) -> None:
-        self._eager -= place in self._watches and place[1].startswith(_EAGER)
+        if place in self._watches:
+            self._pauses[_pause_of(place)] -= 1
         _, waiting = self._watches.pop(place, (None, {}))
         for watch in waiting:
             self._post(self._notify, watch)
@@ -338,7 +351,7 @@ class _Worker:
     def _pause(self) -> float | None:
         """Between two polls; None when nobody would notice anything."""
         if self._watches:
-            return _EAGER_POLL_S if self._eager else _POLL_S
+            return min(pause for pause, places in self._pauses.items() if places)
         # Also without anything to notice: an open file that nobody looks at could be deleted unseen.
         return _SESSION_POLL_S if self.tree.is_open else None
 

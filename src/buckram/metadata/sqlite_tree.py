@@ -59,6 +59,9 @@ class SqliteTree:
         self._new_lock: SessionLock | None = None
         self._seen_dead: dict[int, None] = {}
         self._data_version = -1
+        self._polled_sessions: list[int] = []
+        self._polled_own = True
+        """Whether the file had our session, and which others, when it was last changed by somebody else."""
         self.touched: dict[WatchKey, None] = {}
         self.session_lost = False
 
@@ -242,11 +245,13 @@ class SqliteTree:
                 for place, token in watched.items():
                     if self.token(place) != token:
                         self.touched[place] = None
+                self._polled_sessions = self._foreign_sessions()
+                self._polled_own = self._is_own_known()
                 self._data_version = version
             if not liveness:
                 return
-            self._notice_lost_session()
-            dead = [session for session in self._foreign_sessions() if not self._is_live(session)]
+            self._notice_lost_session(self._polled_own)
+            dead = [session for session in self._polled_sessions if not self._is_live(session)]
             for session in dead:
                 if session not in self._seen_dead:
                     for parent, name in self._keys_of(session):
@@ -281,7 +286,7 @@ class SqliteTree:
             dead: list[int] = []
             self._begin(db, wait_s)
             try:
-                self._notice_lost_session()
+                self._notice_lost_session(self._is_own_known())
                 dead = [session for session in self._foreign_sessions() if not self._is_live(session)]
                 for session in dead:
                     self._end_session(session)
@@ -410,12 +415,16 @@ class SqliteTree:
             self._remove(parent, name)
         self._open().execute("DELETE FROM sessions WHERE id=?", (session,))
 
-    def _notice_lost_session(self) -> None:
-        """Somebody removed our session's file: others took us for dead, so we are."""
+    def _is_own_known(self) -> bool:
+        """Whether the file still has our session, where there is one."""
         if self._lock is None:
-            return
+            return True
         row = self._open().execute("SELECT 1 FROM sessions WHERE id=?", (self._lock.session,)).fetchone()
-        if row is None or not self._lock.intact():
+        return row is not None
+
+    def _notice_lost_session(self, known: bool) -> None:
+        """Somebody removed our session's row or file: others took us for dead, so we are."""
+        if self._lock is not None and not (known and self._lock.intact()):
             self._drop_session()
             self.session_lost = True
 
