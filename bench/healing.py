@@ -46,8 +46,10 @@ DETECTIONS = 3
 FOREGROUND_S, FOREGROUND_TURNS = float(os.environ.get("BENCH_SECONDS", "15")), 3
 _START_S = 3.0
 """About how long a load needs to start and end."""
-_WRITERS = 8
+_WRITERS, _MANY_WRITERS = 8, 64
 _CHUNK = 2000
+_ON_THE_WAY = 16 * 1024 * 1024
+"""Bytes that all writers together may have on the way: a slow disk has to take them within a client's time-out."""
 _LOOK_S = 0.05
 _COPY_BYTES = 4 * 1024 * 1024
 _WITHIN_S = 1800.0
@@ -131,8 +133,9 @@ async def fill(uri: str, ledgers: int, entries: int, size: int = ENTRY, ensemble
                     await ledger.append_many([payloads[n % 64] for n in range(min(_CHUNK, entries - start))])
             made.append(ledger.ledger_id)
 
+    writers = max(_WRITERS, min(_MANY_WRITERS, _ON_THE_WAY // (min(entries, _CHUNK) * size)))
     async with connect(uri) as client:
-        await asyncio.gather(*(writer(client) for _ in range(_WRITERS * (8 if entries < _CHUNK else 1))))
+        await asyncio.gather(*(writer(client) for _ in range(writers)))
     return sorted(made)
 
 
