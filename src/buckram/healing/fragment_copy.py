@@ -30,7 +30,8 @@ from buckram.types import BookieId, EntryId, Fragment, LedgerId, Position, Slot
 
 _BATCH_ENTRIES = 20_000
 _AHEAD_BYTES = 8 * 1024 * 1024
-_RUN_ENTRIES = 1000
+_RUN_ENTRIES, _RUN_BYTES = 1000, 256 * 1024
+"""Of what is sent at once. The target syncs about so many bytes at a time, and its neighbours on the same disk wait."""
 _WALKERS = 32
 _READS_AHEAD = 3
 
@@ -163,8 +164,9 @@ class FragmentCopy:
         """For each good entry from the first on the run that it is sent with: no object is made for an entry."""
         good = self._digest.count_good(ledger, first, bodies)
         runs: list[_Run] = []
-        for start in range(0, good, _RUN_ENTRIES):
-            part = bodies[start : min(good, start + _RUN_ENTRIES)]
+        entries = max(1, min(_RUN_ENTRIES, _RUN_BYTES * good // max(1, total_bytes(bodies[:good]))))
+        for start in range(0, good, entries):
+            part = bodies[start : min(good, start + entries)]
             run = _Run(first + start, len(part), total_bytes(part), frame_copies(self._key, part))
             runs += [run] * run.entries
         return runs
