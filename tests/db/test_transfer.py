@@ -28,7 +28,7 @@ async def test_a_backup_is_a_file_of_sqlite_and_comes_back(ns: Namespace, tmp_pa
     async with ns.database("main") as db:
         await _filled(db)
         assert await db.backup(path) == path.stat().st_size > 3_000_000
-        assert path.read_bytes() == image_of(db)
+        assert path.read_bytes() == await image_of(db)
         assert not path.with_name(f"{path.name}.part-{os.getpid()}").exists()
         await db.execute("DELETE FROM item")
     with pytest.raises(DatabaseExists):

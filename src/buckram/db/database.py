@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -24,7 +24,7 @@ from buckram.db.readers import Readers
 from buckram.db.settings import DatabaseLimits
 from buckram.db.state import DatabaseState
 from buckram.db.statements import first_word, is_vacuum, statement
-from buckram.db.transactions import Mode, OpenTransaction, begin_transaction
+from buckram.db.transactions import Mode, OpenTransaction, Transactions, begin_transaction
 from buckram.db.writer import Writer
 from buckram.errors import DatabaseFailed, InvalidArgument, SnapshotDamaged, SqlError, StatementRefused
 from buckram.machine.machine import Consistency
@@ -33,9 +33,12 @@ from buckram.net.tasks import TaskScope
 from buckram.seams import THREADS, Threads
 
 Outcome = Literal["committed", "pending", "aborted"]
-"""What became of the transaction of a token. "aborted": nothing was committed under it."""
+"""What became of the transaction of a token. "aborted": nothing was committed under it, and nothing that was begun
+before will be. "pending": it waits or is being executed, or this replica cannot know because it does not lead."""
 _READS = frozenset(("SELECT", "VALUES", "EXPLAIN"))
 _READONLY = 8
+_BACKUPS = 2
+"""So many are written at the same time; each has open files, and keeps the log from being begun anew."""
 
 
 class Database(NotBlocking):
@@ -60,6 +63,8 @@ class Database(NotBlocking):
         self._scope = TaskScope(f"database {name}")
         self._engine = state.engine = Engine(name, limits, self, directory, threads)
         self._readers = Readers(self._engine)
+        self._backups = asyncio.Semaphore(_BACKUPS)
+        self._open = Transactions(name, limits)
         self._replica: Replica
         self._committing: Committing
         self._writer: Writer
@@ -131,9 +136,11 @@ class Database(NotBlocking):
         self._engine.check()
         if word == "VACUUM" and not is_vacuum(sql):
             raise StatementRefused(self.name, "VACUUM INTO and parts of a database: use backup, or VACUUM alone")
+        if token is not None:
+            check_token(token)
         if word in ("VACUUM", "PRAGMA"):
-            return await self._writer.execute_alone(one)
-        unit = Unit((one,), None if token is None else check_token(token))
+            return await self._writer.execute_alone(one, token)
+        unit = Unit((one,), token)
         return (await self._writer.execute(unit))[0]
 
     async def batch(
@@ -214,7 +221,7 @@ class Database(NotBlocking):
         if mode not in ("deferred", "immediate", "exclusive"):
             raise InvalidArgument(f"mode {mode!r}: choose deferred or immediate")
         self._engine.check()
-        return await begin_transaction(self._engine, self._committing, self._writer, mode)
+        return await begin_transaction(self._engine, self._committing, self._writer, self._open, mode)
 
     def transaction(self, mode: Mode = "deferred") -> TransactionContext:
         """`async with db.transaction() as t:` commits at the end, and rolls back after an error."""
@@ -229,13 +236,17 @@ class Database(NotBlocking):
 
     def _known(self, token: str) -> Outcome:
         own, state = parse_own(token), self._state
-        if own is None:
-            return "committed" if state.outcomes.counts(token) is not None else "aborted"
-        if own.log == self._replica.place.uid and state.outcomes.has(own.leadership, own.sequence):
-            return "committed"
+        # In this order: what is in flight while the question is asked may be committed before it is looked at.
         pending = state.pending
-        same = pending is not None and (pending.leadership, pending.sequence) == (own.leadership, own.sequence)
-        return "pending" if same else "aborted"
+        if own is None:
+            waits = self._writer.is_using(token)
+            committed = state.outcomes.counts(token) is not None
+        else:
+            waits = pending is not None and (pending.leadership, pending.sequence) == (own.leadership, own.sequence)
+            committed = own.log == self._replica.place.uid and state.outcomes.has(own.leadership, own.sequence)
+        if committed:
+            return "committed"
+        return "pending" if waits or not self._committing.leads else "aborted"
 
     # -- copies -------------------------------------------------------------------------------------------
 
@@ -246,12 +257,9 @@ class Database(NotBlocking):
         """
         self._engine.check()
         self._replica.check_running()
-        await self._engine.settled(self._state.sequence)
-        image = self._engine.image(self._state.sequence)
-        try:
-            return await asyncio.get_running_loop().run_in_executor(None, write_image, image, Path(path))
-        finally:
-            image.close()
+        async with self._backups:
+            with closing(await self._engine.image(self._state.sequence)) as image:
+                return await asyncio.get_running_loop().run_in_executor(None, write_image, image, Path(path))
 
     @property
     def groups(self) -> int:

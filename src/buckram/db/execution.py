@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Protocol
 
 import apsw
@@ -76,6 +77,11 @@ class Host(Protocol):
         """Have the loop write the group into the log and decide."""
         ...
 
+    @property
+    def superseded(self) -> bool:
+        """Whether nothing that is executed now can be committed any more."""
+        ...
+
     def without_removed(self, digest: int, size: int) -> int:
         """The digest without the pages beyond a size."""
         ...
@@ -110,6 +116,7 @@ class Execution:
                 self._host.limits.result_bytes,
                 self._host.limits.transaction_s,
                 self._host.threads.now,
+                lambda: self._host.superseded,
             )
             outcome_function(connection, lambda token: self._host.outcome(token))
         return self._writing
@@ -127,6 +134,7 @@ class Execution:
     def group(self, leadership: int, units: Sequence[Unit]) -> tuple[list[Given], bool]:
         """Execute units in one transaction. Returns what each gave, and whether anything was written.
 
+        The last ones are left out, and not begun, where those before have so many rows that no more should be held.
         Raises what decided against the commit.
         """
         results: dict[int, Given] = {}
@@ -141,15 +149,17 @@ class Execution:
                     if not isinstance(results.get(index), Exception):
                         results[index] = error
             if not again:
-                return [results[index] for index in range(len(units))], wrote
+                return list(map(results.__getitem__, takewhile(results.__contains__, range(len(units))))), wrote
 
     def _one_by_one(
         self, leadership: int, units: Sequence[Unit], results: dict[int, Given]
     ) -> tuple[list[Given], bool]:
         """Together they are too large for one transaction."""
         found: list[Given] = []
-        all_wrote = True
+        all_wrote, room = True, self._host.limits.result_bytes
         for index, unit in enumerate(units):
+            if room <= 0:
+                break
             before = results.get(index)
             if isinstance(before, Exception):
                 found.append(before)
@@ -165,21 +175,28 @@ class Execution:
                 return [*found, *[NotLeader(self._host.database, "") for _ in range(rest)]], all_wrote
             found += given
             all_wrote = all_wrote and wrote
+            room -= self._writing.given_bytes if self._writing is not None else 0
         return found, all_wrote
 
     def _attempt(self, leadership: int, units: Sequence[Unit], results: dict[int, Given]) -> tuple[bool, bool]:
         """Returns whether the rest must be tried again, because one of them made SQLite roll everything back."""
-        executor = self._begin(leadership)
+        executor, room = self._begin(leadership), self._host.limits.result_bytes
+        for index in [index for index, given in results.items() if not isinstance(given, Exception)]:
+            del results[index]
         try:
             for index, unit in enumerate(units):
                 if isinstance(results.get(index), Exception):
                     continue
+                if room <= 0:
+                    break
                 given = results[index] = self._unit(executor, unit)
-                if isinstance(given, TransactionTooLarge) and len(units) > 1:
+                room -= executor.given_bytes
+                if isinstance(given, NotLeader) or (isinstance(given, TransactionTooLarge) and len(units) > 1):
                     raise given
                 if not executor.connection.in_transaction:
                     return True, False
             self._commit()
+            self._record_receipts()
         finally:
             self._roll_back()
         return False, self._wrote
@@ -187,6 +204,7 @@ class Execution:
     def _unit(self, executor: Executor, unit: Unit) -> Given:
         connection = executor.connection
         executor.inside("SAVEPOINT buckram_unit")
+        executor.given_bytes = 0
         connection.set_last_insert_rowid(0)
         executor.guard.deadline = self._host.threads.now() + self._host.limits.transaction_s
         try:
@@ -211,9 +229,12 @@ class Execution:
             self._receipts.append(Receipt(unit.token, encode_counts(given)))
         return given
 
-    def alone(self, leadership: int, statement: Statement) -> tuple[SqlResult, bool]:
-        """Execute a statement that must not stand in a transaction, such as VACUUM."""
+    def alone(self, leadership: int, statement: Statement, token: str | None = None) -> tuple[SqlResult, bool]:
+        """Execute a statement that must not stand in a transaction, such as VACUUM. It counts no rows."""
         executor = self._prepare(leadership)
+        executor.given_bytes = 0
+        if token is not None:
+            self._receipts = [Receipt(token, encode_counts([SqlResult()]))]
         # SQLite attaches a database of its own while it vacuums.
         executor.guard.inside = is_vacuum(statement.sql)
         executor.guard.deadline = (
@@ -229,6 +250,7 @@ class Execution:
             executor.guard.inside = False
             executor.guard.deadline = 0.0
             self._finish(failure)
+        self._record_receipts()
         return result, self._wrote
 
     def begin(self, leadership: int) -> None:
@@ -242,7 +264,7 @@ class Execution:
     def statement(self, statement: Statement, deadline: float) -> SqlResult:
         """Execute a statement in the caller's transaction, until `deadline` of the monotonic clock."""
         executor = self._opened()
-        executor.guard.deadline = deadline
+        executor.given_bytes, executor.guard.deadline = 0, deadline
         try:
             return executor.execute(statement)
         finally:
@@ -258,10 +280,10 @@ class Execution:
     def commit(self, receipt: Receipt | None = None) -> bool:
         """Commit the caller's transaction; returns whether it wrote anything. After an SqlError it is open."""
         executor = self._opened()
-        if receipt is not None:
-            self._receipts.append(receipt)
+        self._receipts = [] if receipt is None else [receipt]
         try:
             self._commit()
+            self._record_receipts()
         except Exception as error:
             if not isinstance(error, SqlError):
                 self._roll_back()
@@ -306,6 +328,21 @@ class Execution:
         finally:
             self._finish(failure)
 
+    def _record_receipts(self) -> None:
+        """What changed nothing leaves its receipts all the same, in a group without pages."""
+        if self._receipts and not self._wrote:
+            pending, _, digest = self._grouped({}, self._host.files.size)
+            self._have_decided(pending)
+            self._host.advance(pending.sequence, digest)
+
+    def _have_decided(self, pending: Pending) -> None:
+        """Wait until the group is in the log. Raises why it is not."""
+        self._host.ask_for_commit(pending)
+        pending.decided.wait()
+        if pending.error is not None:
+            raise pending.error
+        self._wrote = True
+
     def _finish(self, failure: Exception | None) -> None:
         """What was captured is committed, if SQLite has written it.
 
@@ -345,11 +382,7 @@ class Execution:
         """Write the group into the log, and wait until it is decided."""
         self.on_spill(len(captured.pages))
         pending, changed, digest = self._grouped(captured.pages, captured.size)
-        self._host.ask_for_commit(pending)
-        pending.decided.wait()
-        if pending.error is not None:
-            raise pending.error
-        self._wrote = True
+        self._have_decided(pending)
         self._captured = captured, changed, digest
 
     def _grouped(self, pages: Mapping[int, bytes], size: int) -> tuple[Pending, dict[int, tuple[bytes, int]], int]:

@@ -6,6 +6,7 @@ Not here: whether the state is new enough for a read (`db/database.py`).
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty
@@ -16,12 +17,16 @@ import apsw
 from buckram.core.db.sql import SqlResult, Statement
 from buckram.db.engine import Engine
 from buckram.db.statements import Executor, outcome_function
+from buckram.db.waiting import Room
 from buckram.db.wal_files import WalFiles
+from buckram.errors import SqlError
 from buckram.net.tasks import thread_ended
 from buckram.seams import StartedThread
 
 _THREADS = 2
 _AT_ONCE = 32
+_LARGE_BYTES = 1024 * 1024
+"""Rows of more bytes are handed over before the next statement is executed."""
 
 
 class Reading:
@@ -31,7 +36,13 @@ class Reading:
         self._engine = engine
         self._files: WalFiles | None = None
         self._executor: Executor | None = None
-        self._interrupted = False
+        self._lock = threading.Lock()
+        self._running = self._interrupted = False
+
+    @property
+    def given_bytes(self) -> int:
+        """The bytes of the rows of the last statement."""
+        return self._executor.given_bytes if self._executor is not None else 0
 
     def executor(self) -> Executor:
         """The connection on the present files. Raises DatabaseFailed."""
@@ -58,7 +69,7 @@ class Reading:
 
     def execute(self, statement: Statement) -> SqlResult:
         executor = self.executor()
-        executor.guard.deadline = self._engine.threads.now() + self._engine.limits.query_s
+        executor.given_bytes, executor.guard.deadline = 0, self._engine.threads.now() + self._engine.limits.query_s
         try:
             return executor.execute(statement)
         finally:
@@ -68,24 +79,36 @@ class Reading:
 
     def execute_pinned(self, statement: Statement) -> SqlResult:
         """Execute a statement in the state that the first one saw."""
-        executor = self._executor
-        if executor is None:
-            executor = self.executor()
-            executor.inside("BEGIN")
-            executor.inside("SELECT count(*) FROM sqlite_schema")
-        executor.guard.deadline = self._engine.threads.now() + self._engine.limits.query_s
+        with self._lock:
+            if self._interrupted:
+                raise SqlError(self._engine.database, "interrupted", 9, 9, "SQLITE_INTERRUPT")
+            self._running = True
         try:
+            executor = self._executor
+            if executor is None:
+                executor = self.executor()
+                executor.inside("BEGIN")
+                executor.inside("SELECT count(*) FROM sqlite_schema")
+            executor.given_bytes, executor.guard.deadline = 0, self._engine.threads.now() + self._engine.limits.query_s
             return executor.execute(statement)
         finally:
+            self._statement_ended()
+
+    def _statement_ended(self) -> None:
+        with self._lock:
+            self._running = False
             if self._interrupted:
                 self.close()
 
     def interrupt(self) -> None:
-        """Stop the statement that runs; the connection is closed with it. Any thread."""
-        self._interrupted = True
-        if self._executor is not None:
-            with suppress(apsw.Error):
-                self._executor.connection.interrupt()
+        """Stop the statement that runs, and close the connection. Any thread."""
+        with self._lock:
+            self._interrupted = True
+            if not self._running:
+                self.close()
+            elif self._executor is not None:
+                with suppress(apsw.Error):
+                    self._executor.connection.interrupt()
 
     def close(self) -> None:
         if self._executor is not None:
@@ -106,10 +129,14 @@ class Readers:
         self._jobs = engine.threads.queue()
         self._threads: list[StartedThread] = []
         self._busy = 0
+        self._room = Room(engine.database, engine.limits, "reads")
 
     def execute(self, statement: Statement) -> asyncio.Future[SqlResult]:
-        """Execute a statement that reads."""
-        return self.run(lambda reading: reading.execute(statement))
+        """Execute a statement that reads. Raises DatabaseBusy if too many wait."""
+        size = self._room.take((statement,))
+        future = self.run(lambda reading: reading.execute(statement))
+        future.add_done_callback(lambda done: self._room.give(size))
+        return future
 
     def run(self, work: Callable[[Reading], Any]) -> asyncio.Future[Any]:
         """Do something with a reading connection, in one of the threads."""
@@ -128,7 +155,7 @@ class Readers:
             while (job := jobs.get()) is not None:
                 answers = [self._answer(reading, job)]
                 with suppress(Empty):
-                    while len(answers) < _AT_ONCE:
+                    while len(answers) < _AT_ONCE and reading.given_bytes < _LARGE_BYTES:
                         another = jobs.get_nowait()
                         if another is None:
                             jobs.put(None)

@@ -9,7 +9,6 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
 from typing import Any
 
 import apsw
@@ -20,6 +19,7 @@ from buckram.errors import (
     BuckramError,
     DatabaseBusy,
     InvalidArgument,
+    NotLeader,
     ResultTooLarge,
     SqlError,
     StatementRefused,
@@ -50,21 +50,28 @@ _VACUUM = re.compile(r"\s*vacuum(\s+main)?\s*;?\s*", re.IGNORECASE)
 _STEPS = 20_000
 _OWN = secrets.token_hex(8)
 """Stands in the database's own statements: a prepared one is not looked at again, and must never be a client's."""
-_BATCH = 1000
+MOST_SQL_BYTES = 16 * 1024 * 1024
+"""A longer text is refused."""
+_ROW_BYTES = 56
+"""What a row takes besides its values."""
+_LONG = (str, bytes)
 
 
 class Guard:
     """What clients may do on one connection, and until when. It belongs to the connection's thread."""
 
-    def __init__(self, connection: apsw.Connection, now: Callable[[], float]) -> None:
-        self._now = now
+    def __init__(
+        self, connection: apsw.Connection, now: Callable[[], float], superseded: Callable[[], bool] | None = None
+    ) -> None:
+        self._now, self._is_superseded = now, superseded
         self.refusal = ""
         """Why the last statement was refused."""
         self.inside = False
         """Whether the statement is the database's own."""
         self.deadline = 0.0
         """When a running statement is stopped, by the monotonic clock."""
-        self.overdue = False
+        self.overdue = self.superseded = False
+        """Why a running statement was stopped: by its deadline, or because it can never be committed any more."""
         connection.authorizer = self._authorize
         connection.set_progress_handler(self._progress, _STEPS)
 
@@ -91,7 +98,8 @@ class Guard:
 
     def _progress(self) -> bool:
         self.overdue = self.deadline > 0.0 and self._now() > self.deadline
-        return self.overdue
+        self.superseded = self._is_superseded is not None and self._is_superseded()
+        return self.overdue or self.superseded
 
 
 class Executor:
@@ -104,11 +112,16 @@ class Executor:
         result_bytes: int,
         limit_s: float,
         now: Callable[[], float] = time.monotonic,
+        superseded: Callable[[], bool] | None = None,
     ) -> None:
         self.connection = connection
-        self.guard = Guard(connection, now)
+        self.guard = Guard(connection, now, superseded)
+        self.given_bytes = 0
+        """The bytes of all rows since it was set to 0; more than `result_bytes` are refused."""
         self._database, self._result_bytes, self._limit_s = database, result_bytes, limit_s
+        # A value, or a row of a table, that is longer could be written and never be read.
         connection.limit(apsw.SQLITE_LIMIT_LENGTH, min(result_bytes, 2**30))
+        connection.limit(apsw.SQLITE_LIMIT_SQL_LENGTH, MOST_SQL_BYTES)
         connection.enable_load_extension(False)
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 1)
         connection.config(apsw.SQLITE_DBCONFIG_DQS_DDL, 0)
@@ -125,12 +138,14 @@ class Executor:
         """Execute one statement. Raises SqlError, StatementRefused, InvalidArgument, ResultTooLarge and whatever the
         writing of pages raises."""
         connection, guard = self.connection, self.guard
-        guard.refusal, guard.overdue = "", False
+        guard.refusal, guard.overdue, guard.superseded = "", False, False
         cursor = connection.cursor()
         seen: list[tuple[tuple[str, str | None], ...]] = []
 
         def trace(running: apsw.Cursor, sql: str, bindings: Any) -> bool:
             if seen:
+                return True  # Nothing but a comment follows.
+            if len(sql) != len(statement.sql) and after_comments(statement.sql[len(sql) :]):
                 raise StatementRefused(
                     self._database, f"more than one statement in {_short(statement.sql)}: execute one at a time"
                 )
@@ -159,12 +174,15 @@ class Executor:
 
     def _rows(self, cursor: apsw.Cursor) -> list[tuple[Any, ...]]:
         rows: list[tuple[Any, ...]] = []
-        size = 0
-        while some := list(islice(cursor, _BATCH)):
-            rows += some
-            size += sum(len(value) if type(value) in (str, bytes) else 8 for row in some for value in row)
-            if size > self._result_bytes:
+        size, room = 0, self._result_bytes - self.given_bytes
+        for row in cursor:
+            size += _ROW_BYTES
+            for value in row:
+                size += len(value) if type(value) in _LONG else 8
+            if size > room:
                 raise ResultTooLarge(self._database, self._result_bytes)
+            rows.append(row)
+        self.given_bytes += size
         return rows
 
     def describe(self, sql: str) -> Described:
@@ -187,6 +205,8 @@ class Executor:
         name = self._database
         if isinstance(error, BuckramError):
             return error
+        if self.guard.superseded and isinstance(error, apsw.InterruptError):
+            return NotLeader(name, "")
         if self.guard.overdue and isinstance(error, apsw.InterruptError):
             return TransactionExpired(name, self._limit_s)
         if self.guard.refusal and isinstance(error, apsw.AuthError):
@@ -228,12 +248,18 @@ def is_vacuum(sql: str) -> bool:
     return _VACUUM.fullmatch(sql) is not None
 
 
-def first_word(sql: str) -> str:
-    """The first word of a statement in capitals, without comments before it."""
+def after_comments(sql: str) -> str:
+    """What follows the comments, spaces and semicolons at the beginning of a text."""
     rest = sql.lstrip(" \t\r\n\f;")
     while rest.startswith(("--", "/*")):
         end = rest.find("\n" if rest.startswith("--") else "*/")
         rest = "" if end < 0 else rest[end + (1 if rest.startswith("--") else 2) :].lstrip(" \t\r\n\f;")
+    return rest
+
+
+def first_word(sql: str) -> str:
+    """The first word of a statement in capitals, without comments before it."""
+    rest = after_comments(sql)
     size = 0
     while size < len(rest) and rest[size].isalpha():
         size += 1

@@ -22,7 +22,7 @@ async def load(place: Place, fold: Fold) -> list[SnapshotDamaged]:
     """
     head = (await place.streams.read(place.name)).head
     check_usable(str(place.name), head)
-    found, damaged = await load_newest(place, head)
+    found, damaged = await load_newest(place, head, fold.state.fault)
     if found is None:
         if fold.applied:
             fold.reset()
@@ -40,6 +40,7 @@ async def tail(place: Place, fold: Fold, on_applied: OnApplied) -> None:
 
     Raises OffsetTruncated (load a snapshot), ReplicaStopped, StateLost (the log was ended), ReadFailed.
     """
+    room = fold.state.room
     reader = StreamReader(
         place.client,
         place.streams,
@@ -52,6 +53,9 @@ async def tail(place: Place, fold: Fold, on_applied: OnApplied) -> None:
         while (batch := await reader.next_batch()) is not None:
             try:
                 for offset, value in enumerate(batch.values(), batch.first_offset):
+                    while (full := room()) is not None:
+                        on_applied()
+                        await full
                     fold.apply(offset, value)
             finally:
                 on_applied()

@@ -139,6 +139,12 @@ class Replica:
         """Open a session in the log and return its id. Raises NotLeader, ReplicaStopped."""
         return await (await self.leading()).open_session()
 
+    @property
+    def leads(self) -> bool:
+        """Whether this replica leads, as far as it knows. Any thread."""
+        leader = self._leader
+        return leader is not None and not leader.ended.done()
+
     async def leading(self) -> Leader:
         """The leader's side. Raises NotLeader, ReplicaStopped, HandleClosed."""
         leader = self._leading()

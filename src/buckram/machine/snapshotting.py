@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from buckram.core.machine.fold import Fold
+from buckram.core.machine.fold import Fold, Prepared
 from buckram.core.machine.snapshot_format import SnapshotHeader
 from buckram.core.streams.policy import Policy
 from buckram.errors import BuckramError, InvariantViolation, SnapshotFailed
@@ -74,6 +74,9 @@ class Snapshotter:
             self._task = self._scope.spawn(
                 self._write(epoch, fold.header(), fold.sessions.encode(), chunks), "snapshot"
             )
+            if isinstance(chunks, Prepared):
+                # A task that is cancelled before it begins never runs.
+                self._task.add_done_callback(lambda done: chunks.close())
         return self._task
 
     def stop(self) -> None:
@@ -91,6 +94,8 @@ class Snapshotter:
             before = (await place.streams.read(place.name)).head.snapshots or ()
             if before and before[-1].offset >= header.offset:
                 return before[-1].offset  # Nothing was written since.
+            if isinstance(chunks, Prepared):
+                await chunks.ready()
             await write_snapshot(place, self._policy, epoch, header, sessions, chunks, keep)
             gone, self._left = self._left, [row.ledger for row in before[: max(len(before) + 1 - keep, 0)]]
             await free_space(place, gone)
