@@ -101,6 +101,10 @@ async def test_a_snapshot_has_all_of_the_state(replica: Rebuilt) -> None:
         assert other.state.digest() == replica.state.digest()
         assert await _snapshot(other) == chunks
         assert other.state.outcomes.counts("token1") == "[]"
+        whole = b"".join(chunks)
+        assert (other.state.fault(chunks), other.state.fault([whole[:70], whole[70:]])) == ("", "")
+        assert "cut" in other.state.fault([whole[:-1]])
+        assert "empty" in other.state.fault([])
         other.state.restore([b"".join(chunks)[:-1]])
         with pytest.raises(DatabaseFailed, match="cut"):
             await other.engine.settled(1)

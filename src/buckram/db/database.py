@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from buckram.core.db.sql import Described, Parameters, SqlResult
 from buckram.db.committing import Committing
 from buckram.db.engine import Engine
 from buckram.db.execution import Pending, Unit
-from buckram.db.images import write_image
+from buckram.db.images import write_in_thread
 from buckram.db.readers import Readers
 from buckram.db.settings import DatabaseLimits
 from buckram.db.state import DatabaseState
@@ -258,8 +258,7 @@ class Database(NotBlocking):
         self._engine.check()
         self._replica.check_running()
         async with self._backups:
-            with closing(await self._engine.image(self._state.sequence)) as image:
-                return await asyncio.get_running_loop().run_in_executor(None, write_image, image, Path(path))
+            return await write_in_thread(await self._engine.image(self._state.sequence), Path(path))
 
     @property
     def groups(self) -> int:

@@ -69,16 +69,19 @@ class Engine:
     ) -> None:
         self.database, self.limits, self.threads = database, limits, threads
         self._loop, self._events = asyncio.get_running_loop(), events
-        self._directory = Directory(directory)
+        try:
+            self._directory = Directory(directory)
+        except OSError as error:
+            raise self._no_files(error) from error
         self._jobs = threads.queue()
         self._thread: StartedThread
         self._generation = 0
         try:
             self.files = WalFiles(self._new_path())
             """The files of the present state. Readers open others when these are replaced."""
-        except BaseException:
+        except (OSError, apsw.Error) as error:
             self._directory.close()
-            raise
+            raise self._no_files(error) from error
         self.sequence, self.digest = 0, EMPTY_DIGEST
         """The number of groups in the files, and the digest of all pages. Set by the thread."""
         self.failure: DatabaseFailed | None = None
@@ -97,6 +100,9 @@ class Engine:
         """What the leader executes; its methods are for `run`."""
         self._closed = False
         self._thread = threads.start(self._run, f"database {database}")
+
+    def _no_files(self, error: Exception) -> DatabaseFailed:
+        return DatabaseFailed(self.database, f"its files cannot be made: {error}")
 
     def _new_path(self) -> Path:
         self._generation += 1

@@ -233,6 +233,9 @@ class OpenTransaction:
         try:
             await asyncio.shield(work)  # Cancelling the caller does not stop it.
         except SqlError:
+            if not self._engine.execution.open:  # As after a full disk: SQLite has rolled it back.
+                self._end()
+                raise
             self._timer = self._loop.call_later(max(self._deadline - self._engine.threads.now(), 0.0), self._expire)
             raise
         except BaseException as error:

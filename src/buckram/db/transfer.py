@@ -21,7 +21,7 @@ from buckram.core.db.digest import LOCK_PAGE, digest_of
 from buckram.core.db.wal_format import PAGE_BYTES
 from buckram.core.streams.names import StreamName
 from buckram.db.execution import Pending
-from buckram.db.images import write_image
+from buckram.db.images import write_in_thread
 from buckram.db.opening import check_database, create_log
 from buckram.db.rebuilding import rebuilt
 from buckram.db.state import DatabaseState
@@ -66,9 +66,8 @@ async def backup(
 ) -> tuple[int, int]:
     """Write an earlier state of a database into a file; returns the offset and the bytes. NoEarlierState, OSError."""
     async with rebuilt(client, ns, name, offset=offset, time_us=time_us) as found:
-        with closing(await found.engine.image(found.state.sequence)) as image:
-            size = await asyncio.get_running_loop().run_in_executor(None, write_image, image, path)
-        return found.offset, size
+        image = await found.engine.image(found.state.sequence)
+        return found.offset, await write_in_thread(image, path)
 
 
 async def restore(client: Client, ns: Namespace, name: StreamName, path: Path, policy: Mapping[str, object]) -> None:

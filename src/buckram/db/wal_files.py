@@ -69,17 +69,22 @@ class WalFiles:
     def __init__(self, path: Path, first: Iterator[bytes] | None = None) -> None:
         """Make the files: an empty database, or one of these pages. Raises OSError, apsw.Error."""
         self.path = str(path)
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(os.dup(self._file), "wb") as out:
-            out.writelines(first or (EMPTY_PAGE,))
-        self.connection = self.connect()
-        """Holds the write lock, and makes checkpoints."""
-        self.connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
-        self._log = os.open(f"{path}-wal", os.O_RDWR | os.O_CLOEXEC)
-        self._shm = os.open(f"{path}-shm", os.O_RDWR | os.O_CLOEXEC)
+        self._file = self._log = self._shm = -1
         self._maps: list[mmap.mmap] = []
         self._regions: list[memoryview] = []
-        self._grow(1)
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(os.dup(self._file), "wb") as out:
+                out.writelines(first or (EMPTY_PAGE,))
+            self.connection = self.connect()
+            """Holds the write lock, and makes checkpoints."""
+            self.connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+            self._log = os.open(f"{path}-wal", os.O_RDWR | os.O_CLOEXEC)
+            self._shm = os.open(f"{path}-shm", os.O_RDWR | os.O_CLOEXEC)
+            self._grow(1)
+        except BaseException:
+            self._close_files()
+            raise
         self._frames: dict[int, int] = {}
         """The newest committed frame of each page that is in the log."""
         self._cached: OrderedDict[int, tuple[bytes, int]] = OrderedDict()
