@@ -298,8 +298,8 @@ class Engine:
         """Take those that are wanted of the present state. Thread."""
         for _ in range(len(self._wanted)):
             wanted = self._wanted.popleft()
-            if wanted.replacement < self._replaced:
-                text = "its files were replaced meanwhile; try again"
+            if (wanted.replacement, wanted.sequence) < (self._replaced, self.sequence):
+                text = "its files were replaced, or went on, meanwhile; try again"
                 self._tell(_deliver, wanted.future, DatabaseBusy(self.database, text))
             elif (wanted.replacement, wanted.sequence) != (self._replaced, self.sequence):
                 self._wanted.append(wanted)

@@ -20,6 +20,7 @@ _WRITTEN_TWICE = (
     f"{_LAST_PART}\n            await self._replica.execute(own.take(), own.lowest, parts[-1])",
 )
 _LEASES = ("expire a replica", "pause a replica", "cut off a replica", "expire a replica")
+_DEAF = ("deafen a replica", "expire a replica", "deafen a replica", "expire a replica", "deafen a replica")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +163,39 @@ MUTANTS: dict[str, Mutant] = {
             200,
         ),
         Mutant(
+            "commit-does-not-ask-for-its-token",
+            "D6",
+            "a transaction of several calls is committed although its token was used",
+            edited(
+                (
+                    "buckram.db.transactions:OpenTransaction.commit",
+                    "self._committing.counts(receipt.token) if receipt is not None else None",
+                    "None",
+                )
+            ),
+            80,
+        ),
+        Mutant(
+            "no-receipt-of-nothing",
+            "D5",
+            "a call under a token that changes nothing leaves no receipt",
+            edited((f"{_EXECUTION}._record_receipts", "if self._receipts and not self._wrote:", "if False:")),
+            80,
+        ),
+        Mutant(
+            "what-waits-is-aborted",
+            "D5",
+            "a call that waits, or is being executed, is said to be aborted",
+            edited(("buckram.db.database:Database._known", "waits = self._writer.is_using(token)", "waits = False")),
+            80,
+        ),
+        Mutant(
             "unknown-is-aborted",
             "D5, D7",
             "whoever asks for the outcome of a leader's own token is told that it was aborted",
             edited(("buckram.core.db.outcomes:Outcomes.has", "run[1] <= sequence", "run[1] < sequence < 0")),
             300,
-            faults=_LEASES,
+            faults=_DEAF,
         ),
         Mutant(
             "parts-of-another-group",

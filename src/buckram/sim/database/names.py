@@ -26,6 +26,12 @@ INVARIANTS: dict[str, str] = {
 SITUATIONS = (
     "a transaction was repeated",
     "a repetition was answered from its receipt",
+    "a used token was repeated",
+    "a transaction was committed under a used token",
+    "an outcome was asked for meanwhile",
+    "a call that changed nothing left a receipt",
+    "everybody was asked for a read",
+    "a database shrank",
     "a transaction failed alone",
     "a commit was unknown",
     "an outcome was asked for",

@@ -68,8 +68,10 @@ class Rules:
         if offset > reference.end:
             return
         if offset == reference.end:
-            void, cut, shared = reference.void, reference.cut, reference.shared
+            void, cut, shared, shrunk = reference.void, reference.cut, reference.shared, reference.shrunk
             reference.append(value)
+            if reference.shrunk > shrunk:
+                self.report.situation("a database shrank")
             if reference.void > void:
                 self.report.situation("a group was void")
             if reference.cut > cut:
@@ -111,6 +113,26 @@ class Rules:
         if found is not None and affected is not None:
             counts = [int(pair.split(",")[0]) for pair in found.strip("[]").replace(" ", "").split("],[")]
             self.report.check("D6", counts == affected, "{} is told {}, at first it was {}", token, affected, counts)
+
+    def repeated(self, token: str, first: list[int], again: list[int]) -> None:
+        """Somebody was told these counts under a token that was used before."""
+        self.report.situation("a used token was repeated")
+        self.report.check("D6", first == again, "{} is told {}, at first it was {}", token, again, first)
+
+    def answered(self, token: str) -> None:
+        """A call under a token was told to be committed, also where it changed nothing."""
+        self.report.check("D5", token in self.reference.tokens, "{} was acknowledged and is in no group", token)
+
+    def outcome(self, token: str, said: str) -> None:
+        """Whoever led has said what became of a call that was acknowledged before."""
+        self.report.check("D5", said == "committed", "{} was acknowledged, and is said to be {}", token, said)
+
+    def said_meanwhile(self, token: str, said: str, committed: bool) -> None:
+        """What was said of a call while it was executed, and whether that was committed after all."""
+        self.report.situation("an outcome was asked for meanwhile")
+        self.report.check(
+            "D5", not (said == "aborted" and committed), "{} was said to be aborted, and then it was committed", token
+        )
 
     def acknowledged(self, attempt: Attempt, offset: int) -> None:
         """Its appends are committed, all of them below the offset."""

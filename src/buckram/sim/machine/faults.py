@@ -13,7 +13,7 @@ from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import merged
 from buckram.errors import BuckramError
 from buckram.sim.engine.faults import FaultRunner, register_common
-from buckram.sim.engine.faults.registry import MACHINES
+from buckram.sim.engine.faults.registry import MACHINES, STREAMS, fault_names
 from buckram.sim.engine.world import Died
 from buckram.streams.shared.ledgers import SNAPSHOT, make_ledger, present_op
 from buckram.streams.shared.metadata import StreamStore
@@ -86,6 +86,23 @@ async def cut_off_replica(f: FaultRunner) -> None:
     world.disturb(host, -1)
 
 
+async def deafen_replica(f: FaultRunner) -> None:
+    """What a replica sends arrives, and no answer does: what it writes is stored and never acknowledged to it."""
+    hosts = _replicas(f)
+    if not hosts:
+        return
+    host, world = f.rng.choice(hosts), f.world
+    bookies = [machine.host for machine in world.machines.values()]
+    others = [*bookies, "meta"] if f.rng.random() < 0.5 else bookies
+    world.disturb(host, 1)
+    for other in others:
+        world.fabric.block(other, host)
+    await asyncio.sleep(f.rng.random() * 6)
+    for other in others:
+        world.fabric.unblock(other, host)
+    world.disturb(host, -1)
+
+
 async def damage_snapshot(f: FaultRunner) -> None:
     """The newest of at least two snapshots becomes one with the same row, but with the bytes of another state."""
     await asyncio.sleep(f.rng.random() * 3)
@@ -152,6 +169,7 @@ OWN_FAULTS = {
     "pause a replica": 5,
     "lose a head of a machine": 3,
     "cut off a replica": 4,
+    "deafen a replica": 3,
     "damage a snapshot": 3,
 }
 """Relative weights. A life gets one to three of these besides the common faults."""
@@ -162,8 +180,15 @@ for _name, _run in (
     ("pause a replica", pause_replica),
     ("lose a head of a machine", lose_head),
     ("cut off a replica", cut_off_replica),
+    ("deafen a replica", deafen_replica),
     ("damage a snapshot", damage_snapshot),
 ):
     register_common(_name, OWN_FAULTS[_name], _run, lives=(MACHINES,))
 
-__all__ = ["MACHINE", "NAME", "NAMESPACE", "OWN_FAULTS", "VANDAL"]
+
+def all_fault_names() -> list[str]:
+    """All that lives of machines, and of what is built on them, may have."""
+    return list(dict.fromkeys([*fault_names(STREAMS), *fault_names(MACHINES)]))
+
+
+__all__ = ["MACHINE", "NAME", "NAMESPACE", "OWN_FAULTS", "VANDAL", "all_fault_names"]
