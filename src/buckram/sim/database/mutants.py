@@ -45,7 +45,7 @@ MUTANTS: dict[str, Mutant] = {
             "commit-before-acknowledgement",
             "D1",
             "a transaction is committed in the files when its group is sent",
-            edited((f"{_EXECUTION}.on_commit", "pending.decided.wait()", "pass")),
+            edited((f"{_EXECUTION}._have_decided", "pending.decided.wait()", "pass")),
         ),
         Mutant(
             "two-leaders",
