@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from contextlib import closing
 from typing import NamedTuple
 
 import pytest
-from tests.db.kit import check_equal
+from tests.db.kit import check_equal, image_of
 from tests.support.polling import until
 
 from buckram.db import engine
@@ -109,6 +110,18 @@ async def test_an_open_transaction_that_can_never_be_committed_is_stopped(two: T
     await transaction.rollback()
     await check_equal(second, [first])
     assert (await second.query("SELECT count(*) FROM item WHERE data = 'never'")).rows == [(0,)]
+
+
+async def test_an_image_is_taken_before_what_is_being_executed_is_committed(two: Two) -> None:
+    first = two.first
+    before, held = await image_of(first), Held(first)
+    calling = asyncio.create_task(first.execute("INSERT INTO item VALUES ('later')"))
+    await until(held.reached.is_set)
+    taking = first._engine.image(first.groups)
+    held.go.set()
+    await calling
+    with closing(await taking) as image:
+        assert b"".join(image.pages()) == before
 
 
 async def test_a_snapshot_waits_for_its_state_and_not_in_the_loop(two: Two) -> None:
