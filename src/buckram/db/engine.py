@@ -257,7 +257,7 @@ class Engine:
                 f"{digest:016x}, the leader's is {group.digest:016x}); they were equal after group {self.sequence}. "
                 "Close it and open it again to begin from a snapshot",
             )
-        if changed:
+        if changed or group.size != files.size:
             files.append(changed, group.size)
         with self._counting:
             self._queued -= size
