@@ -55,7 +55,7 @@ class TaskScope:
         return self._closed
 
     def spawn(self, coro: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        """Start `coro` now. RuntimeError, and the coroutine is closed, when the scope is closed already or no loop runs."""
+        """Start `coro` now. RuntimeError, and it is closed, when the scope is closed already or no loop runs."""
         try:
             if self._closed:
                 raise RuntimeError(f"{self._name} is closed, {name} cannot start")
