@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from buckram.sim.database.life import run_database_life
 from buckram.sim.database.names import INVARIANTS
@@ -19,8 +19,8 @@ _WRITTEN_TWICE = (
     _LAST_PART,
     f"{_LAST_PART}\n            await self._replica.execute(own.take(), own.lowest, parts[-1])",
 )
-_LEASES = ("expire a replica", "pause a replica", "cut off a replica", "expire a replica")
-_DEAF = ("deafen a replica", "expire a replica", "deafen a replica", "expire a replica", "deafen a replica")
+_DEPOSED = ("depose a replica",) * 4
+_DEAF = ("deafen a replica", "depose a replica", "deafen a replica", "depose a replica")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,8 @@ class Mutant:
     seeds: int = 40
     faults: tuple[str, ...] = ()
     """Those of its lives, where the bug shows under few; else each life has its own."""
+    restless: bool = False
+    """Its lives take snapshots often, and replicas often begin anew from them and lead."""
     spills: bool = False
     """Its lives have a cache that is too small for their transactions."""
 
@@ -99,8 +101,8 @@ MUTANTS: dict[str, Mutant] = {
             "R6, D7",
             "a linearizable read is served without a proof that the leader was not fenced",
             edited(("buckram.machine.leader:Leader.prove", "self._ask_turn()", "future.set_result(None)")),
-            200,
-            faults=_LEASES,
+            100,
+            faults=_DEPOSED,
         ),
         Mutant(
             "read-before-applied",
@@ -153,7 +155,8 @@ MUTANTS: dict[str, Mutant] = {
                     "[]",
                 )
             ),
-            300,
+            100,
+            restless=True,
         ),
         Mutant(
             "repetition-is-executed-again",
@@ -194,7 +197,7 @@ MUTANTS: dict[str, Mutant] = {
             "D5, D7",
             "whoever asks for the outcome of a leader's own token is told that it was aborted",
             edited(("buckram.core.db.outcomes:Outcomes.has", "run[1] <= sequence", "run[1] < sequence < 0")),
-            300,
+            100,
             faults=_DEAF,
         ),
         Mutant(
@@ -228,6 +231,9 @@ def kill(name: str, budget: int | None = None) -> Kill:
         if mutant.faults:
             plan.cluster.faults = list(mutant.faults)
             plan.machines.clients, plan.machines.commands = 4, 25
+        if mutant.restless:
+            plan.machines.restless, plan.machines.clients, plan.machines.commands = 0.9, 3, 25
+            plan.machines.settings = replace(plan.machines.settings, snapshot_commands=4)
         if mutant.spills:
             plan.cache_kib = 40
         caught = first_caught(run_database_life(seed, plan=plan, mutant=mutant.apply()).violations, INVARIANTS)

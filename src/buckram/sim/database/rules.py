@@ -48,6 +48,8 @@ class Rules:
         self.calls: list[Call] = []
         self.attempts: list[Attempt] = []
         self.values: list[Acknowledged] = []
+        self._own: dict[str, str] = {}
+        """What was said of the database's own tokens."""
         self.acked = 0
 
     @property
@@ -127,6 +129,17 @@ class Rules:
         """Whoever led has said what became of a call that was acknowledged before."""
         self.report.check("D5", said == "committed", "{} was acknowledged, and is said to be {}", token, said)
 
+    def own_outcome(self, token: str, said: str) -> None:
+        """Whoever led has said what became of the group of a token of a CommitUnknown."""
+        self._own[token] = said
+        self._check_own(token, said)
+
+    def _check_own(self, token: str, said: str) -> None:
+        _, leadership, sequence = token.split(":")
+        committed = (int(leadership), int(sequence)) in self.reference.groups
+        wrong = said != "pending" and committed != (said == "committed")
+        self.report.check("D5", not wrong, "{} is said to be {}, and committed is {}", token, said, committed)
+
     def said_meanwhile(self, token: str, said: str, committed: bool) -> None:
         """What was said of a call while it was executed, and whether that was committed after all."""
         self.report.situation("an outcome was asked for meanwhile")
@@ -168,6 +181,8 @@ class Rules:
         ]
         why = not_serializable(history)
         self.report.check("D7", not why, "{}", why)
+        for token, said in self._own.items():
+            self._check_own(token, said)
         for one in self.attempts:
             if one.outcome == "aborted" and one.token is not None:
                 late = one.token in self.reference.tokens

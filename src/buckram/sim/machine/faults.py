@@ -86,6 +86,23 @@ async def cut_off_replica(f: FaultRunner) -> None:
     world.disturb(host, -1)
 
 
+async def depose_replica(f: FaultRunner) -> None:
+    """A replica's session has expired and nobody can tell it: it believes to lead, and reaches all bookies."""
+    hosts = _replicas(f)
+    if not hosts:
+        return
+    host, world = f.rng.choice(hosts), f.world
+    world.disturb(host, 1)
+    for source, target in (("meta", host), (host, "meta")):
+        world.fabric.block(source, target)
+    world.sessions[host].expire()
+    world.report.situation("a lease ended under a replica")
+    await asyncio.sleep(1.0 + f.rng.random() * 4)
+    for source, target in (("meta", host), (host, "meta")):
+        world.fabric.unblock(source, target)
+    world.disturb(host, -1)
+
+
 async def deafen_replica(f: FaultRunner) -> None:
     """What a replica sends arrives, and no answer does: what it writes is stored and never acknowledged to it."""
     hosts = _replicas(f)
@@ -170,6 +187,7 @@ OWN_FAULTS = {
     "lose a head of a machine": 3,
     "cut off a replica": 4,
     "deafen a replica": 3,
+    "depose a replica": 3,
     "damage a snapshot": 3,
 }
 """Relative weights. A life gets one to three of these besides the common faults."""
@@ -181,6 +199,7 @@ for _name, _run in (
     ("lose a head of a machine", lose_head),
     ("cut off a replica", cut_off_replica),
     ("deafen a replica", deafen_replica),
+    ("depose a replica", depose_replica),
     ("damage a snapshot", damage_snapshot),
 ):
     register_common(_name, OWN_FAULTS[_name], _run, lives=(MACHINES,))
