@@ -12,6 +12,7 @@ from pathlib import Path
 from buckram.client.client import Client
 from buckram.db.opening import PROPERTIES
 from buckram.sim.database.clients import ClientActor
+from buckram.sim.database.deposing import TwoLeaders
 from buckram.sim.database.ending import Ending
 from buckram.sim.database.forking import ForkActor
 from buckram.sim.database.names import INVARIANTS, SITUATIONS
@@ -76,6 +77,7 @@ class Life:
             asyncio.create_task(ClientActor(stage, f"c{n + 1}").run(), name=f"c{n + 1}") for n in range(plan.clients)
         ]
         clients += [asyncio.create_task(ForkActor(stage, n).run(), name=f"fork {n}") for n in range(self.plan.forks)]
+        between = asyncio.create_task(TwoLeaders(stage).run(), name="between leaders")
         watchers = [
             asyncio.create_task(self.faults.supervise(machine), name=f"supervise {machine.name}")
             for machine in world.machines.values()
@@ -84,7 +86,7 @@ class Life:
         await asyncio.wait(clients, timeout=LIFE_S)
         await chaos
         await Ending(stage, self.faults).run(clients, replicas)
-        for task in (*clients, *replicas, *watchers):
+        for task in (*clients, *replicas, *watchers, between):
             task.cancel()
 
     async def _create(self, client: Client) -> None:

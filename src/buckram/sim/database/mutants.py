@@ -19,8 +19,8 @@ _WRITTEN_TWICE = (
     _LAST_PART,
     f"{_LAST_PART}\n            await self._replica.execute(own.take(), own.lowest, parts[-1])",
 )
-_DEPOSED = ("depose a replica",) * 4
-_DEAF = ("deafen a replica", "depose a replica", "deafen a replica", "depose a replica")
+_DEPOSED = ("depose the leader",) * 4
+_DEAF = ("deafen the leader", "depose the leader", "deafen the leader", "depose the leader")
 
 
 @dataclass(frozen=True, slots=True)

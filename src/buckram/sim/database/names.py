@@ -32,6 +32,7 @@ SITUATIONS = (
     "a call that changed nothing left a receipt",
     "everybody was asked for a read",
     "a database shrank",
+    "two replicas believed to lead",
     "a transaction failed alone",
     "a commit was unknown",
     "an outcome was asked for",

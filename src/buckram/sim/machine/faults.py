@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from buckram.client.client import Client
 from buckram.core.streams.changes import Step
-from buckram.core.streams.head import Head, SnapshotRow
+from buckram.core.streams.head import Head, SnapshotRow, decode_head
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import merged
 from buckram.errors import BuckramError
@@ -26,6 +26,16 @@ VANDAL = "v1"
 
 def _replicas(f: FaultRunner) -> list[str]:
     return [host for host in f.client_hosts() if host.startswith("m") and not f.world.processes[host].dead]
+
+
+def _leader(f: FaultRunner) -> str:
+    """The host that the log's head names as its writer; empty if it names none."""
+    place = f"/streams/heads/{NAMESPACE}/{MACHINE}"
+    for key, found in f.world.metadata.snapshot().keys.items():
+        if key.endswith(place):
+            writer = decode_head(str(NAME), found.value).writer
+            return writer.name if writer is not None else ""
+    return ""
 
 
 async def expire_replica(f: FaultRunner) -> None:
@@ -86,12 +96,11 @@ async def cut_off_replica(f: FaultRunner) -> None:
     world.disturb(host, -1)
 
 
-async def depose_replica(f: FaultRunner) -> None:
-    """A replica's session has expired and nobody can tell it: it believes to lead, and reaches all bookies."""
-    hosts = _replicas(f)
-    if not hosts:
+async def depose_leader(f: FaultRunner) -> None:
+    """The leader's session has expired and nobody can tell it: it believes to lead, and reaches all bookies."""
+    host, world = _leader(f), f.world
+    if host not in _replicas(f):
         return
-    host, world = f.rng.choice(hosts), f.world
     world.disturb(host, 1)
     for source, target in (("meta", host), (host, "meta")):
         world.fabric.block(source, target)
@@ -103,12 +112,11 @@ async def depose_replica(f: FaultRunner) -> None:
     world.disturb(host, -1)
 
 
-async def deafen_replica(f: FaultRunner) -> None:
-    """What a replica sends arrives, and no answer does: what it writes is stored and never acknowledged to it."""
-    hosts = _replicas(f)
-    if not hosts:
+async def deafen_leader(f: FaultRunner) -> None:
+    """What the leader sends arrives, and no answer does: what it writes is stored and never acknowledged to it."""
+    host, world = _leader(f), f.world
+    if host not in _replicas(f):
         return
-    host, world = f.rng.choice(hosts), f.world
     bookies = [machine.host for machine in world.machines.values()]
     others = [*bookies, "meta"] if f.rng.random() < 0.5 else bookies
     world.disturb(host, 1)
@@ -186,8 +194,8 @@ OWN_FAULTS = {
     "pause a replica": 5,
     "lose a head of a machine": 3,
     "cut off a replica": 4,
-    "deafen a replica": 3,
-    "depose a replica": 3,
+    "deafen the leader": 3,
+    "depose the leader": 3,
     "damage a snapshot": 3,
 }
 """Relative weights. A life gets one to three of these besides the common faults."""
@@ -198,8 +206,8 @@ for _name, _run in (
     ("pause a replica", pause_replica),
     ("lose a head of a machine", lose_head),
     ("cut off a replica", cut_off_replica),
-    ("deafen a replica", deafen_replica),
-    ("depose a replica", depose_replica),
+    ("deafen the leader", deafen_leader),
+    ("depose the leader", depose_leader),
     ("damage a snapshot", damage_snapshot),
 ):
     register_common(_name, OWN_FAULTS[_name], _run, lives=(MACHINES,))

@@ -1,0 +1,74 @@
+"""Looks out for two replicas that believe to lead: writes by the newer one, and reads by the one that was deposed."""
+
+from __future__ import annotations
+
+import asyncio
+
+from buckram.core.db.sql import SqlResult
+from buckram.db.database import Database
+from buckram.errors import BuckramError, SqlError
+from buckram.sim.database.asking import Asking
+from buckram.sim.database.interactive import appending
+from buckram.sim.database.reading import READ, Reading
+from buckram.sim.database.rules import Attempt
+from buckram.sim.database.stage import Stage
+from buckram.sim.engine.checkers.serializability import Append
+from buckram.sim.engine.world import Died
+
+_LOOKS_S = 0.02
+_MOST = 12
+
+
+class TwoLeaders:
+    """Asks both, the newer one first: the other one must not answer without what that has acknowledged."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage, self.world = stage, stage.world
+        self._asking = Asking(stage, "between leaders")
+        self._reading = Reading(self._asking)
+        self._times = 0
+
+    async def run(self) -> None:
+        while not self.stage.over and self._times < _MOST:
+            await asyncio.sleep(_LOOKS_S)
+            hosts = self._leaders()
+            if len(hosts) > 1:
+                self._times += 1
+                self.world.report.situation("two replicas believed to lead")
+                await self._ask(hosts[-1], hosts[:-1])
+
+    def _leaders(self) -> list[str]:
+        """Hosts that believe to lead, by their epochs."""
+        found: list[tuple[int, str]] = []
+        for host in self.stage.living():
+            leader = self.stage.open[host]._replica._leader
+            if leader is not None and not leader.ended.done():
+                found.append((leader.engine.epoch, host))
+        return [host for _, host in sorted(found)]
+
+    async def _ask(self, newest: str, others: list[str]) -> None:
+        name = f"between leaders {self._times}"
+        one = Append("l0", name)
+        attempt = Attempt(name, self.world.loop.time(), [one])
+        self._asking.rules.attempts.append(attempt)
+
+        async def write(database: Database) -> SqlResult:
+            return await database.execute(*appending(one))
+
+        async def read(database: Database) -> SqlResult:
+            return await database.execute(READ)
+
+        try:
+            await self._asking.ask_at(newest, write, 2.0)
+            attempt.outcome, attempt.ended = "ok", self.world.loop.time()
+        except (BuckramError, TimeoutError, Died, KeyError) as error:
+            attempt.outcome = "aborted" if isinstance(error, SqlError) else "unknown"
+        for host in others:
+            reads = Attempt(f"{name} reads at {host}", self.world.loop.time())
+            try:
+                self._reading.note(reads, await self._asking.ask_at(host, read, 0.5))
+            except (BuckramError, TimeoutError, Died, KeyError):
+                continue
+
+
+__all__ = ["TwoLeaders"]
