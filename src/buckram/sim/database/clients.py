@@ -183,7 +183,8 @@ class ClientActor:
             if attempt and token:
                 self.world.report.situation("a transaction was repeated")
             try:
-                return await self.asking.ask(execute)
+                # Who has no token may wait until its leader knows that it does not know.
+                return await self.asking.ask(execute, 0.0 if token else self.rng.choice((0.0, 12.0)))
             except (SqlError, TransactionTooLarge) as error:
                 if not isinstance(error, DatabaseBusy):
                     self.world.trace.note(self.name, str(error))

@@ -20,7 +20,7 @@ _WRITTEN_TWICE = (
     f"{_LAST_PART}\n            await self._replica.execute(own.take(), own.lowest, parts[-1])",
 )
 _DEPOSED = ("depose the leader",) * 4
-_DEAF = ("deafen the leader", "depose the leader", "deafen the leader", "depose the leader")
+_DEAF = ("deafen the leader",) * 4
 
 
 @dataclass(frozen=True, slots=True)

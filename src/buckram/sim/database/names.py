@@ -35,6 +35,7 @@ SITUATIONS = (
     "two replicas believed to lead",
     "a transaction failed alone",
     "a commit was unknown",
+    "an unknown commit was committed",
     "an outcome was asked for",
     "a group was cut into parts",
     "a transaction spilled",
