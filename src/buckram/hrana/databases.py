@@ -23,6 +23,7 @@ from buckram.errors import (
 )
 from buckram.http.problems import HttpProblem
 
+IDLE_S = 300.0
 _GONE = (NoSuchDatabase, NoSuchNamespace, NoSuchStream, NotDatabase, NotMachineLog)
 
 
@@ -37,7 +38,7 @@ class Databases:
         *,
         announce: str,
         limits: DatabaseLimits | None = None,
-        idle_s: float = 300.0,
+        idle_s: float = IDLE_S,
         most_open: int = 200,
     ) -> None:
         """`idle_s`, `most_open`: of the databases of namespaces."""
@@ -152,4 +153,4 @@ def _not_served(name: str, why: str) -> HttpProblem:
     return HttpProblem(404, "NO_SUCH_DATABASE", f"database {name}: {why}", value=name)
 
 
-__all__ = ["Databases"]
+__all__ = ["IDLE_S", "Databases"]

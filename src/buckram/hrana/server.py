@@ -26,7 +26,7 @@ from buckram.core.hrana.values import Malformed
 from buckram.db.database import Database
 from buckram.db.settings import DatabaseLimits
 from buckram.errors import BuckramError
-from buckram.hrana.databases import Databases
+from buckram.hrana.databases import IDLE_S, Databases
 from buckram.hrana.failures import EXPECTED, error_of
 from buckram.hrana.forwarding import FORWARDED, Forwarder
 from buckram.hrana.limits import HranaLimits
@@ -94,10 +94,12 @@ class DatabaseServer:
         limits: HranaLimits | None = None,
         http_limits: HttpLimits = HTTP_LIMITS,
         database_limits: DatabaseLimits | None = None,
+        idle_s: float = IDLE_S,
     ) -> None:
+        """`idle_s`: a database of `namespaces` that nobody used for so long is closed until somebody asks for it."""
         self.url = url_of(listening)
         own = (advertise or self.url).rstrip("/")
-        self.databases = Databases(client, names, namespaces, announce=own, limits=database_limits)
+        self.databases = Databases(client, names, namespaces, announce=own, limits=database_limits, idle_s=idle_s)
         self._limits, self._http_limits = limits or HranaLimits(), http_limits
         self._authenticate, self._authorize = authenticate, authorize
         self.streams = Streams(self._limits)
