@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from queue import Empty
 from typing import Any
 
 import apsw
@@ -24,9 +24,11 @@ from buckram.net.tasks import thread_ended
 from buckram.seams import StartedThread
 
 _THREADS = 2
-_AT_ONCE = 32
+_AT_ONCE = 64
 _LARGE_BYTES = 1024 * 1024
 """Rows of more bytes are handed over before the next statement is executed."""
+_SLOW_S = 0.005
+"""A thread that answers nothing for so long has a slow statement."""
 
 
 class Reading:
@@ -71,7 +73,7 @@ class Reading:
         executor = self.executor()
         executor.given_bytes, executor.guard.deadline = 0, self._engine.threads.now() + self._engine.limits.query_s
         try:
-            return executor.execute(statement)
+            return executor.read(statement)
         finally:
             if executor.connection.in_transaction:
                 # A savepoint: whoever reads next must not see the state of today for ever.
@@ -117,81 +119,137 @@ class Reading:
         self._executor = self._files = None
 
 
-_Job = tuple[Callable[[Reading], Any], "asyncio.Future[Any]"]
+_Job = tuple[Callable[[Reading], Any], "asyncio.Future[Any]", int]
+"""What is to be done, whoever waits for it, and how much room it takes while it waits."""
+_Answer = tuple["asyncio.Future[Any]", int, Any, Exception | None]
 
 
 class Readers:
-    """The reading threads of one database; they begin with the first read."""
+    """The reading threads of one database; they begin with the first read.
+
+    What is asked in one turn of the loop is one thread's, which wakes the loop once when all of it is done. A second
+    thread helps only where the first one is kept by a slow statement: together they would wait for each other.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._loop = asyncio.get_running_loop()
-        self._jobs = engine.threads.queue()
+        self._calls = engine.threads.queue()
+        """One for each thread that is to look at what waits; None ends one."""
         self._threads: list[StartedThread] = []
-        self._busy = 0
         self._room = Room(engine.database, engine.limits, "reads")
+        self._awake = 0
+        """The number of threads that were called and have not found the end of what waits."""
+        self._waiting: deque[_Job] = deque()
+        self._done: deque[_Answer] = deque()
+        self._asked = False
+        self._delivered = self._delivered_before = 0
+        self._watch: asyncio.TimerHandle | None = None
 
     def execute(self, statement: Statement) -> asyncio.Future[SqlResult]:
         """Execute a statement that reads. Raises DatabaseBusy if too many wait."""
-        size = self._room.take((statement,))
-        future = self.run(lambda reading: reading.execute(statement))
-        future.add_done_callback(lambda done: self._room.give(size))
-        return future
+        return self._ask(lambda reading: reading.execute(statement), self._room.take((statement,)))
 
     def run(self, work: Callable[[Reading], Any]) -> asyncio.Future[Any]:
         """Do something with a reading connection, in one of the threads."""
-        if self._busy >= len(self._threads) < _THREADS:
-            self._threads.append(self._engine.threads.start(self._run, f"reader of {self._engine.database}"))
+        return self._ask(work, 0)
+
+    def _ask(self, work: Callable[[Reading], Any], size: int) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._busy += 1
-        self._jobs.put((work, future))
+        self._waiting.append((work, future, size))
+        if not self._asked:
+            self._asked = True
+            self._loop.call_soon(self._begin)
         return future
+
+    def _begin(self) -> None:
+        self._asked = False
+        if not self._awake:
+            self._call_thread()
+        if self._watch is None:
+            self._watch = self._loop.call_later(_SLOW_S, self._look)
+
+    def _call_thread(self) -> None:
+        if self._awake >= len(self._threads) < _THREADS:
+            self._threads.append(self._engine.threads.start(self._run, f"reader of {self._engine.database}"))
+        self._awake += 1
+        self._calls.put(True)
+
+    def _look(self) -> None:
+        """While anything is asked: deliver what is done before a slow statement, and let others pass it."""
+        self._watch = None
+        self._deliver(False)
+        if self._waiting and self._awake < _THREADS and self._delivered == self._delivered_before:
+            self._call_thread()
+        self._delivered_before = self._delivered
+        if self._awake:
+            self._watch = self._loop.call_later(_SLOW_S, self._look)
 
     def _run(self) -> None:
         reading = Reading(self._engine)
-        jobs = self._jobs
-        job: _Job | None
         try:
-            while (job := jobs.get()) is not None:
-                answers = [self._answer(reading, job)]
-                with suppress(Empty):
-                    while len(answers) < _AT_ONCE and reading.given_bytes < _LARGE_BYTES:
-                        another = jobs.get_nowait()
-                        if another is None:
-                            jobs.put(None)
-                            break
-                        answers.append(self._answer(reading, another))
-                with suppress(RuntimeError):
-                    self._loop.call_soon_threadsafe(self._deliver, answers)
+            while self._calls.get() is not None:
+                self._work(reading)
         finally:
             reading.close()
 
-    def _answer(self, reading: Reading, job: _Job) -> tuple[asyncio.Future[Any], Any, Exception | None]:
-        work, future = job
-        if future.cancelled():
-            return future, None, None
-        try:
-            return future, work(reading), None
-        except Exception as error:
-            return future, None, error
+    def _work(self, reading: Reading) -> None:
+        """Do what waits. Thread."""
+        waiting, done, since = self._waiting, self._done, 0
+        with suppress(IndexError):
+            while True:
+                done.append(_answer(reading, waiting.popleft()))
+                since += 1
+                if since == _AT_ONCE or reading.given_bytes >= _LARGE_BYTES:
+                    since = 0
+                    self._tell(False)
+        self._tell(True)
 
-    def _deliver(self, answers: list[tuple[asyncio.Future[Any], Any, Exception | None]]) -> None:
-        self._busy -= len(answers)
-        for future, result, error in answers:
+    def _tell(self, ended: bool) -> None:
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._deliver, ended)
+
+    def _deliver(self, ended: bool) -> None:
+        """Answer what is done. `ended`: a thread has found nothing more to do."""
+        done = self._done
+        while done:
+            future, size, result, error = done.popleft()
+            self._delivered += 1
+            if size:
+                self._room.give(size)
             if future.done():
                 continue
             if error is None:
                 future.set_result(result)
             else:
                 future.set_exception(error)
+        if ended:
+            self._awake -= 1
+            if self._waiting and not self._awake:
+                self._call_thread()
 
     async def close(self) -> None:
         """End the threads after what they do. Idempotent."""
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        if self._waiting:
+            self._call_thread()
         threads, self._threads = self._threads, []
         for _ in threads:
-            self._jobs.put(None)
+            self._calls.put(None)
         for thread in threads:
             await thread_ended(thread)
+
+
+def _answer(reading: Reading, job: _Job) -> _Answer:
+    work, future, size = job
+    if future.cancelled():
+        return future, size, None, None
+    try:
+        return future, size, work(reading), None
+    except Exception as error:
+        return future, size, None, error
 
 
 __all__ = ["Reading", "Readers"]

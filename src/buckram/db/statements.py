@@ -47,6 +47,7 @@ _INSERTS = frozenset(("INSERT", "REPLACE", "WITH"))
 OWN_NAMES = "buckram_"
 """Savepoints of the database itself begin so."""
 _VACUUM = re.compile(r"\s*vacuum(\s+main)?\s*;?\s*", re.IGNORECASE)
+_WORD = re.compile(r"[^\W\d_]+")
 _STEPS = 20_000
 _OWN = secrets.token_hex(8)
 """Stands in the database's own statements: a prepared one is not looked at again, and must never be a client's."""
@@ -55,6 +56,8 @@ MOST_SQL_BYTES = 16 * 1024 * 1024
 _ROW_BYTES = 56
 """What a row takes besides its values."""
 _LONG = (str, bytes)
+_MOST_SHAPES = 200
+_ENDS = " \t\r\n\f;"
 
 
 class Guard:
@@ -119,6 +122,8 @@ class Executor:
         self.given_bytes = 0
         """The bytes of all rows since it was set to 0; more than `result_bytes` are refused."""
         self._database, self._result_bytes, self._limit_s = database, result_bytes, limit_s
+        self._shapes: dict[tuple[tuple[str, str | None], ...], tuple[tuple[str, ...], tuple[str | None, ...]]] = {}
+        """Names and declared types of columns, by what SQLite says of them."""
         # A value, or a row of a table, that is longer could be written and never be read.
         connection.limit(apsw.SQLITE_LIMIT_LENGTH, min(result_bytes, 2**30))
         connection.limit(apsw.SQLITE_LIMIT_SQL_LENGTH, MOST_SQL_BYTES)
@@ -171,6 +176,31 @@ class Executor:
             connection.changes() if changed else 0,
             (connection.last_insert_rowid() or None) if inserted else None,
         )
+
+    def read(self, statement: Statement) -> SqlResult:
+        """Execute one statement on a connection that only reads. Errors as of `execute`, in less time."""
+        sql, guard = statement.sql, self.guard
+        if ";" in sql.rstrip(_ENDS):
+            return self.execute(statement)  # It may be more than one.
+        guard.refusal, guard.overdue = "", False
+        cursor = self.connection.cursor()
+        try:
+            cursor.execute(sql, statement.parameters or None)
+            described = cursor.get_description()
+            rows = self._rows(cursor)
+        except apsw.ExecutionCompleteError:
+            return self.execute(statement)  # There are no rows, and it cannot be asked for its columns any more.
+        except Exception as error:
+            raise self.translated(error) from None
+        finally:
+            cursor.close(True)
+        shape = self._shapes.get(described)
+        if shape is None:
+            if len(self._shapes) >= _MOST_SHAPES:
+                self._shapes.clear()
+            shape = tuple(column[0] for column in described), tuple(column[1] for column in described)
+            self._shapes[described] = shape
+        return SqlResult(*shape, rows)
 
     def _rows(self, cursor: apsw.Cursor) -> list[tuple[Any, ...]]:
         rows: list[tuple[Any, ...]] = []
@@ -236,6 +266,8 @@ def statement(sql: str, parameters: Iterable[Any] | Mapping[str, Any] = ()) -> S
     """Raises InvalidArgument."""
     if not isinstance(sql, str):
         raise InvalidArgument(f"sql {sql!r}: a statement is a str")
+    if type(parameters) is tuple:
+        return Statement(sql, parameters)
     if isinstance(parameters, Mapping):
         return Statement(sql, dict(parameters))
     if isinstance(parameters, str | bytes):
@@ -250,20 +282,17 @@ def is_vacuum(sql: str) -> bool:
 
 def after_comments(sql: str) -> str:
     """What follows the comments, spaces and semicolons at the beginning of a text."""
-    rest = sql.lstrip(" \t\r\n\f;")
+    rest = sql.lstrip(_ENDS)
     while rest.startswith(("--", "/*")):
         end = rest.find("\n" if rest.startswith("--") else "*/")
-        rest = "" if end < 0 else rest[end + (1 if rest.startswith("--") else 2) :].lstrip(" \t\r\n\f;")
+        rest = "" if end < 0 else rest[end + (1 if rest.startswith("--") else 2) :].lstrip(_ENDS)
     return rest
 
 
 def first_word(sql: str) -> str:
     """The first word of a statement in capitals, without comments before it."""
-    rest = after_comments(sql)
-    size = 0
-    while size < len(rest) and rest[size].isalpha():
-        size += 1
-    return rest[:size].upper()
+    found = _WORD.match(after_comments(sql))
+    return found[0].upper() if found is not None else ""
 
 
 def _short(sql: str) -> str:

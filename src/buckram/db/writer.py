@@ -32,7 +32,8 @@ class Waiting:
     leader: Leader
     """Who led when it came. Under another one it is not executed: somebody may have been told that it never will be."""
     size: int
-    timer: asyncio.TimerHandle | None = None
+    until: float
+    """When it is told that the database is busy."""
     unit: Unit | None = None
     alone: bool = False
     """Whether the unit is one statement that must not stand in a transaction."""
@@ -57,6 +58,8 @@ class Writer:
         self._engine, self._committing, self._scope = engine, committing, scope
         self._loop = asyncio.get_running_loop()
         self._queue: deque[Waiting] = deque()
+        """Who has waited longest is the first, and the first to give up."""
+        self._timer: asyncio.TimerHandle | None = None
         self._room = Room(engine.database, engine.limits, "calls")
         self._using: Counter[str] = Counter()
         self._running: asyncio.Task[None] | None = None
@@ -106,11 +109,13 @@ class Writer:
         if self._closed:
             raise self._gone()
         size = self._room.take(unit.statements if unit is not None else ())
-        waiting = Waiting(self._loop.create_future(), leader, size, unit=unit, alone=alone, ended=ended)
-        waiting.timer = self._loop.call_later(self._engine.limits.wait_s, self._waited, waiting)
+        until = self._loop.time() + self._engine.limits.wait_s
+        waiting = Waiting(self._loop.create_future(), leader, size, until, unit=unit, alone=alone, ended=ended)
         if waiting.token is not None:
             self.use(waiting.token)
         self._queue.append(waiting)
+        if self._timer is None:
+            self._timer = self._loop.call_at(until, self._give_up)
         if self._running is None:
             self._running = self._scope.spawn(self._run(), "turns")
         return await waiting.future
@@ -118,21 +123,23 @@ class Writer:
     def _left(self, waiting: Waiting) -> None:
         """It waits no more, and nothing of it is in flight."""
         self._room.give(waiting.size)
-        if waiting.timer is not None:
-            waiting.timer.cancel()
         if waiting.token is not None:
             self.unuse(waiting.token)
 
     def _gone(self) -> HandleClosed:
         return HandleClosed(f"database {self._engine.database}: it is closed; open it again")
 
-    def _waited(self, waiting: Waiting) -> None:
-        limit = self._engine.limits.wait_s
+    def _give_up(self) -> None:
+        """Tell those that waited for too long. One timer serves all, because all wait for the same time."""
+        self._timer = None
+        limit, now = self._engine.limits.wait_s, self._loop.time()
         text = f"others had the database for more than {limit:g} s; try again (limit: DatabaseLimits.wait_s)"
-        if waiting in self._queue:
-            self._queue.remove(waiting)
+        while self._queue and self._queue[0].until <= now:
+            waiting = self._queue.popleft()
             self._left(waiting)
             fail_future(waiting.future, DatabaseBusy(self._engine.database, text))
+        if self._queue:
+            self._timer = self._loop.call_at(self._queue[0].until, self._give_up)
 
     async def _run(self) -> None:
         try:
@@ -158,8 +165,6 @@ class Writer:
                     break  # A repetition has its turn when the outcome of the first one is known.
                 taken.tokens.add(waiting.token)
             self._queue.popleft()
-            if waiting.timer is not None:
-                waiting.timer.cancel()
             if waiting.future.done():
                 self._left(waiting)
                 continue
@@ -250,6 +255,8 @@ class Writer:
     def close(self) -> None:
         """Nobody gets a turn any more."""
         self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
         queue, self._queue = self._queue, deque()
         for waiting in queue:
             self._left(waiting)
