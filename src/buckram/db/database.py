@@ -284,6 +284,10 @@ class Database(NotBlocking):
         """Wait until this replica leads. `takeover`: fence the present leader, who may not know what is in flight."""
         await self._replica.lead(takeover=takeover)
 
+    async def leads_within(self, seconds: float) -> bool:
+        """Wait until this replica leads, for so long at most, and return whether it does. It asks for nothing."""
+        return await self._replica.leads_within(seconds)
+
     async def step_down(self) -> None:
         """Stop leading after everything in flight, so that another replica can."""
         await self._replica.step_down()

@@ -46,6 +46,17 @@ class Shelf:
         """The names of those that are open."""
         return list(self._places)
 
+    def opened(self) -> dict[str, Database]:
+        """Those that are open, by name; not those that are being opened."""
+        found: dict[str, Database] = {}
+        for name, place in self._places.items():
+            opening = place.opening
+            if opening.done() and not opening.cancelled() and opening.exception() is None:
+                database = opening.result()
+                if isinstance(database, Database):
+                    found[name] = database
+        return found
+
     @asynccontextmanager
     async def use(self, name: str) -> AsyncIterator[Database]:
         """The database of this name, which stays open meanwhile. Raises what opening it raises, and HandleClosed."""

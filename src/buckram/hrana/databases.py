@@ -48,8 +48,6 @@ class Databases:
             raise InvalidArgument("no database is named; name some, or a namespace")
         self._client, self._announce, self._limits = client, announce, limits
         self._shelf = Shelf(self._opened, idle_s=idle_s, most_open=most_open + len(self.names))
-        self._last: dict[str, Database] = {}
-        """Each as it was opened last."""
         self._kept: dict[str, tuple[Database, AsyncExitStack]] = {}
         """Those that were named are in use all the time."""
 
@@ -60,7 +58,7 @@ class Databases:
 
     def opened(self) -> dict[str, Database]:
         """Those that are open now, by name."""
-        return {name: self._last[name] for name in sorted(self._shelf.names) if name in self._last}
+        return dict(sorted(self._shelf.opened().items()))
 
     def find(self, wanted: str, host: str) -> str:
         """The full name of the database that a request means: the one it names, else that of the host's name.
@@ -131,10 +129,9 @@ class Databases:
 
     async def _opened(self, name: str) -> Database:
         full = stream_name(name)
-        self._last[name] = database = await self._client.namespace(full.namespace).database(
+        return await self._client.namespace(full.namespace).database(
             full.stream, announce=self._announce, limits=self._limits, create=name in self.names
         )
-        return database
 
     async def close(self) -> None:
         """Close all."""

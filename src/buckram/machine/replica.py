@@ -226,6 +226,13 @@ class Replica:
                 self._asking -= 1
                 self._want_no_more()
 
+    async def leads_within(self, seconds: float) -> bool:
+        """Wait until this replica leads or has stopped, for so long at most; returns whether it leads."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._leads.wait()
+        return self.role is Role.LEADER
+
     def _want_no_more(self) -> None:
         """Whoever asked for the leadership has it, or has given up waiting for it."""
         if self._asking or self._candidacy.auto or self._leader is not None:

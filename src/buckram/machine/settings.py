@@ -24,7 +24,7 @@ class MachineSettings:
     snapshot_commands: int = 100_000
     """A snapshot is taken after so many commands since the last one, ..."""
     snapshot_bytes: int = 64 * _MIB
-    """... or after so many bytes of log."""
+    """... or after so many bytes of log, and as many as the last snapshot has."""
     keep_snapshots: int = 2
     """So many snapshots are kept, and the log from the oldest of them on. At least 2: the newest might be damaged."""
     digest_commands: int = 10_000

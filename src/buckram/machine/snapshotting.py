@@ -38,15 +38,22 @@ class Snapshotter:
         self._place, self._policy, self._fold, self._settings, self._scope = place, policy, fold, settings, scope
         self._next_commands = self._next_bytes = 0
         self._task: asyncio.Task[int | Failed] | None = None
+        self._last_bytes = 0
+        """The size of the last snapshot, if this process took it."""
         self._left: list[LedgerId] = []
         """Ledgers of the snapshots that left the head at the last publication."""
         self.count_on()
 
     def count_on(self, share: int = 1) -> None:
-        """The next snapshot is due after what the settings say, or a share of it, from the present state on."""
+        """The next snapshot is due after what the settings say, or a share of it, from the present state on.
+
+        It is not due before the log has grown by as many bytes as the last one has: otherwise a large state that
+        grows would be written again and again, and to write snapshots would be most of the work.
+        """
         fold, settings = self._fold, self._settings
+        size = max(settings.snapshot_bytes, self._last_bytes)
         self._next_commands = fold.commands + max(settings.snapshot_commands // share, 1)
-        self._next_bytes = fold.log_bytes + max(settings.snapshot_bytes // share, 1)
+        self._next_bytes = fold.log_bytes + max(size // share, 1)
 
     @property
     def _busy(self) -> bool:
@@ -96,7 +103,9 @@ class Snapshotter:
                 return before[-1].offset  # Nothing was written since.
             if isinstance(chunks, Prepared):
                 await chunks.ready()
-            await write_snapshot(place, self._policy, epoch, header, sessions, chunks, keep)
+            row = await write_snapshot(place, self._policy, epoch, header, sessions, chunks, keep)
+            self._last_bytes = row.bytes
+            self._next_bytes = max(self._next_bytes, header.log_bytes + row.bytes)
             gone, self._left = self._left, [row.ledger for row in before[: max(len(before) + 1 - keep, 0)]]
             await free_space(place, gone)
             return header.offset
