@@ -113,3 +113,20 @@ async def test_only_the_machine_writes_and_truncates_its_log(ns: Namespace) -> N
             await ns.truncate("inventory", before=0)
         with pytest.raises(MachineLog):
             await ns.bulk("inventory", application="job", version=1)
+
+
+async def test_a_large_state_is_written_again_only_after_as_much_log(ns: Namespace) -> None:
+    """Without that it would be written after every few records, for ever."""
+    settings = MachineSettings(snapshot_bytes=4096, snapshot_commands=2**40)
+    async with ns.machine("inventory", Inventory, settings=settings) as machine:
+        await machine.lead()
+        taken = list[int]()
+        for number in range(300):
+            await machine.execute(["add", f"{number:04}" + "x" * 200, 1])
+            head = await head_of(ns)
+            if head.snapshots and head.snapshots[-1].offset not in taken:
+                taken.append(head.snapshots[-1].offset)
+                size = head.snapshots[-1].bytes
+        assert size > 3 * settings.snapshot_bytes
+        # By the settings alone there would be some twenty.
+        assert 3 <= len(taken) <= 8
