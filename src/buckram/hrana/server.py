@@ -11,7 +11,6 @@ import json
 import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -191,11 +190,13 @@ class DatabaseServer:
         except (ValueError, RecursionError) as error:
             raise HttpProblem(400, "PROTOCOL_ERROR", f"the body is not JSON: {error}") from None
         try:
-            async with self.databases.use(target.database) as database:
-                try:
-                    return await self._execute(request, target, database, raw, body)
-                except SendOn:
-                    return await self._send_on(request, target, database, raw, body)
+            use = await self.databases.take(target.database)
+            try:
+                return await self._execute(request, target, use.database, raw, body)
+            except SendOn:
+                return await self._send_on(request, target, use.database, raw, body)
+            finally:
+                use.give()
         except Malformed as error:
             raise HttpProblem(400, "PROTOCOL_ERROR", str(error)) from None
         except BuckramError as error:
@@ -232,9 +233,7 @@ class DatabaseServer:
         if baton is not None:
             return self.streams.take(baton, target.key, target.principal)
         self.streams.check_room()
-        use = AsyncExitStack()
-        await use.enter_async_context(self.databases.use(target.database))
-        return self.streams.open(session(), target.key, target.principal, use)
+        return self.streams.open(session(), target.key, target.principal, await self.databases.take(target.database))
 
     async def _cursor(self, stream: Stream, batch: Batch) -> AsyncIterator[bytes]:
         """Lines of JSON. The stream takes the next request when they have all been sent."""
@@ -253,7 +252,7 @@ class DatabaseServer:
 
     async def _version_1(self, request: Request, target: Target, session: Session, raw: Any) -> Response:
         """One statement or batch without a stream. The error of a statement is an error of HTTP."""
-        stream = Stream(0, session, target.key, target.principal, AsyncExitStack())
+        stream = Stream(0, session, target.key, target.principal)
         pipeline = Pipeline(stream, self._limits, fresh=True)
         try:
             if not isinstance(raw, dict):
