@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from tests.machine.kit import Inventory
+from tests.support.polling import until
 
 from buckram.client.client import Client
 from buckram.core.machine.fold import Fold
@@ -100,7 +101,7 @@ async def test_a_follower_behind_the_log_begins_again_from_a_snapshot(client: Cl
         place = Place(client, ns.store, NAME, (await head_of(ns)).uid)
         with pytest.raises(OffsetTruncated):
             await tail(place, fold, lambda: None)
-        assert await load(place, fold) == []
+        assert (await load(place, fold)).damaged == []
         assert state.instance.counts == {"bolt": 3}
         assert fold.applied == leader.applied
 
@@ -130,3 +131,14 @@ async def test_a_large_state_is_written_again_only_after_as_much_log(ns: Namespa
         assert size > 3 * settings.snapshot_bytes
         # By the settings alone there would be some twenty.
         assert 3 <= len(taken) <= 8
+
+
+async def test_a_machine_that_is_opened_again_and_again_does_not_read_ever_more_segments(ns: Namespace) -> None:
+    for number in range(24):
+        async with ns.machine("inventory", Inventory) as machine:
+            await machine.lead()
+            assert await machine.execute(["add", "bolt", 1]) == number + 1
+            await until(lambda snapshotter=machine._replica._snapshotter: not snapshotter._busy)
+    head = await head_of(ns)
+    assert head.snapshots
+    assert sum(segment.base >= head.snapshots[-1].offset for segment in head.tail) <= 12

@@ -107,8 +107,7 @@ class Replica:
 
     async def start(self) -> None:
         """Load the newest snapshot and begin to follow. Raises StateLost and what reading raises."""
-        self.damaged_snapshots += await load(self.place, self.fold)
-        self._snapshotter.count_on()
+        await self._load()
         self._scope.spawn(self._run(), "run")
 
     def check_running(self) -> None:
@@ -285,9 +284,13 @@ class Replica:
             _log.warning("machine %s: following is tried again: %s", self.place.name, error)
             await asyncio.sleep(delays.take())
 
+    async def _load(self) -> None:
+        begun = await load(self.place, self.fold)
+        self.damaged_snapshots += begun.damaged
+        self._snapshotter.begin(begun.segments)
+
     async def _reload(self) -> None:
-        self.damaged_snapshots += await load(self.place, self.fold)
-        self._snapshotter.count_on()
+        await self._load()
         self._on_applied()
 
     async def _follow(self) -> StreamEngine:

@@ -20,6 +20,8 @@ from buckram.net.tasks import TaskScope
 from buckram.types import LedgerId
 
 _log = logging.getLogger("buckram.machine")
+_MOST_SEGMENTS = 8
+"""Each leader begins a segment, and whoever opens the machine reads all of them, however little they hold."""
 _PUT_OFF = 10
 """After a failure the next attempt comes after a tenth of what usually lies between two snapshots."""
 
@@ -43,6 +45,12 @@ class Snapshotter:
         self._left: list[LedgerId] = []
         """Ledgers of the snapshots that left the head at the last publication."""
         self.count_on()
+
+    def begin(self, segments: int) -> None:
+        """This replica has the newest snapshot, and will read so many segments of the log behind it."""
+        self.count_on()
+        if segments > _MOST_SEGMENTS:
+            self._next_commands = self._fold.commands
 
     def count_on(self, share: int = 1) -> None:
         """The next snapshot is due after what the settings say, or a share of it, from the present state on.
