@@ -19,12 +19,14 @@ from buckram.db.engine import Engine
 from buckram.db.statements import Executor, outcome_function
 from buckram.db.waiting import Room
 from buckram.db.wal_files import WalFiles
-from buckram.errors import SqlError
+from buckram.errors import BuckramError, SqlError
 from buckram.net.tasks import thread_ended
 from buckram.seams import StartedThread
 
 _THREADS = 2
 _AT_ONCE = 64
+_FEW = 4
+"""More statements than these share a transaction."""
 _LARGE_BYTES = 1024 * 1024
 """Rows of more bytes are handed over before the next statement is executed."""
 _SLOW_S = 0.005
@@ -75,8 +77,20 @@ class Reading:
         try:
             return executor.read(statement)
         finally:
-            if executor.connection.in_transaction:
+            if not executor.pinned and executor.connection.in_transaction:
                 # A savepoint: whoever reads next must not see the state of today for ever.
+                self.close()
+
+    def pin(self) -> None:
+        """Let the statements until `unpin` have one state, which has everything that was committed before."""
+        self.executor().pin()
+
+    def unpin(self) -> None:
+        """End that. The connection goes if it cannot be ended."""
+        if self._executor is not None:
+            try:
+                self._executor.unpin()
+            except apsw.Error:
                 self.close()
 
     def execute_pinned(self, statement: Statement) -> SqlResult:
@@ -195,15 +209,26 @@ class Readers:
 
     def _work(self, reading: Reading) -> None:
         """Do what waits. Thread."""
-        waiting, done, since = self._waiting, self._done, 0
-        with suppress(IndexError):
-            while True:
-                done.append(_answer(reading, waiting.popleft()))
-                since += 1
-                if since == _AT_ONCE or reading.given_bytes >= _LARGE_BYTES:
-                    since = 0
-                    self._tell(False)
+        waiting = self._waiting
+        while count := min(len(waiting), _AT_ONCE):
+            # What is asked from now on may have to see a later state, and is not of this transaction.
+            pinned = count > _FEW and _pinned(reading)
+            try:
+                self._work_off(reading, count)
+            finally:
+                if pinned:
+                    reading.unpin()
+            if waiting:
+                self._tell(False)
         self._tell(True)
+
+    def _work_off(self, reading: Reading, count: int) -> None:
+        waiting, done = self._waiting, self._done
+        with suppress(IndexError):  # Another thread may have helped.
+            for _ in range(count):
+                done.append(_answer(reading, waiting.popleft()))
+                if reading.given_bytes >= _LARGE_BYTES:
+                    self._tell(False)
 
     def _tell(self, ended: bool) -> None:
         with suppress(RuntimeError):
@@ -240,6 +265,15 @@ class Readers:
             self._calls.put(None)
         for thread in threads:
             await thread_ended(thread)
+
+
+def _pinned(reading: Reading) -> bool:
+    """One state for several statements saves the locks of each. Where that fails, each says why."""
+    try:
+        reading.pin()
+    except (BuckramError, apsw.Error):
+        return False
+    return True
 
 
 def _answer(reading: Reading, job: _Job) -> _Answer:

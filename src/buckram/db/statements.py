@@ -9,7 +9,8 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import apsw
 import apsw.ext
@@ -44,6 +45,7 @@ _CHECKED = _TEMPORARY | {
     apsw.SQLITE_CREATE_VTABLE,
 }
 _INSERTS = frozenset(("INSERT", "REPLACE", "WITH"))
+_CHANGES = frozenset(("INSERT", "REPLACE", "UPDATE", "DELETE"))
 OWN_NAMES = "buckram_"
 """Savepoints of the database itself begin so."""
 _VACUUM = re.compile(r"\s*vacuum(\s+main)?\s*;?\s*", re.IGNORECASE)
@@ -56,7 +58,22 @@ MOST_SQL_BYTES = 16 * 1024 * 1024
 _ROW_BYTES = 56
 """What a row takes besides its values."""
 _LONG = (str, bytes)
-_MOST_SHAPES = 200
+_Shape = tuple[tuple[str, ...], tuple[str | None, ...]]
+"""The names and the declared types of columns."""
+
+
+class _Text(NamedTuple):
+    """What is seen in a statement's text."""
+
+    word: str
+    """The first word in capitals."""
+    single: bool
+    """Whether no other statement can follow in it."""
+    silent: bool
+    """Whether it is single, and certainly has no columns."""
+
+
+_MOST_CACHED = 1000
 _ENDS = " \t\r\n\f;"
 
 
@@ -122,8 +139,9 @@ class Executor:
         self.given_bytes = 0
         """The bytes of all rows since it was set to 0; more than `result_bytes` are refused."""
         self._database, self._result_bytes, self._limit_s = database, result_bytes, limit_s
-        self._shapes: dict[tuple[tuple[str, str | None], ...], tuple[tuple[str, ...], tuple[str | None, ...]]] = {}
-        """Names and declared types of columns, by what SQLite says of them."""
+        self.pinned = False
+        self._described: dict[str, _Shape] = {}
+        """Columns of statements that were executed since `pin`."""
         # A value, or a row of a table, that is longer could be written and never be read.
         connection.limit(apsw.SQLITE_LIMIT_LENGTH, min(result_bytes, 2**30))
         connection.limit(apsw.SQLITE_LIMIT_SQL_LENGTH, MOST_SQL_BYTES)
@@ -142,7 +160,7 @@ class Executor:
     def execute(self, statement: Statement) -> SqlResult:
         """Execute one statement. Raises SqlError, StatementRefused, InvalidArgument, ResultTooLarge and whatever the
         writing of pages raises."""
-        connection, guard = self.connection, self.guard
+        connection, guard, text = self.connection, self.guard, _text(statement.sql)
         guard.refusal, guard.overdue, guard.superseded = "", False, False
         cursor = connection.cursor()
         seen: list[tuple[tuple[str, str | None], ...]] = []
@@ -157,7 +175,8 @@ class Executor:
             seen.append(running.get_description())
             return True
 
-        cursor.exec_trace = trace
+        if not text.silent:
+            cursor.exec_trace = trace
         before = connection.total_changes()
         try:
             cursor.execute(statement.sql, statement.parameters or None)
@@ -168,7 +187,7 @@ class Executor:
             cursor.close(True)
         described = seen[0] if seen else ()
         changed = connection.total_changes() != before
-        inserted = changed and first_word(statement.sql) in _INSERTS
+        inserted = changed and text.word in _INSERTS
         return SqlResult(
             tuple(column[0] for column in described),
             tuple(column[1] for column in described),
@@ -179,14 +198,15 @@ class Executor:
 
     def read(self, statement: Statement) -> SqlResult:
         """Execute one statement on a connection that only reads. Errors as of `execute`, in less time."""
-        sql, guard = statement.sql, self.guard
-        if ";" in sql.rstrip(_ENDS):
-            return self.execute(statement)  # It may be more than one.
+        sql, guard, shape = statement.sql, self.guard, self._described.get(statement.sql)
+        if not _text(sql).single:
+            return self.execute(statement)
         guard.refusal, guard.overdue = "", False
         cursor = self.connection.cursor()
         try:
             cursor.execute(sql, statement.parameters or None)
-            described = cursor.get_description()
+            if shape is None:
+                shape = self._shape(sql, cursor.get_description())
             rows = self._rows(cursor)
         except apsw.ExecutionCompleteError:
             return self.execute(statement)  # There are no rows, and it cannot be asked for its columns any more.
@@ -194,13 +214,25 @@ class Executor:
             raise self.translated(error) from None
         finally:
             cursor.close(True)
-        shape = self._shapes.get(described)
-        if shape is None:
-            if len(self._shapes) >= _MOST_SHAPES:
-                self._shapes.clear()
-            shape = tuple(column[0] for column in described), tuple(column[1] for column in described)
-            self._shapes[described] = shape
         return SqlResult(*shape, rows)
+
+    def _shape(self, sql: str, described: tuple[tuple[str, str | None], ...]) -> _Shape:
+        shape = tuple(column[0] for column in described), tuple(column[1] for column in described)
+        if self.pinned:
+            self._described[sql] = shape
+        return shape
+
+    def pin(self) -> None:
+        """Begin a transaction that only reads: statements have one state until `unpin`, and columns do not change."""
+        self.inside("BEGIN")
+        self.pinned = True
+
+    def unpin(self) -> None:
+        """End it, if it has not ended by itself."""
+        self.pinned = False
+        self._described.clear()
+        if self.connection.in_transaction:
+            self.inside("ROLLBACK")
 
     def _rows(self, cursor: apsw.Cursor) -> list[tuple[Any, ...]]:
         rows: list[tuple[Any, ...]] = []
@@ -291,8 +323,20 @@ def after_comments(sql: str) -> str:
 
 def first_word(sql: str) -> str:
     """The first word of a statement in capitals, without comments before it."""
+    return _text(sql).word
+
+
+def _text(sql: str) -> _Text:
+    return _known_text(sql) if len(sql) <= _MOST_CACHED else _looked_at(sql)
+
+
+def _looked_at(sql: str) -> _Text:
     found = _WORD.match(after_comments(sql))
-    return found[0].upper() if found is not None else ""
+    word, single = found[0].upper() if found is not None else "", ";" not in sql.rstrip(_ENDS)
+    return _Text(word, single, single and word in _CHANGES and "RETURNING" not in sql.upper())
+
+
+_known_text = lru_cache(500)(_looked_at)
 
 
 def _short(sql: str) -> str:
