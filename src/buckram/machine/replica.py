@@ -42,7 +42,7 @@ from buckram.errors import (
 )
 from buckram.machine.following import load, tail
 from buckram.machine.freshness import FreshnessQuestion
-from buckram.machine.leader import Leader
+from buckram.machine.leader import FLIGHTS, Leader
 from buckram.machine.settings import MachineSettings
 from buckram.machine.snapshots import Place
 from buckram.machine.snapshotting import Failed, Snapshotter
@@ -345,6 +345,7 @@ class Replica:
                     takeover=takeover,
                     wait=not takeover,
                     linger_ms=self._settings.linger_ms,
+                    flights=FLIGHTS,
                     on_closed=lambda engine: None,
                 )
             except _FINAL:
@@ -371,7 +372,7 @@ class Replica:
             self._leads.clear()
             self._snapshotter.stop()
             try:
-                await leader.close()
+                leader.close()
                 with suppress(BuckramError):
                     await engine.close(wait=False)
                 await engine.abandon()

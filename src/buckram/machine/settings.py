@@ -30,7 +30,7 @@ class MachineSettings:
     digest_commands: int = 10_000
     """The digest of the state is compared after so many commands."""
     linger_ms: float = 50.0
-    """For how long a command may wait while earlier ones are in flight, so that more of them share an entry."""
+    """For how long a command may wait while two entries are in flight, so that more of them share the next one."""
     max_pending: int = 1024
     """So many commands of this process may be unacknowledged; `execute` waits beyond that."""
 
