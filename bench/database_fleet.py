@@ -28,6 +28,7 @@ _SLEEPING_WITHIN_S = 120.0
 
 async def _fleet(bench: Bench, client: Client) -> Figures:
     """All are made, some are used, all sleep; then single ones are asked for."""
+    await client.namespaces.create(_SPACE)
     ns = client.namespace(_SPACE)
     began = time.perf_counter()
     for first in range(0, DATABASES, _AT_ONCE):

@@ -42,9 +42,9 @@ MUTANTS: dict[str, Mutant] = {
                     f"{_LEADER}._send",
                     "offsets = self.engine.append_values([pending.value for pending in group])",
                     "first = self.engine.next_offset\n"
-                    "                self.engine.append_values([pending.value for pending in group])\n"
-                    "                offsets = self._loop.create_future()\n"
-                    "                offsets.set_result(range(first, first + len(group)))",
+                    "            self.engine.append_values([pending.value for pending in group])\n"
+                    "            offsets = self._loop.create_future()\n"
+                    "            offsets.set_result(range(first, first + len(group)))",
                 )
             ),
         ),
