@@ -98,6 +98,8 @@ class Execution:
         self._writing: Executor | None = None
         self.open = False
         """Whether a transaction of one caller is open."""
+        self._behind = False
+        """Whether somebody else may have changed the schema since the connection looked at it."""
         self._leadership = 0
         self._receipts: list[Receipt] = []
         self._wrote = False
@@ -294,7 +296,8 @@ class Execution:
         return self._wrote
 
     def roll_back(self) -> None:
-        """Roll the caller's transaction back, if it is open."""
+        """Roll the caller's transaction back, if it is open, also because somebody else's is applied."""
+        self._behind = True
         if self.open:
             self._roll_back()
 
@@ -303,6 +306,10 @@ class Execution:
     def _prepare(self, leadership: int) -> Executor:
         self._host.files.checkpoint_if_due()
         executor = self._executor()
+        if self._behind and not executor.connection.in_transaction:
+            # SQLite compiles by the schema that it knows, and some errors come of that before it has looked again.
+            executor.inside("SELECT count(*) FROM sqlite_schema")
+            self._behind = False
         assert self._vfs is not None
         self._vfs.begin()
         self._leadership, self._wrote, self._captured = leadership, False, None
