@@ -1,6 +1,6 @@
-"""`buckram db`: create, list, show, shell, serve, fork, backup, restore, verify, drop. Names are NAMESPACE/DATABASE.
+"""`buckram db`: create, list, show, fork, backup, restore, verify, drop, and more. Names are NAMESPACE/DATABASE.
 
-Not here: statements and their output (`cli/db_shell.py`), serving (`cli/db_serve.py`).
+Not here: statements and their output (`cli/db_shell.py`), serving (`cli/db_serve.py`), changes (`cli/db_changes.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import click
 
 from buckram.cli import completion, values
 from buckram.cli.confirm import confirm_loss
+from buckram.cli.db_changes import changes
 from buckram.cli.db_serve import serve
 from buckram.cli.db_shell import shell
 from buckram.cli.exits import Exit
@@ -33,6 +34,7 @@ def db() -> None:
 
 db.add_command(shell)
 db.add_command(serve)
+db.add_command(changes)
 
 
 def _is_database(info: StreamInfo) -> bool:
@@ -41,25 +43,27 @@ def _is_database(info: StreamInfo) -> bool:
 
 @db.command("create")
 @click.argument("name")
+@click.option("--cdc", is_flag=True, help="Keep what transactions do to rows, for `buckram db changes`.")
 @policy_option
 @metadata_option
 @json_option
-def create(name: str, settings: tuple[str, ...], uri: str | None, as_json: bool) -> None:
+def create(name: str, cdc: bool, settings: tuple[str, ...], uri: str | None, as_json: bool) -> None:
     """Create an empty database. The settings are those of its log.
 
     \b
-    Example:
+    Examples:
       buckram db create shop/main --set ensemble=3/3/2
+      buckram db create shop/orders --cdc
     """
     full, chosen = stream_name(name), values.policy(settings)
 
     async def main() -> None:
         async with connected(uri) as client:
-            await client.namespace(full.namespace).create_database(full.stream, **chosen)
+            await client.namespace(full.namespace).create_database(full.stream, cdc=cdc, **chosen)
 
     run_async(main())
     if as_json:
-        emit({"database": str(full), "created": True})
+        emit({"database": str(full), "created": True, "cdc": cdc})
     else:
         print(f"database {full} created")
 
@@ -107,6 +111,7 @@ def _shown(info: StreamInfo) -> dict[str, Any]:
         "offset": info.end,
         "earliest": info.earliest,
         "created": info.created,
+        "cdc": info.properties.get("cdc") == "on",
     }
 
 

@@ -14,13 +14,16 @@ from types import TracebackType
 from typing import Any, Literal
 
 from buckram.client.shared.opening import NotBlocking
+from buckram.core.db.changes import Change
 from buckram.core.db.outcomes import check_token, parse_own
 from buckram.core.db.sql import Described, Parameters, SqlResult
+from buckram.db.changes import read_changes
 from buckram.db.committing import Committing
 from buckram.db.engine import Engine
 from buckram.db.execution import Pending, Unit
 from buckram.db.images import write_in_thread
 from buckram.db.readers import Readers
+from buckram.db.row_images import RowImages
 from buckram.db.settings import DatabaseLimits
 from buckram.db.state import DatabaseState
 from buckram.db.statements import first_word, is_vacuum, statement
@@ -75,6 +78,10 @@ class Database(NotBlocking):
         self._committing = Committing(replica, self._state, self._scope)
         self._writer = Writer(self._engine, self._committing, self._scope)
         self._engine.outcome = self._known
+
+    def note_rows(self) -> None:
+        """Keep what is done to rows. For `db/opening.py`, before `start`."""
+        self._engine.execution.rows = RowImages(self.name, self._engine.limits.transaction_bytes)
 
     def __repr__(self) -> str:
         return f"<Database {self.name} {self.role} applied={self.applied}>"
@@ -247,6 +254,22 @@ class Database(NotBlocking):
         if committed:
             return "committed"
         return "pending" if waits or not self._committing.leads else "aborted"
+
+    # -- changes ------------------------------------------------------------------------------------------
+
+    def changes(self, after: int | None = None, *, follow: bool = False) -> AsyncIterator[Change]:
+        """What committed transactions did to rows, in their order, of a database that was made with cdc=True.
+
+        `async for change in db.changes(after=offset)`, where `offset` is that of the last change that was seen (-1 for
+        the first one ever); without it, from the beginning of what is kept. `follow`: wait for more at the end. Raises
+        ChangesNotKept, ChangesGone.
+        """
+        place, applied = self._replica.place, self.applied
+        if after is not None and (type(after) is not int or after < -1):
+            raise InvalidArgument(f"after={after!r}: an offset is an int from 0 on, or -1")
+        first = None if after is None else after + 1
+        ns = place.client.namespace(place.name.namespace)
+        return read_changes(place.client, ns, place.name, first, follow, applied)
 
     # -- copies -------------------------------------------------------------------------------------------
 

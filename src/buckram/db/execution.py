@@ -21,6 +21,7 @@ from buckram.core.db.sql import SqlResult, Statement, encode_counts
 from buckram.core.db.wal_format import PAGE_BYTES
 from buckram.core.streams.codecs import Codec
 from buckram.db.capture import Captured, CaptureVfs
+from buckram.db.row_images import RowImages
 from buckram.db.settings import DatabaseLimits
 from buckram.db.statements import Executor, is_vacuum, outcome_function
 from buckram.db.wal_files import WalFiles
@@ -96,6 +97,8 @@ class Execution:
         self._connections = 0
         self._vfs: CaptureVfs | None = None
         self._writing: Executor | None = None
+        self.rows: RowImages | None = None
+        """Notes changes of rows, in a database with change data capture."""
         self.open = False
         """Whether a transaction of one caller is open."""
         self._behind = False
@@ -121,7 +124,12 @@ class Execution:
                 lambda: self._host.superseded,
             )
             outcome_function(connection, lambda token: self._host.outcome(token))
+            if self.rows is not None:
+                self.rows.watch(connection)
         return self._writing
+
+    def _execute(self, executor: Executor, statement: Statement) -> SqlResult:
+        return executor.execute(statement) if self.rows is None else self.rows.execute(executor, statement)
 
     def discard(self) -> None:
         """Roll back what is open, and close the connection."""
@@ -205,12 +213,13 @@ class Execution:
 
     def _unit(self, executor: Executor, unit: Unit) -> Given:
         connection = executor.connection
+        mark = None if self.rows is None else self.rows.mark()
         executor.inside("SAVEPOINT buckram_unit")
         executor.given_bytes = 0
         connection.set_last_insert_rowid(0)
         executor.guard.deadline = self._host.threads.now() + self._host.limits.transaction_s
         try:
-            given = [executor.execute(statement) for statement in unit.statements]
+            given = [self._execute(executor, statement) for statement in unit.statements]
             if connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0]:
                 raise SqlError(
                     self._host.database,
@@ -223,10 +232,14 @@ class Execution:
             if connection.in_transaction:
                 executor.inside("ROLLBACK TO buckram_unit")
                 executor.inside("RELEASE buckram_unit")
+                if self.rows is not None and mark is not None:
+                    self.rows.end_unit(mark, rolled_back=True)
             return error
         finally:
             executor.guard.deadline = 0.0
         executor.inside("RELEASE buckram_unit")
+        if self.rows is not None and mark is not None:
+            self.rows.end_unit(mark, rolled_back=False)
         if unit.token is not None:
             self._receipts.append(Receipt(unit.token, encode_counts(given)))
         return given
@@ -244,7 +257,7 @@ class Execution:
         )
         failure: Exception | None = None
         try:
-            result = executor.execute(statement)
+            result = self._execute(executor, statement)
         except Exception as error:
             failure = error
             raise
@@ -268,9 +281,11 @@ class Execution:
         executor = self._opened()
         executor.given_bytes, executor.guard.deadline = 0, deadline
         try:
-            return executor.execute(statement)
+            return self._execute(executor, statement)
         finally:
             executor.guard.deadline = 0.0
+            if self.rows is not None and self.rows.spoiled:
+                self._roll_back()
             if not executor.connection.in_transaction:
                 self.open = False
 
@@ -314,6 +329,8 @@ class Execution:
         self._vfs.begin()
         self._leadership, self._wrote, self._captured = leadership, False, None
         self._receipts = []
+        if self.rows is not None:
+            self.rows.begin()
         return executor
 
     def _begin(self, leadership: int) -> Executor:
@@ -411,10 +428,11 @@ class Execution:
                 raise AssertionError(f"page {number} was added and not written")
         digest = self._host.without_removed(digest, size)
         group = Group(self._leadership, self._host.sequence + 1, size, digest, self._receipts, changes)
+        payload = encode_group(group, self._codec)
         pending = Pending(
             self._leadership,
             group.sequence,
-            encode_group(group, self._codec),
+            payload if self.rows is None else self.rows.with_changes(payload, self._codec),
             decided=self._host.threads.event(),
         )
         return pending, changed, digest
@@ -422,6 +440,8 @@ class Execution:
     def pages_group(self, leadership: int, pages: Mapping[int, bytes], size: int) -> Pending:
         """A group that writes whole pages, which is applied like one of somebody else's."""
         self._leadership, self._receipts = leadership, []
+        if self.rows is not None:
+            self.rows.begin()
         return self._grouped(pages, size)[0]
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from buckram.core.machine.fold import Fold
 from buckram.db.engine import Engine
 from buckram.db.execution import Pending
-from buckram.db.opening import check_database
+from buckram.db.logs import check_database
 from buckram.db.settings import DatabaseLimits
 from buckram.db.state import DatabaseState
 from buckram.errors import DatabaseFailed, NoEarlierState, OffsetTruncated, SnapshotDamaged, StateLost

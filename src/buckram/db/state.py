@@ -12,6 +12,7 @@ import struct
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from typing import Any
 
+from buckram.core.db.changes import separated
 from buckram.core.db.digest import EMPTY_DIGEST, digest_of
 from buckram.core.db.group import PART, Group, decode_group, kind_of
 from buckram.core.db.outcomes import Outcomes
@@ -37,6 +38,8 @@ class DatabaseState:
         self.engine: Engine
         self.pending: Pending | None = None
         """The transaction of this process whose group is on its way into the log."""
+        self.changes = b""
+        """What the group that was applied last did to rows, where the database keeps that."""
         self._codec = Codec()
         self._pristine = True
         """Whether the engine has still the empty database that it began with."""
@@ -59,11 +62,13 @@ class DatabaseState:
             self._joiner.drop()
         if payload is None:
             return b""
+        changes, payload = separated(payload)
         group = decode_group(payload, self._codec)
         if group.sequence != self.sequence + 1:
             raise CommandRefused(f"group {group.sequence} was made for another state; {self.sequence} are committed")
         self.sequence, self._digest = group.sequence, group.digest
         self.outcomes.committed(group)
+        self.changes = changes
         self._hand_over(entry.offset, group)
         return group.digest.to_bytes(8, "big")
 

@@ -149,11 +149,11 @@ class Executor:
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 1)
         connection.config(apsw.SQLITE_DBCONFIG_DQS_DDL, 0)
 
-    def inside(self, sql: str) -> None:
-        """Execute a statement of the database's own."""
+    def inside(self, sql: str) -> list[tuple[Any, ...]]:
+        """Execute a statement of the database's own, and return its rows."""
         self.guard.inside = True
         try:
-            self.connection.execute(f"{sql} /*{_OWN}*/").fetchall()
+            return self.connection.execute(f"{sql} /*{_OWN}*/").fetchall()
         finally:
             self.guard.inside = False
 

@@ -22,7 +22,7 @@ from buckram.core.db.wal_format import PAGE_BYTES
 from buckram.core.streams.names import StreamName
 from buckram.db.execution import Pending
 from buckram.db.images import write_in_thread
-from buckram.db.opening import check_database, create_log
+from buckram.db.logs import check_database, create_log
 from buckram.db.rebuilding import rebuilt
 from buckram.db.state import DatabaseState
 from buckram.db.wal_files import Image

@@ -66,6 +66,8 @@ from buckram.errors.base import (
     invariant_failed,
 )
 from buckram.errors.databases import (
+    ChangesGone,
+    ChangesNotKept,
     CommitUnknown,
     DatabaseBusy,
     DatabaseError,
@@ -146,6 +148,8 @@ from buckram.errors.streams import (
 
 __all__ = [
     "CommitUnknown",
+    "ChangesGone",
+    "ChangesNotKept",
     "DatabaseBusy",
     "MissingEngine",
     "NoEarlierState",

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 from buckram.client.client import Client
-from buckram.db.opening import PROPERTIES
+from buckram.db.logs import PROPERTIES
 from buckram.sim.database.clients import ClientActor
 from buckram.sim.database.ending import Ending
 from buckram.sim.database.forking import ForkActor
