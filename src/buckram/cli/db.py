@@ -5,6 +5,7 @@ Not here: statements and their output (`cli/db_shell.py`), serving (`cli/db_serv
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from buckram.cli.options import connected, json_option, metadata_option, run_asy
 from buckram.cli.output import emit, table
 from buckram.client.client import Client
 from buckram.core.streams.names import stream_name
+from buckram.db.replicas import ReplicaReport, compare_replicas, shown_replicas
+from buckram.db.transfer import Verified
 from buckram.errors import InvalidArgument, NotDatabase
 from buckram.streams.namespace import StreamInfo
 
@@ -120,7 +123,7 @@ def _shown(info: StreamInfo) -> dict[str, Any]:
 @metadata_option
 @json_option
 def show(name: str, uri: str | None, as_json: bool) -> None:
-    """Who leads a database, how far its log is, and which earlier states a fork can have.
+    """Who leads a database and which servers follow, how far each is, and which earlier states a fork can have.
 
     \b
     Example:
@@ -128,20 +131,26 @@ def show(name: str, uri: str | None, as_json: bool) -> None:
     """
     full = stream_name(name)
 
-    async def main() -> tuple[StreamInfo, list[dict[str, Any]]]:
+    async def main() -> tuple[StreamInfo, list[dict[str, Any]], list[ReplicaReport]]:
         async with connected(uri) as client:
             ns = client.namespace(full.namespace)
             info = await ns.info(full.stream)
             if not _is_database(info):
                 raise NotDatabase(str(full))
-            rows = (await ns.store.read(full)).head.snapshots or ()
-            return info, [{"offset": row.offset, "bytes": row.bytes, "time": row.created} for row in rows]
+            head = (await ns.store.read(full)).head
+            snapshots = [
+                {"offset": row.offset, "bytes": row.bytes, "time": row.created} for row in head.snapshots or ()
+            ]
+            return info, snapshots, await shown_replicas(ns.store, head.uid)
 
-    info, snapshots = run_async(main())
+    info, snapshots, replicas = run_async(main())
+    followers = [{"id": one.id, "offset": one.offset} for one in replicas if one.id != _leader(info)]
     if as_json:
-        emit({**_shown(info), "snapshots": snapshots})
+        emit({**_shown(info), "followers": followers, "snapshots": snapshots})
         return
     print(f"database {info.name}: {_leader(info) or 'nobody'} leads, offset {info.end}")
+    for one in followers:
+        print(f"  {one['id']} follows, offset {one['offset']}")
     print(f"  states from offset {info.earliest} on can be forked")
     for row in snapshots:
         print(f"  snapshot at offset {row['offset']}: {row['bytes']} bytes, {values.iso(row['time'])}")
@@ -243,22 +252,29 @@ def restore(file: Path, name: str, settings: tuple[str, ...], uri: str | None, a
 def verify(context: click.Context, name: str, uri: str | None, as_json: bool) -> None:
     """Read all that is kept of a database, compare every digest, and have SQLite check the pages. 1 if it has faults.
 
+    The digests are that of the log and those of servers that hold a replica, each after the transactions that it had
+    when it was asked last; `equal` says that all of them are those that the log has there.
+
     \b
     Example:
       buckram db verify shop/main
     """
     full = stream_name(name)
 
-    async def main() -> Any:
+    async def main() -> tuple[Verified, dict[str, str]]:
         async with connected(uri) as client:
-            return await client.namespace(full.namespace).verify_database(full.stream)
+            ns = client.namespace(full.namespace)
+            report = await ns.verify_database(full.stream)
+            digests, differing = await compare_replicas(client, ns, full)
+            return replace(report, faults=(*report.faults, *differing)), {"log": report.digest, **digests}
 
-    report = run_async(main())
+    report, digests = run_async(main())
     if as_json:
         emit(
             {
                 "database": str(full),
                 "equal": not report.faults,
+                "digests": digests,
                 "offset": report.offset,
                 "transactions": report.groups,
                 "digest": report.digest,

@@ -18,6 +18,7 @@ from buckram.db.state import DatabaseState
 from buckram.errors import ChangesGone, ChangesNotKept, InvalidArgument, OffsetTruncated
 from buckram.machine.snapshots import Place, load_newest
 from buckram.streams.read.locate import known_end
+from buckram.types import Offset
 
 if TYPE_CHECKING:
     from buckram.client.client import Client
@@ -45,6 +46,11 @@ class ChangeState(DatabaseState):
         self.engine = cast("Engine", _NoEngine())
         self.found: list[Change] = []
         self._zstd = Codec()
+
+    @property
+    def pages_digest(self) -> str:
+        """The digest of all pages after the groups so far, as the log says it."""
+        return f"{self._digest:016x}"
 
     def apply_entry(self, entry: LogEntry) -> bytes:
         self.changes = b""
@@ -85,25 +91,24 @@ async def read_changes(
         fold.restore(loaded.header, loaded.sessions, loaded.chunks)
         del loaded
     try:
-        async for change in _read(ns, name, fold, state, None if follow else end):
-            if change.offset >= begin:
-                yield change
+        async for offset in folded(ns, name, fold, None if follow else end):
+            found, state.found = state.found, []
+            if offset >= begin:
+                for change in found:
+                    yield change
     except OffsetTruncated as error:
         raise ChangesGone(str(name), fold.applied, error.earliest) from None
 
 
-async def _read(
-    ns: Namespace, name: StreamName, fold: Fold, state: ChangeState, stop: int | None
-) -> AsyncIterator[Change]:
+async def folded(ns: Namespace, name: StreamName, fold: Fold, stop: int | None) -> AsyncIterator[Offset]:
+    """Fold the log up to an offset, or for ever; the offset of each record, when it is applied."""
     if stop is not None and fold.applied >= stop:
         return
     async with ns.read(name.stream, start=fold.applied, stop=stop, follow=True) as reader:
         while (batch := await reader.next_batch()) is not None:
             for at, value in enumerate(batch.values(), batch.first_offset):
                 fold.apply(at, value)
-                found, state.found = state.found, []
-                for change in found:
-                    yield change
+                yield at
 
 
 def _oldest(head: Head) -> int:
@@ -113,4 +118,4 @@ def _oldest(head: Head) -> int:
     return max(head.earliest, head.snapshots[0].offset)
 
 
-__all__ = ["read_changes"]
+__all__ = ["ChangeState", "folded", "read_changes"]

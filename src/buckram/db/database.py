@@ -23,6 +23,7 @@ from buckram.db.engine import Engine
 from buckram.db.execution import Pending, Unit
 from buckram.db.images import write_in_thread
 from buckram.db.readers import Readers
+from buckram.db.replicas import ReplicaReport, ReplicaSign
 from buckram.db.row_images import RowImages
 from buckram.db.settings import DatabaseLimits
 from buckram.db.state import DatabaseState
@@ -66,6 +67,7 @@ class Database(NotBlocking):
         self._scope = TaskScope(f"database {name}")
         self._engine = state.engine = Engine(name, limits, self, directory, threads)
         self._readers = Readers(self._engine)
+        self._sign: ReplicaSign | None = None
         self._backups = asyncio.Semaphore(_BACKUPS)
         self._open = Transactions(name, limits)
         self._replica: Replica
@@ -319,10 +321,28 @@ class Database(NotBlocking):
         """Take a snapshot now and return the offset of its state once it is published. NotLeader, SnapshotFailed."""
         return await self._replica.snapshot()
 
+    # -- being seen ---------------------------------------------------------------------------------------
+
+    def show(self, name: str) -> None:
+        """Have `buckram db show` and `verify` list this replica under a name. For servers."""
+        place = self._replica.place
+        nonce = f"{place.client.services.runtime.rng.getrandbits(128):032x}"
+        key = f"{place.streams.layout.replicas(place.uid)}/{nonce}"
+
+        async def report() -> ReplicaReport:
+            # Both in the thread that changes them.
+            groups, digest = await self._engine.run(lambda: (self._engine.sequence, self._engine.digest))
+            return ReplicaReport(name, self.role, self.applied, groups, f"{digest:016x}")
+
+        self._sign = ReplicaSign(place.streams.keys, key, report)
+        self._sign.start()
+
     # -- the end ------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
         """Stop following or leading, after everything in flight, and remove the local files. Idempotent."""
+        if self._sign is not None:
+            await self._sign.close()
         self._writer.close()
         await self._replica.close()
         await self.abandon()

@@ -125,9 +125,11 @@ class Databases:
 
     async def _opened(self, name: str) -> Database:
         full = stream_name(name)
-        return await self._client.namespace(full.namespace).database(
+        database = await self._client.namespace(full.namespace).database(
             full.stream, announce=self._announce, limits=self._limits, create=name in self.names
         )
+        database.show(self._announce)
+        return database
 
     async def close(self) -> None:
         """Close all."""

@@ -89,6 +89,10 @@ class Layout:
     def object_writers(self, uid: str) -> str:
         return f"{self.root}/data/{uid}/writers"
 
+    def replicas(self, uid: str) -> str:
+        """Below it are those of a database that servers show."""
+        return f"{self.root}/data/{uid}/replicas"
+
     def cursors(self, uid: str) -> str:
         return f"{self.root}/data/{uid}/cursors"
 
