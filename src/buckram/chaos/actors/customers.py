@@ -51,7 +51,7 @@ class Customer:
         left: dict[str, dict[str, Any]] = {}
         for event in read_own(self._stage.history):
             if event["event"] == "transaction":
-                self._serial += 1
+                self._serial = int(event["name"].rpartition(".")[2]) + 1
                 if event["how"] == "batch":
                     left[event["name"]] = {"name": event["name"], "operations": event["operations"]}
             elif event["event"] == "transaction-ended":

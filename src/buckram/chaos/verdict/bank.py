@@ -171,7 +171,7 @@ def _judge_replicas(events: Sequence[Event], end: DatabaseEnd, report: Report) -
         if event["event"] == "replica-ends":
             same = event["digest"] == end.digest
             report.check("D3", same, f"{event['actor']} ends with {event['digest']} at {event['offset']}, {end.digest}")
-        elif event["event"] == "replica-failed":
+        elif event["event"] in ("replica-failed", "error"):
             report.check("D3", event["what"] not in _DIFFER, f"{event['actor']} stopped: {event['text']}")
     for fault in end.faults or [""]:
         report.check("D3", not fault, fault)
