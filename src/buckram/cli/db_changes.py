@@ -52,7 +52,7 @@ def _plain(value: Any) -> Any:
 
 
 def _line(change: Change) -> str:
-    begin = f"{change.offset} {values.iso(change.time)} {change.operation}"
+    begin = f"{change.offset} {values.iso(int(change.time * 1e6))} {change.operation}"
     if change.sql is not None:
         return f"{begin} {' '.join(change.sql.split())}"
     row, old, new = change.key or {"rowid": change.rowid}, change.old, change.new
