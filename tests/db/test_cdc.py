@@ -185,6 +185,52 @@ def test_what_is_rolled_back_leaves_nothing() -> None:
     capture.check()
 
 
+def test_savepoints_of_one_name_are_those_of_sqlite() -> None:
+    capture = Capture()
+    capture.transact("CREATE TABLE t (k INTEGER PRIMARY KEY, v)")
+    found = capture.transact(
+        "SAVEPOINT a",
+        "INSERT INTO t VALUES (1, 1)",
+        "SAVEPOINT a",
+        "INSERT INTO t VALUES (2, 2)",
+        "ROLLBACK TO a",
+        "RELEASE a",
+        "INSERT INTO t VALUES (3, 3)",
+        "ROLLBACK TO a",
+        "INSERT INTO t VALUES (4, 4)",
+    )
+    assert [one.key for one in found] == [{"k": 4}]
+    capture.check()
+
+
+def test_a_table_that_changes_within_a_transaction_is_known_at_each_moment() -> None:
+    capture = Capture()
+    capture.transact("CREATE TABLE t (k INTEGER PRIMARY KEY, v)", "INSERT INTO t VALUES (1, 1), (2, 2)")
+    found = capture.transact(
+        "UPDATE t SET v = 5 WHERE k = 1",
+        "ALTER TABLE t ADD COLUMN w DEFAULT 9",
+        "UPDATE t SET v = 6 WHERE k = 1",
+        "ALTER TABLE t DROP COLUMN v",
+        "INSERT INTO t VALUES (3, 3)",
+        "CREATE TABLE q AS SELECT k AS rowid, w FROM t",
+        "CREATE TABLE IF NOT EXISTS q (z)",
+        "UPDATE q SET w = 8 WHERE oid = 2",
+        "DROP TABLE t",
+        "CREATE TABLE t (z PRIMARY KEY) WITHOUT ROWID",
+        "INSERT INTO t VALUES (7)",
+    )
+    assert [one.new for one in found if one.new is not None] == [
+        {"k": 1, "v": 5},
+        {"k": 1, "v": 6, "w": 9},
+        {"k": 3, "w": 3},
+        *({"rowid": key, "w": value} for key, value in ((1, 9), (2, 9), (3, 3))),
+        {"rowid": 2, "w": 8},
+        {"z": 7},
+    ]
+    assert sum(one.operation == "schema" for one in found) == 5
+    assert capture.transact("DELETE FROM t")[0].key == {"z": 7}
+
+
 def test_virtual_tables_and_how_they_are_stored_are_no_rows() -> None:
     capture = Capture()
     found = capture.transact("CREATE VIRTUAL TABLE ft USING fts5 (x)", "INSERT INTO ft VALUES ('hello')")
