@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.db.change_copy import Copy, rows
 
+from buckram import sync
 from buckram.client.client import Client
 from buckram.core.db.changes import (
     INSERT,
@@ -26,6 +27,7 @@ from buckram.core.db.changes import (
 )
 from buckram.core.db.sql import SqlResult, Statement
 from buckram.core.streams.codecs import Codec
+from buckram.db import connect
 from buckram.db.row_images import RowImages
 from buckram.db.settings import DatabaseLimits
 from buckram.db.statements import Executor
@@ -42,6 +44,7 @@ from buckram.errors import (
 )
 from buckram.machine.settings import MachineSettings
 from buckram.streams.namespace import Namespace
+from buckram.testing import ThreadedCluster
 
 # -- the hook, on a connection of its own ------------------------------------------------------------------------------
 
@@ -385,3 +388,25 @@ async def test_changes_that_are_gone_or_were_never_kept_are_clear_errors(ns: Nam
                 db.changes(after=bad)  # type: ignore[arg-type]  # what is tested
         with pytest.raises(InvalidArgument, match="an offset"):
             await anext(ns.database_changes("main", -1))
+
+
+def test_the_blocking_twin_gets_the_same() -> None:
+    with ThreadedCluster(bookies=3) as running, sync.connect(running.uri) as client:
+        ns = client.namespace()
+        ns.create_database("main", cdc=True)
+        with connect(running.uri, "default/main") as connection:
+            connection.execute("CREATE TABLE t (k INTEGER PRIMARY KEY)")
+            connection.execute("INSERT INTO t VALUES (1), (2)")
+            connection.commit()
+        found = list(ns.database_changes("main"))
+        assert [(one.operation, one.key) for one in found] == [
+            ("schema", None),
+            ("insert", {"k": 1}),
+            ("insert", {"k": 2}),
+        ]
+        follower = ns.database_changes("main", found[1].offset, follow=True)
+        assert [next(follower) for _ in found] == found  # they are of one transaction
+        del follower
+        ns.create_database("plain")
+        with pytest.raises(ChangesNotKept):
+            next(ns.database_changes("plain"))
