@@ -91,7 +91,8 @@ async def test_a_bank_without_bugs_breaks_no_rule_when_the_leader_changes(tmp_pa
             actors.start(use_bank, "u1", replicas=(actors.address("d1"), actors.address("d2")))
             before = actors.ended()
             await until(lambda: actors.ended() > before + 10, "nothing is done")
-            await actors.stop("u1", "d1", "d2")
+            await actors.stop("u1")
+            await actors.stop("d1", "d2")
         report = await _verdict(running, tmp_path)
     assert not report.violations
     assert all(report.checks[rule] for rule in ("D3", "D5", "D6", "D7", "bank", "fresh"))

@@ -6,6 +6,7 @@ anywhere; only pages are left out. Not here: how changes come into the log (`db/
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, cast
 
@@ -15,9 +16,9 @@ from buckram.core.machine.fold import Fold, LogEntry
 from buckram.core.streams.codecs import Codec
 from buckram.db.logs import check_database, has_changes
 from buckram.db.state import DatabaseState
-from buckram.errors import ChangesGone, ChangesNotKept, InvalidArgument, OffsetTruncated
+from buckram.errors import ChangesGone, ChangesNotKept, InvalidArgument, NoSuchLedger, OffsetTruncated, ReadFailed
 from buckram.machine.snapshots import Place, load_newest
-from buckram.streams.read.locate import known_end
+from buckram.streams.read.locate import end_of_acknowledged, known_end
 from buckram.types import Offset
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from buckram.core.streams.names import StreamName
     from buckram.db.engine import Engine
     from buckram.streams.namespace import Namespace
+
+_WAIT_S = 2.0
 
 
 class _NoEngine:
@@ -65,12 +68,12 @@ class ChangeState(DatabaseState):
 
 
 async def read_changes(
-    client: Client, ns: Namespace, name: StreamName, first: int | None, follow: bool, known: int = 0
+    client: Client, ns: Namespace, name: StreamName, first: int | None, follow: bool
 ) -> AsyncIterator[Change]:
     """The changes of transactions from offset `first` on; from the oldest that is kept without it.
 
-    Unless it is to `follow`, to the end of what can be read now, and at least to the offset `known`. Raises
-    ChangesNotKept, ChangesGone, NotDatabase, InvalidArgument.
+    Unless it is to `follow`, all that were committed before this call. Raises ChangesNotKept, ChangesGone, NotDatabase,
+    InvalidArgument.
     """
     if first is not None and (type(first) is not int or first < 0):
         raise InvalidArgument(f"offset {first!r}: an offset is an int from 0 on")
@@ -79,7 +82,7 @@ async def read_changes(
         raise ChangesNotKept(str(name))
     oldest = _oldest(head)
     begin = oldest if first is None else first
-    end = max(await known_end(client, name, head), known)
+    sure, end = await ends(client, ns, name, head)
     if begin < oldest:
         raise ChangesGone(str(name), begin, oldest)
     if begin > end:
@@ -91,7 +94,7 @@ async def read_changes(
         fold.restore(loaded.header, loaded.sessions, loaded.chunks)
         del loaded
     try:
-        async for offset in folded(ns, name, fold, None if follow else end):
+        async for offset in folded(ns, name, fold, sure, None if follow else end):
             found, state.found = state.found, []
             if offset >= begin:
                 for change in found:
@@ -100,12 +103,33 @@ async def read_changes(
         raise ChangesGone(str(name), fold.applied, error.earliest) from None
 
 
-async def folded(ns: Namespace, name: StreamName, fold: Fold, stop: int | None) -> AsyncIterator[Offset]:
-    """Fold the log up to an offset, or for ever; the offset of each record, when it is applied."""
+async def ends(client: Client, ns: Namespace, name: StreamName, head: Head) -> tuple[Offset, Offset]:
+    """The end of what can be read now, and of what is acknowledged: readers hear of that a little later."""
+    sure = await known_end(client, name, head)
+    try:
+        return sure, max(sure, await end_of_acknowledged(client, ns.store, name))
+    except (NoSuchLedger, ReadFailed):
+        return sure, sure  # The leader has changed at this moment.
+
+
+async def folded(
+    ns: Namespace, name: StreamName, fold: Fold, sure: Offset, stop: Offset | None
+) -> AsyncIterator[Offset]:
+    """Fold the log up to `stop`, or for ever; the offset of each record, when it is applied.
+
+    What is beyond `sure` is waited for a moment only: a leader that died may have left what nobody acknowledged.
+    """
     if stop is not None and fold.applied >= stop:
         return
     async with ns.read(name.stream, start=fold.applied, stop=stop, follow=True) as reader:
-        while (batch := await reader.next_batch()) is not None:
+        while True:
+            try:
+                async with asyncio.timeout(None if stop is None or fold.applied < sure else _WAIT_S):
+                    batch = await reader.next_batch()
+            except TimeoutError:
+                return
+            if batch is None:
+                return
             for at, value in enumerate(batch.values(), batch.first_offset):
                 fold.apply(at, value)
                 yield at
@@ -118,4 +142,4 @@ def _oldest(head: Head) -> int:
     return max(head.earliest, head.snapshots[0].offset)
 
 
-__all__ = ["ChangeState", "folded", "read_changes"]
+__all__ = ["ChangeState", "ends", "folded", "read_changes"]

@@ -266,12 +266,12 @@ class Database(NotBlocking):
         the first one ever); without it, from the beginning of what is kept. `follow`: wait for more at the end. Raises
         ChangesNotKept, ChangesGone.
         """
-        place, applied = self._replica.place, self.applied
+        place = self._replica.place
         if after is not None and (type(after) is not int or after < -1):
             raise InvalidArgument(f"after={after!r}: an offset is an int from 0 on, or -1")
         first = None if after is None else after + 1
         ns = place.client.namespace(place.name.namespace)
-        return read_changes(place.client, ns, place.name, first, follow, applied)
+        return read_changes(place.client, ns, place.name, first, follow)
 
     # -- copies -------------------------------------------------------------------------------------------
 

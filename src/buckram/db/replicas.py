@@ -12,11 +12,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from buckram.core.machine.fold import Fold
-from buckram.db.changes import ChangeState, folded
+from buckram.db.changes import ChangeState, ends, folded
 from buckram.errors import BuckramError, NoSuchKey
 from buckram.machine.snapshots import Place, load_newest
 from buckram.net.tasks import TaskScope
-from buckram.streams.read.locate import known_end
 from buckram.streams.shared.metadata import retry_metadata
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ async def _log_digests(client: Client, ns: Namespace, name: StreamName, wanted: 
         fold.restore(loaded.header, loaded.sessions, loaded.chunks)
         del loaded
     found = {state.sequence: state.pages_digest}
-    async for _ in folded(ns, name, fold, await known_end(client, name, head)):
+    async for _ in folded(ns, name, fold, *await ends(client, ns, name, head)):
         found[state.sequence] = state.pages_digest
         if len(found) > _PAGE:
             found = {groups: digest for groups, digest in found.items() if groups in wanted}
