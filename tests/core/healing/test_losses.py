@@ -188,7 +188,8 @@ def test_bookies_that_no_ledger_names_are_no_loss_when_others_go_as_well() -> No
     found.named(SIX[2:])
     found.seen(SIX, [], 100.0)
     brake = found.brake()
-    assert brake is not None and brake.bookies == tuple(SIX[2:])
+    assert brake is not None
+    assert brake.bookies == tuple(SIX[2:])
     found.named(SIX[2:])
     assert found.brake() == brake
     found.seen(SIX, SIX[2:], 101.0)
