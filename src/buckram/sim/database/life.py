@@ -85,8 +85,8 @@ class Life:
         chaos = asyncio.create_task(self.faults.run(), name="faults")
         await asyncio.wait(clients, timeout=LIFE_S)
         await chaos
-        await Ending(stage, self.faults).run(clients, replicas)
-        for task in (*clients, *replicas, *watchers, between):
+        await Ending(stage, self.faults).run([*clients, between], replicas)
+        for task in (*clients, between, *replicas, *watchers):
             task.cancel()
 
     async def _create(self, client: Client) -> None:

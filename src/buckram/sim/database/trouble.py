@@ -45,6 +45,8 @@ class Troubled:
                 self._times += 1
                 self.world.report.situation("two replicas believed to lead")
                 await self._ask(hosts[-1], hosts[:-1])
+        if self._deaf:
+            await asyncio.wait(self._deaf.values())
 
     def _hears_nothing(self, host: str) -> bool:
         machines = self.world.machines.values()
