@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -122,7 +123,7 @@ async def _killed_leader(bench: Bench, client: Client, name: str) -> tuple[float
 
 
 async def _kill(
-    client: Client, leader: Served, standby: Database, name: str, loads: list[asyncio.Future[None]]
+    client: Client, leader: Served, standby: Database, name: str, loads: Sequence[asyncio.Future[None]]
 ) -> tuple[float, float]:
     began = time.perf_counter()
     leader.kill()

@@ -90,7 +90,9 @@ class Shelf:
         """The same for a time that is no block: the database is in use until `give` of the value is called."""
         place = await self._take(name)
         try:
-            database = place.database or await asyncio.shield(place.opening)
+            database: Database | BuckramError | None = place.database
+            if database is None:
+                database = await asyncio.shield(place.opening)
             if isinstance(database, BuckramError):
                 self._forget(name, place)
                 raise database.with_traceback(None)
