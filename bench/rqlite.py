@@ -112,7 +112,7 @@ def find() -> Path:
         # `go install` refuses modules with replacements, so it is built where its source is.
         program.parent.mkdir(parents=True, exist_ok=True)
         begun = program.with_name(f"{program.name}-{os.getpid()}")
-        _go(go, ["build", "-mod=mod", "-o", str(begun), "./cmd/rqlited"], Path(json.loads(fetched)["Dir"]))
+        _go(go, ["build", "-o", str(begun), "./cmd/rqlited"], Path(json.loads(fetched)["Dir"]))
         begun.rename(program)
     except (subprocess.SubprocessError, OSError, ValueError) as error:
         said = getattr(error, "stderr", None) or error

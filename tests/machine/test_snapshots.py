@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 from tests.machine.kit import Inventory
@@ -17,6 +18,7 @@ from buckram.machine.following import load, tail
 from buckram.machine.machine import ClassState
 from buckram.machine.settings import MachineSettings
 from buckram.machine.snapshots import Place
+from buckram.machine.snapshotting import Snapshotter
 from buckram.streams.namespace import Namespace
 from buckram.streams.shared.ledgers import SNAPSHOT, list_intents
 from buckram.types import LedgerId
@@ -133,12 +135,16 @@ async def test_a_large_state_is_written_again_only_after_as_much_log(ns: Namespa
         assert 3 <= len(taken) <= 8
 
 
+def _at_rest(snapshotter: Snapshotter) -> bool:
+    return not snapshotter._busy
+
+
 async def test_a_machine_that_is_opened_again_and_again_does_not_read_ever_more_segments(ns: Namespace) -> None:
     for number in range(24):
         async with ns.machine("inventory", Inventory) as machine:
             await machine.lead()
             assert await machine.execute(["add", "bolt", 1]) == number + 1
-            await until(lambda snapshotter=machine._replica._snapshotter: not snapshotter._busy)
+            await until(partial(_at_rest, machine._replica._snapshotter))
     head = await head_of(ns)
     assert head.snapshots
     assert sum(segment.base >= head.snapshots[-1].offset for segment in head.tail) <= 12
