@@ -13,6 +13,7 @@ import pytest
 from tests.support.polling import until
 
 from buckram.chaos.actors import customers
+from buckram.chaos.actors.bank import ask
 from buckram.chaos.actors.customers import use_bank
 from buckram.chaos.actors.replicas import hold_replica
 from buckram.chaos.actors.stage import Role, Stage
@@ -35,7 +36,7 @@ class Actors:
     def start(self, role: Role, name: str, **places: Any) -> Stage:
         history = self._folder / f"{name}.jsonl"
         stage = Stage(self._uri, name, history, Recorder(history, name), random.Random(name), **places)
-        self.tasks[name] = stage, asyncio.create_task(role(stage))  # type: ignore[arg-type]  # any coroutine
+        self.tasks[name] = stage, asyncio.create_task(role(stage))
         return stage
 
     async def stop(self, *names: str) -> None:
@@ -85,7 +86,7 @@ async def test_a_bank_without_bugs_breaks_no_rule_when_the_leader_changes(tmp_pa
                 before = actors.ended()
                 await until(lambda before=before: actors.ended() > before + 40, "nothing is done")  # type: ignore[misc]
                 if not number:
-                    await customers.ask(actors.address("d2"), {"do": "lead"}, 20.0)
+                    await ask(actors.address("d2"), {"do": "lead"}, 20.0)
             await actors.stop("u1")
             # A later process of this name takes up what the earlier one left.
             actors.start(use_bank, "u1", replicas=(actors.address("d1"), actors.address("d2")))
@@ -114,7 +115,7 @@ async def test_a_leader_that_acknowledges_what_is_not_in_the_log_is_found(
         async with _bank(running, tmp_path) as actors:
             await until(lambda: left[0] <= 0, "nothing is done")
             leader = next(e["actor"] for e in read_history(tmp_path) if e["event"] == "leads")
-            await customers.ask(actors.address("d1" if leader == "d2" else "d2"), {"do": "lead"}, 20.0)
+            await ask(actors.address("d1" if leader == "d2" else "d2"), {"do": "lead"}, 20.0)
             before = actors.ended()
             await until(lambda: actors.ended() > before + 10, "nothing is done")
             await actors.stop("u1")

@@ -17,6 +17,7 @@ from buckram.client.client import Client
 from buckram.core.db.changes import (
     INSERT,
     Change,
+    Noted,
     RowChange,
     SchemaChange,
     TableShape,
@@ -263,7 +264,7 @@ def test_what_cannot_be_noted_is_refused_and_its_transaction_must_end(sql: str, 
 
 def test_changes_as_bytes_are_what_they_were_and_nothing_else_is_taken() -> None:
     codec, shape = Codec(), TableShape("t", ("k", "v"), ("k",), True)
-    noted = [
+    noted: list[Noted] = [
         SchemaChange("CREATE TABLE t (k, v)"),
         RowChange(INSERT, shape, -(2**63), 2**63 - 1, None, (b"", "ü")),
         RowChange(INSERT, shape, 1, 1, (1.5, None), (float("-inf"), "x" * 500)),
