@@ -161,7 +161,13 @@ def test_a_database_that_was_never_made_has_lost_what_was_acknowledged() -> None
 
 
 def test_looks_are_read_from_the_rows_of_a_transaction() -> None:
-    operations = [["look", "k", "m"], ["append", "k", "v"], ["done", "n", 1, 2, 3], ["bulk", 9], ["look", "k"]]
+    operations: list[list[Any]] = [
+        ["look", "k", "m"],
+        ["append", "k", "v"],
+        ["done", "n", 1, 2, 3],
+        ["bulk", 9],
+        ["look", "k"],
+    ]
     assert [len(statements(operation)) for operation in operations] == [1, 1, 3, 2, 1]
     row = [SUM, 4, '[["k","u"],["m","w"]]']
     results: list[list[list[Any]]] = [[row], [], [], [], [], [], [], [[SUM, 5, '[["k","u"],["k","v"]]']]]
