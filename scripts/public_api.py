@@ -424,7 +424,7 @@ INTERNAL: dict[str, frozenset[str]] = {
     "buckram.Batch": frozenset({"base", "clamped", "header"}),
     "buckram.Client": frozenset({"services"}),
     "buckram.Database": frozenset(
-        {"abandon", "commit_wanted", "engine_failed", "exclusive", "note_rows", "show", "start"}
+        {"abandon", "commit_wanted", "engine_failed", "exclusive", "leads_within", "note_rows", "show", "start"}
     ),
     "buckram.OpenTransaction": frozenset({"take_turn"}),
     "buckram.Namespace": frozenset({"create_machine_log", "log_name", "store"}),

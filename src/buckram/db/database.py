@@ -310,7 +310,7 @@ class Database(NotBlocking):
         await self._replica.lead(takeover=takeover)
 
     async def leads_within(self, seconds: float) -> bool:
-        """Wait until this replica leads, for so long at most, and return whether it does. It asks for nothing."""
+        """Wait until this replica leads, for so long at most; returns whether it does. For `hrana`."""
         return await self._replica.leads_within(seconds)
 
     async def step_down(self) -> None:
