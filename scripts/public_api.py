@@ -297,6 +297,12 @@ NAMES: dict[str, tuple[str, ...]] = {
         "move_cursor",
         "delete_cursor",
         "bulk",
+        "create_database",
+        "fork_database",
+        "backup_database",
+        "restore_database",
+        "verify_database",
+        "database_changes",
     ),
     "buckram.sync.Namespaces": (
         "create",
