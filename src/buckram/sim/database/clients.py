@@ -96,7 +96,7 @@ class ClientActor:
     async def shrink(self) -> None:
         """Pages that nothing needs any more, and those at the end of the file go."""
         if self.rng.random() < 0.7:
-            data = self.rng.randbytes(self.rng.choice((20_000, 60_000)))
+            data = self.rng.randbytes(self.rng.choice((10_000, 20_000)))
             await self._execute([("INSERT INTO bulk (data) VALUES (?)", (data,))], None, 1)
             await self._execute(["DELETE FROM bulk"], None, 1)
         await self._execute("VACUUM", None, 2)

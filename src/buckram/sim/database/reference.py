@@ -116,9 +116,9 @@ class Reference:
                 self.twice.append(receipt.token)
             self.tokens[receipt.token] = receipt.counts
 
-    def rows(self, sql: str) -> list[tuple[object, ...]]:
-        """What a plain SQLite reads from the newest pages."""
-        image = bytearray(b"".join(self.states[-1].values()))
+    def rows(self, sql: str, sequence: int = -1) -> list[tuple[object, ...]]:
+        """What a plain SQLite reads from the pages after so many groups, or from the newest ones."""
+        image = bytearray(b"".join(self.states[sequence].values()))
         image[18:20] = b"\1\1"  # in memory there is no write-ahead log
         connection = apsw.Connection(":memory:")
         try:
