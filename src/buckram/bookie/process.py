@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from buckram.bookie import cookie, registration
+from buckram.bookie.accounting import Accounting
 from buckram.bookie.brake import Brake
 from buckram.bookie.collect_requests import CollectRequests
 from buckram.bookie.disk_watch import DiskWatch
@@ -26,6 +27,7 @@ from buckram.bookie.service.door import Door
 from buckram.bookie.service.guard import Guard
 from buckram.bookie.service.metadata import MetadataService, OpenStore
 from buckram.bookie.service.server import BookieServer, Service
+from buckram.bookie.service.session import Session
 from buckram.bookie.storage import superblock
 from buckram.bookie.storage.position import NO_CLAIM, Claim
 from buckram.bookie.storage.store import Store
@@ -103,6 +105,7 @@ class Bookie:
         self.scrub: Scrub | None = None
         self.limbo_end: LimboEnd | None = None
         self.disk_watch: DiskWatch | None = None
+        self.accounting: Accounting | None = None
         self._cluster = ""
         self._address: BookieAddress | None = None
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
@@ -193,6 +196,7 @@ class Bookie:
         self._scope.spawn(requests.run(), "collection on request")
         self._scope.spawn(self.wishes.run(), "wishes")
         self._watch_disk(store, witness, claimed.bookie_id)
+        self._count_usage(store, claimed.bookie_id)
         log.info("bookie %s serves at %s", claimed.bookie_id, address)
         return self.info
 
@@ -225,6 +229,19 @@ class Bookie:
             self._runtime.stats,
         )
         self._scope.spawn(self.disk_watch.run(), "disk")
+
+    def _count_usage(self, store: Store, bookie_id: BookieId) -> None:
+        """Begin to follow the quotas of namespaces."""
+        assert self._server.turnstile is not None
+        self.accounting = Accounting(
+            store,
+            self._metadata,
+            bookie_id,
+            self._server.turnstile,
+            self._server.look_at_namespaces,
+            always=self._guard is not None and self._guard.authorises,
+        )
+        self._scope.spawn(self.accounting.run(), "accounting")
 
     async def _open(self, address: BookieAddress) -> tuple[cookie.Claim, Witness, Store]:
         """Open the store, once the cookie and the witness key say that the directory is this bookie's."""
@@ -274,6 +291,13 @@ class Bookie:
     def report(self) -> bytes:
         """Return what this bookie says of itself to operators, encoded (`core/cluster/bookie_report.py`)."""
         return report_of(self).encode()
+
+    def used_up(self, session: Session) -> dict[str, int]:
+        """Return use and limit of quotas that are used up, of namespaces that the connection's principal may use."""
+        guard = self._guard
+        if self.accounting is None:
+            return {}
+        return self.accounting.used_up(lambda name: guard is None or bool(guard.rights(session, name)))
 
     def identity(self) -> Identity:
         """Return what this bookie says of itself to clients that introduce themselves, once it serves."""

@@ -16,11 +16,13 @@ from tests.support.secure_kit import Guarded, guarded
 from buckram import connect
 from buckram.bookie.service.access import READ, EntryAccess, Gate
 from buckram.bookie.service.limits import Budget
+from buckram.bookie.service.owners import Owner
 from buckram.bookie.service.server import BookieServer
 from buckram.bookie.service.session import Session
 from buckram.client.client import Client
 from buckram.config import AuthConfig, ClientConfig, NetConfig
 from buckram.core.security.acl import PERMISSIONS
+from buckram.core.security.principal import Principal
 from buckram.core.wire.context import OP_BATCH_READ, ReplyContext
 from buckram.core.wire.messages import BatchRead, Force, ListEntries, Read, ReadLac, WriteLac
 from buckram.core.wire.server import Incoming, Item, ServerProtocol
@@ -180,10 +182,11 @@ async def test_places_in_files_are_for_administrators() -> None:
 
     handled: list[Item] = []
     access = EntryAccess(await memory_metadata(), Readers(), lambda *_: None, lambda _, item: handled.append(item))
-    access._namespaces[7] = "shop"
+    access.owners.note(7, Owner("shop"))
     session = Session(
         ServerProtocol(1 << 20), Budget(1 << 20, 1 << 20), BookieServer(production_runtime(), CONFIG, NET)
     )
+    session.principal = Principal("token:alice")
     request = BatchRead(7, 0, 5, 1000, False, b"k" * 20, framed=True, located=True)
     Gate(access, session).item(session, Incoming(request, ReplyContext(2, 2, OP_BATCH_READ, 7, 0)))
     (item,) = handled

@@ -1,8 +1,8 @@
 """Entries: may who is on this connection append to, or read, this ledger? One look-up for a run or a batch.
 
-Only connections of peers whom grants concern come here; administrators, and bookies without authorisation, do not. The
-first request of a ledger has to wait for a look at metadata, which says the ledger's namespace, and what arrives on the
-connection behind it waits, too, in its order.
+Only connections of peers whom grants concern come here, and, while namespaces have quotas, all others. The first
+request of a ledger has to wait for a look at metadata, which says the ledger's namespace, and what arrives on the
+connection behind it waits, too, in its order. Without authorisation nothing urgent waits, nor depends on an answer.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Protocol
 
+from buckram.bookie.service.owners import Owners
 from buckram.bookie.service.session import AddHandler, Session
-from buckram.core.security.namespaces import namespace_of_ledger
-from buckram.core.wire.adds import AddRun
+from buckram.core.wire.adds import HIGH_PRIORITY, RECOVERY_ADD, AddRun
 from buckram.core.wire.messages import BatchRead, Force, ListEntries, Read, ReadLac, WriteLac
-from buckram.core.wire.server import Incoming, Item, encode_add_replies, encode_error
+from buckram.core.wire.server import Incoming, Item, Named, encode_add_replies, encode_error
 from buckram.errors import BuckramError, Code, NoSuchLedger
 from buckram.net.tasks import TaskScope
 from buckram.seams import MetadataStore
@@ -38,14 +38,27 @@ class Judge(Protocol):
     def rights(self, session: Session, namespace: str) -> int: ...
 
 
+class Everybody:
+    """Everybody may do everything: a bookie without authorisation."""
+
+    version = 0
+
+    def rights(self, session: Session, namespace: str) -> int:
+        return READ | APPEND
+
+
 class EntryAccess:
-    """`add` and `handle` are what requests go to once they are allowed."""
+    """`add` and `handle` are what requests go to once they are allowed. `judge` None: everything is allowed, and the
+    namespace is looked up for quotas only."""
 
     def __init__(
-        self, store: MetadataStore, judge: Judge, add: AddHandler, handle: Callable[[Session, Item], None]
+        self, store: MetadataStore, judge: Judge | None, add: AddHandler, handle: Callable[[Session, Item], None]
     ) -> None:
-        self._store, self._judge, self._add, self._handle = store, judge, add, handle
-        self._namespaces: dict[LedgerId, str] = {}
+        self._add, self._handle = add, handle
+        self._judge: Judge = judge or Everybody()
+        self.open = judge is None
+        """Whether nothing is ever refused."""
+        self.owners = Owners(store)
         self._scope = TaskScope("access")
 
     def guard(self, session: Session) -> None:
@@ -58,8 +71,8 @@ class EntryAccess:
 
     def rights(self, session: Session, ledger_id: LedgerId) -> int | None:
         """None while the ledger's namespace is not known."""
-        namespace = self._namespaces.get(ledger_id)
-        return None if namespace is None else self._judge.rights(session, namespace)
+        owner = self.owners.get(ledger_id)
+        return None if owner is None else self._judge.rights(session, owner.namespace)
 
     @property
     def version(self) -> int:
@@ -70,20 +83,18 @@ class EntryAccess:
         self._scope.spawn(self._look(ledger_id, then), "namespace")
 
     async def _look(self, ledger_id: LedgerId, then: Callable[[Code], None]) -> None:
+        code = Code.OK
         try:
-            await self._store.sync()
-            found = (await self._store.read_ledger(ledger_id)).metadata
+            await self.owners.look(ledger_id)
         except NoSuchLedger:
-            then(Code.UNAUTHORIZED)  # nobody's; that it does not exist is not for this bookie to say unasked
-            return
+            code = Code.UNAUTHORIZED  # nobody's; that it does not exist is not for this bookie to say unasked
         except BuckramError as error:
             log.warning("ledger %d: its namespace is not known: %s", ledger_id, error)
-            then(Code.TOO_MANY_REQUESTS)
-            return
-        if len(self._namespaces) >= _MOST_LEDGERS:
-            self._namespaces.clear()
-        self._namespaces[ledger_id] = namespace_of_ledger(found.custom_metadata)
-        then(Code.OK)
+            code = Code.TOO_MANY_REQUESTS
+        if code is not Code.OK and self.open:
+            self.owners.nobodys(ledger_id)
+            code = Code.OK
+        then(code)
 
     def allowed(self, session: Session, item: Item | AddRun) -> None:
         if type(item) is AddRun:
@@ -111,22 +122,31 @@ class Gate:
 
     def item(self, session: Session, item: Item) -> None:
         if self._waiting:
-            self._wait(item)
+            if self._access.open and is_urgent(item) and not self._is_named_behind(item):
+                self._access.allowed(session, item)
+            else:
+                self._wait(item)
             return
         needed = _needed(item)
-        if needed is None:
+        if needed is None or (self._access.open and is_urgent(item)):
             self._access.allowed(session, item)
             return
         ledger_id, permission = needed
         rights = self._rights_of(ledger_id)
         if rights is None:
             self._wait(item)
-            session.pause_reads()
+            if not self._access.open:
+                session.pause_reads()
             self._access.find_out(ledger_id, lambda code: self._go_on(ledger_id, code))
         elif rights & permission:
-            self._access.allowed(session, _without_places(item))
+            self._access.allowed(session, item if session.principal.admin else _without_places(item))
         else:
             _refuse(session, item, Code.UNAUTHORIZED)
+
+    def _is_named_behind(self, item: Item) -> bool:
+        """Whether the birth of its ledger was named by a packet that still waits."""
+        needed = _needed(item)
+        return any(isinstance(one, Named) and needed and one.ledger_id == needed[0] for one in self._waiting)
 
     def _rights_of(self, ledger_id: LedgerId) -> int | None:
         if self._version != self._access.version:
@@ -154,7 +174,8 @@ class Gate:
         self._held = 0
         if self._is_over():
             return
-        self._session.resume_reads()
+        if not self._access.open:
+            self._session.resume_reads()
         for item in waiting:
             needed = _needed(item)
             if code is not Code.OK and needed is not None and needed[0] == ledger_id and not self._waiting:
@@ -181,6 +202,14 @@ def _needed(item: Item) -> tuple[LedgerId, int] | None:
     if isinstance(request, WriteLac | Force):
         return request.ledger_id, APPEND
     return (request.ledger_id, READ) if isinstance(request, ReadLac | ListEntries) else None
+
+
+def is_urgent(item: Item) -> bool:
+    """Fences, recovery and whatever else is of high priority: nothing may hold it up."""
+    if isinstance(item, AddRun):
+        return bool(item.flags & (RECOVERY_ADD | HIGH_PRIORITY))
+    request = item.request if isinstance(item, Incoming) else None
+    return isinstance(request, Read | BatchRead) and (request.fence or request.high_priority)
 
 
 def _without_places(item: Item) -> Item:

@@ -19,11 +19,13 @@ from buckram.bookie.service.long_poll import LongPolls
 from buckram.bookie.service.metadata import MetadataService
 from buckram.bookie.service.reads import ReadPath
 from buckram.bookie.service.session import Session
+from buckram.bookie.service.turnstile import Turnstile
 from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.store import Store
 from buckram.bookie.trust import UNSEEN, Trust
 from buckram.codes import Code
 from buckram.config import BookieConfig, NetConfig
+from buckram.core.wire.adds import AddRun
 from buckram.core.wire.server import (
     BeginTls,
     Close,
@@ -138,6 +140,9 @@ class BookieServer:
         self.sessions: dict[Session, None] = {}
         self._listener: Listener | None = None
         self._service: Service | None = None
+        self._entries: EntryAccess | None = None
+        self.turnstile: Turnstile | None = None
+        """Holds requests of namespaces back; there from `serve` on."""
         self._idle: asyncio.Event = asyncio.Event()
         stats = runtime.stats
         self._connections = stats.gauge("buckram_bookie_connections", "open connections")
@@ -163,8 +168,32 @@ class BookieServer:
     def serve(self, service: Service) -> None:
         """Answer requests with `service` from now on."""
         self._service = service
-        if self._door is not None and self._door.guard is not None and self._door.authorises:
-            self._door.entries = EntryAccess(service.metadata, self._door.guard, service.adds.add, self.item_received)
+        guard = self._door.guard if self._door is not None and self._door.authorises else None
+        entries = self._entries = EntryAccess(service.metadata, guard, self._add_in_turn, self._item_in_turn)
+        self.turnstile = Turnstile(entries.owners, service.store, service.adds.add, self.item_received)
+        service.reads.served.on_served = self.turnstile.served
+        if self._door is not None and guard is not None:
+            self._door.entries = entries
+
+    def look_at_namespaces(self, wanted: bool) -> None:
+        """Whether requests are looked at for whose they are, because there may be quotas, and tenants that compete."""
+        turnstile, entries, service = self.turnstile, self._entries, self._service
+        if turnstile is None or entries is None or service is None or wanted == turnstile.active:
+            return
+        turnstile.active = wanted
+        service.reads.most_bytes = turnstile.most_read_bytes if wanted else None
+        # Off again, connections that are looked at stay so until they end: something of theirs may wait.
+        for session in self.sessions if wanted else ():
+            if session.handle_item == self.item_received:
+                entries.guard(session)
+
+    def _add_in_turn(self, session: Session, run: AddRun) -> None:
+        if self.turnstile is not None:
+            self.turnstile.add(session, run)
+
+    def _item_in_turn(self, session: Session, item: Item) -> None:
+        if self.turnstile is not None:
+            self.turnstile.item(session, item)
 
     async def stop_accepting(self) -> None:
         """Close the listener; connections stay open."""
@@ -188,8 +217,10 @@ class BookieServer:
         """Close every connection and wait until they are gone, for two seconds at most."""
         await self.stop_accepting()
         self._service = None
-        if self._door is not None and self._door.entries is not None:
-            await self._door.entries.close()
+        if self._entries is not None:
+            await self._entries.close()
+        if self.turnstile is not None:
+            self.turnstile.close()
         for session in list(self.sessions):
             session.close()
         try:
@@ -233,6 +264,8 @@ class BookieServer:
             return False
         session.add_run = self._service.adds.add
         session.on_writable = self._service.reads.pump_soon
+        if self.turnstile is not None and self.turnstile.active and self._entries is not None:
+            self._entries.guard(session)
         if self._door is not None and not self._door.admit(session):  # which may be a login, and set others
             self._too_many.inc()
             return False

@@ -43,7 +43,10 @@ class OutboxOwner(AckSink, Protocol):
 
 
 class Outbox:
-    """The unsent appends of `owner`; `explicit_lac` is informed of the LAC that left with each run."""
+    """The unsent appends of `owner`; `explicit_lac` is informed of the LAC that left with each run.
+
+    `lane`: the name of the lanes that they take, so that other namespaces' adds do not wait behind them.
+    """
 
     def __init__(
         self,
@@ -54,7 +57,9 @@ class Outbox:
         *,
         owner: OutboxOwner,
         explicit_lac: ExplicitLac,
+        lane: str = "",
     ) -> None:
+        self._lane = lane
         self._window, self._services, self._digest, self._key = window, services, digest, master_key
         self._owner, self._explicit_lac = owner, explicit_lac
         self._loop = asyncio.get_running_loop()
@@ -167,12 +172,13 @@ class Outbox:
         for bookie, seconds in self.probe.sent(entry, bookies, now):
             took(bookie, seconds, now)
 
-    def probed(self, bookie: BookieId) -> None:
-        """The entry that is followed was acknowledged."""
+    def probed(self, bookie: BookieId) -> float | None:
+        """The entry that is followed was acknowledged; how long that took, the first time."""
         now = self._loop.time()
         seconds = self.probe.acked(bookie, now)
         if seconds is not None:
             self._services.bookies.recent.adds.took(bookie, seconds, now)
+        return seconds
 
     def _put(self, sends: Sequence[Send]) -> None:
         loads = {slot: load for load, slot in self._targets} if sends else {}
@@ -186,7 +192,7 @@ class Outbox:
     def _retarget(self) -> None:
         pool, window, turn = self._services.pool, self._window, self._batcher
         self._targets = [
-            (turn.load(pool.lane(window.ensemble[position]), window.deferred_sync), slot)
+            (turn.load(pool.lane(window.ensemble[position], self._lane), window.deferred_sync), slot)
             for position, slot in window.live()
         ]
 
