@@ -2,7 +2,7 @@
 
 Every two seconds, while the cluster counts at all: this bookie's usage goes into the metadata store, that of the others
 is read, and each rate is shared out by what the bookies are asked for. Bytes are counted as they come; now and then
-everything is counted anew, which takes a fiftieth of the time at most. While the store is away, what was known counts.
+everything is counted anew, which takes a twentieth of the time at most. While the store is away, what was known counts.
 Not here: the counting anew (`bookie/recount.py`), holding back (`bookie/service/turnstile.py`).
 """
 
@@ -33,7 +33,7 @@ LOOK_S = 60.0
 """While the cluster does not count, whether it does by now is looked at so often, whatever watches say."""
 SILENT_ROUNDS = 4
 """A bookie whose usage has not changed for so many rounds asks for nothing any more."""
-_SHARE_OF_TIME = 50
+_SHARE_OF_TIME = 20
 _UNLIMITED = 2**63
 _RATES = (
     ("in_bytes", "in_bytes_per_s", "wanted_in_bytes"),

@@ -15,6 +15,7 @@ from buckram.bookie import cookie, registration
 from buckram.bookie.accounting import Accounting
 from buckram.bookie.brake import Brake
 from buckram.bookie.collect_requests import CollectRequests
+from buckram.bookie.creations import QuotasOfCreations
 from buckram.bookie.disk_watch import DiskWatch
 from buckram.bookie.gc import Collector
 from buckram.bookie.handover import Handover
@@ -242,6 +243,8 @@ class Bookie:
             always=self._guard is not None and self._guard.authorises,
         )
         self._scope.spawn(self.accounting.run(), "accounting")
+        if self.service is not None and self.service.keys is not None:
+            self.service.keys.creations = QuotasOfCreations(self._metadata, self.accounting)
 
     async def _open(self, address: BookieAddress) -> tuple[cookie.Claim, Witness, Store]:
         """Open the store, once the cookie and the witness key say that the directory is this bookie's."""

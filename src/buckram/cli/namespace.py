@@ -47,8 +47,8 @@ def quota_option(command: F) -> F:
         "limits",
         multiple=True,
         metavar="KEY=VALUE",
-        help="Quota; repeatable, for administrators. Keys: stored_bytes (all copies), in_bytes_per_s, in_entries_per_s, "
-        "out_bytes_per_s, ledgers, streams, databases, connections. Sizes as 10GiB; none takes a quota back.",
+        help="Quota; repeatable, for administrators. Keys: stored_bytes (all copies), in_bytes_per_s, "
+        "in_entries_per_s, out_bytes_per_s, ledgers, streams, databases, connections. Sizes as 10GiB; none takes a quota back.",
     )(command)
 
 

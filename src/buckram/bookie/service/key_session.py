@@ -30,11 +30,20 @@ _USES: dict[type, KeyUse] = {
 }
 
 
+class Creations(Protocol):
+    """Holds what is created to quotas (`bookie/creations.py`). Each raises QuotaExceeded."""
+
+    async def ledger(self, value: bytes) -> None: ...
+    async def key(self, key: str, value: bytes) -> None: ...
+
+
 class Shared(Protocol):
     """What all connections of a bookie share (`bookie/service/metadata.py:SharedStore`)."""
 
     @property
     def store(self) -> TreeStore: ...
+    @property
+    def creations(self) -> Creations | None: ...
     def watch(self, place: tuple[Kind, str], session: KeySession) -> Notify: ...
     def forget(self, session: KeySession) -> None: ...
 
@@ -103,6 +112,8 @@ class KeySession:
                 # An id that this session was not given counts as chosen: then its use is remembered for ever.
                 given = self._rules is None or request.number in self._allocated
                 self._allocated.discard(request.number)
+                if self._shared.creations is not None:
+                    await self._shared.creations.ledger(request.value)
                 return await tree.create(request.number, request.value, chosen=request.watch or not given)
             case Kind.ALLOCATE:
                 await self._check(root, KeyUse.CREATE)
@@ -172,6 +183,8 @@ class KeySession:
             await self._check(op.key, _USES[type(op)], value, trial)
             if isinstance(op, Create) and trial is not None:
                 trial.learn(op.key, op.value)
+            if isinstance(op, Create) and self._shared.creations is not None:
+                await self._shared.creations.key(op.key, op.value)
         done = await self._changed(ops)
         for op in ops:
             if isinstance(op, Create) and rules is not None:

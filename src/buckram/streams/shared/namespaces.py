@@ -110,12 +110,12 @@ class Namespaces:
             raise NamespaceNotEmpty(name, f"{name}/{rest[0]}")
         await keys.delete(key, version)
         with suppress(AccessRefused):  # quotas are for administrators, who find them there when it is made again
-            await TenantStore(self._streams.store).forget(name)
+            await TenantStore(self._streams.metadata).forget(name)
 
     async def quotas(self, name: str) -> Quotas:
         """Return the quotas of a namespace. NoSuchNamespace."""
         await self.get(name)
-        return await TenantStore(self._streams.store).quotas_of(name)
+        return await TenantStore(self._streams.metadata).quotas_of(name)
 
     async def set_quotas(self, name: str, **quotas: int | None) -> Quotas:
         """Change quotas; None takes one back. For administrators of the cluster. They hold within seconds.
@@ -124,7 +124,7 @@ class Namespaces:
         deleted, and nothing more is stored until there is room. NoSuchNamespace, InvalidArgument.
         """
         await self.get(name)
-        return await TenantStore(self._streams.store).set_quotas(name, quotas)
+        return await TenantStore(self._streams.metadata).set_quotas(name, quotas)
 
     async def restore(self, info: NamespaceInfo) -> None:
         """Undo a deletion that stopped half-way. VersionConflict if the namespace has changed since `info` was read."""
