@@ -387,8 +387,8 @@ class LedgerAppender:
         """From a lane: the bookie in `slot` stored these entries."""
         outbox = self._outbox
         outbox.copies.answered(last - first + 1)
-        if first <= outbox.probe.entry <= last and (took := outbox.probed(bookie_id)) is not None:
-            self._room.took(took)
+        if first <= outbox.probe.entry <= last:
+            outbox.probed(bookie_id)
         if self._window.deferred_sync and bookie_id not in self._acked_under:
             self._acked_under[bookie_id] = self._services.pool.losses(bookie_id)
         try:
@@ -422,8 +422,11 @@ class LedgerAppender:
 
     def on_head_moved(self) -> None:
         """Entries were acknowledged: resolve their futures, and enqueue appends that waited for room."""
-        self._completions.reached(self._window.pending_head)
+        head = self._window.pending_head
+        self._completions.reached(head)
         self._lac.head_moved()
+        if 0 <= self._outbox.marked <= head:
+            self._room.took(self._outbox.marked_took())
         if self._room.waiting:
             self._room.enqueue_waiting()
 

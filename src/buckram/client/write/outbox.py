@@ -19,7 +19,7 @@ from buckram.core.ledgers.append import AppendWindow, Run, Send
 from buckram.core.placement.latency import Probe
 from buckram.core.wire.acks import AckSink
 from buckram.core.wire.adds import cut_frames, frame_adds
-from buckram.types import BookieId, EntryId, Slot
+from buckram.types import NO_ENTRY, BookieId, EntryId, Slot
 
 RUN_BYTES = 256 * 1024
 """Runs are cut at about this size, so that room for appends comes back in small steps."""
@@ -77,6 +77,9 @@ class Outbox:
             turn.bytes_total = stats.counter("buckram_client_appended_bytes_total", "payload bytes sent by writers")
         self.probe = Probe()
         """Which entry is followed to see how long bookies take."""
+        self.marked: EntryId = NO_ENTRY
+        """An entry that was sent and is not acknowledged; NO_ENTRY: none is looked at."""
+        self._marked_at = 0.0
         self.backpressure = False
         """Some lane holds more than its share: appends wait. The owner's `on_writable` is called when that is over."""
         self._retarget()
@@ -143,8 +146,11 @@ class Outbox:
             for first, start, stop in _rows(ids) if ids else _pieces(self._first, bodies):
                 length = self._send_run(first, bodies[start:stop], length)
         self._explicit_lac.on_lac_sent(window.lac)
-        if self.probe.due(now := self._loop.time()) and not (window.deferred_sync or window.explicit_ids):
+        now = self._loop.time()
+        if self.probe.due(now) and not (window.deferred_sync or window.explicit_ids):
             self._follow(window.next_entry - 1, now)
+        if self.marked < 0:
+            self.marked, self._marked_at = window.next_entry - 1, now
         self._batcher.entries += len(bodies)
         self._batcher.bytes += size
 
@@ -172,13 +178,17 @@ class Outbox:
         for bookie, seconds in self.probe.sent(entry, bookies, now):
             took(bookie, seconds, now)
 
-    def probed(self, bookie: BookieId) -> float | None:
-        """The entry that is followed was acknowledged; how long that took, the first time."""
+    def probed(self, bookie: BookieId) -> None:
+        """The entry that is followed was acknowledged."""
         now = self._loop.time()
         seconds = self.probe.acked(bookie, now)
         if seconds is not None:
             self._services.bookies.recent.adds.took(bookie, seconds, now)
-        return seconds
+
+    def marked_took(self) -> float:
+        """The marked entry is acknowledged: how long that took. The next one that is sent is marked then."""
+        self.marked = NO_ENTRY
+        return self._loop.time() - self._marked_at
 
     def _put(self, sends: Sequence[Send]) -> None:
         loads = {slot: load for load, slot in self._targets} if sends else {}
