@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from buckram.bookie import cookie, registration
 from buckram.bookie.accounting import Accounting
+from buckram.bookie.audit_log import AuditLog
 from buckram.bookie.brake import Brake
 from buckram.bookie.collect_requests import CollectRequests
 from buckram.bookie.creations import QuotasOfCreations
@@ -72,6 +73,7 @@ class Bookie:
     After a failed sync the service stops by itself: it closes connections and listener, and removes the registration.
     The disk and the metadata store belong to the caller and stay open. `open_store` opens further sessions with the
     store, through which the bookie serves it to clients; None: it does not. `door`: what connections pass first.
+    `events` takes what the audit trail is to tell.
     """
 
     def __init__(
@@ -87,8 +89,9 @@ class Bookie:
         shares: Shares | None = None,
         open_store: OpenStore | None = None,
         door: Door | None = None,
+        events: AuditLog | None = None,
     ) -> None:
-        self._open_store = open_store
+        self._open_store, self._events = open_store, events
         self._door = door
         self._guard: Guard | None = None
         self._runtime, self._disk, self._metadata = runtime, disk, metadata_store
@@ -153,6 +156,9 @@ class Bookie:
         self.info = BookieInfo(claimed.bookie_id, address, properties)
         store.on_failed(self._store_failed)
         self._cluster = claimed.cluster
+        if self._events is not None:
+            self._events.bookie = claimed.bookie_id
+            self._server.events = self._events
         self.service = Service(
             self._runtime,
             store,

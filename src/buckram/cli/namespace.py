@@ -15,6 +15,7 @@ from buckram.cli.options import connected, json_option, metadata_option, run_asy
 from buckram.cli.output import emit, remark
 from buckram.core.tenants.quotas import NONE, Quotas
 from buckram.core.tenants.usage import NOTHING
+from buckram.metadata.audit_notes import leave_note
 from buckram.metadata.tenants import TenantStore
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ def quota_option(command: F) -> F:
         multiple=True,
         metavar="KEY=VALUE",
         help="Quota; repeatable, for administrators. Keys: stored_bytes (all copies), in_bytes_per_s, "
-        "in_entries_per_s, out_bytes_per_s, ledgers, streams, databases, connections. Sizes as 10GiB; none takes a quota back.",
+        "in_entries_per_s, out_bytes_per_s, ledgers, streams, databases, connections. Sizes as "
+        "10GiB; none takes a quota back.",
     )(command)
 
 
@@ -161,6 +163,7 @@ def set_policy(
             if not quotas:
                 return policy, await client.namespaces.quotas(name)
             found = await client.namespaces.set_quotas(name, **quotas)
+            await leave_note(client.services.store, "quota", f"namespace {name}", name, " ".join(limits))
             await _remark_if_over(client, name, found)
             return policy, found
 

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from buckram.bookie.service.key_session import Creations, KeySession
+from buckram.bookie.service.noting import Notes, Noting
 from buckram.bookie.service.session import REQUEST_COST, Session
 from buckram.core.security.access import KeyAccess, OpenAccess
 from buckram.core.wire.context import BadPacket
@@ -43,8 +44,9 @@ OpenStore = Callable[[], Awaitable[TreeStore]]
 class SharedStore:
     """The store that all connections use, and one watch for each key that any of them watches."""
 
-    def __init__(self, store: TreeStore, creations: Creations | None = None) -> None:
+    def __init__(self, store: TreeStore, creations: Creations | None = None, events: Notes | None = None) -> None:
         self.store, self.creations = store, creations
+        self.noting = None if events is None else Noting(events, store)
         self._armed: dict[tuple[Kind, str], tuple[Notify, dict[KeySession, None]]] = {}
 
     @property
@@ -84,6 +86,8 @@ class MetadataService:
         self._shared: SharedStore | None = None
         self.creations: Creations | None = None
         """Holds what clients create to quotas; set before anybody connects."""
+        self.events: Notes | None = None
+        """Takes events for the audit trail; the same."""
         self._opening = asyncio.Lock()
         self._sweep: asyncio.TimerHandle | None = None
         self._swept = 0.0
@@ -142,7 +146,7 @@ class MetadataService:
             if self._shared is not None and self._shared.full:
                 await self._reset(f"{MAX_PLACES} keys are watched, the limit")
             if self._shared is None:
-                self._shared = SharedStore(await self._open_store(), self.creations)
+                self._shared = SharedStore(await self._open_store(), self.creations, self.events)
             shared = self._shared
         instance_id, manager = await self._known(shared.store)
         if request.key and request.key != instance_id:

@@ -57,7 +57,7 @@ class ReadPath:
         self._store, self._polls, self._budget = store, polls, budget
         self._max_batch_bytes, self._max_body = max_batch_bytes, max_frame_bytes - FRAME_ROOM
         self._guess = FIRST_GUESS
-        self._fencing = FencePath(store, admission, polls, self)
+        self.fencing = FencePath(store, admission, polls, self)
         self._replies = ReadReplies(store, admission.waiting, self._max_body)
         self.served = Served(stats)
         self._batches = BatchSource(store, stats, self.served)
@@ -75,7 +75,7 @@ class ReadPath:
     def read(self, session: Session, context: ReplyContext, request: Read) -> None:
         """Take a read of one entry, which may fence or wait for the LAC."""
         if request.fence:
-            self._fencing.arrive(session, context, request)
+            self.fencing.arrive(session, context, request)
         elif request.previous_lac is not None:
             self._arrive_poll(session, context, request, request.previous_lac)
         elif self._budget.refuse_reads:
@@ -86,7 +86,7 @@ class ReadPath:
     def batch(self, session: Session, context: ReplyContext, request: BatchRead) -> None:
         """Take a read of several entries, which may fence."""
         if request.fence:
-            self._fencing.arrive(session, context, request)
+            self.fencing.arrive(session, context, request)
         elif self._budget.refuse_reads:
             refuse(session, context, request, Code.TOO_MANY_REQUESTS)
         else:

@@ -17,6 +17,7 @@ from buckram.bookie.service.door import Door
 from buckram.bookie.service.limits import Budget
 from buckram.bookie.service.long_poll import LongPolls
 from buckram.bookie.service.metadata import MetadataService
+from buckram.bookie.service.noting import Notes
 from buckram.bookie.service.reads import ReadPath
 from buckram.bookie.service.session import Session
 from buckram.bookie.service.turnstile import Turnstile
@@ -25,6 +26,7 @@ from buckram.bookie.storage.store import Store
 from buckram.bookie.trust import UNSEEN, Trust
 from buckram.codes import Code
 from buckram.config import BookieConfig, NetConfig
+from buckram.core.tenants.audit import REFUSED
 from buckram.core.wire.adds import AddRun
 from buckram.core.wire.server import (
     BeginTls,
@@ -143,6 +145,8 @@ class BookieServer:
         self._entries: EntryAccess | None = None
         self.turnstile: Turnstile | None = None
         """Holds requests of namespaces back; there from `serve` on."""
+        self.events: Notes | None = None
+        """Takes events for the audit trail; None: there is none."""
         self._idle: asyncio.Event = asyncio.Event()
         stats = runtime.stats
         self._connections = stats.gauge("buckram_bookie_connections", "open connections")
@@ -172,8 +176,17 @@ class BookieServer:
         entries = self._entries = EntryAccess(service.metadata, guard, self._add_in_turn, self._item_in_turn)
         self.turnstile = Turnstile(entries.owners, service.store, service.adds.add, self.item_received)
         service.reads.served.on_served = self.turnstile.served
+        if self.events is not None:
+            service.reads.fencing.on_fenced = self._fenced
+            if service.keys is not None:
+                service.keys.events = self.events
         if self._door is not None and guard is not None:
             self._door.entries = entries
+
+    def _fenced(self, session: Session, ledger_id: LedgerId) -> None:
+        owner = None if self._entries is None else self._entries.owners.get(ledger_id)
+        if self.events is not None:
+            self.events.note(session, "fence", f"ledger {ledger_id}", "" if owner is None else owner.namespace)
 
     def look_at_namespaces(self, wanted: bool) -> None:
         """Whether requests are looked at for whose they are, because there may be quotas, and tenants that compete."""
@@ -309,5 +322,7 @@ class BookieServer:
         elif isinstance(item, Ready):
             session.send(item.data)
         elif isinstance(item, Close):
+            if self.events is not None and not session.protocol.authenticated:
+                self.events.note(session, "login", "bookie", result=REFUSED, detail=item.reason)
             self.peer_misbehaved(session, item.reason)
             session.close()
