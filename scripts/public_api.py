@@ -113,6 +113,8 @@ NAMES: dict[str, tuple[str, ...]] = {
         "list",
         "set",
         "delete",
+        "quotas",
+        "set_quotas",
     ),
     "buckram.Objects": (
         "namespace",

@@ -32,6 +32,12 @@ def hog(writer: Writer, entries: int) -> list[asyncio.Future[int]]:
     return [writer.append_nowait(PAYLOAD) for _ in range(entries)]
 
 
+async def fill(writer: Writer) -> None:
+    """Append until that fails."""
+    while True:
+        await writer.append(PAYLOAD)
+
+
 @pytest.mark.parametrize(("quota", "limit"), [("in_entries_per_s", 400), ("in_bytes_per_s", 400 * 1090)])
 async def test_adds_keep_the_rate_and_none_is_given_up(tmp_path: Path, quota: str, limit: int) -> None:
     async with tenants(tmp_path, "shop") as here:
@@ -68,9 +74,12 @@ async def test_recovery_is_not_held_up_and_keeps_what_was_acknowledged(tmp_path:
         writer = await here.writer("shop")
         pending = hog(writer, 2000)
         await until(lambda: writer.last_confirmed >= 0 and bool(here.tenant("shop").adds.waiting))
-        async with connect(here.kit.metadata, config=QUIET) as other, asyncio.timeout(10):
-            async with other.recover(writer.ledger_id) as reader:
-                assert reader.last_confirmed >= writer.last_confirmed
+        async with (
+            asyncio.timeout(10),
+            connect(here.kit.metadata, config=QUIET) as other,
+            other.recover(writer.ledger_id) as reader,
+        ):
+            assert reader.last_confirmed >= writer.last_confirmed
         for future in pending:
             future.cancel()
 
@@ -80,8 +89,7 @@ async def test_a_full_namespace_is_refused_by_name_and_amount_until_something_is
         await here.limit("shop", stored_bytes=50_000)
         writer, other = await here.writer("shop"), await here.writer("log")
         with pytest.raises(QuotaExceeded) as error:
-            while True:
-                await writer.append(PAYLOAD)
+            await fill(writer)
         assert (error.value.namespace, error.value.quota, error.value.limit) == ("shop", "stored_bytes", 50_000)
         assert error.value.used is not None
         assert 50_000 <= error.value.used <= 52_000

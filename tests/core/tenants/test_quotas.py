@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from buckram.core.tenants.audit import AuditEvent
@@ -12,6 +12,7 @@ from buckram.core.tenants.usage import Counts, Usage, encode_counts, encode_usag
 from buckram.errors import InvalidArgument, QuotaExceeded
 
 
+@settings(max_examples=30)
 @given(st.dictionaries(st.sampled_from(NAMES), st.integers(1024, 2**40)))
 def test_quotas_are_read_as_they_were_set(limits: dict[str, int]) -> None:
     quotas = Quotas().changed(limits)
@@ -29,6 +30,7 @@ def test_a_bad_quota_is_named_with_its_limits(name: str, value: int) -> None:
         Quotas().changed({name: value})
 
 
+@settings(max_examples=30)
 @given(st.binary(max_size=60) | st.text().map(str.encode) | st.just(b"[]") | st.just(b'{"version": 1}'))
 def test_other_bytes_are_refused_and_nothing_else_happens(data: bytes) -> None:
     for parse in (Quotas.parse, parse_usage, parse_counts):
