@@ -290,6 +290,8 @@ NAMES: dict[str, tuple[str, ...]] = {
         "list",
         "set",
         "delete",
+        "quotas",
+        "set_quotas",
     ),
     "buckram.sync.Objects": (
         "namespace",

@@ -16,6 +16,7 @@ from buckram.streams.namespace import Namespace as _Namespace
 from buckram.streams.namespace import StreamInfo
 from buckram.streams.read.cursors import CursorInfo
 from buckram.streams.read.reader import Time, Truncated
+from buckram.core.tenants.quotas import Quotas
 from buckram.streams.shared.namespaces import NamespaceInfo
 from buckram.streams.shared.namespaces import Namespaces as _Namespaces
 from buckram.streams.write.writer import StreamWriter as _StreamWriter
@@ -56,6 +57,14 @@ class Namespaces:
     def delete(self, name: str) -> None:
         """NamespaceNotEmpty while it has streams."""
         self._thread.run(lambda: self._spaces.delete(name))
+
+    def quotas(self, name: str) -> Quotas:
+        """What the namespace may have and do."""
+        return self._thread.run(lambda: self._spaces.quotas(name))
+
+    def set_quotas(self, name: str, **quotas: int | None) -> Quotas:
+        """Change quotas; None takes one back. For administrators of the cluster."""
+        return self._thread.run(lambda: self._spaces.set_quotas(name, **quotas))
 
 
 class Namespace:
