@@ -70,6 +70,11 @@ class TenantStore:
         with suppress(KeyExists):
             await self._keys.create(self._path("on"), b"{}")
 
+    async def turn_off(self) -> None:
+        """Have bookies count nothing and hold to nothing any more; quotas stay for when they are turned on again."""
+        with suppress(NoSuchKey, VersionConflict):
+            await self._keys.delete(self._path("on"), (await self._keys.get(self._path("on"))).version)
+
     # Quotas
 
     async def quotas(self) -> dict[str, Quotas]:

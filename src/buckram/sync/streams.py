@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from buckram.config import ClientConfig
 from buckram.core.streams.batch import Record
 from buckram.core.streams.head import Segment
+from buckram.core.tenants.quotas import Quotas
 from buckram.machine.machine import M
 from buckram.machine.settings import MachineSettings
 from buckram.net.tasks import TaskScope
@@ -16,7 +17,6 @@ from buckram.streams.namespace import Namespace as _Namespace
 from buckram.streams.namespace import StreamInfo
 from buckram.streams.read.cursors import CursorInfo
 from buckram.streams.read.reader import Time, Truncated
-from buckram.core.tenants.quotas import Quotas
 from buckram.streams.shared.namespaces import NamespaceInfo
 from buckram.streams.shared.namespaces import Namespaces as _Namespaces
 from buckram.streams.write.writer import StreamWriter as _StreamWriter
