@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from tests.interop.apache import Java
 from tests.interop.clusters import PASSWORD, Cluster
-
 from tests.support.polling import wait_until
 
 from buckram import connect
