@@ -88,17 +88,17 @@ class AuditWriter:
         except MetadataError as error:
             log.warning("notes of other processes are not read: %s", error)
             left = {}
-        while True:
-            events = self._events.batch(BATCH)
+        waiting = max(len(self._events), 1)  # what is noted meanwhile is for the next time
+        while waiting > 0:
+            events = self._events.batch(min(BATCH, waiting))
             left_events = [event for event in left.values() if event is not None]
-            if not events and not left:
-                return
             if events or left_events:
                 await self._publish([*left_events, *events])
             self._events.written(events)
             for key in left:
                 await drop_note(self._store, key)
             left = {}
+            waiting -= BATCH
 
     async def _publish(self, events: list[AuditEvent]) -> None:
         streams = self._client.namespace(NAMESPACE)
