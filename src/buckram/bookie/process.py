@@ -156,22 +156,7 @@ class Bookie:
         self.info = BookieInfo(claimed.bookie_id, address, properties)
         store.on_failed(self._store_failed)
         self._cluster = claimed.cluster
-        if self._events is not None:
-            self._events.bookie = claimed.bookie_id
-            self._server.events = self._events
-        self.service = Service(
-            self._runtime,
-            store,
-            self._metadata,
-            self._config,
-            self._net,
-            self._server.budget,
-            self,
-            witness,
-            None
-            if self._open_store is None
-            else MetadataService(self._open_store, self._net.max_frame_bytes, self._guard),
-        )
+        self.service = self._make_service(store, witness, claimed.bookie_id)
         self._server.serve(self.service)
         handover = Handover(self._disk, self._metadata)
         await handover.end_previous()
@@ -206,6 +191,24 @@ class Bookie:
         self._count_usage(store, claimed.bookie_id)
         log.info("bookie %s serves at %s", claimed.bookie_id, address)
         return self.info
+
+    def _make_service(self, store: Store, witness: Witness, bookie_id: BookieId) -> Service:
+        if self._events is not None:
+            self._events.bookie = bookie_id
+            self._server.events = self._events
+        return Service(
+            self._runtime,
+            store,
+            self._metadata,
+            self._config,
+            self._net,
+            self._server.budget,
+            self,
+            witness,
+            None
+            if self._open_store is None
+            else MetadataService(self._open_store, self._net.max_frame_bytes, self._guard),
+        )
 
     async def _begin_guard(self) -> None:
         """Know keys, revocations and grants before anybody can knock."""
