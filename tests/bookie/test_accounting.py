@@ -85,24 +85,25 @@ async def test_ledgers_streams_and_databases_are_held_to_their_quotas(tmp_path: 
         assert accounting.published.counts["shop"].databases == 1
 
 
+async def stored_after_a_while(directory: Path, metadata: TreeStore, *, write: bool) -> int:
+    """Start the bookie of a directory; what it publishes of `default`, once it has counted."""
+    async with running(directory, metadata=metadata, admission="known") as kit:
+        accounting = kit.bookie.accounting
+        assert accounting is not None
+        if write:
+            async with connect(metadata, config=QUIET) as client, client.create(ensemble=1) as writer:
+                await writer.append_many([b"x" * 1000] * 20)
+        await pass_time(7.0)
+        await until(lambda: accounting.rounds > 2 and accounting._counted)
+        published = await TenantStore(metadata).published()
+        assert published.rounds[kit.id] > 1
+        return published.total["default"].stored_bytes
+
+
 async def test_what_is_stored_is_known_again_after_a_restart(tmp_path: Path) -> None:
     metadata = await memory_metadata()
-    tenants = TenantStore(metadata)
-    await tenants.turn_on()
-    stored: list[int] = []
-    for number in range(2):
-        async with running(tmp_path, metadata=metadata, admission="known") as kit:
-            accounting = kit.bookie.accounting
-            assert accounting is not None
-            if not number:
-                async with connect(metadata, config=QUIET) as client, client.create(ensemble=1) as writer:
-                    await writer.append_many([b"x" * 1000] * 20)
-            before = (await tenants.published()).rounds.get(kit.id, 0)
-            await pass_time(7.0)
-            await until(lambda before=before: accounting.rounds > 2 and accounting._counted)  # type: ignore[misc]
-            published = await tenants.published()
-            assert published.rounds[kit.id] != before
-            stored.append(published.total["default"].stored_bytes)
+    await TenantStore(metadata).turn_on()
+    stored = [await stored_after_a_while(tmp_path, metadata, write=first) for first in (True, False)]
     assert stored[0] == stored[1]
     assert 20_000 <= stored[0] <= 24_000
 
