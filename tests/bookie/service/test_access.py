@@ -16,7 +16,7 @@ from tests.support.secure_kit import Guarded, guarded
 from buckram import connect
 from buckram.bookie.service.access import READ, EntryAccess, Gate
 from buckram.bookie.service.limits import Budget
-from buckram.bookie.service.owners import Owner
+from buckram.bookie.service.owners import Owner, Owners
 from buckram.bookie.service.server import BookieServer
 from buckram.bookie.service.session import Session
 from buckram.client.client import Client
@@ -181,7 +181,9 @@ async def test_places_in_files_are_for_administrators() -> None:
             return READ
 
     handled: list[Item] = []
-    access = EntryAccess(await memory_metadata(), Readers(), lambda *_: None, lambda _, item: handled.append(item))
+    access = EntryAccess(
+        Owners(await memory_metadata()), Readers(), lambda *_: None, lambda _, item: handled.append(item)
+    )
     access.owners.note(7, Owner("shop"))
     session = Session(
         ServerProtocol(1 << 20), Budget(1 << 20, 1 << 20), BookieServer(production_runtime(), CONFIG, NET)

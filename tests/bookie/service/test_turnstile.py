@@ -195,7 +195,7 @@ async def test_one_that_is_alone_is_not_held_back(tmp_path: Path) -> None:
         await writer.append(PAYLOAD)
         disk.holding = True
         pending = hog(writer, 3000)
-        await until(lambda: here.tenant("shop").in_flight > 2 * FLIGHT_BYTES, "it is held back")
+        await until(lambda: here.tenant("shop").tally().stored > 2 * FLIGHT_BYTES, "it is held back")
         disk.release()
         await asyncio.gather(*pending)
 

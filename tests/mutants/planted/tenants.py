@@ -11,7 +11,7 @@ MUTANTS = (
     TestMutant(
         "quota-holds-recovery",
         "recovery adds wait for the rate of their namespace, or are refused where it is full",
-        edited(("buckram.bookie.service.turnstile:Turnstile.add", ") or is_urgent(run):", "):")),
+        edited(("buckram.bookie.service.turnstile:Turnstile._look", "if is_urgent(run):", "if False:")),
         (_TURNSTILE + "test_clients_that_know_no_quotas_are_told_that_they_may_not",),
     ),
     TestMutant(
@@ -31,9 +31,9 @@ MUTANTS = (
         "a namespace that competes fills the disk's queue",
         edited(
             (
-                "buckram.bookie.service.turnstile:Turnstile.add",
-                "(tenant.in_flight < FLIGHT_BYTES or now >= self._mixed_until)",
-                "True",
+                "buckram.bookie.service.turnstile:Turnstile._has_room",
+                "return tenant.in_flight < FLIGHT_BYTES or now >= self._mixed_until",
+                "return True",
             )
         ),
         (_TURNSTILE + "test_of_two_that_compete_neither_fills_the_disks_queue",),

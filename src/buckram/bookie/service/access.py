@@ -19,7 +19,6 @@ from buckram.core.wire.messages import BatchRead, Force, ListEntries, Read, Read
 from buckram.core.wire.server import Incoming, Item, Named, encode_add_replies, encode_error
 from buckram.errors import BuckramError, Code, NoSuchLedger
 from buckram.net.tasks import TaskScope
-from buckram.seams import MetadataStore
 from buckram.types import LedgerId
 
 log = logging.getLogger("buckram.bookie")
@@ -52,13 +51,13 @@ class EntryAccess:
     namespace is looked up for quotas only."""
 
     def __init__(
-        self, store: MetadataStore, judge: Judge | None, add: AddHandler, handle: Callable[[Session, Item], None]
+        self, owners: Owners, judge: Judge | None, add: AddHandler, handle: Callable[[Session, Item], None]
     ) -> None:
-        self._add, self._handle = add, handle
-        self._judge: Judge = judge or Everybody()
+        self.add, self._handle = add, handle
+        self.judge: Judge = judge or Everybody()
         self.open = judge is None
         """Whether nothing is ever refused."""
-        self.owners = Owners(store)
+        self.owners = owners
         self._scope = TaskScope("access")
 
     def guard(self, session: Session) -> None:
@@ -72,11 +71,11 @@ class EntryAccess:
     def rights(self, session: Session, ledger_id: LedgerId) -> int | None:
         """None while the ledger's namespace is not known."""
         owner = self.owners.get(ledger_id)
-        return None if owner is None else self._judge.rights(session, owner.namespace)
+        return None if owner is None else self.judge.rights(session, owner.namespace)
 
     @property
     def version(self) -> int:
-        return self._judge.version
+        return self.judge.version
 
     def find_out(self, ledger_id: LedgerId, then: Callable[[Code], None]) -> None:
         """Look at metadata, then call with OK, or with the code of an answer to whatever waits."""
@@ -98,7 +97,7 @@ class EntryAccess:
 
     def allowed(self, session: Session, item: Item | AddRun) -> None:
         if type(item) is AddRun:
-            self._add(session, item)
+            self.add(session, item)
         else:
             self._handle(session, item)
 
@@ -108,6 +107,7 @@ class Gate:
 
     def __init__(self, access: EntryAccess, session: Session) -> None:
         self._access, self._session = access, session
+        self._judge, self._add = access.judge, access.add
         self._rights: dict[LedgerId, int] = {}
         self._version = access.version
         self._waiting: list[Item] = []
@@ -115,8 +115,8 @@ class Gate:
 
     def add(self, session: Session, run: AddRun) -> None:
         rights = self._rights.get(run.ledger_id, 0)
-        if rights & APPEND and self._version == self._access.version and not self._waiting:
-            self._access.allowed(session, run)
+        if rights & APPEND and self._version == self._judge.version and not self._waiting:
+            self._add(session, run)
         else:
             self.item(session, run)
 

@@ -18,6 +18,7 @@ from buckram.bookie.service.limits import Budget
 from buckram.bookie.service.long_poll import LongPolls
 from buckram.bookie.service.metadata import MetadataService
 from buckram.bookie.service.noting import Notes
+from buckram.bookie.service.owners import Owners
 from buckram.bookie.service.reads import ReadPath
 from buckram.bookie.service.session import Session
 from buckram.bookie.service.turnstile import Turnstile
@@ -27,7 +28,6 @@ from buckram.bookie.trust import UNSEEN, Trust
 from buckram.codes import Code
 from buckram.config import BookieConfig, NetConfig
 from buckram.core.tenants.audit import REFUSED
-from buckram.core.wire.adds import AddRun
 from buckram.core.wire.server import (
     BeginTls,
     Close,
@@ -173,8 +173,9 @@ class BookieServer:
         """Answer requests with `service` from now on."""
         self._service = service
         guard = self._door.guard if self._door is not None and self._door.authorises else None
-        entries = self._entries = EntryAccess(service.metadata, guard, self._add_in_turn, self._item_in_turn)
-        self.turnstile = Turnstile(entries.owners, service.store, service.adds.add, self.item_received)
+        owners = Owners(service.metadata)
+        turnstile = self.turnstile = Turnstile(owners, service.store, service.adds.add, self.item_received)
+        entries = self._entries = EntryAccess(owners, guard, turnstile.add, turnstile.item)
         service.reads.served.on_served = self.turnstile.served
         if self.events is not None:
             service.reads.fencing.on_fenced = self._fenced
@@ -199,14 +200,6 @@ class BookieServer:
         for session in self.sessions if wanted else ():
             if session.handle_item == self.item_received:
                 entries.guard(session)
-
-    def _add_in_turn(self, session: Session, run: AddRun) -> None:
-        if self.turnstile is not None:
-            self.turnstile.add(session, run)
-
-    def _item_in_turn(self, session: Session, item: Item) -> None:
-        if self.turnstile is not None:
-            self.turnstile.item(session, item)
 
     async def stop_accepting(self) -> None:
         """Close the listener; connections stay open."""

@@ -17,6 +17,8 @@ FLIGHT_BYTES = 512 * 1024
 """Of a namespace that competes with others, so much may be on its way to the disk."""
 LONG_BYTES = 8 * 1024 * 1024
 """A line with more than this is fed no longer: its connections are not read until it is half as long."""
+CREDIT_BYTES, CREDIT_ENTRIES, CREDIT_S = 4 * 1024 * 1024, 10_000, 0.05
+"""What may pass between two looks at the clock and the rates: so much, and of a rate so many seconds' worth."""
 _UNLIMITED = 2**63
 
 
@@ -99,15 +101,18 @@ class Tally(NamedTuple):
 
 
 class Tenant:
-    """Rates and counts of one namespace. `stored_left`: the bytes that its quota has left on all bookies together."""
+    """Rates and counts of one namespace."""
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
         self.adds = Line(ADDS)
         self.reads = Line(READS)
         self.in_flight = 0
-        self.last_at = float("-inf")
-        self.stored_left = _UNLIMITED
+        """Bytes on their way to the disk; what passes on credit is not counted."""
+        self.credit = self.credit_entries = 0
+        """Bytes and entries that may pass without a look at anything else; they are paid for already."""
+        self._credit_copies = 1
+        self._stored_until = _UNLIMITED
         self.most_connections = _UNLIMITED
         self.sessions: dict[Session, None] = {}
         self._buckets: dict[str, Bucket] = {}
@@ -186,14 +191,44 @@ class Tenant:
     def added(self, size: int, entries: int, copies: int) -> None:
         """A run passes, whose entries have so many copies on all bookies."""
         self._stored += size
-        self.stored_left -= size
         self._in_bytes += size / copies
         self._in_entries += entries / copies
+
+    def pay(self, size: int, entries: int, copies: int) -> None:
+        """Take from the rates what a run needs."""
         if self._buckets:
             if (bucket := self._buckets.get("in_bytes")) is not None:
                 bucket.take(size / copies)
             if (bucket := self._buckets.get("in_entries")) is not None:
                 bucket.take(entries / copies)
+
+    def give_credit(self, now: float, copies: int) -> None:
+        """Pay in advance for what may pass until the next look, if the rates have that much."""
+        self.drop_credit()
+        size, entries = min(CREDIT_BYTES, self.stored_left // 2), CREDIT_ENTRIES
+        if (bucket := self._buckets.get("in_bytes")) is not None:
+            size = min(size, int(bucket.rate * CREDIT_S * copies))
+        if (bucket := self._buckets.get("in_entries")) is not None:
+            entries = min(entries, int(bucket.rate * CREDIT_S * copies))
+        if size > 0 and entries > 0 and self.wait_s(ADDS, now) <= 0:
+            self.credit, self.credit_entries, self._credit_copies = size, entries, copies
+            self.pay(size, entries, copies)
+
+    def drop_credit(self) -> None:
+        """Take back what is left of it."""
+        if self.credit:
+            self.pay(-self.credit, -self.credit_entries, self._credit_copies)
+            self.credit = self.credit_entries = 0
+
+    @property
+    def stored_left(self) -> int:
+        """The bytes that its quota has left on all bookies together."""
+        return self._stored_until - self._stored
+
+    @stored_left.setter
+    def stored_left(self, left: int) -> None:
+        self._stored_until = self._stored + left
+        self.drop_credit()
 
     def read(self, size: int) -> None:
         self._out += size

@@ -44,6 +44,7 @@ class Turnstile:
 
     def __init__(self, owners: Owners, store: Store, add: AddHandler, handle: Unanswered) -> None:
         self._owners, self._store, self._add, self._handle = owners, store, add, handle
+        self._owner = owners.get
         self._loop = asyncio.get_running_loop()
         self.active = False
         self.tenants: dict[str, Tenant] = {}
@@ -69,38 +70,43 @@ class Turnstile:
     # -- arriving requests
 
     def add(self, session: Session, run: AddRun) -> None:
-        """Let a run of adds pass, hold it back, or refuse it."""
-        owner = self._owners.get(run.ledger_id) if self.active else None
-        if owner is None or not owner.namespace:
+        """Let a run of adds pass, hold it back, or refuse it. While a namespace has credit, that is all there is."""
+        owner = self._owner(run.ledger_id) if self.active else None
+        if owner is None or not owner[0]:
             self._add(session, run)
             return
-        tenant = self.tenants.get(owner.namespace) or self.tenant(owner.namespace)
-        now = self._loop.time()
-        if tenant is not self._last:
-            self._seen(tenant, now)
-        tenant.last_at = now
-        if (
-            tenant.stored_left > 0
-            and session in tenant.sessions
-            and not tenant.adds.waiting
-            and (tenant.in_flight < FLIGHT_BYTES or now >= self._mixed_until)
-            and tenant.may_add(now, run, owner.copies)
-        ) or is_urgent(run):
-            self._pass_run(tenant, owner.copies, session, run)
-        else:
-            self._add_unusual(tenant, owner, session, run, now)
-
-    def _add_unusual(self, tenant: Tenant, owner: Owner, session: Session, run: AddRun, now: float) -> None:
+        tenant = self.tenants.get(owner[0]) or self.tenant(owner[0])
         size = run.end - run.start
-        if tenant.stored_left <= 0:
+        if (
+            tenant is self._last
+            and size < tenant.credit
+            and run.count < tenant.credit_entries
+            and session in tenant.sessions
+        ):
+            tenant.credit -= size
+            tenant.credit_entries -= run.count
+            tenant.added(size, run.count, owner[1])
+            self._add(session, run)
+        else:
+            self._look(tenant, owner, session, run)
+
+    def _look(self, tenant: Tenant, owner: Owner, session: Session, run: AddRun) -> None:
+        """Decide on a run for which the namespace has no credit."""
+        now = self._loop.time()
+        self._seen(tenant, now)
+        if is_urgent(run):
+            self._pass_run(tenant, owner.copies, session, run)
+        elif tenant.stored_left <= 0:
             self._refuse(session, run, "stored_bytes")
         elif session not in tenant.sessions and not tenant.enter(session):
             self._refuse(session, run, "connections")
         elif not tenant.adds.waiting and self._has_room(tenant, now) and tenant.may_add(now, run, owner.copies):
             self._pass_run(tenant, owner.copies, session, run)
+            if now >= self._mixed_until:
+                tenant.give_credit(now, owner.copies)
         else:
             name = session.named.get(run.ledger_id)
-            held = Held(session, run.detached(), size, run.count, owner.copies, name)
+            held = Held(session, run.detached(), run.end - run.start, run.count, owner.copies, name)
             if session.introduction is None and tenant.adds.wait_s(held) > APACHE_WAIT_S:
                 session.send(encode_add_replies(run, Code.TOO_MANY_REQUESTS))
             else:
@@ -120,9 +126,7 @@ class Turnstile:
             return
         tenant = self.tenant(owner.namespace)
         now = self._loop.time()
-        if tenant is not self._last:
-            self._seen(tenant, now)
-        tenant.last_at = now
+        self._seen(tenant, now)
         if session not in tenant.sessions and not tenant.enter(session):
             self._refuse(session, item, "connections")
         elif not tenant.reads.waiting and tenant.may_read(now):
@@ -131,8 +135,12 @@ class Turnstile:
             self._hold(tenant, tenant.reads, Held(session, item, REQUEST_COST))
 
     def _seen(self, tenant: Tenant, now: float) -> None:
-        if self._last is not None and now - self._last.last_at < MIXED_S:
+        """Namespaces compete for a while when a request is of another one than that before it."""
+        last = self._last
+        if last is not None and last is not tenant:
             self._mixed_until = now + MIXED_S
+            last.drop_credit()
+            tenant.drop_credit()
         self._last = tenant
 
     def _has_room(self, tenant: Tenant, now: float) -> bool:
@@ -146,6 +154,7 @@ class Turnstile:
         self._turn[tenant] = self._turn.get(tenant, 0) + size
         tenant.in_flight += size
         tenant.added(size, run.count, copies)
+        tenant.pay(size, run.count, copies)
         self._add(session, run)
 
     def _turn_over(self) -> None:
