@@ -12,6 +12,7 @@ from tests.interop.clusters import PASSWORD, Cluster
 from tests.support.polling import wait_until
 
 from buckram import connect
+from buckram.cli.usage import fresh
 
 RATE = 400
 SECONDS = 60 if os.environ.get("BUCKRAM_SOAK") else 10
@@ -23,6 +24,8 @@ async def test_a_java_writer_at_its_quota_keeps_its_bookies(ours: Cluster, java:
     async with connect(ours.uri) as client:
         await client.namespaces.create(namespace)
         await client.namespaces.set_quotas(namespace, in_entries_per_s=RATE)
+        for _ in range(2):  # the round of each bookie in which it was set may have begun before
+            await fresh(client.services.store)
         known = {"uri": ours.uri, "wire": wire, "client": namespace}
         made = java.call("Handles.create", **known, e=3, qw=3, qa=2, custom={"buckram.namespace": namespace})
         try:
