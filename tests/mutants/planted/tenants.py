@@ -21,8 +21,8 @@ MUTANTS = (
         (_TURNSTILE + "test_a_full_namespace_is_refused_by_name_and_amount_until_something_is_deleted",),
     ),
     TestMutant(
-        "rate-counts-copies",
-        "an entry counts for its rate as often as it has copies",
+        "shares-exceed-the-quota",
+        "every bookie gives a namespace the whole rate while less than that is asked for",
         edited(("buckram.core.tenants.rates:share_of", "wanted + (quota - total) / bookies", "quota")),
         ("tests/core/tenants/test_rates.py::test_shares_make_up_the_quota",),
     ),
