@@ -56,8 +56,8 @@ MUTANTS = (
         edited(
             (
                 "buckram.audit.writing:AuditWriter.write",
-                "if events or left_events:",
-                "self._events.written(events)\n            if events or left_events:",
+                "await self._publish([*left_events, *events])",
+                "self._events.written(events); await self._publish([*left_events, *events])",
             )
         ),
         (_TRAIL + "test_what_cannot_be_written_waits_and_what_is_dropped_is_counted",),
