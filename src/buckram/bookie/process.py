@@ -157,6 +157,7 @@ class Bookie:
         store.on_failed(self._store_failed)
         self._cluster = claimed.cluster
         self.service = self._make_service(store, witness, claimed.bookie_id)
+        self._server.judge(self.service)
         self._server.serve(self.service)
         handover = Handover(self._disk, self._metadata)
         await handover.end_previous()

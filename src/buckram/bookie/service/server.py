@@ -144,7 +144,7 @@ class BookieServer:
         self._service: Service | None = None
         self._entries: EntryAccess | None = None
         self.turnstile: Turnstile | None = None
-        """Holds requests of namespaces back; there from `serve` on."""
+        """Holds requests of namespaces back; there from `judge` on."""
         self.events: Notes | None = None
         """Takes events for the audit trail; None: there is none."""
         self._idle: asyncio.Event = asyncio.Event()
@@ -172,6 +172,9 @@ class BookieServer:
     def serve(self, service: Service) -> None:
         """Answer requests with `service` from now on."""
         self._service = service
+
+    def judge(self, service: Service) -> None:
+        """Before `serve`: requests about entries are judged by grants and quotas of the ledgers' namespaces."""
         guard = self._door.guard if self._door is not None and self._door.authorises else None
         owners = Owners(service.metadata)
         turnstile = self.turnstile = Turnstile(owners, service.store, service.adds.add, self.item_received)
