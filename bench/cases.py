@@ -321,10 +321,42 @@ def objects() -> Figures:
 
 @case
 def databases() -> Figures:
-    """SQL databases: inserts of one client and of 64, a follower's reads and lag, one of BENCH_DATABASE_MB (1,000)."""
+    """SQL databases: inserts of one client and of 64, bytes of log, a follower's reads and lag."""
     from bench.databases import databases
 
     return databases()
+
+
+@case
+def databases_large() -> Figures:
+    """A SQL database of BENCH_DATABASE_MB (1,000): written, and copied by a follower with an empty disk."""
+    from bench.databases import large
+
+    return large()
+
+
+@case
+def databases_idle_writer() -> Figures:
+    """63 writers beside one that does nothing inside BEGIN IMMEDIATE: how long they wait, who is told SQLITE_BUSY."""
+    from bench.database_faults import idle_writer
+
+    return idle_writer()
+
+
+@case
+def databases_take_over() -> Figures:
+    """From kill -9 of a database's leader under load to the first commit of the next one, three times."""
+    from bench.database_faults import take_over
+
+    return take_over()
+
+
+@case
+def databases_asleep() -> Figures:
+    """BENCH_DATABASES (10,000) databases of one server, all asleep: its memory, open ledgers, the first query."""
+    from bench.database_fleet import fleet
+
+    return fleet()
 
 
 @case

@@ -10,13 +10,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.machines import bookie_place, zookeeper
+from bench.machine import Watch
+from bench.machines import bookie_place, helpers, zookeeper
+from buckram import Client, connect
 from buckram.metadata.uri import open_store
+from buckram.net.loop import loop_factory
 from buckram.processes import BookieProcess, stop_all
 
 DATA_VARIABLE = "BENCH_DIR"
@@ -99,6 +102,19 @@ def cluster(
         for _ in range(bookies):
             bench.add()
         yield bench
+
+
+def inside(load: Callable[[Bench, Client], Coroutine[Any, Any, dict[str, Any]]]) -> dict[str, Any]:
+    """Run a load in this process against three bookie processes; `foreign_cpu` is what others took meanwhile."""
+
+    async def main(bench: Bench) -> dict[str, Any]:
+        async with connect(bench.uri) as client:
+            return await load(bench, client)
+
+    with cluster() as bench, asyncio.Runner(loop_factory=loop_factory(os.environ)) as runner:
+        with Watch(None, [*bench.pids, *helpers()]) as watch:
+            figures = runner.run(main(bench))
+        return {**figures, "foreign_cpu": watch.foreign_share}
 
 
 async def initialise(uri: str) -> None:

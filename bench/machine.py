@@ -76,10 +76,10 @@ class Watch:
     """Counters over a stretch of time: `with Watch(folder, pids) as watch`, then the fields.
 
     `own_cpu` is that of `pids`; `foreign_share` is what all processes but those and this one's ended children took,
-    as a share of the machine, so that a figure taken beside other work shows it.
+    as a share of the machine, so that a figure taken beside other work shows it. Without a folder no disk is looked at.
     """
 
-    folder: Path
+    folder: Path | None
     pids: Sequence[int]
     seconds: float = 0.0
     disk_bytes: int = 0
@@ -91,7 +91,8 @@ class Watch:
         times = os.times()
         mine = times.user + times.system + times.children_user + times.children_system
         own = sum(cpu_seconds(pid) for pid in self.pids)
-        return time.monotonic(), disk_written(self.folder), own, machine_cpu_seconds(), mine
+        written = 0 if self.folder is None else disk_written(self.folder)
+        return time.monotonic(), written, own, machine_cpu_seconds(), mine
 
     def __enter__(self) -> Watch:
         os.sync()  # what others left unwritten must not be counted as ours

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import os
+import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
-from bench.machine import memory
-from bench.streams import measure
+from bench.harness import Bench, inside
+from bench.machine import cpu_seconds, memory
+from bench.rates import rate
 from buckram import Client
 from buckram.core.objects.index import ObjectIndex
 from buckram.machine.machine import ClassState
@@ -63,35 +65,44 @@ def names() -> Figures:
     return figures
 
 
-async def load(client: Client) -> Figures:
-    """Small puts and gets a second, and megabytes a second of one large object."""
+async def load(bench: Bench, client: Client) -> Figures:
+    """Small puts and gets a second, and megabytes a second of one large object, with the CPU of each megabyte."""
     async with client.objects() as objects:
-        began, done = time.perf_counter(), 0
+        done = [0] * TASKS
 
         async def put(task: int) -> None:
-            nonlocal done
-            while time.perf_counter() - began < SECONDS:
-                await objects.put(f"small/{task}/{done}", PIECE[:1000])
-                done += 1
+            await objects.put(f"small/{task}/{done[task]}", PIECE[:1000])
+            done[task] += 1
 
-        cpu = time.process_time()
-        await asyncio.gather(*map(put, range(TASKS)))
-        figures: Figures = {"puts_per_s": round(done / (time.perf_counter() - began))}
-        figures["client_cpu_us_per_put"] = round((time.process_time() - cpu) / max(done, 1) * 1e6, 1)
+        async def get(task: int) -> None:
+            await objects.get(f"small/{task}/{random.randrange(done[task])}")
 
-        async def pieces() -> AsyncIterator[bytes]:
-            for _ in range(LARGE_MB):
-                yield PIECE
-
-        began = time.perf_counter()
-        await objects.put("large", pieces())
-        figures["put_mb_per_s"] = round(LARGE_MB / (time.perf_counter() - began), 1)
-        began, size = time.perf_counter(), 0
-        async for piece in objects.read("large"):
-            size += len(piece)
-        figures["get_mb_per_s"] = round(size / 1e6 / (time.perf_counter() - began), 1)
+        figures = (await rate(TASKS, SECONDS, put, bench.pids)).figures("put")
+        figures |= (await rate(TASKS, SECONDS / 3, get, bench.pids)).figures("get")
+        with _spent("put_mb", LARGE_MB, bench, figures):
+            await objects.put("large", _pieces())
+        with _spent("get_mb", LARGE_MB, bench, figures):
+            size = sum([len(piece) async for piece in objects.read("large")])
+        if size != LARGE_MB * len(PIECE):
+            raise RuntimeError(f"{size} bytes were read, and {LARGE_MB} MB were put")
     return figures
 
 
+async def _pieces() -> AsyncIterator[bytes]:
+    for _ in range(LARGE_MB):
+        yield PIECE
+
+
+@contextlib.contextmanager
+def _spent(what: str, count: int, bench: Bench, figures: Figures) -> Iterator[None]:
+    """How many a second are done within, and the milliseconds of CPU that each takes."""
+    began, cpu, servers = time.perf_counter(), time.process_time(), sum(map(cpu_seconds, bench.pids))
+    yield
+    seconds, mine = time.perf_counter() - began, time.process_time() - cpu
+    figures[f"{what}_per_s"] = round(count / seconds, 1)
+    figures[f"{what}_client_cpu_ms"] = round(mine / count * 1e3, 2)
+    figures[f"{what}_servers_cpu_ms"] = round((sum(map(cpu_seconds, bench.pids)) - servers) / count * 1e3, 2)
+
+
 def objects() -> Figures:
-    return measure(load)
+    return inside(load)

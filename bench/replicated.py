@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from typing import Any
 
-from bench.streams import measure
+from bench.harness import Bench, inside
+from bench.rates import rate
 from buckram import Client, connect
 
 Figures = dict[str, Any]
@@ -38,24 +38,11 @@ def len_of(state: Counts) -> int:
     return len(state.counts)
 
 
-async def load(client: Client) -> Figures:
+async def load(bench: Bench, client: Client) -> Figures:
     """Commands and linearizable reads of 64 clients, one alone, stale reads of a follower, and a take-over."""
     ns = client.namespace()
-    figures: Figures = {}
     async with ns.machine("counts", Counts) as machine, connect(client.uri) as other:
         await machine.lead()
-
-        async def rate(clients: int, seconds: float, call: Any) -> tuple[float, float]:
-            """Calls a second, and the median in milliseconds."""
-            began, took = time.perf_counter(), []
-
-            async def one(number: int) -> None:
-                while (now := time.perf_counter()) - began < seconds:
-                    await call(number)
-                    took.append(time.perf_counter() - now)
-
-            await asyncio.gather(*map(one, range(clients)))
-            return len(took) / (time.perf_counter() - began), sorted(took)[len(took) // 2] * 1000
 
         async def execute(number: int) -> None:
             await machine.execute([f"client-{number}", 1])
@@ -67,21 +54,14 @@ async def load(client: Client) -> Figures:
             await follower.read(lambda state: state.counts.get("client-0"), "stale", at_most_s=1.0)
 
         await rate(CLIENTS, min(2.0, SECONDS), execute)
-        cpu = time.process_time()
-        began = time.perf_counter()
-        commands, median = await rate(CLIENTS, SECONDS, execute)
-        spent = (time.process_time() - cpu) / (time.perf_counter() - began)
-        figures |= {"commands_per_s": round(commands), "command_p50_ms": round(median, 3)}
-        figures["client_cpu_us_per_command"] = round(spent / commands * 1e6, 1)
-        alone, median = await rate(1, SECONDS / 3, execute)
-        figures |= {"commands_per_s_alone": round(alone), "command_p50_ms_alone": round(median, 3)}
-        reads, median = await rate(CLIENTS, SECONDS / 3, read)
-        figures |= {"linearizable_reads_per_s": round(reads), "linearizable_read_p50_ms": round(median, 3)}
+        figures = (await rate(CLIENTS, SECONDS, execute, bench.pids)).figures("command")
+        figures |= (await rate(1, SECONDS / 3, execute, bench.pids)).figures("command", "_alone")
+        figures |= (await rate(CLIENTS, SECONDS / 3, read, bench.pids)).figures("linearizable_read")
         began = time.perf_counter()
         follower = await other.namespace().machine("counts", Counts, stand=False)
         await follower.read(len_of, "stale", after=machine.applied)
         figures["catch_up_s"] = round(time.perf_counter() - began, 3)
-        figures["stale_reads_per_s"] = round((await rate(CLIENTS, SECONDS / 3, stale))[0])
+        figures["stale_reads_per_s"] = round((await rate(CLIENTS, SECONDS / 3, stale)).per_s)
         began = time.perf_counter()
         await follower.lead(takeover=True)
         total = await follower.read(lambda state: sum(state.counts.values()))
@@ -92,4 +72,4 @@ async def load(client: Client) -> Figures:
 
 
 def machine() -> Figures:
-    return measure(load)
+    return inside(load)

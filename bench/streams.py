@@ -10,14 +10,13 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
-from bench.harness import cluster
-from buckram import BufferFull, Client, Namespace, connect
+from bench.harness import inside
+from buckram import BufferFull, Client, Namespace
 from buckram.cli.load import every
 from buckram.core.streams.changes import check_head
 from buckram.core.streams.head import PAGE_SEGMENTS, Page, Segment, Summary, encode_head, encode_page
 from buckram.core.streams.names import stream_name
 from buckram.core.streams.record_format import NO_SNAPSHOT, NO_TXID
-from buckram.net.loop import loop_factory
 from buckram.types import Create, KeyOp, SetValue
 
 Figures = dict[str, Any]
@@ -33,13 +32,7 @@ TICK_S, FINE_S = 0.001, 0.0004
 
 def measure(load: Callable[[Client], Coroutine[Any, Any, Figures]]) -> Figures:
     """Run a load in this process against three bookie processes."""
-
-    async def main(uri: str) -> Figures:
-        async with connect(uri) as client:
-            return await load(client)
-
-    with cluster() as bench, asyncio.Runner(loop_factory=loop_factory(os.environ)) as runner:
-        return runner.run(main(bench.uri))
+    return inside(lambda bench, client: load(client))
 
 
 def _rate(records: int, seconds: float, spent: float) -> Figures:

@@ -40,6 +40,20 @@ NAMES: dict[str, tuple[str, ...]] = {
         "namespaces",
         "close",
     ),
+    "buckram.Change": (
+        "offset",
+        "transaction",
+        "time",
+        "last",
+        "operation",
+        "table",
+        "key",
+        "rowid",
+        "new_rowid",
+        "old",
+        "new",
+        "sql",
+    ),
     "buckram.Database": (
         "name",
         "role",
@@ -53,6 +67,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "query",
         "describe",
         "begin",
+        "changes",
         "transaction",
         "outcome",
         "backup",
@@ -98,6 +113,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "machine",
         "database",
         "create_database",
+        "database_changes",
         "backup_database",
         "fork_database",
         "restore_database",
@@ -411,7 +427,9 @@ NAMES: dict[str, tuple[str, ...]] = {
 INTERNAL: dict[str, frozenset[str]] = {
     "buckram.Batch": frozenset({"base", "clamped", "header"}),
     "buckram.Client": frozenset({"services"}),
-    "buckram.Database": frozenset({"abandon", "commit_wanted", "engine_failed", "exclusive", "start"}),
+    "buckram.Database": frozenset(
+        {"abandon", "commit_wanted", "engine_failed", "exclusive", "note_rows", "show", "start"}
+    ),
     "buckram.OpenTransaction": frozenset({"take_turn"}),
     "buckram.Namespace": frozenset({"create_machine_log", "log_name", "store"}),
     "buckram.Objects": frozenset({"abandon", "start"}),

@@ -21,6 +21,8 @@ from buckram.errors import (
     BookieUnavailable,
     BuckramError,
     BufferFull,
+    ChangesGone,
+    ChangesNotKept,
     CheckpointReset,
     ChildFailed,
     ClusterNotInitialised,
@@ -145,6 +147,7 @@ if TYPE_CHECKING:
     from buckram.client.read.reader import Reader
     from buckram.client.read.tail import Tail
     from buckram.client.write.writer import Writer
+    from buckram.core.db.changes import Change
     from buckram.core.db.sql import Described, SqlResult
     from buckram.core.streams.batch import Batch, Record
     from buckram.db.database import Database
@@ -162,6 +165,7 @@ if TYPE_CHECKING:
 _LAZY = {
     "Batch": "buckram.core.streams.batch",
     "Client": "buckram.client.client",
+    "Change": "buckram.core.db.changes",
     "Database": "buckram.db.database",
     "DatabaseLimits": "buckram.db.settings",
     "Described": "buckram.core.db.sql",
@@ -188,6 +192,8 @@ _LAZY = {
 
 __all__ = [
     "CommitUnknown",
+    "ChangesGone",
+    "ChangesNotKept",
     "DatabaseBusy",
     "MissingEngine",
     "NoEarlierState",
@@ -201,6 +207,7 @@ __all__ = [
     "StatementRefused",
     "TransactionExpired",
     "TransactionTooLarge",
+    "Change",
     "Database",
     "DatabaseLimits",
     "Described",

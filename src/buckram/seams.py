@@ -258,18 +258,6 @@ class Signal(Protocol):
         ...
 
 
-class Monitor(Protocol):
-    """State that a thread changes and the loop looks at, with a lock around it."""
-
-    def __enter__(self) -> object: ...
-    def __exit__(self, kind: Any, error: Any, trace: Any, /) -> object: ...
-    def wait(self, timeout: float) -> object:
-        """Wait on the loop for a thread, which must not need the loop meanwhile."""
-        ...
-
-    def notify_all(self) -> None: ...
-
-
 class StartedThread(Protocol):
     def is_alive(self) -> bool: ...
 
@@ -279,7 +267,6 @@ class Threads(Protocol):
 
     def queue(self) -> JobQueue: ...
     def event(self) -> Signal: ...
-    def condition(self) -> Monitor: ...
     def start(self, run: Callable[[], None], name: str) -> StartedThread: ...
     def now(self) -> float:
         """Monotonic seconds. Any thread."""
@@ -294,9 +281,6 @@ class SystemThreads:
 
     def event(self) -> Signal:
         return threading.Event()
-
-    def condition(self) -> Monitor:
-        return threading.Condition()
 
     def start(self, run: Callable[[], None], name: str) -> StartedThread:
         thread = threading.Thread(target=run, name=name, daemon=True)

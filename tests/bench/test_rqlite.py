@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from bench.served import Connection
 
 from bench import rqlite
 
@@ -28,7 +29,7 @@ async def _answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
 
 async def test_requests_follow_each_other_on_one_connection() -> None:
     server = await asyncio.start_server(_answering, "127.0.0.1", 0)
-    connection = rqlite.Connection(server.sockets[0].getsockname()[1])
+    connection = Connection(server.sockets[0].getsockname()[1])
     try:
         assert await connection.post("/nodes") == {"line": "GET /nodes HTTP/1.1", "body": ""}
         answer = await connection.post("/db/execute", [["SELECT 1"]])

@@ -49,7 +49,7 @@ INSERT INTO item (name) VALUES ('a;b'); INSERT INTO item (name) VALUES ('c')
 
 
 def test_a_database_from_creation_to_the_end(run: Run, tmp_path: Path) -> None:
-    assert json.loads(run("create", "main", "--json")) == {"database": "default/main", "created": True}
+    assert json.loads(run("create", "main", "--json")) == {"database": "default/main", "created": True, "cdc": False}
     assert "exists" in run("create", "main", code=Exit.REFUSED)
     run("shell", "main", stdin=_SCRIPT)
     said = json.loads(run("shell", "main", "SELECT id, name FROM item ORDER BY id", "--json"))
@@ -74,6 +74,31 @@ def test_a_database_from_creation_to_the_end(run: Run, tmp_path: Path) -> None:
     assert "cannot be had" in run("fork", "main", "never", "--at", 10_000, code=Exit.USAGE)
     run("drop", "again", "--yes")
     assert "does not exist" in run("shell", "again", "SELECT 1", code=Exit.NOT_FOUND)
+
+
+def test_changes_are_lines_or_json_and_only_where_they_are_kept(run: Run) -> None:
+    assert json.loads(run("create", "kept", "--cdc", "--json"))["cdc"]
+    run("shell", "kept", "CREATE TABLE t (k INTEGER PRIMARY KEY, v); INSERT INTO t VALUES (1, x'ff00')")
+    run("shell", "kept", "UPDATE t SET v = 'two'; DELETE FROM t")
+    lines = run("changes", "kept").splitlines()
+    assert [line.split(" ", 2)[2] for line in lines] == [
+        "schema CREATE TABLE t (k INTEGER PRIMARY KEY, v);",
+        "insert t k=1, v=b'\\xff\\x00'",
+        "update t k=1: v='two'",
+        "delete t k=1, v='two'",
+    ]
+    said = [json.loads(line) for line in run("changes", "kept", "--json").splitlines()]
+    assert [one["operation"] for one in said] == ["schema", "insert", "update", "delete"]
+    assert said[1]["new"] == {"k": 1, "v": {"base64": "/wA="}}
+    assert set(said[1]) == {
+        *("offset", "transaction", "time", "last", "operation", "table", "key"),
+        *("rowid", "new_rowid", "old", "new", "sql"),
+    }
+    later = run("changes", "kept", "--from", said[2]["offset"], "--json").splitlines()
+    assert [json.loads(line) for line in later] == said[2:]
+    run("create", "plain")
+    assert "--cdc" in run("changes", "plain", code=Exit.USAGE)
+    assert "beyond the end" in run("changes", "kept", "--from", 10_000, code=Exit.USAGE)
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,7 @@ class World:
                     await _step(leader, plain, kind, what)
                 await check_equal(leader, [follower])
             path = self.path / f"{name}.db"
-            with opened(image_of(leader), path) as copy:
+            with opened(await image_of(leader), path) as copy:
                 assert dumped(copy) == dumped(plain.db)
         finally:
             await leader.aclose()

@@ -72,7 +72,7 @@ async def test_a_reader_that_holds_an_old_state_keeps_it(ns: Namespace, monkeypa
     async with ns.database("bank") as db, ns.database("bank", stand=False) as follower:
         await _bank(db)
         await follower.query("SELECT 1", consistency="stale", after=db.applied)
-        images = [replica._engine.image(replica._state.sequence) for replica in (db, follower)]
+        images = [await replica._engine.image(replica._state.sequence) for replica in (db, follower)]
         before = [list(image.pages()) for image in images]
         for number in range(60):
             await _transfer(db, number)

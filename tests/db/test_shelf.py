@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 
 import pytest
 from tests.support.polling import until
@@ -49,3 +51,20 @@ async def test_databases_are_opened_when_used_and_closed_when_idle(ns: Namespace
     with pytest.raises(HandleClosed):
         async with shelf.use("tenant1"):
             pass
+
+
+async def test_a_closed_database_leaves_nothing_in_memory(ns: Namespace) -> None:
+    shelf = Shelf(lambda name: ns.database(name), idle_s=0.05)
+    async with shelf.use("tenant") as db:
+        assert shelf.opened() == {"tenant": db}
+        known = weakref.ref(db)
+        del db
+    await until(lambda: not shelf.names and not shelf._closing)
+    assert shelf.opened() == {}
+
+    def gone() -> bool:
+        gc.collect()
+        return known() is None
+
+    await until(gone, "something holds the closed database")
+    await shelf.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
+from contextlib import closing
 
 import pytest
 
@@ -36,12 +37,15 @@ def _payload(sequence: int, text: bytes, *, leadership: int = 7, digest: int | N
     return encode_group(group, Codec())
 
 
-def _page(replica: Rebuilt) -> bytes:
-    image = replica.engine.image(replica.state.sequence)
-    try:
+async def _page(replica: Rebuilt) -> bytes:
+    with closing(await replica.engine.image(replica.state.sequence)) as image:
         return image.page(1)
-    finally:
-        image.close()
+
+
+async def _snapshot(replica: Rebuilt) -> list[bytes]:
+    with closing(replica.state.snapshot()) as pieces:
+        await pieces.ready()
+        return list(pieces)
 
 
 def _apply(state: DatabaseState, offset: int, payload: bytes) -> bytes:
@@ -55,7 +59,7 @@ async def test_a_group_that_was_made_for_another_state_is_void(replica: Rebuilt)
         with pytest.raises(CommandRefused, match="another state"):
             _apply(state, 1, _payload(sequence, b"second", leadership=9))
     await replica.engine.settled(1)
-    assert _page(replica)[2000:2005] == b"first"
+    assert (await _page(replica))[2000:2005] == b"first"
     assert (state.outcomes.has(7, 1), state.outcomes.has(9, 1)) == (True, False)
     assert (state.outcomes.counts("token1"), state.outcomes.counts("token3")) == ("[]", None)
 
@@ -77,7 +81,7 @@ async def test_parts_are_one_group_and_lost_parts_are_none(replica: Rebuilt) -> 
     _apply(state, 2, _payload(1, b"other", leadership=9))
     assert _apply(state, 3, parts[2]) == b""
     await replica.engine.settled(1)
-    assert _page(replica)[2000:2005] == b"other"
+    assert (await _page(replica))[2000:2005] == b"other"
     for part in parts[:-1]:
         assert _apply(state, 4, part) == b""
     with pytest.raises(CommandRefused):
@@ -88,15 +92,19 @@ async def test_a_snapshot_has_all_of_the_state(replica: Rebuilt) -> None:
     _apply(replica.state, 0, _payload(1, b"first"))
     parts = list(cut(_payload(2, os.urandom(1000)), 7, 2, 200))
     _apply(replica.state, 1, parts[0])
-    chunks = list(replica.state.snapshot())
+    chunks = await _snapshot(replica)
     other = Rebuilt("shop/main", None, THREADS)
     try:
         other.state.restore(iter([b"".join(chunks)[:100], b"".join(chunks)[100:]]))
         await other.engine.settled(1)
-        assert _page(other) == _page(replica)
+        assert await _page(other) == await _page(replica)
         assert other.state.digest() == replica.state.digest()
-        assert list(other.state.snapshot()) == chunks
+        assert await _snapshot(other) == chunks
         assert other.state.outcomes.counts("token1") == "[]"
+        whole = b"".join(chunks)
+        assert (other.state.fault(chunks), other.state.fault([whole[:70], whole[70:]])) == ("", "")
+        assert "cut" in other.state.fault([whole[:-1]])
+        assert "empty" in other.state.fault([])
         other.state.restore([b"".join(chunks)[:-1]])
         with pytest.raises(DatabaseFailed, match="cut"):
             await other.engine.settled(1)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
+import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from tests.machine.test_snapshots import lose
 
 from buckram.client.client import Client
 from buckram.db.database import Database
+from buckram.db.wal_files import Image
 from buckram.errors import DatabaseExists, InvalidArgument, NoEarlierState, NoSuchDatabase, NotDatabase
 from buckram.machine.settings import MachineSettings
 from buckram.streams.namespace import Namespace
@@ -28,7 +32,7 @@ async def test_a_backup_is_a_file_of_sqlite_and_comes_back(ns: Namespace, tmp_pa
     async with ns.database("main") as db:
         await _filled(db)
         assert await db.backup(path) == path.stat().st_size > 3_000_000
-        assert path.read_bytes() == image_of(db)
+        assert path.read_bytes() == await image_of(db)
         assert not path.with_name(f"{path.name}.part-{os.getpid()}").exists()
         await db.execute("DELETE FROM item")
     with pytest.raises(DatabaseExists):
@@ -62,6 +66,93 @@ async def test_files_with_other_pages_or_a_log_beside_them_are_restored(ns: Name
     with pytest.raises(InvalidArgument, match="no database"):
         await ns.restore_database(str(path), "bad")
     assert not await ns.exists("bad")
+
+
+_CRASH = """
+import os, sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute("PRAGMA journal_mode = " + sys.argv[2])
+db.execute("PRAGMA cache_size = 5")
+db.execute("CREATE TABLE t (a, b)")
+db.execute("BEGIN")
+db.executemany("INSERT INTO t VALUES (?, hex(zeroblob(600)))", [(n,) for n in range(100)])
+db.execute("COMMIT")
+db.execute("BEGIN")
+db.execute("UPDATE t SET a = -1, b = hex(randomblob(600))")
+os._exit(1)
+"""
+
+
+@pytest.mark.parametrize("mode", ["DELETE", "PERSIST", "WAL"])
+async def test_what_a_crash_left_beside_a_file_is_brought_to_its_end(ns: Namespace, tmp_path: Path, mode: str) -> None:
+    """A hot journal is rolled back, and what was committed in a write-ahead log is read: as SQLite itself does."""
+    path = tmp_path / "crashed.db"
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", _CRASH, str(path), mode)
+    assert await process.wait() == 1
+    beside = path.with_name(path.name + ("-wal" if mode == "WAL" else "-journal"))
+    assert beside.stat().st_size > 0
+    await ns.restore_database(str(path), "main")
+    async with ns.database("main") as db:
+        await db.lead()
+        assert (await db.query("SELECT count(*), sum(a), max(length(b)) FROM t")).rows == [(100, 4950, 1200)]
+    assert (await ns.verify_database("main")).faults == ()
+    with sqlite3.connect(path) as left:  # The file is still a database with these rows.
+        assert left.execute("SELECT count(*), sum(a) FROM t").fetchall() == [(100, 4950)]
+
+
+async def test_a_file_that_somebody_writes_is_restored_as_it_was_committed(ns: Namespace, tmp_path: Path) -> None:
+    path = tmp_path / "busy.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("CREATE TABLE t (a)")
+        other.execute("INSERT INTO t VALUES (1)")
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("INSERT INTO t VALUES (2)")
+        await ns.restore_database(str(path), "main")
+        other.execute("COMMIT")
+    async with ns.database("main") as db:
+        await db.lead()
+        assert (await db.query("SELECT a FROM t")).rows == [(1,)]
+
+
+async def test_a_file_that_sqlite_cannot_read_is_refused(ns: Namespace, tmp_path: Path) -> None:
+    path = tmp_path / "bad.db"
+    with closing(sqlite3.connect(path)) as made:
+        made.execute("CREATE TABLE t (a)")
+    path.write_bytes(path.read_bytes()[:100] + bytes(4096 - 100))
+    with pytest.raises(InvalidArgument, match=r"cannot be read as a database.*malformed"):
+        await ns.restore_database(str(path), "bad")
+    assert not await ns.exists("bad")
+
+
+async def test_a_snapshot_with_other_pages_than_its_digest_is_passed_over_loudly(
+    ns: Namespace, client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ledger is whole, so that only the digest of the database can tell."""
+    page = Image.page
+
+    def wrong(self: Image, number: int) -> bytes:
+        found = page(self, number)
+        return found[:-1] + bytes([found[-1] ^ 1]) if number == 3 else found
+
+    async with ns.database("main", settings=MachineSettings(snapshot_commands=1000)) as db:
+        await _filled(db)
+        good = await db.snapshot()
+        await db.execute("DELETE FROM item WHERE id > 10")
+        monkeypatch.setattr(Image, "page", wrong)
+        bad = await db.snapshot()
+        monkeypatch.setattr(Image, "page", page)
+        await db.execute("DELETE FROM item WHERE id > 5")
+        async with ns.database("main", stand=False) as follower:
+            await check_equal(db, [follower])
+            assert [error.offset for error in follower.damaged_snapshots] == [bad]
+            assert "of digest" in str(follower.damaged_snapshots[0])
+        assert "the one before is tried" in caplog.text
+        (fault,) = (await ns.verify_database("main")).faults
+        assert f"the snapshot at offset {bad}" in fault
+        assert await ns.fork_database("main", "copy") >= bad > good
+        async with ns.database("copy") as copy:
+            await copy.lead()
+            assert (await copy.query("SELECT count(*) FROM item")).rows == [(5,)]
 
 
 async def test_a_fork_has_the_state_of_a_moment(ns: Namespace, client: Client) -> None:

@@ -195,6 +195,28 @@ async def test_who_waits_for_too_long_is_told(ns: Namespace) -> None:
         await db.execute("CREATE TABLE t (a)")
 
 
+async def test_each_waits_for_its_own_time(ns: Namespace) -> None:
+    async with ns.database("busy", limits=DatabaseLimits(transaction_s=5, wait_s=0.4)) as db:
+        await db.lead()
+        loop, waited = asyncio.get_running_loop(), list[float]()
+
+        async def wait(after: asyncio.Future[None]) -> None:
+            await after
+            began = loop.time()
+            with pytest.raises(DatabaseBusy):
+                await db.execute("CREATE TABLE t (a)")
+            waited.append(loop.time() - began)
+
+        async with db.transaction("immediate"):
+            starts = [loop.create_future() for _ in range(3)]
+            waiting = [asyncio.ensure_future(wait(start)) for start in starts]
+            for number, start in enumerate(starts):
+                loop.call_later(number * 0.15, start.set_result, None)
+            await asyncio.gather(*waiting)
+        assert min(waited) >= 0.39
+        await db.execute("CREATE TABLE t (a)")
+
+
 async def test_a_transaction_that_is_too_large_fails_alone(db: Database) -> None:
     large = "INSERT INTO item (name) SELECT hex(randomblob(3000)) FROM json_each('[1" + ",1" * 300 + "]')"
     found = await asyncio.gather(

@@ -62,8 +62,7 @@ async def test_databases_of_a_namespace_are_opened_when_asked_for_and_closed_whe
     for name in ("a", "b"):
         async with client.namespace("shop").database(name):
             pass
-    async with serving(client, namespaces=["shop"]) as server:
-        server.databases._shelf._idle_s = 1.0
+    async with serving(client, namespaces=["shop"], idle_s=1.0) as server:
         hrana = await Hrana.to(server.url, "/shop/a")
         await hrana.run("CREATE TABLE t (x)")
         assert set(server.databases.opened()) == {"shop/a"}

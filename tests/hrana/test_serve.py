@@ -31,7 +31,7 @@ def execute(url: str, sql: str) -> Any:
     return post(url, "default/main/v1/execute", {"stmt": {"sql": sql}})["result"]
 
 
-def test_a_second_server_takes_over_after_kill_9_of_the_leader(uri: str) -> None:
+def test_a_second_server_takes_over_after_kill_9_of_the_leader(uri: str, capfd: pytest.CaptureFixture[str]) -> None:
     with ServeProcess(uri, "main") as first:
         assert set(first.ready) == {"url", "databases", "namespaces"}
         assert set(first.ready["databases"]) == {"default/main"}
@@ -40,6 +40,17 @@ def test_a_second_server_takes_over_after_kill_9_of_the_leader(uri: str) -> None
             assert second.ready["databases"]["default/main"]["role"] == "follower"
             assert second.ready["namespaces"] == ["default"]
             execute(second.url, "INSERT INTO t VALUES (1)")
+
+            def said(*words: str) -> Any:
+                assert in_process(["db", *words, "--metadata", uri, "--json"]) == Exit.OK
+                return json.loads(capfd.readouterr().out)
+
+            wait_until(lambda: [one["id"] for one in said("show", "main")["followers"]] == [second.url], "not shown")
+            shown = said("show", "main")
+            assert (shown["database"], shown["leader"]) == ("default/main", first.url)
+            assert set(shown["followers"][0]) == {"id", "offset"}
+            verified = said("verify", "main")
+            assert (verified["equal"], set(verified["digests"])) == (True, {"log", first.url, second.url})
             first.kill()
 
             def leads() -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 from tests.machine.kit import Inventory
+from tests.support.polling import until
 
 from buckram.client.client import Client
 from buckram.core.machine.fold import Fold
@@ -16,6 +18,7 @@ from buckram.machine.following import load, tail
 from buckram.machine.machine import ClassState
 from buckram.machine.settings import MachineSettings
 from buckram.machine.snapshots import Place
+from buckram.machine.snapshotting import Snapshotter
 from buckram.streams.namespace import Namespace
 from buckram.streams.shared.ledgers import SNAPSHOT, list_intents
 from buckram.types import LedgerId
@@ -100,7 +103,7 @@ async def test_a_follower_behind_the_log_begins_again_from_a_snapshot(client: Cl
         place = Place(client, ns.store, NAME, (await head_of(ns)).uid)
         with pytest.raises(OffsetTruncated):
             await tail(place, fold, lambda: None)
-        assert await load(place, fold) == []
+        assert (await load(place, fold)).damaged == []
         assert state.instance.counts == {"bolt": 3}
         assert fold.applied == leader.applied
 
@@ -113,3 +116,35 @@ async def test_only_the_machine_writes_and_truncates_its_log(ns: Namespace) -> N
             await ns.truncate("inventory", before=0)
         with pytest.raises(MachineLog):
             await ns.bulk("inventory", application="job", version=1)
+
+
+async def test_a_large_state_is_written_again_only_after_as_much_log(ns: Namespace) -> None:
+    """Without that it would be written after every few records, for ever."""
+    settings = MachineSettings(snapshot_bytes=4096, snapshot_commands=2**40)
+    async with ns.machine("inventory", Inventory, settings=settings) as machine:
+        await machine.lead()
+        taken = list[int]()
+        for number in range(300):
+            await machine.execute(["add", f"{number:04}" + "x" * 200, 1])
+            head = await head_of(ns)
+            if head.snapshots and head.snapshots[-1].offset not in taken:
+                taken.append(head.snapshots[-1].offset)
+                size = head.snapshots[-1].bytes
+        assert size > 3 * settings.snapshot_bytes
+        # By the settings alone there would be some twenty.
+        assert 3 <= len(taken) <= 8
+
+
+def _at_rest(snapshotter: Snapshotter) -> bool:
+    return not snapshotter._busy
+
+
+async def test_a_machine_that_is_opened_again_and_again_does_not_read_ever_more_segments(ns: Namespace) -> None:
+    for number in range(24):
+        async with ns.machine("inventory", Inventory) as machine:
+            await machine.lead()
+            assert await machine.execute(["add", "bolt", 1]) == number + 1
+            await until(partial(_at_rest, machine._replica._snapshotter))
+    head = await head_of(ns)
+    assert head.snapshots
+    assert sum(segment.base >= head.snapshots[-1].offset for segment in head.tail) <= 12

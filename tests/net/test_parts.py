@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import socket
 
@@ -160,6 +161,17 @@ async def test_a_scope_leaves_no_task() -> None:
     await scope.close()
     with pytest.raises(RuntimeError, match="closed"):
         scope.spawn(stubborn("d"), "d")
+
+
+def test_what_is_spawned_without_a_loop_is_closed() -> None:
+    """As where a coroutine is closed whose loop has ended, and its `finally` begins something."""
+
+    async def work() -> None: ...
+
+    coro = work()
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        TaskScope("test").spawn(coro, "work")
+    assert inspect.getcoroutinestate(coro) == inspect.CORO_CLOSED
 
 
 async def test_a_task_may_close_its_own_scope() -> None:

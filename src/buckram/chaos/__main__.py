@@ -84,17 +84,19 @@ def _verdict(
 ) -> dict[str, Any]:
     acked = sum(event["last"] - event["first"] + 1 for event in events if event["event"] == "acked")
     records = sum(event["count"] for event in events if event["event"] == "appended")
+    transactions = sum(event["outcome"] == "ok" for event in events if event["event"] == "transaction-ended")
     return {
         "seed": plan.seed,
         "metadata": plan.metadata,
         "planned_rounds": len(plan.rounds),
         "network": net.machines.kind,
-        "acked": acked + records,
+        "acked": acked + records + transactions,
         # A run that did not come to its end was not judged: nobody knows.
         "lost": None if end is None else sum(rule in LOSSES for rule, _ in report.violations),
         "healed": end is not None and all(rule != "healed" for rule, _ in report.violations),
         "acked_entries": acked,
         "acked_records": records,
+        "acked_transactions": transactions,
         "checks": dict(report.checks),
         "violations": len(report.violations),
         "violated": [{"rule": rule, "text": text} for rule, text in report.violations],

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from buckram.chaos.actors.bank import REPLICA_PORT
+from buckram.chaos.history import read_own
 from buckram.chaos.network import CONTROL, FIRST_ACTOR, FIRST_BOOKIE, FIRST_HEALER, FIRST_SERVER, Network
 from buckram.chaos.plan import Plan
 from buckram.chaos.processes import PYTHON, Child, ProcessFailed, clean_environment
@@ -17,6 +19,7 @@ from buckram.chaos.servers import PORT, PORTS
 from buckram.disk.faulty import DiskFaults
 from buckram.net.clock import OFFSET_VARIABLE
 
+REPLICA = "replica"
 ACTORS = (
     ("w1", "ledger-writer"),
     ("w2", "ledger-writer"),
@@ -25,7 +28,13 @@ ACTORS = (
     ("s1", "stream-writer"),
     ("s2", "stream-writer"),
     ("t1", "stream-reader"),
+    ("u1", "customer"),
+    ("u2", "customer"),
+    ("d1", REPLICA),
+    ("d2", REPLICA),
+    ("d3", REPLICA),
 )
+"""Each with its role. In this order they are told to end, so replicas have everything that customers did."""
 DELAY_S = 3
 """A bookie counts as lost after so long."""
 RACKS = 2
@@ -77,6 +86,20 @@ class Cluster:
             self.actors.append(self._actor(name, role, FIRST_ACTOR + number))
         for child in (*self.healers, *self.actors):
             child.start()
+
+    def replicas(self) -> list[Child]:
+        """Those that hold the database."""
+        names = {name for name, role in ACTORS if role == REPLICA}
+        return [child for child in self.actors if child.name in names]
+
+    def leader(self) -> Child:
+        """The replica that has led last, as far as histories say; the first one before that."""
+        led = {child.name: 0.0 for child in self.replicas()}
+        for name in led:
+            for event in read_own(self._history(name)):
+                if event["event"] == "leads":
+                    led[name] = event["at"]
+        return max(self.replicas(), key=lambda child: led[child.name])
 
     def everybody(self) -> list[Child]:
         return [*self.actors, *self.healers, *self.bookies, *self.servers]
@@ -205,12 +228,18 @@ class Cluster:
 
     def _actor(self, name: str, role: str, machine: int) -> Child:
         child = self._child(name, machine)
-        history = self.folder / "history" / f"{name}.jsonl"
+        machines = self.net.machines
+        replicas = [FIRST_ACTOR + number for number, (_, other) in enumerate(ACTORS) if other == REPLICA]
+        reached = ",".join(f"{machines.reached(other, REPLICA_PORT)}:{REPLICA_PORT}" for other in replicas)
         child.command = [
             *(PYTHON, "-m", "buckram.chaos.actors", role, "--metadata", self.uri),
-            *("--history", str(history), "--name", name, "--seed", str(self.plan.seed)),
+            *("--history", str(self._history(name)), "--name", name, "--seed", str(self.plan.seed)),
+            *("--listen", f"{machines.listens(machine)}:{REPLICA_PORT}", "--replicas", reached),
         ]
         return child
+
+    def _history(self, name: str) -> Path:
+        return self.folder / "history" / f"{name}.jsonl"
 
 
 @contextlib.contextmanager

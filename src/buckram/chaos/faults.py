@@ -110,6 +110,11 @@ def _writers(cluster: Cluster) -> list[Child]:
     return [child for child in cluster.actors if child.name[0] in "ws"]
 
 
+def _followers(cluster: Cluster) -> list[Child]:
+    leader = cluster.leader()
+    return [child for child in cluster.replicas() if child is not leader]
+
+
 def _disk(**faults: int) -> Begin:
     def begin(cluster: Cluster, rng: random.Random) -> Begun | None:
         if not (bookies := cluster.fails_on_demand()):
@@ -154,8 +159,7 @@ def _cut(one: int, other: int) -> list[Link]:
     return [Link(one, other, 1.0), Link(other, one, 1.0)]
 
 
-def _long_cut(cluster: Cluster, rng: random.Random) -> Begun:
-    one = rng.choice(_long(cluster))
+def _cut_off(cluster: Cluster, one: Child) -> Begun:
     return _spoil(cluster, [one], [child for child in cluster.everybody() if child is not one], _cut)
 
 
@@ -198,7 +202,14 @@ _BEGIN: dict[str, Begin] = {
     "changed bytes": _disk(reads=3),
     "wrong clock": _clock,
     "cut off": _links(_cut),
-    "long cut": _long_cut,
+    "long cut": lambda cluster, rng: _cut_off(cluster, rng.choice(_long(cluster))),
+    "kill leader": lambda cluster, rng: _kill([cluster.leader()]),
+    "kill follower": lambda cluster, rng: _kill([rng.choice(_followers(cluster))]),
+    "kill all replicas": lambda cluster, rng: _kill(cluster.replicas()),
+    "pause leader": lambda cluster, rng: _pause(cluster.leader()),
+    "long pause of leader": lambda cluster, rng: _pause(cluster.leader()),
+    "cut off leader": lambda cluster, rng: _cut_off(cluster, cluster.leader()),
+    "long cut of leader": lambda cluster, rng: _cut_off(cluster, cluster.leader()),
     "split": _split,
     "cut in one direction": _links(lambda a, b: [Link(a, b, 1.0)]),
     "lossy link": _links(lambda a, b: [Link(a, b, 0.1), Link(b, a, 0.1)]),

@@ -43,8 +43,16 @@ FAULTS = {
     "cut in one direction": 3,
     "lossy link": 2,
     "slow link": 2,
+    "kill leader": 4,
+    "kill follower": 2,
+    "kill all replicas": 1,
+    "pause leader": 2,
+    "long pause of leader": 1,
+    "cut off leader": 2,
+    "long cut of leader": 1,
 }
-LONG = {"long pause", "long cut"}
+"""How often each is drawn, beside the others. The leader is that of the database."""
+LONG = {"long pause", "long cut", "long pause of leader", "long cut of leader"}
 ONE_RACK, ONE_RACK_S = "one rack left", 5.0
 """The last fault of each round, with nothing beside it: the bookies of all racks but one are paused, for so long."""
 OWN_SERVER = {"kill metadata", "kill all metadata", "pause metadata"}

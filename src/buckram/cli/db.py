@@ -1,10 +1,11 @@
-"""`buckram db`: create, list, show, shell, serve, fork, backup, restore, verify, drop. Names are NAMESPACE/DATABASE.
+"""`buckram db`: create, list, show, fork, backup, restore, verify, drop, and more. Names are NAMESPACE/DATABASE.
 
-Not here: statements and their output (`cli/db_shell.py`), serving (`cli/db_serve.py`).
+Not here: statements and their output (`cli/db_shell.py`), serving (`cli/db_serve.py`), changes (`cli/db_changes.py`).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import click
 
 from buckram.cli import completion, values
 from buckram.cli.confirm import confirm_loss
+from buckram.cli.db_changes import changes
 from buckram.cli.db_serve import serve
 from buckram.cli.db_shell import shell
 from buckram.cli.exits import Exit
@@ -20,6 +22,8 @@ from buckram.cli.options import connected, json_option, metadata_option, run_asy
 from buckram.cli.output import emit, table
 from buckram.client.client import Client
 from buckram.core.streams.names import stream_name
+from buckram.db.replicas import ReplicaReport, compare_replicas, shown_replicas
+from buckram.db.transfer import Verified
 from buckram.errors import InvalidArgument, NotDatabase
 from buckram.streams.namespace import StreamInfo
 
@@ -33,6 +37,7 @@ def db() -> None:
 
 db.add_command(shell)
 db.add_command(serve)
+db.add_command(changes)
 
 
 def _is_database(info: StreamInfo) -> bool:
@@ -41,25 +46,27 @@ def _is_database(info: StreamInfo) -> bool:
 
 @db.command("create")
 @click.argument("name")
+@click.option("--cdc", is_flag=True, help="Keep what transactions do to rows, for `buckram db changes`.")
 @policy_option
 @metadata_option
 @json_option
-def create(name: str, settings: tuple[str, ...], uri: str | None, as_json: bool) -> None:
+def create(name: str, cdc: bool, settings: tuple[str, ...], uri: str | None, as_json: bool) -> None:
     """Create an empty database. The settings are those of its log.
 
     \b
-    Example:
+    Examples:
       buckram db create shop/main --set ensemble=3/3/2
+      buckram db create shop/orders --cdc
     """
     full, chosen = stream_name(name), values.policy(settings)
 
     async def main() -> None:
         async with connected(uri) as client:
-            await client.namespace(full.namespace).create_database(full.stream, **chosen)
+            await client.namespace(full.namespace).create_database(full.stream, cdc=cdc, **chosen)
 
     run_async(main())
     if as_json:
-        emit({"database": str(full), "created": True})
+        emit({"database": str(full), "created": True, "cdc": cdc})
     else:
         print(f"database {full} created")
 
@@ -107,6 +114,7 @@ def _shown(info: StreamInfo) -> dict[str, Any]:
         "offset": info.end,
         "earliest": info.earliest,
         "created": info.created,
+        "cdc": info.properties.get("cdc") == "on",
     }
 
 
@@ -115,7 +123,7 @@ def _shown(info: StreamInfo) -> dict[str, Any]:
 @metadata_option
 @json_option
 def show(name: str, uri: str | None, as_json: bool) -> None:
-    """Who leads a database, how far its log is, and which earlier states a fork can have.
+    """Who leads a database and which servers follow, how far each is, and which earlier states a fork can have.
 
     \b
     Example:
@@ -123,20 +131,26 @@ def show(name: str, uri: str | None, as_json: bool) -> None:
     """
     full = stream_name(name)
 
-    async def main() -> tuple[StreamInfo, list[dict[str, Any]]]:
+    async def main() -> tuple[StreamInfo, list[dict[str, Any]], list[ReplicaReport]]:
         async with connected(uri) as client:
             ns = client.namespace(full.namespace)
             info = await ns.info(full.stream)
             if not _is_database(info):
                 raise NotDatabase(str(full))
-            rows = (await ns.store.read(full)).head.snapshots or ()
-            return info, [{"offset": row.offset, "bytes": row.bytes, "time": row.created} for row in rows]
+            head = (await ns.store.read(full)).head
+            snapshots = [
+                {"offset": row.offset, "bytes": row.bytes, "time": row.created} for row in head.snapshots or ()
+            ]
+            return info, snapshots, await shown_replicas(ns.store, head.uid)
 
-    info, snapshots = run_async(main())
+    info, snapshots, replicas = run_async(main())
+    followers = [{"id": one.id, "offset": one.offset} for one in replicas if one.id != _leader(info)]
     if as_json:
-        emit({**_shown(info), "snapshots": snapshots})
+        emit({**_shown(info), "followers": followers, "snapshots": snapshots})
         return
     print(f"database {info.name}: {_leader(info) or 'nobody'} leads, offset {info.end}")
+    for one in followers:
+        print(f"  {one['id']} follows, offset {one['offset']}")
     print(f"  states from offset {info.earliest} on can be forked")
     for row in snapshots:
         print(f"  snapshot at offset {row['offset']}: {row['bytes']} bytes, {values.iso(row['time'])}")
@@ -238,22 +252,29 @@ def restore(file: Path, name: str, settings: tuple[str, ...], uri: str | None, a
 def verify(context: click.Context, name: str, uri: str | None, as_json: bool) -> None:
     """Read all that is kept of a database, compare every digest, and have SQLite check the pages. 1 if it has faults.
 
+    The digests are that of the log and those of servers that hold a replica, each after the transactions that it had
+    when it was asked last; `equal` says that all of them are those that the log has there.
+
     \b
     Example:
       buckram db verify shop/main
     """
     full = stream_name(name)
 
-    async def main() -> Any:
+    async def main() -> tuple[Verified, dict[str, str]]:
         async with connected(uri) as client:
-            return await client.namespace(full.namespace).verify_database(full.stream)
+            ns = client.namespace(full.namespace)
+            report = await ns.verify_database(full.stream)
+            digests, differing = await compare_replicas(client, ns, full)
+            return replace(report, faults=(*report.faults, *differing)), {"log": report.digest, **digests}
 
-    report = run_async(main())
+    report, digests = run_async(main())
     if as_json:
         emit(
             {
                 "database": str(full),
                 "equal": not report.faults,
+                "digests": digests,
                 "offset": report.offset,
                 "transactions": report.groups,
                 "digest": report.digest,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import click
 
-from buckram.cli import completion
+from buckram.cli import completion, values
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import emit
 from buckram.errors import InvalidArgument
@@ -22,9 +22,18 @@ from buckram.errors import InvalidArgument
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="0 takes a free one.")
 @click.option("--advertise", metavar="URL", help="Where other servers reach this one; default its address.")
+@click.option("--idle", default="5m", show_default=True, help="A namespace's database closes when unused for so long.")
 @metadata_option
 @json_option
-def serve(names: tuple[str, ...], host: str, port: int, advertise: str | None, uri: str | None, as_json: bool) -> None:
+def serve(
+    names: tuple[str, ...],
+    host: str,
+    port: int,
+    advertise: str | None,
+    idle: str,
+    uri: str | None,
+    as_json: bool,
+) -> None:
     """Serve databases over HTTP by libSQL's protocol (Hrana), until SIGINT or SIGTERM.
 
     NAME is NAMESPACE/DATABASE (default/ may be left out), which is made if it does not exist. NAMESPACE/ with the slash
@@ -45,7 +54,7 @@ def serve(names: tuple[str, ...], host: str, port: int, advertise: str | None, u
         level=logging.DEBUG if os.environ.get("BUCKRAM_DEBUG") else logging.WARNING,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    run_async(_serve(databases, namespaces, host, port, advertise, uri, as_json))
+    run_async(_serve(databases, namespaces, host, port, advertise, values.duration("--idle", idle), uri, as_json))
 
 
 async def _serve(
@@ -54,6 +63,7 @@ async def _serve(
     host: str,
     port: int,
     advertise: str | None,
+    idle_s: float,
     uri: str | None,
     as_json: bool,
 ) -> None:
@@ -67,7 +77,9 @@ async def _serve(
     with bind(host, port, "--host and --port") as listening:
         async with (
             connected(uri) as client,
-            DatabaseServer(client, names, listening, namespaces=namespaces, advertise=advertise) as server,
+            DatabaseServer(
+                client, names, listening, namespaces=namespaces, advertise=advertise, idle_s=idle_s
+            ) as server,
         ):
             if as_json:
                 emit({"url": server.url, **server.report()})

@@ -54,6 +54,9 @@ class _Log(apsw.VFSFile):
         self._capture = capture
 
     def xWrite(self, data: bytes, offset: int) -> None:
+        if self._capture.committing:
+            # Room for it is taken before the log has the group, so that a full disk is an error of the statement.
+            super().xWrite(bytes(len(data)), offset)
         self._capture.writes(data, offset)
         super().xWrite(data, offset)
 
@@ -70,6 +73,8 @@ class CaptureVfs(apsw.VFS):
         self._events = events
         self._headers: dict[int, tuple[int, int]] = {}
         self._contents: dict[int, bytes] = {}
+        self.committing = False
+        """Whether the next write is the page of the frame that commits."""
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:
         if flags[0] & apsw.SQLITE_OPEN_WAL:
@@ -80,6 +85,7 @@ class CaptureVfs(apsw.VFS):
         """A transaction begins, or one was rolled back: forget what was noted."""
         self._headers.clear()
         self._contents.clear()
+        self.committing = False
 
     def writes(self, data: bytes, offset: int) -> None:
         """SQLite is about to write this into the log."""
@@ -89,11 +95,13 @@ class CaptureVfs(apsw.VFS):
         elif len(data) == FRAME_HEADER_BYTES:
             frame = frame_of(offset)
             assert frame is not None, f"a frame's header at {offset}"
-            self._headers[frame] = parse_frame_header(data)
+            self._headers[frame] = header = parse_frame_header(data)
+            self.committing = header[1] > 0
         elif len(data) == PAGE_BYTES:
             frame = frame_of(offset - FRAME_HEADER_BYTES)
             assert frame is not None, f"a page at {offset} of the log"
             self._contents[frame] = bytes(data)
+            self.committing = False
             size = self._headers[frame][1]
             if size:
                 self._commit(frame, size)

@@ -38,6 +38,10 @@ class Committing:
         self._sequences: Sequences | None = None
         self._opening = asyncio.Lock()
 
+    async def leader(self) -> Leader:
+        """The leader's side of this process, which another one never is again. Raises NotLeader."""
+        return await self._replica.leading()
+
     async def leadership(self) -> int:
         """The number of the present leadership; everything before it is in the engine's queue. Raises NotLeader."""
         leader = await self._replica.leading()
@@ -56,6 +60,11 @@ class Committing:
     async def prove(self) -> None:
         """Return when nobody else can have led when this was called. Raises NotLeader."""
         await self._replica.prove()
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process leads, as far as it knows. Any thread."""
+        return self._replica.leads
 
     def counts(self, token: str) -> str | None:
         """The counts of what was committed under a caller's token, as far as this replica knows."""

@@ -14,17 +14,21 @@ from types import TracebackType
 from typing import Any, Literal
 
 from buckram.client.shared.opening import NotBlocking
+from buckram.core.db.changes import Change
 from buckram.core.db.outcomes import check_token, parse_own
 from buckram.core.db.sql import Described, Parameters, SqlResult
+from buckram.db.changes import read_changes
 from buckram.db.committing import Committing
 from buckram.db.engine import Engine
 from buckram.db.execution import Pending, Unit
-from buckram.db.images import write_image
+from buckram.db.images import write_in_thread
 from buckram.db.readers import Readers
+from buckram.db.replicas import ReplicaReport, ReplicaSign
+from buckram.db.row_images import RowImages
 from buckram.db.settings import DatabaseLimits
 from buckram.db.state import DatabaseState
 from buckram.db.statements import first_word, is_vacuum, statement
-from buckram.db.transactions import Mode, OpenTransaction, begin_transaction
+from buckram.db.transactions import Mode, OpenTransaction, Transactions, begin_transaction
 from buckram.db.writer import Writer
 from buckram.errors import DatabaseFailed, InvalidArgument, SnapshotDamaged, SqlError, StatementRefused
 from buckram.machine.machine import Consistency
@@ -33,9 +37,12 @@ from buckram.net.tasks import TaskScope
 from buckram.seams import THREADS, Threads
 
 Outcome = Literal["committed", "pending", "aborted"]
-"""What became of the transaction of a token. "aborted": nothing was committed under it."""
+"""What became of the transaction of a token. "aborted": nothing was committed under it, and nothing that was begun
+before will be. "pending": it waits or is being executed, or this replica cannot know because it does not lead."""
 _READS = frozenset(("SELECT", "VALUES", "EXPLAIN"))
 _READONLY = 8
+_BACKUPS = 2
+"""So many are written at the same time; each has open files, and keeps the log from being begun anew."""
 
 
 class Database(NotBlocking):
@@ -60,6 +67,9 @@ class Database(NotBlocking):
         self._scope = TaskScope(f"database {name}")
         self._engine = state.engine = Engine(name, limits, self, directory, threads)
         self._readers = Readers(self._engine)
+        self._sign: ReplicaSign | None = None
+        self._backups = asyncio.Semaphore(_BACKUPS)
+        self._open = Transactions(name, limits)
         self._replica: Replica
         self._committing: Committing
         self._writer: Writer
@@ -70,6 +80,10 @@ class Database(NotBlocking):
         self._committing = Committing(replica, self._state, self._scope)
         self._writer = Writer(self._engine, self._committing, self._scope)
         self._engine.outcome = self._known
+
+    def note_rows(self) -> None:
+        """Keep what is done to rows. For `db/opening.py`, before `start`."""
+        self._engine.execution.rows = RowImages(self.name, self._engine.limits.transaction_bytes)
 
     def __repr__(self) -> str:
         return f"<Database {self.name} {self.role} applied={self.applied}>"
@@ -131,9 +145,11 @@ class Database(NotBlocking):
         self._engine.check()
         if word == "VACUUM" and not is_vacuum(sql):
             raise StatementRefused(self.name, "VACUUM INTO and parts of a database: use backup, or VACUUM alone")
+        if token is not None:
+            check_token(token)
         if word in ("VACUUM", "PRAGMA"):
-            return await self._writer.execute_alone(one)
-        unit = Unit((one,), None if token is None else check_token(token))
+            return await self._writer.execute_alone(one, token)
+        unit = Unit((one,), token)
         return (await self._writer.execute(unit))[0]
 
     async def batch(
@@ -214,7 +230,7 @@ class Database(NotBlocking):
         if mode not in ("deferred", "immediate", "exclusive"):
             raise InvalidArgument(f"mode {mode!r}: choose deferred or immediate")
         self._engine.check()
-        return await begin_transaction(self._engine, self._committing, self._writer, mode)
+        return await begin_transaction(self._engine, self._committing, self._writer, self._open, mode)
 
     def transaction(self, mode: Mode = "deferred") -> TransactionContext:
         """`async with db.transaction() as t:` commits at the end, and rolls back after an error."""
@@ -229,13 +245,33 @@ class Database(NotBlocking):
 
     def _known(self, token: str) -> Outcome:
         own, state = parse_own(token), self._state
-        if own is None:
-            return "committed" if state.outcomes.counts(token) is not None else "aborted"
-        if own.log == self._replica.place.uid and state.outcomes.has(own.leadership, own.sequence):
-            return "committed"
+        # In this order: what is in flight while the question is asked may be committed before it is looked at.
         pending = state.pending
-        same = pending is not None and (pending.leadership, pending.sequence) == (own.leadership, own.sequence)
-        return "pending" if same else "aborted"
+        if own is None:
+            waits = self._writer.is_using(token)
+            committed = state.outcomes.counts(token) is not None
+        else:
+            waits = pending is not None and (pending.leadership, pending.sequence) == (own.leadership, own.sequence)
+            committed = own.log == self._replica.place.uid and state.outcomes.has(own.leadership, own.sequence)
+        if committed:
+            return "committed"
+        return "pending" if waits or not self._committing.leads else "aborted"
+
+    # -- changes ------------------------------------------------------------------------------------------
+
+    def changes(self, after: int | None = None, *, follow: bool = False) -> AsyncIterator[Change]:
+        """What committed transactions did to rows, in their order, of a database that was made with cdc=True.
+
+        `async for change in db.changes(after=offset)`, where `offset` is that of the last change that was seen (-1 for
+        the first one ever); without it, from the beginning of what is kept. `follow`: wait for more at the end. Raises
+        ChangesNotKept, ChangesGone.
+        """
+        place = self._replica.place
+        if after is not None and (type(after) is not int or after < -1):
+            raise InvalidArgument(f"after={after!r}: an offset is an int from 0 on, or -1")
+        first = None if after is None else after + 1
+        ns = place.client.namespace(place.name.namespace)
+        return read_changes(place.client, ns, place.name, first, follow)
 
     # -- copies -------------------------------------------------------------------------------------------
 
@@ -246,12 +282,8 @@ class Database(NotBlocking):
         """
         self._engine.check()
         self._replica.check_running()
-        await self._engine.settled(self._state.sequence)
-        image = self._engine.image(self._state.sequence)
-        try:
-            return await asyncio.get_running_loop().run_in_executor(None, write_image, image, Path(path))
-        finally:
-            image.close()
+        async with self._backups:
+            return await write_in_thread(await self._engine.image(self._state.sequence), Path(path))
 
     @property
     def groups(self) -> int:
@@ -277,6 +309,10 @@ class Database(NotBlocking):
         """Wait until this replica leads. `takeover`: fence the present leader, who may not know what is in flight."""
         await self._replica.lead(takeover=takeover)
 
+    async def leads_within(self, seconds: float) -> bool:
+        """Wait until this replica leads, for so long at most, and return whether it does. It asks for nothing."""
+        return await self._replica.leads_within(seconds)
+
     async def step_down(self) -> None:
         """Stop leading after everything in flight, so that another replica can."""
         await self._replica.step_down()
@@ -285,10 +321,28 @@ class Database(NotBlocking):
         """Take a snapshot now and return the offset of its state once it is published. NotLeader, SnapshotFailed."""
         return await self._replica.snapshot()
 
+    # -- being seen ---------------------------------------------------------------------------------------
+
+    def show(self, name: str) -> None:
+        """Have `buckram db show` and `verify` list this replica under a name. For servers."""
+        place = self._replica.place
+        nonce = f"{place.client.services.runtime.rng.getrandbits(128):032x}"
+        key = f"{place.streams.layout.replicas(place.uid)}/{nonce}"
+
+        async def report() -> ReplicaReport:
+            # Both in the thread that changes them.
+            groups, digest = await self._engine.run(lambda: (self._engine.sequence, self._engine.digest))
+            return ReplicaReport(name, self.role, self.applied, groups, f"{digest:016x}")
+
+        self._sign = ReplicaSign(place.streams.keys, key, report)
+        self._sign.start()
+
     # -- the end ------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
         """Stop following or leading, after everything in flight, and remove the local files. Idempotent."""
+        if self._sign is not None:
+            await self._sign.close()
         self._writer.close()
         await self._replica.close()
         await self.abandon()

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import apsw
 
@@ -22,14 +24,24 @@ from buckram.db.directories import Directory
 from buckram.db.execution import Execution, Pending
 from buckram.db.settings import DatabaseLimits
 from buckram.db.wal_files import Image, WalFiles
-from buckram.errors import BuckramError, DatabaseFailed, HandleClosed
+from buckram.errors import BuckramError, DatabaseBusy, DatabaseFailed, HandleClosed
 from buckram.net.tasks import thread_ended
 from buckram.seams import THREADS, StartedThread, Threads
 
 T = TypeVar("T")
 _log = logging.getLogger("buckram.db")
 _MOST_QUEUED_BYTES = 64 * 1024 * 1024
+_GROUP_BYTES = 64
+"""A group that waits counts for so many bytes besides those that it changes."""
 Done = Callable[[Any, BaseException | None], None]
+
+
+class _Wanted(NamedTuple):
+    """An image that somebody waits for: of which group, of which files, and the future."""
+
+    sequence: int
+    replacement: int
+    future: asyncio.Future[Image]
 
 
 class EngineEvents(Protocol):
@@ -57,16 +69,19 @@ class Engine:
     ) -> None:
         self.database, self.limits, self.threads = database, limits, threads
         self._loop, self._events = asyncio.get_running_loop(), events
-        self._directory = Directory(directory)
+        try:
+            self._directory = Directory(directory)
+        except OSError as error:
+            raise self._no_files(error) from error
         self._jobs = threads.queue()
         self._thread: StartedThread
         self._generation = 0
         try:
             self.files = WalFiles(self._new_path())
             """The files of the present state. Readers open others when these are replaced."""
-        except BaseException:
+        except (OSError, apsw.Error) as error:
             self._directory.close()
-            raise
+            raise self._no_files(error) from error
         self.sequence, self.digest = 0, EMPTY_DIGEST
         """The number of groups in the files, and the digest of all pages. Set by the thread."""
         self.failure: DatabaseFailed | None = None
@@ -74,13 +89,20 @@ class Engine:
         """What the SQL function buckram_outcome says. Any thread."""
         self._replacements = self._replaced = 0
         """How often the files were to be replaced, and how often they were."""
-        self._settled = threads.condition()
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._counting = threading.Lock()
+        """Around what the loop and the thread both count."""
+        self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+        """Those who wait until something holds."""
+        self._wanted: deque[_Wanted] = deque()
         self._queued = 0
+        """The bytes of groups that the thread has not applied."""
         self.execution = Execution(self)
         """What the leader executes; its methods are for `run`."""
         self._closed = False
         self._thread = threads.start(self._run, f"database {database}")
+
+    def _no_files(self, error: Exception) -> DatabaseFailed:
+        return DatabaseFailed(self.database, f"its files cannot be made: {error}")
 
     def _new_path(self) -> Path:
         self._generation += 1
@@ -106,15 +128,19 @@ class Engine:
                     self._fail(error)
             if done is not None:
                 self._tell(done, result, failed)
+        self._fail_images(HandleClosed(f"database {self.database}: it is closed; open it again"))
         self.execution.discard()
         with suppress(Exception):
             self.files.close()
         self._directory.close()
 
-    def _tell(self, done: Callable[..., None], *args: Any) -> None:
+    def _tell(self, done: Callable[..., None], *args: Any) -> bool:
         """Call something on the loop, if that still runs."""
-        with suppress(RuntimeError):
+        try:
             self._loop.call_soon_threadsafe(done, *args)
+        except RuntimeError:
+            return False
+        return True
 
     def _fail(self, error: BaseException) -> None:
         """Stop for good: the files are not what the log says."""
@@ -124,8 +150,7 @@ class Engine:
             known = isinstance(error, BuckramError | OSError | apsw.Error)
             _log.error("%s", self.failure, exc_info=None if known else error)
             self._tell(self._events.engine_failed, self.failure)
-        with self._settled:
-            self._settled.notify_all()
+        self._fail_images(self.failure)
         self._tell(self._wake)
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
@@ -148,24 +173,23 @@ class Engine:
     def advance(self, sequence: int, digest: int, replaced: int = 0) -> None:
         """The files have the next group, or are others."""
         self.digest = digest
-        with self._settled:
-            self.sequence = sequence
-            self._replaced += replaced
-            self._settled.notify_all()
+        self.sequence = sequence
+        self._replaced += replaced
+        self._take_images()
         if self._waiting:
             self._tell(self._wake)
 
     def _wake(self) -> None:
-        left: list[tuple[int, asyncio.Future[None]]] = []
-        for sequence, future in self._waiting:
+        left: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+        for holds, future in self._waiting:
             if future.done():
                 continue
             if self.failure is not None:
                 future.set_exception(self.failure)
-            elif self._has(sequence):
+            elif holds():
                 future.set_result(None)
             else:
-                left.append((sequence, future))
+                left.append((holds, future))
         self._waiting = left
 
     def _has(self, sequence: int) -> bool:
@@ -173,10 +197,14 @@ class Engine:
 
     async def settled(self, sequence: int) -> None:
         """Return when the files have everything up to this group. Raises DatabaseFailed."""
-        while not self._has(sequence):
+        if not self._has(sequence):
+            await self._until(lambda: self._has(sequence))
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
             self.check()
             future: asyncio.Future[None] = self._loop.create_future()
-            self._waiting.append((sequence, future))
+            self._waiting.append((holds, future))
             self._wake()
             await future
 
@@ -187,16 +215,27 @@ class Engine:
 
     def ask_for_commit(self, pending: Pending) -> None:
         """Have the loop write a group into the log and decide. Thread."""
+        self._take_images()  # After the commit it would be too late.
         self._tell(self._events.commit_wanted, pending)
+
+    @property
+    def superseded(self) -> bool:
+        """Whether others have written what is not in the files yet: what is being executed can never be committed."""
+        return self._queued > 0 or self._replaced != self._replacements
 
     # -- what is in the log -------------------------------------------------------------------------------
 
+    def room(self) -> Awaitable[None] | None:
+        """None if another group can be handed over now; else what ends when so much is applied that one can."""
+        return None if self._has_room() else self._until(self._has_room)
+
+    def _has_room(self) -> bool:
+        return self._queued <= _MOST_QUEUED_BYTES or self.failure is not None
+
     def apply(self, offset: int, group: Group) -> None:
-        """Apply a group that somebody wrote. The loop waits only if very much is waiting already."""
-        size = sum(len(data) for page in group.pages for _, data in page.ranges)
-        with self._settled:
-            while self._queued > _MOST_QUEUED_BYTES and self.failure is None:
-                self._settled.wait(1.0)
+        """Apply a group that somebody wrote. Whoever reads a log asks for `room` before."""
+        size = _GROUP_BYTES + sum(len(data) for page in group.pages for _, data in page.ranges)
+        with self._counting:
             self._queued += size
         self._jobs.put((lambda: self._apply(offset, group, size), None))
 
@@ -218,8 +257,9 @@ class Engine:
                 f"{digest:016x}, the leader's is {group.digest:016x}); they were equal after group {self.sequence}. "
                 "Close it and open it again to begin from a snapshot",
             )
-        files.append(changed, group.size)
-        with self._settled:
+        if changed or group.size != files.size:
+            files.append(changed, group.size)
+        with self._counting:
             self._queued -= size
         self.advance(group.sequence, digest)
 
@@ -241,13 +281,39 @@ class Engine:
         shutil.rmtree(Path(before.path).parent, ignore_errors=True)
         self.advance(sequence, digest, 1)
 
-    def image(self, sequence: int) -> Image:
-        """The pages after this group, which was the last one; waits for the thread to have it, which takes no loop."""
-        with self._settled:
-            while not self._has(sequence) and self.failure is None:
-                self._settled.wait(1.0)
+    def image(self, sequence: int) -> asyncio.Future[Image]:
+        """The pages after this group, which must be the last one that was decided; taken before a later one is.
+
+        Whoever gets it closes it; nobody gets it after the future was cancelled. Raises DatabaseFailed, HandleClosed.
+        """
         self.check()
-        return self.files.image()
+        if self._closed:
+            raise HandleClosed(f"database {self.database}: it is closed; open it again")
+        wanted = _Wanted(sequence, self._replacements, self._loop.create_future())
+        self._wanted.append(wanted)
+        self._jobs.put((self._take_images, None))
+        return wanted.future
+
+    def _take_images(self) -> None:
+        """Take those that are wanted of the present state. Thread."""
+        for _ in range(len(self._wanted)):
+            wanted = self._wanted.popleft()
+            if (wanted.replacement, wanted.sequence) < (self._replaced, self.sequence):
+                text = "its files were replaced, or went on, meanwhile; try again"
+                self._tell(_deliver, wanted.future, DatabaseBusy(self.database, text))
+            elif (wanted.replacement, wanted.sequence) != (self._replaced, self.sequence):
+                self._wanted.append(wanted)
+            elif not wanted.future.cancelled():
+                try:
+                    image: Image | Exception = self.files.image()
+                except (apsw.Error, OSError) as error:
+                    image = DatabaseFailed(self.database, f"its files cannot be opened once more: {error}")
+                if not self._tell(_deliver, wanted.future, image) and isinstance(image, Image):
+                    image.close()
+
+    def _fail_images(self, error: BuckramError) -> None:
+        while self._wanted:
+            self._tell(_deliver, self._wanted.popleft().future, error)
 
     # -- the end ------------------------------------------------------------------------------------------
 
@@ -259,14 +325,15 @@ class Engine:
         await thread_ended(self._thread)
 
 
-def image_chunks(image: Image, pages: int, pack: Callable[[bytes], bytes]) -> Iterable[bytes]:
-    """An image in pieces of so many pages, each packed."""
-    try:
-        numbers = range(1, image.size + 1)
-        for first in range(0, len(numbers), pages):
-            yield pack(b"".join(image.page(number) for number in numbers[first : first + pages]))
-    finally:
-        image.close()
+def _deliver(future: asyncio.Future[Image], given: Image | Exception) -> None:
+    if isinstance(given, Exception):
+        if not future.done():
+            future.set_exception(given)
+            future.exception()  # Whoever waits is told; nobody may.
+    elif future.done():
+        given.close()
+    else:
+        future.set_result(given)
 
 
-__all__ = ["Engine", "EngineEvents", "image_chunks"]
+__all__ = ["Engine", "EngineEvents"]

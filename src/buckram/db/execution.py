@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Protocol
 
 import apsw
@@ -20,6 +21,7 @@ from buckram.core.db.sql import SqlResult, Statement, encode_counts
 from buckram.core.db.wal_format import PAGE_BYTES
 from buckram.core.streams.codecs import Codec
 from buckram.db.capture import Captured, CaptureVfs
+from buckram.db.row_images import RowImages
 from buckram.db.settings import DatabaseLimits
 from buckram.db.statements import Executor, is_vacuum, outcome_function
 from buckram.db.wal_files import WalFiles
@@ -76,6 +78,11 @@ class Host(Protocol):
         """Have the loop write the group into the log and decide."""
         ...
 
+    @property
+    def superseded(self) -> bool:
+        """Whether nothing that is executed now can be committed any more."""
+        ...
+
     def without_removed(self, digest: int, size: int) -> int:
         """The digest without the pages beyond a size."""
         ...
@@ -90,8 +97,12 @@ class Execution:
         self._connections = 0
         self._vfs: CaptureVfs | None = None
         self._writing: Executor | None = None
+        self.rows: RowImages | None = None
+        """Notes changes of rows, in a database with change data capture."""
         self.open = False
         """Whether a transaction of one caller is open."""
+        self._behind = False
+        """Whether somebody else may have changed the schema since the connection looked at it."""
         self._leadership = 0
         self._receipts: list[Receipt] = []
         self._wrote = False
@@ -110,9 +121,15 @@ class Execution:
                 self._host.limits.result_bytes,
                 self._host.limits.transaction_s,
                 self._host.threads.now,
+                lambda: self._host.superseded,
             )
             outcome_function(connection, lambda token: self._host.outcome(token))
+            if self.rows is not None:
+                self.rows.watch(connection)
         return self._writing
+
+    def _execute(self, executor: Executor, statement: Statement) -> SqlResult:
+        return executor.execute(statement) if self.rows is None else self.rows.execute(executor, statement)
 
     def discard(self) -> None:
         """Roll back what is open, and close the connection."""
@@ -127,6 +144,7 @@ class Execution:
     def group(self, leadership: int, units: Sequence[Unit]) -> tuple[list[Given], bool]:
         """Execute units in one transaction. Returns what each gave, and whether anything was written.
 
+        The last ones are left out, and not begun, where those before have so many rows that no more should be held.
         Raises what decided against the commit.
         """
         results: dict[int, Given] = {}
@@ -141,15 +159,17 @@ class Execution:
                     if not isinstance(results.get(index), Exception):
                         results[index] = error
             if not again:
-                return [results[index] for index in range(len(units))], wrote
+                return list(map(results.__getitem__, takewhile(results.__contains__, range(len(units))))), wrote
 
     def _one_by_one(
         self, leadership: int, units: Sequence[Unit], results: dict[int, Given]
     ) -> tuple[list[Given], bool]:
         """Together they are too large for one transaction."""
         found: list[Given] = []
-        all_wrote = True
+        all_wrote, room = True, self._host.limits.result_bytes
         for index, unit in enumerate(units):
+            if room <= 0:
+                break
             before = results.get(index)
             if isinstance(before, Exception):
                 found.append(before)
@@ -165,32 +185,41 @@ class Execution:
                 return [*found, *[NotLeader(self._host.database, "") for _ in range(rest)]], all_wrote
             found += given
             all_wrote = all_wrote and wrote
+            room -= self._writing.given_bytes if self._writing is not None else 0
         return found, all_wrote
 
     def _attempt(self, leadership: int, units: Sequence[Unit], results: dict[int, Given]) -> tuple[bool, bool]:
         """Returns whether the rest must be tried again, because one of them made SQLite roll everything back."""
-        executor = self._begin(leadership)
+        executor, room = self._begin(leadership), self._host.limits.result_bytes
+        for index in [index for index, given in results.items() if not isinstance(given, Exception)]:
+            del results[index]
         try:
             for index, unit in enumerate(units):
                 if isinstance(results.get(index), Exception):
                     continue
+                if room <= 0:
+                    break
                 given = results[index] = self._unit(executor, unit)
-                if isinstance(given, TransactionTooLarge) and len(units) > 1:
+                room -= executor.given_bytes
+                if isinstance(given, NotLeader) or (isinstance(given, TransactionTooLarge) and len(units) > 1):
                     raise given
                 if not executor.connection.in_transaction:
                     return True, False
             self._commit()
+            self._record_receipts()
         finally:
             self._roll_back()
         return False, self._wrote
 
     def _unit(self, executor: Executor, unit: Unit) -> Given:
         connection = executor.connection
+        mark = None if self.rows is None else self.rows.mark()
         executor.inside("SAVEPOINT buckram_unit")
+        executor.given_bytes = 0
         connection.set_last_insert_rowid(0)
         executor.guard.deadline = self._host.threads.now() + self._host.limits.transaction_s
         try:
-            given = [executor.execute(statement) for statement in unit.statements]
+            given = [self._execute(executor, statement) for statement in unit.statements]
             if connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0]:
                 raise SqlError(
                     self._host.database,
@@ -203,17 +232,24 @@ class Execution:
             if connection.in_transaction:
                 executor.inside("ROLLBACK TO buckram_unit")
                 executor.inside("RELEASE buckram_unit")
+                if self.rows is not None and mark is not None:
+                    self.rows.end_unit(mark, rolled_back=True)
             return error
         finally:
             executor.guard.deadline = 0.0
         executor.inside("RELEASE buckram_unit")
+        if self.rows is not None and mark is not None:
+            self.rows.end_unit(mark, rolled_back=False)
         if unit.token is not None:
             self._receipts.append(Receipt(unit.token, encode_counts(given)))
         return given
 
-    def alone(self, leadership: int, statement: Statement) -> tuple[SqlResult, bool]:
-        """Execute a statement that must not stand in a transaction, such as VACUUM."""
+    def alone(self, leadership: int, statement: Statement, token: str | None = None) -> tuple[SqlResult, bool]:
+        """Execute a statement that must not stand in a transaction, such as VACUUM. It counts no rows."""
         executor = self._prepare(leadership)
+        executor.given_bytes = 0
+        if token is not None:
+            self._receipts = [Receipt(token, encode_counts([SqlResult()]))]
         # SQLite attaches a database of its own while it vacuums.
         executor.guard.inside = is_vacuum(statement.sql)
         executor.guard.deadline = (
@@ -221,7 +257,7 @@ class Execution:
         )
         failure: Exception | None = None
         try:
-            result = executor.execute(statement)
+            result = self._execute(executor, statement)
         except Exception as error:
             failure = error
             raise
@@ -229,6 +265,7 @@ class Execution:
             executor.guard.inside = False
             executor.guard.deadline = 0.0
             self._finish(failure)
+        self._record_receipts()
         return result, self._wrote
 
     def begin(self, leadership: int) -> None:
@@ -242,11 +279,13 @@ class Execution:
     def statement(self, statement: Statement, deadline: float) -> SqlResult:
         """Execute a statement in the caller's transaction, until `deadline` of the monotonic clock."""
         executor = self._opened()
-        executor.guard.deadline = deadline
+        executor.given_bytes, executor.guard.deadline = 0, deadline
         try:
-            return executor.execute(statement)
+            return self._execute(executor, statement)
         finally:
             executor.guard.deadline = 0.0
+            if self.rows is not None and self.rows.spoiled:
+                self._roll_back()
             if not executor.connection.in_transaction:
                 self.open = False
 
@@ -258,10 +297,10 @@ class Execution:
     def commit(self, receipt: Receipt | None = None) -> bool:
         """Commit the caller's transaction; returns whether it wrote anything. After an SqlError it is open."""
         executor = self._opened()
-        if receipt is not None:
-            self._receipts.append(receipt)
+        self._receipts = [] if receipt is None else [receipt]
         try:
             self._commit()
+            self._record_receipts()
         except Exception as error:
             if not isinstance(error, SqlError):
                 self._roll_back()
@@ -272,7 +311,8 @@ class Execution:
         return self._wrote
 
     def roll_back(self) -> None:
-        """Roll the caller's transaction back, if it is open."""
+        """Roll the caller's transaction back, if it is open, also because somebody else's is applied."""
+        self._behind = True
         if self.open:
             self._roll_back()
 
@@ -281,10 +321,16 @@ class Execution:
     def _prepare(self, leadership: int) -> Executor:
         self._host.files.checkpoint_if_due()
         executor = self._executor()
+        if self._behind and not executor.connection.in_transaction:
+            # SQLite compiles by the schema that it knows, and some errors come of that before it has looked again.
+            executor.inside("SELECT count(*) FROM sqlite_schema")
+            self._behind = False
         assert self._vfs is not None
         self._vfs.begin()
         self._leadership, self._wrote, self._captured = leadership, False, None
         self._receipts = []
+        if self.rows is not None:
+            self.rows.begin()
         return executor
 
     def _begin(self, leadership: int) -> Executor:
@@ -305,6 +351,21 @@ class Execution:
             raise executor.translated(error) from None
         finally:
             self._finish(failure)
+
+    def _record_receipts(self) -> None:
+        """What changed nothing leaves its receipts all the same, in a group without pages."""
+        if self._receipts and not self._wrote:
+            pending, _, digest = self._grouped({}, self._host.files.size)
+            self._have_decided(pending)
+            self._host.advance(pending.sequence, digest)
+
+    def _have_decided(self, pending: Pending) -> None:
+        """Wait until the group is in the log. Raises why it is not."""
+        self._host.ask_for_commit(pending)
+        pending.decided.wait()
+        if pending.error is not None:
+            raise pending.error
+        self._wrote = True
 
     def _finish(self, failure: Exception | None) -> None:
         """What was captured is committed, if SQLite has written it.
@@ -345,11 +406,7 @@ class Execution:
         """Write the group into the log, and wait until it is decided."""
         self.on_spill(len(captured.pages))
         pending, changed, digest = self._grouped(captured.pages, captured.size)
-        self._host.ask_for_commit(pending)
-        pending.decided.wait()
-        if pending.error is not None:
-            raise pending.error
-        self._wrote = True
+        self._have_decided(pending)
         self._captured = captured, changed, digest
 
     def _grouped(self, pages: Mapping[int, bytes], size: int) -> tuple[Pending, dict[int, tuple[bytes, int]], int]:
@@ -371,10 +428,11 @@ class Execution:
                 raise AssertionError(f"page {number} was added and not written")
         digest = self._host.without_removed(digest, size)
         group = Group(self._leadership, self._host.sequence + 1, size, digest, self._receipts, changes)
+        payload = encode_group(group, self._codec)
         pending = Pending(
             self._leadership,
             group.sequence,
-            encode_group(group, self._codec),
+            payload if self.rows is None else self.rows.with_changes(payload, self._codec),
             decided=self._host.threads.event(),
         )
         return pending, changed, digest
@@ -382,6 +440,8 @@ class Execution:
     def pages_group(self, leadership: int, pages: Mapping[int, bytes], size: int) -> Pending:
         """A group that writes whole pages, which is applied like one of somebody else's."""
         self._leadership, self._receipts = leadership, []
+        if self.rows is not None:
+            self.rows.begin()
         return self._grouped(pages, size)[0]
 
 

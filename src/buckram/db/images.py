@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
 from buckram.core.db.wal_format import PAGE_BYTES
 from buckram.db.wal_files import Image
+
+
+async def write_in_thread(image: Image, path: Path) -> int:
+    """As `write_image`, in a thread; it closes the image. Cancelling abandons the wait, and not the file."""
+    work = asyncio.get_running_loop().run_in_executor(None, write_image, image, path)
+    work.add_done_callback(lambda done: image.close())
+    return await asyncio.shield(work)
 
 
 def write_image(image: Image, path: Path) -> int:
@@ -24,4 +32,4 @@ def write_image(image: Image, path: Path) -> int:
     return image.size * PAGE_BYTES
 
 
-__all__ = ["write_image"]
+__all__ = ["write_image", "write_in_thread"]

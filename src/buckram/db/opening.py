@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from buckram.core.streams.names import check_writer_name
 from buckram.db.database import Database
+from buckram.db.logs import check_database, create_log, has_changes
 from buckram.db.settings import DatabaseLimits
 from buckram.db.state import DatabaseState
-from buckram.errors import DatabaseExists, NoSuchDatabase, NotDatabase, StreamExists
+from buckram.errors import DatabaseExists, NoSuchDatabase
 from buckram.machine.machine import process_name
 from buckram.machine.opening import open_on_log
 from buckram.machine.replica import Candidacy
@@ -21,25 +22,6 @@ if TYPE_CHECKING:
     from buckram.client.client import Client
     from buckram.core.streams.names import StreamName
     from buckram.streams.namespace import Namespace
-
-
-PROPERTIES = {"buckram": "database"}
-"""Properties of a log that is a database's."""
-
-
-async def create_log(ns: Namespace, name: StreamName, policy: Mapping[str, Any]) -> None:
-    """Create the log of a database. Raises DatabaseExists."""
-    try:
-        await ns.create_machine_log(name.stream, PROPERTIES, **policy)
-    except StreamExists:
-        raise DatabaseExists(str(name)) from None
-
-
-async def check_database(ns: Namespace, name: StreamName) -> None:
-    """Raises NoSuchStream, and NotMachineLog for a log that is not a database's."""
-    head = (await ns.store.read(name)).head
-    if head.snapshots is None or any(head.properties.get(key) != value for key, value in PROPERTIES.items()):
-        raise NotDatabase(str(name))
 
 
 async def open_database(
@@ -62,10 +44,12 @@ async def open_database(
             raise NoSuchDatabase(str(name))
         with suppress(DatabaseExists):
             await create_log(ns, name, policy)
-    await check_database(ns, name)
+    cdc = has_changes(await check_database(ns, name))
     full = str(name)
     state = DatabaseState(full)
     database = Database(full, state, limits, directory, client.services.forget, client.services.runtime.threads)
+    if cdc:
+        database.note_rows()
     try:
         replica = await open_on_log(
             client,

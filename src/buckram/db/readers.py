@@ -6,9 +6,10 @@ Not here: whether the state is new enough for a read (`db/database.py`).
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from queue import Empty
 from typing import Any
 
 import apsw
@@ -16,12 +17,20 @@ import apsw
 from buckram.core.db.sql import SqlResult, Statement
 from buckram.db.engine import Engine
 from buckram.db.statements import Executor, outcome_function
+from buckram.db.waiting import Room
 from buckram.db.wal_files import WalFiles
+from buckram.errors import BuckramError, SqlError
 from buckram.net.tasks import thread_ended
 from buckram.seams import StartedThread
 
 _THREADS = 2
-_AT_ONCE = 32
+_AT_ONCE = 64
+_FEW = 4
+"""More statements than these share a transaction."""
+_LARGE_BYTES = 1024 * 1024
+"""Rows of more bytes are handed over before the next statement is executed."""
+_SLOW_S = 0.005
+"""A thread that answers nothing for so long has a slow statement."""
 
 
 class Reading:
@@ -31,7 +40,13 @@ class Reading:
         self._engine = engine
         self._files: WalFiles | None = None
         self._executor: Executor | None = None
-        self._interrupted = False
+        self._lock = threading.Lock()
+        self._running = self._interrupted = False
+
+    @property
+    def given_bytes(self) -> int:
+        """The bytes of the rows of the last statement."""
+        return self._executor.given_bytes if self._executor is not None else 0
 
     def executor(self) -> Executor:
         """The connection on the present files. Raises DatabaseFailed."""
@@ -58,34 +73,58 @@ class Reading:
 
     def execute(self, statement: Statement) -> SqlResult:
         executor = self.executor()
-        executor.guard.deadline = self._engine.threads.now() + self._engine.limits.query_s
+        executor.given_bytes, executor.guard.deadline = 0, self._engine.threads.now() + self._engine.limits.query_s
         try:
-            return executor.execute(statement)
+            return executor.read(statement)
         finally:
-            if executor.connection.in_transaction:
+            if not executor.pinned and executor.connection.in_transaction:
                 # A savepoint: whoever reads next must not see the state of today for ever.
+                self.close()
+
+    def pin(self) -> None:
+        """Let the statements until `unpin` have one state, which has everything that was committed before."""
+        self.executor().pin()
+
+    def unpin(self) -> None:
+        """End that. The connection goes if it cannot be ended."""
+        if self._executor is not None:
+            try:
+                self._executor.unpin()
+            except apsw.Error:
                 self.close()
 
     def execute_pinned(self, statement: Statement) -> SqlResult:
         """Execute a statement in the state that the first one saw."""
-        executor = self._executor
-        if executor is None:
-            executor = self.executor()
-            executor.inside("BEGIN")
-            executor.inside("SELECT count(*) FROM sqlite_schema")
-        executor.guard.deadline = self._engine.threads.now() + self._engine.limits.query_s
+        with self._lock:
+            if self._interrupted:
+                raise SqlError(self._engine.database, "interrupted", 9, 9, "SQLITE_INTERRUPT")
+            self._running = True
         try:
+            executor = self._executor
+            if executor is None:
+                executor = self.executor()
+                executor.inside("BEGIN")
+                executor.inside("SELECT count(*) FROM sqlite_schema")
+            executor.given_bytes, executor.guard.deadline = 0, self._engine.threads.now() + self._engine.limits.query_s
             return executor.execute(statement)
         finally:
+            self._statement_ended()
+
+    def _statement_ended(self) -> None:
+        with self._lock:
+            self._running = False
             if self._interrupted:
                 self.close()
 
     def interrupt(self) -> None:
-        """Stop the statement that runs; the connection is closed with it. Any thread."""
-        self._interrupted = True
-        if self._executor is not None:
-            with suppress(apsw.Error):
-                self._executor.connection.interrupt()
+        """Stop the statement that runs, and close the connection. Any thread."""
+        with self._lock:
+            self._interrupted = True
+            if not self._running:
+                self.close()
+            elif self._executor is not None:
+                with suppress(apsw.Error):
+                    self._executor.connection.interrupt()
 
     def close(self) -> None:
         if self._executor is not None:
@@ -94,77 +133,157 @@ class Reading:
         self._executor = self._files = None
 
 
-_Job = tuple[Callable[[Reading], Any], "asyncio.Future[Any]"]
+_Job = tuple[Callable[[Reading], Any], "asyncio.Future[Any]", int]
+"""What is to be done, whoever waits for it, and how much room it takes while it waits."""
+_Answer = tuple["asyncio.Future[Any]", int, Any, Exception | None]
 
 
 class Readers:
-    """The reading threads of one database; they begin with the first read."""
+    """The reading threads of one database; they begin with the first read.
+
+    What is asked in one turn of the loop is one thread's, which wakes the loop once when all of it is done. A second
+    thread helps only where the first one is kept by a slow statement: together they would wait for each other.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._loop = asyncio.get_running_loop()
-        self._jobs = engine.threads.queue()
+        self._calls = engine.threads.queue()
+        """One for each thread that is to look at what waits; None ends one."""
         self._threads: list[StartedThread] = []
-        self._busy = 0
+        self._room = Room(engine.database, engine.limits, "reads")
+        self._awake = 0
+        """The number of threads that were called and have not found the end of what waits."""
+        self._waiting: deque[_Job] = deque()
+        self._done: deque[_Answer] = deque()
+        self._asked = False
+        self._delivered = self._delivered_before = 0
+        self._watch: asyncio.TimerHandle | None = None
 
     def execute(self, statement: Statement) -> asyncio.Future[SqlResult]:
-        """Execute a statement that reads."""
-        return self.run(lambda reading: reading.execute(statement))
+        """Execute a statement that reads. Raises DatabaseBusy if too many wait."""
+        return self._ask(lambda reading: reading.execute(statement), self._room.take((statement,)))
 
     def run(self, work: Callable[[Reading], Any]) -> asyncio.Future[Any]:
         """Do something with a reading connection, in one of the threads."""
-        if self._busy >= len(self._threads) < _THREADS:
-            self._threads.append(self._engine.threads.start(self._run, f"reader of {self._engine.database}"))
+        return self._ask(work, 0)
+
+    def _ask(self, work: Callable[[Reading], Any], size: int) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._busy += 1
-        self._jobs.put((work, future))
+        self._waiting.append((work, future, size))
+        if not self._asked:
+            self._asked = True
+            self._loop.call_soon(self._begin)
         return future
+
+    def _begin(self) -> None:
+        self._asked = False
+        if not self._awake:
+            self._call_thread()
+        if self._watch is None:
+            self._watch = self._loop.call_later(_SLOW_S, self._look)
+
+    def _call_thread(self) -> None:
+        if self._awake >= len(self._threads) < _THREADS:
+            self._threads.append(self._engine.threads.start(self._run, f"reader of {self._engine.database}"))
+        self._awake += 1
+        self._calls.put(True)
+
+    def _look(self) -> None:
+        """While anything is asked: deliver what is done before a slow statement, and let others pass it."""
+        self._watch = None
+        self._deliver(False)
+        if self._waiting and self._awake < _THREADS and self._delivered == self._delivered_before:
+            self._call_thread()
+        self._delivered_before = self._delivered
+        if self._awake:
+            self._watch = self._loop.call_later(_SLOW_S, self._look)
 
     def _run(self) -> None:
         reading = Reading(self._engine)
-        jobs = self._jobs
-        job: _Job | None
         try:
-            while (job := jobs.get()) is not None:
-                answers = [self._answer(reading, job)]
-                with suppress(Empty):
-                    while len(answers) < _AT_ONCE:
-                        another = jobs.get_nowait()
-                        if another is None:
-                            jobs.put(None)
-                            break
-                        answers.append(self._answer(reading, another))
-                with suppress(RuntimeError):
-                    self._loop.call_soon_threadsafe(self._deliver, answers)
+            while self._calls.get() is not None:
+                self._work(reading)
         finally:
             reading.close()
 
-    def _answer(self, reading: Reading, job: _Job) -> tuple[asyncio.Future[Any], Any, Exception | None]:
-        work, future = job
-        if future.cancelled():
-            return future, None, None
-        try:
-            return future, work(reading), None
-        except Exception as error:
-            return future, None, error
+    def _work(self, reading: Reading) -> None:
+        """Do what waits. Thread."""
+        waiting = self._waiting
+        while count := min(len(waiting), _AT_ONCE):
+            # What is asked from now on may have to see a later state, and is not of this transaction.
+            pinned = count > _FEW and _pinned(reading)
+            try:
+                self._work_off(reading, count)
+            finally:
+                if pinned:
+                    reading.unpin()
+            if waiting:
+                self._tell(False)
+        self._tell(True)
 
-    def _deliver(self, answers: list[tuple[asyncio.Future[Any], Any, Exception | None]]) -> None:
-        self._busy -= len(answers)
-        for future, result, error in answers:
+    def _work_off(self, reading: Reading, count: int) -> None:
+        waiting, done = self._waiting, self._done
+        with suppress(IndexError):  # Another thread may have helped.
+            for _ in range(count):
+                done.append(_answer(reading, waiting.popleft()))
+                if reading.given_bytes >= _LARGE_BYTES:
+                    self._tell(False)
+
+    def _tell(self, ended: bool) -> None:
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._deliver, ended)
+
+    def _deliver(self, ended: bool) -> None:
+        """Answer what is done. `ended`: a thread has found nothing more to do."""
+        done = self._done
+        while done:
+            future, size, result, error = done.popleft()
+            self._delivered += 1
+            if size:
+                self._room.give(size)
             if future.done():
                 continue
             if error is None:
                 future.set_result(result)
             else:
                 future.set_exception(error)
+        if ended:
+            self._awake -= 1
+            if self._waiting and not self._awake:
+                self._call_thread()
 
     async def close(self) -> None:
         """End the threads after what they do. Idempotent."""
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        if self._waiting:
+            self._call_thread()
         threads, self._threads = self._threads, []
         for _ in threads:
-            self._jobs.put(None)
+            self._calls.put(None)
         for thread in threads:
             await thread_ended(thread)
+
+
+def _pinned(reading: Reading) -> bool:
+    """One state for several statements saves the locks of each. Where that fails, each says why."""
+    try:
+        reading.pin()
+    except (BuckramError, apsw.Error):
+        return False
+    return True
+
+
+def _answer(reading: Reading, job: _Job) -> _Answer:
+    work, future, size = job
+    if future.cancelled():
+        return future, size, None, None
+    try:
+        return future, size, work(reading), None
+    except Exception as error:
+        return future, size, None, error
 
 
 __all__ = ["Reading", "Readers"]

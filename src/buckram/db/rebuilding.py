@@ -6,7 +6,7 @@ state (`db/transfer.py`).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from buckram.core.machine.fold import Fold
 from buckram.db.engine import Engine
 from buckram.db.execution import Pending
-from buckram.db.opening import check_database
+from buckram.db.logs import check_database
 from buckram.db.settings import DatabaseLimits
 from buckram.db.state import DatabaseState
 from buckram.errors import DatabaseFailed, NoEarlierState, OffsetTruncated, SnapshotDamaged, StateLost
@@ -104,7 +104,10 @@ async def _read(
     if not head.earliest <= stop <= end:
         raise NoEarlierState(str(name), stop, head.earliest, end)
     place = Place(client, ns.store, name, head.uid)
-    loaded, found.damaged = await (_oldest(place, head, stop) if from_oldest else load_newest(place, head, stop))
+    fault = found.state.fault
+    loaded, found.damaged = await (
+        _oldest(place, head, fault, stop) if from_oldest else load_newest(place, head, fault, stop)
+    )
     if loaded is not None:
         found.fold.restore(loaded.header, loaded.sessions, loaded.chunks)
         del loaded
@@ -112,16 +115,20 @@ async def _read(
         async with ns.read(name.stream, start=found.offset, stop=stop) as reader:
             while (batch := await reader.next_batch()) is not None:
                 for at, value in enumerate(batch.values(), batch.first_offset):
+                    while (full := found.state.room()) is not None:
+                        await full
                     found.fold.apply(at, value)
     await found.engine.settled(found.state.sequence)
 
 
-async def _oldest(place: Place, head: Head, stop: int) -> tuple[Loaded | None, list[SnapshotDamaged]]:
+async def _oldest(
+    place: Place, head: Head, fault: Callable[[Sequence[bytes]], str], stop: int
+) -> tuple[Loaded | None, list[SnapshotDamaged]]:
     """The oldest snapshot that can be read, or the log's beginning where that is kept."""
     for row in head.snapshots or ():
         with suppress(StateLost):
-            return await load_newest(place, head, row.offset)
-    return await load_newest(place, head, stop)
+            return await load_newest(place, head, fault, row.offset)
+    return await load_newest(place, head, fault, stop)
 
 
 __all__ = ["Rebuilt", "rebuilt"]

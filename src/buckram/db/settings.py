@@ -13,7 +13,12 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "query_s": (0.05, 86_400.0),
     "transaction_bytes": (64 * 1024, 2**30),
     "result_bytes": (64 * 1024, 2**34),
+    "waiting_calls": (1, 1_000_000),
+    "waiting_bytes": (64 * 1024, 2**34),
+    "open_transactions": (1, 100_000),
+    "reading_transactions": (1, 10_000),
 }
+_SECONDS = "_s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +34,20 @@ class DatabaseLimits:
     transaction_bytes: int = 64 * _MIB
     """So many bytes of pages may a transaction change."""
     result_bytes: int = 64 * _MIB
-    """So many bytes may the rows of one statement have."""
+    """So many bytes may the rows of one statement, or of all statements of a batch, have."""
+    waiting_calls: int = 10_000
+    """So many calls may wait for their turn to write, and as many reads for theirs; others get DatabaseBusy at once."""
+    waiting_bytes: int = 64 * _MIB
+    """So many bytes may the statements and parameters of those that wait have."""
+    open_transactions: int = 1000
+    """So many transactions may be open or wait for their turn; the next one gets DatabaseBusy at once."""
+    reading_transactions: int = 100
+    """So many transactions that have not written yet may read a state of their own; each has three open files."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value, (least, most) = getattr(self, field.name), _BOUNDS[field.name]
-            whole = field.name.endswith("_bytes")
+            whole = not field.name.endswith(_SECONDS)
             good = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
             if not good or not least <= value <= most:
                 kind = "a whole number" if whole else "a number of seconds"

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 
 from buckram.db.database import Database
 from buckram.errors import BuckramError, HandleClosed, InvalidArgument
@@ -24,6 +25,31 @@ class _Place:
     opening: asyncio.Task[Database | BuckramError]
     users: int = 0
     idle_since: float = 0.0
+
+    @property
+    def database(self) -> Database | None:
+        """The database, once it is open."""
+        opening = self.opening
+        if not opening.done() or opening.cancelled() or opening.exception() is not None:
+            return None
+        found = opening.result()
+        return found if isinstance(found, Database) else None
+
+
+class Use:
+    """A database that stays open until `give` is called. From `Shelf.take`."""
+
+    __slots__ = ("_give", "database")
+
+    def __init__(self, database: Database, give: Callable[[], None]) -> None:
+        self.database = database
+        self._give: Callable[[], None] | None = give
+
+    def give(self) -> None:
+        """Use it no more. Idempotent."""
+        give, self._give = self._give, None
+        if give is not None:
+            give()
 
 
 class Shelf:
@@ -46,25 +72,50 @@ class Shelf:
         """The names of those that are open."""
         return list(self._places)
 
+    def opened(self) -> dict[str, Database]:
+        """Those that are open, by name; not those that are being opened."""
+        found = ((name, place.database) for name, place in self._places.items())
+        return {name: database for name, database in found if database is not None}
+
     @asynccontextmanager
     async def use(self, name: str) -> AsyncIterator[Database]:
         """The database of this name, which stays open meanwhile. Raises what opening it raises, and HandleClosed."""
+        use = await self.take(name)
+        try:
+            yield use.database
+        finally:
+            use.give()
+
+    async def take(self, name: str) -> Use:
+        """The same for a time that is no block: the database is in use until `give` of the value is called."""
         place = await self._take(name)
         try:
-            database = await asyncio.shield(place.opening)
+            database: Database | BuckramError | None = place.database
+            if database is None:
+                database = await asyncio.shield(place.opening)
             if isinstance(database, BuckramError):
                 self._forget(name, place)
                 raise database.with_traceback(None)
-            yield database
-            if database.role == "stopped":
-                self._retire(name, place)  # The next use begins from a snapshot.
-        finally:
-            place.users -= 1
-            place.idle_since = self._loop.time()
+        except BaseException:
+            self._give(name, place)
+            raise
+        return Use(database, partial(self._give, name, place))
+
+    def _give(self, name: str, place: _Place) -> None:
+        place.users -= 1
+        database = place.database
+        if database is not None and database.role == "stopped":
+            self._retire(name, place)  # The next use begins from a snapshot.
+        if place.users:
+            return
+        place.idle_since = self._loop.time()
+        if len(self._places) > self._most_open:
             self._look()
+        elif self._sweeping is None and not self._closed:
+            self._sweeping = self._loop.call_later(self._idle_s, self._look)
 
     async def _take(self, name: str) -> _Place:
-        while (closing := self._closing.get(name)) is not None:
+        while self._closing and (closing := self._closing.get(name)) is not None:
             await asyncio.wait((closing,))
         if self._closed:
             raise HandleClosed("databases: they were closed")
@@ -86,7 +137,7 @@ class Shelf:
             del self._places[name]
 
     def _look(self) -> None:
-        """Close those that nobody used for long, and the oldest where too many are open."""
+        """Close those that nobody used for long, and the oldest where too many are open; look again when one is due."""
         if self._sweeping is not None:
             self._sweeping.cancel()
             self._sweeping = None
@@ -100,7 +151,7 @@ class Shelf:
             if surplus > 0 or now - place.idle_since >= self._idle_s:
                 self._retire(name, place)
                 surplus -= 1
-            elif first is None:
+            elif first is None or place.idle_since < first:
                 first = place.idle_since
         if first is not None:
             self._sweeping = self._loop.call_later(max(first + self._idle_s - now, 0.01), self._look)
@@ -131,4 +182,4 @@ class Shelf:
         await self._scope.close()
 
 
-__all__ = ["Shelf"]
+__all__ = ["Shelf", "Use"]

@@ -6,21 +6,24 @@ pages follow in the engine's thread. Not here: the replica (`machine/replica.py`
 
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from typing import Any
 
-from buckram.core.db.digest import EMPTY_DIGEST
+from buckram.core.db.changes import separated
+from buckram.core.db.digest import EMPTY_DIGEST, digest_of
 from buckram.core.db.group import PART, Group, decode_group, kind_of
 from buckram.core.db.outcomes import Outcomes
 from buckram.core.db.parts import Joiner
 from buckram.core.db.wal_format import PAGE_BYTES
 from buckram.core.machine.fold import LogEntry
 from buckram.core.streams.codecs import Codec
-from buckram.db.engine import Engine, image_chunks
+from buckram.db.engine import Engine
 from buckram.db.execution import Pending
-from buckram.errors import CommandRefused
+from buckram.db.wal_files import Image
+from buckram.errors import CommandRefused, MalformedBatch
 
 FORMAT = 1
 _SIZE = struct.Struct(">I")
@@ -35,6 +38,8 @@ class DatabaseState:
         self.engine: Engine
         self.pending: Pending | None = None
         """The transaction of this process whose group is on its way into the log."""
+        self.changes = b""
+        """What the group that was applied last did to rows, where the database keeps that."""
         self._codec = Codec()
         self._pristine = True
         """Whether the engine has still the empty database that it began with."""
@@ -57,11 +62,13 @@ class DatabaseState:
             self._joiner.drop()
         if payload is None:
             return b""
+        changes, payload = separated(payload)
         group = decode_group(payload, self._codec)
         if group.sequence != self.sequence + 1:
             raise CommandRefused(f"group {group.sequence} was made for another state; {self.sequence} are committed")
         self.sequence, self._digest = group.sequence, group.digest
         self.outcomes.committed(group)
+        self.changes = changes
         self._hand_over(entry.offset, group)
         return group.digest.to_bytes(8, "big")
 
@@ -73,27 +80,42 @@ class DatabaseState:
         else:
             self.engine.apply(offset, group)
 
-    def snapshot(self) -> Iterable[bytes]:
-        """The pages of this moment. The reader behind them is opened now and closed with the iterator."""
-        image = self.engine.image(self.sequence)
+    def room(self) -> Awaitable[None] | None:
+        return self.engine.room()
+
+    def snapshot(self) -> Snapshot:
+        """The pages of this moment, which the engine's thread gives when it has come to it."""
         head = {
             "format": FORMAT,
             "sequence": self.sequence,
             "digest": self._digest,
-            "pages": image.size,
             "outcomes": self.outcomes.state(),
             "parts": [part.hex() for part in self._joiner.held],
         }
-        codec = Codec()
+        return Snapshot(self.engine.image(self.sequence), head)
 
-        def pack(data: bytes) -> bytes:
-            packed = codec.compress(data)
-            return _SIZE.pack(len(packed)) + packed
-
-        text = json.dumps(head).encode()
-        packed = codec.compress(text)
-        first = _SIZE.pack(8 + len(packed)) + len(text).to_bytes(8, "big") + packed
-        return _after(first, image_chunks(image, _CHUNK_PAGES, pack))
+    def fault(self, chunks: Sequence[bytes]) -> str:
+        try:
+            pieces, codec = _pieces(chunks), Codec()
+            first = next(pieces, None)
+            if first is None:
+                return "it is empty"
+            head = _unpacked_head(codec, first)
+            if head.get("format") != FORMAT:
+                return ""  # A newer version wrote it, which is told when it is restored.
+            digest = number = 0
+            for data in _page_runs(codec, pieces, head["pages"]):
+                pages = (data[at : at + PAGE_BYTES] for at in range(0, len(data), PAGE_BYTES))
+                digest = digest_of(pages, number + 1, digest)
+                number += len(data) // PAGE_BYTES
+        except (ValueError, KeyError, TypeError, MalformedBatch) as error:
+            return f"its pages cannot be read: {error}"
+        if (digest, number) != (head["digest"], head["pages"]):
+            return (
+                f"it has {number} pages of digest {digest:016x}, and names {head['pages']} of digest "
+                f"{head['digest']:016x}"
+            )
+        return ""
 
     def restore(self, chunks: Iterable[bytes]) -> None:
         pieces = _pieces(chunks)
@@ -113,27 +135,53 @@ class DatabaseState:
             Outcomes.of(head["outcomes"]),
             Joiner([bytes.fromhex(part) for part in head["parts"]]),
         )
-        size = head["pages"]
-
-        def pages() -> Iterator[bytes]:
-            for number, piece in enumerate(pieces):
-                count = min(_CHUNK_PAGES, size - number * _CHUNK_PAGES)
-                yield codec.decompress(piece, count * PAGE_BYTES)
-
-        self.engine.restore(pages, self.sequence, self._digest)
+        self.engine.restore(lambda: _page_runs(codec, pieces, head["pages"]), self.sequence, self._digest)
 
     def digest(self) -> bytes:
         return struct.pack(">QQ", self.sequence, self._digest)
 
 
-def _after(first: bytes, rest: Iterable[bytes]) -> Iterator[bytes]:
-    yield first
-    yield from rest
+class Snapshot:
+    """The pieces of a snapshot, a Prepared (`core/machine/fold.py`)."""
+
+    def __init__(self, image: asyncio.Future[Image], head: dict[str, Any]) -> None:
+        self._future, self._head = image, head
+        self._image: Image | None = None
+
+    async def ready(self) -> None:
+        """Return when the thread has come to the state. Raises DatabaseFailed, HandleClosed."""
+        self._image = await self._future
+
+    def close(self) -> None:
+        if not self._future.cancel() and not self._future.cancelled() and self._future.exception() is None:
+            self._future.result().close()
+
+    def __iter__(self) -> Iterator[bytes]:
+        image, codec = self._image, Codec()
+        assert image is not None, "it is not ready"
+        text = json.dumps({**self._head, "pages": image.size}).encode()
+        packed = codec.compress(text)
+        yield _SIZE.pack(8 + len(packed)) + len(text).to_bytes(8, "big") + packed
+        numbers = range(1, image.size + 1)
+        for first in range(0, len(numbers), _CHUNK_PAGES):
+            packed = codec.compress(b"".join(image.page(number) for number in numbers[first : first + _CHUNK_PAGES]))
+            yield _SIZE.pack(len(packed)) + packed
+
+
+def _page_runs(codec: Codec, pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """All pages in order, many at a time."""
+    for number, piece in enumerate(pieces):
+        count = min(_CHUNK_PAGES, size - number * _CHUNK_PAGES)
+        yield codec.decompress(piece, count * PAGE_BYTES)
+
+
+def _unpacked_head(codec: Codec, packed: bytes) -> dict[str, Any]:
+    raw: dict[str, Any] = json.loads(codec.decompress(packed[8:], int.from_bytes(packed[:8], "big")))
+    return raw
 
 
 def _head(codec: Codec, packed: bytes) -> dict[str, Any]:
-    size = int.from_bytes(packed[:8], "big")
-    raw: dict[str, Any] = json.loads(codec.decompress(packed[8:], size))
+    raw = _unpacked_head(codec, packed)
     if raw.get("format") != FORMAT:
         raise ValueError(f"a snapshot of a database of format {raw.get('format')}; this version knows {FORMAT}")
     return raw
@@ -156,4 +204,4 @@ def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
         raise ValueError("a snapshot of a database is cut")
 
 
-__all__ = ["DatabaseState"]
+__all__ = ["DatabaseState", "Snapshot"]

@@ -9,8 +9,8 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import apsw
 import apsw.ext
@@ -20,6 +20,7 @@ from buckram.errors import (
     BuckramError,
     DatabaseBusy,
     InvalidArgument,
+    NotLeader,
     ResultTooLarge,
     SqlError,
     StatementRefused,
@@ -44,27 +45,53 @@ _CHECKED = _TEMPORARY | {
     apsw.SQLITE_CREATE_VTABLE,
 }
 _INSERTS = frozenset(("INSERT", "REPLACE", "WITH"))
+_CHANGES = frozenset(("INSERT", "REPLACE", "UPDATE", "DELETE"))
 OWN_NAMES = "buckram_"
 """Savepoints of the database itself begin so."""
 _VACUUM = re.compile(r"\s*vacuum(\s+main)?\s*;?\s*", re.IGNORECASE)
+_WORD = re.compile(r"[^\W\d_]+")
 _STEPS = 20_000
 _OWN = secrets.token_hex(8)
 """Stands in the database's own statements: a prepared one is not looked at again, and must never be a client's."""
-_BATCH = 1000
+MOST_SQL_BYTES = 16 * 1024 * 1024
+"""A longer text is refused."""
+_ROW_BYTES = 56
+"""What a row takes besides its values."""
+_LONG = (str, bytes)
+_Shape = tuple[tuple[str, ...], tuple[str | None, ...]]
+"""The names and the declared types of columns."""
+
+
+class _Text(NamedTuple):
+    """What is seen in a statement's text."""
+
+    word: str
+    """The first word in capitals."""
+    single: bool
+    """Whether no other statement can follow in it."""
+    silent: bool
+    """Whether it is single, and certainly has no columns."""
+
+
+_MOST_CACHED = 1000
+_ENDS = " \t\r\n\f;"
 
 
 class Guard:
     """What clients may do on one connection, and until when. It belongs to the connection's thread."""
 
-    def __init__(self, connection: apsw.Connection, now: Callable[[], float]) -> None:
-        self._now = now
+    def __init__(
+        self, connection: apsw.Connection, now: Callable[[], float], superseded: Callable[[], bool] | None = None
+    ) -> None:
+        self._now, self._is_superseded = now, superseded
         self.refusal = ""
         """Why the last statement was refused."""
         self.inside = False
         """Whether the statement is the database's own."""
         self.deadline = 0.0
         """When a running statement is stopped, by the monotonic clock."""
-        self.overdue = False
+        self.overdue = self.superseded = False
+        """Why a running statement was stopped: by its deadline, or because it can never be committed any more."""
         connection.authorizer = self._authorize
         connection.set_progress_handler(self._progress, _STEPS)
 
@@ -91,7 +118,8 @@ class Guard:
 
     def _progress(self) -> bool:
         self.overdue = self.deadline > 0.0 and self._now() > self.deadline
-        return self.overdue
+        self.superseded = self._is_superseded is not None and self._is_superseded()
+        return self.overdue or self.superseded
 
 
 class Executor:
@@ -104,40 +132,51 @@ class Executor:
         result_bytes: int,
         limit_s: float,
         now: Callable[[], float] = time.monotonic,
+        superseded: Callable[[], bool] | None = None,
     ) -> None:
         self.connection = connection
-        self.guard = Guard(connection, now)
+        self.guard = Guard(connection, now, superseded)
+        self.given_bytes = 0
+        """The bytes of all rows since it was set to 0; more than `result_bytes` are refused."""
         self._database, self._result_bytes, self._limit_s = database, result_bytes, limit_s
+        self.pinned = False
+        self._described: dict[str, _Shape] = {}
+        """Columns of statements that were executed since `pin`."""
+        # A value, or a row of a table, that is longer could be written and never be read.
         connection.limit(apsw.SQLITE_LIMIT_LENGTH, min(result_bytes, 2**30))
+        connection.limit(apsw.SQLITE_LIMIT_SQL_LENGTH, MOST_SQL_BYTES)
         connection.enable_load_extension(False)
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 1)
         connection.config(apsw.SQLITE_DBCONFIG_DQS_DDL, 0)
 
-    def inside(self, sql: str) -> None:
-        """Execute a statement of the database's own."""
+    def inside(self, sql: str) -> list[tuple[Any, ...]]:
+        """Execute a statement of the database's own, and return its rows."""
         self.guard.inside = True
         try:
-            self.connection.execute(f"{sql} /*{_OWN}*/").fetchall()
+            return self.connection.execute(f"{sql} /*{_OWN}*/").fetchall()
         finally:
             self.guard.inside = False
 
     def execute(self, statement: Statement) -> SqlResult:
         """Execute one statement. Raises SqlError, StatementRefused, InvalidArgument, ResultTooLarge and whatever the
         writing of pages raises."""
-        connection, guard = self.connection, self.guard
-        guard.refusal, guard.overdue = "", False
+        connection, guard, text = self.connection, self.guard, _text(statement.sql)
+        guard.refusal, guard.overdue, guard.superseded = "", False, False
         cursor = connection.cursor()
         seen: list[tuple[tuple[str, str | None], ...]] = []
 
         def trace(running: apsw.Cursor, sql: str, bindings: Any) -> bool:
             if seen:
+                return True  # Nothing but a comment follows.
+            if len(sql) != len(statement.sql) and after_comments(statement.sql[len(sql) :]):
                 raise StatementRefused(
                     self._database, f"more than one statement in {_short(statement.sql)}: execute one at a time"
                 )
             seen.append(running.get_description())
             return True
 
-        cursor.exec_trace = trace
+        if not text.silent:
+            cursor.exec_trace = trace
         before = connection.total_changes()
         try:
             cursor.execute(statement.sql, statement.parameters or None)
@@ -148,7 +187,7 @@ class Executor:
             cursor.close(True)
         described = seen[0] if seen else ()
         changed = connection.total_changes() != before
-        inserted = changed and first_word(statement.sql) in _INSERTS
+        inserted = changed and text.word in _INSERTS
         return SqlResult(
             tuple(column[0] for column in described),
             tuple(column[1] for column in described),
@@ -157,14 +196,55 @@ class Executor:
             (connection.last_insert_rowid() or None) if inserted else None,
         )
 
+    def read(self, statement: Statement) -> SqlResult:
+        """Execute one statement on a connection that only reads. Errors as of `execute`, in less time."""
+        sql, guard, shape = statement.sql, self.guard, self._described.get(statement.sql)
+        if not _text(sql).single:
+            return self.execute(statement)
+        guard.refusal, guard.overdue = "", False
+        cursor = self.connection.cursor()
+        try:
+            cursor.execute(sql, statement.parameters or None)
+            if shape is None:
+                shape = self._shape(sql, cursor.get_description())
+            rows = self._rows(cursor)
+        except apsw.ExecutionCompleteError:
+            return self.execute(statement)  # There are no rows, and it cannot be asked for its columns any more.
+        except Exception as error:
+            raise self.translated(error) from None
+        finally:
+            cursor.close(True)
+        return SqlResult(*shape, rows)
+
+    def _shape(self, sql: str, described: tuple[tuple[str, str | None], ...]) -> _Shape:
+        shape = tuple(column[0] for column in described), tuple(column[1] for column in described)
+        if self.pinned:
+            self._described[sql] = shape
+        return shape
+
+    def pin(self) -> None:
+        """Begin a transaction that only reads: statements have one state until `unpin`, and columns do not change."""
+        self.inside("BEGIN")
+        self.pinned = True
+
+    def unpin(self) -> None:
+        """End it, if it has not ended by itself."""
+        self.pinned = False
+        self._described.clear()
+        if self.connection.in_transaction:
+            self.inside("ROLLBACK")
+
     def _rows(self, cursor: apsw.Cursor) -> list[tuple[Any, ...]]:
         rows: list[tuple[Any, ...]] = []
-        size = 0
-        while some := list(islice(cursor, _BATCH)):
-            rows += some
-            size += sum(len(value) if type(value) in (str, bytes) else 8 for row in some for value in row)
-            if size > self._result_bytes:
+        size, room = 0, self._result_bytes - self.given_bytes
+        for row in cursor:
+            size += _ROW_BYTES
+            for value in row:
+                size += len(value) if type(value) in _LONG else 8
+            if size > room:
                 raise ResultTooLarge(self._database, self._result_bytes)
+            rows.append(row)
+        self.given_bytes += size
         return rows
 
     def describe(self, sql: str) -> Described:
@@ -187,6 +267,8 @@ class Executor:
         name = self._database
         if isinstance(error, BuckramError):
             return error
+        if self.guard.superseded and isinstance(error, apsw.InterruptError):
+            return NotLeader(name, "")
         if self.guard.overdue and isinstance(error, apsw.InterruptError):
             return TransactionExpired(name, self._limit_s)
         if self.guard.refusal and isinstance(error, apsw.AuthError):
@@ -216,6 +298,8 @@ def statement(sql: str, parameters: Iterable[Any] | Mapping[str, Any] = ()) -> S
     """Raises InvalidArgument."""
     if not isinstance(sql, str):
         raise InvalidArgument(f"sql {sql!r}: a statement is a str")
+    if type(parameters) is tuple:
+        return Statement(sql, parameters)
     if isinstance(parameters, Mapping):
         return Statement(sql, dict(parameters))
     if isinstance(parameters, str | bytes):
@@ -228,16 +312,31 @@ def is_vacuum(sql: str) -> bool:
     return _VACUUM.fullmatch(sql) is not None
 
 
-def first_word(sql: str) -> str:
-    """The first word of a statement in capitals, without comments before it."""
-    rest = sql.lstrip(" \t\r\n\f;")
+def after_comments(sql: str) -> str:
+    """What follows the comments, spaces and semicolons at the beginning of a text."""
+    rest = sql.lstrip(_ENDS)
     while rest.startswith(("--", "/*")):
         end = rest.find("\n" if rest.startswith("--") else "*/")
-        rest = "" if end < 0 else rest[end + (1 if rest.startswith("--") else 2) :].lstrip(" \t\r\n\f;")
-    size = 0
-    while size < len(rest) and rest[size].isalpha():
-        size += 1
-    return rest[:size].upper()
+        rest = "" if end < 0 else rest[end + (1 if rest.startswith("--") else 2) :].lstrip(_ENDS)
+    return rest
+
+
+def first_word(sql: str) -> str:
+    """The first word of a statement in capitals, without comments before it."""
+    return _text(sql).word
+
+
+def _text(sql: str) -> _Text:
+    return _known_text(sql) if len(sql) <= _MOST_CACHED else _looked_at(sql)
+
+
+def _looked_at(sql: str) -> _Text:
+    found = _WORD.match(after_comments(sql))
+    word, single = found[0].upper() if found is not None else "", ";" not in sql.rstrip(_ENDS)
+    return _Text(word, single, single and word in _CHANGES and "RETURNING" not in sql.upper())
+
+
+_known_text = lru_cache(500)(_looked_at)
 
 
 def _short(sql: str) -> str:

@@ -13,10 +13,11 @@ from typing import Literal, TypeVar
 
 from buckram.core.db.group import Receipt
 from buckram.core.db.outcomes import check_token
-from buckram.core.db.sql import Parameters, SqlResult, Statement, encode_counts
+from buckram.core.db.sql import Parameters, SqlResult, Statement, counts_of, decode_counts, encode_counts
 from buckram.db.committing import Committing
 from buckram.db.engine import Engine
 from buckram.db.readers import Reading
+from buckram.db.settings import DatabaseLimits
 from buckram.db.statements import first_word, statement
 from buckram.db.writer import Writer
 from buckram.errors import BuckramError, CommitUnknown, DatabaseBusy, HandleClosed, SqlError, TransactionExpired
@@ -36,11 +37,39 @@ def only_reads(sql: str) -> bool:
     return word in _READS
 
 
+class Transactions:
+    """How many transactions of one database are open in this process, and how many of them read their own state."""
+
+    def __init__(self, database: str, limits: DatabaseLimits) -> None:
+        self._database, self._limits = database, limits
+        self.open = self.reading = 0
+
+    def begins(self) -> None:
+        """Raises DatabaseBusy."""
+        if self.open >= self._limits.open_transactions:
+            raise self._full(f"{self.open} transactions are open", "open_transactions")
+        self.open += 1
+
+    def ends(self) -> None:
+        self.open -= 1
+
+    def begins_to_read(self) -> None:
+        """Raises DatabaseBusy."""
+        if self.reading >= self._limits.reading_transactions:
+            raise self._full(f"{self.reading} transactions that have not written are open", "reading_transactions")
+        self.reading += 1
+
+    def _full(self, why: str, limit: str) -> DatabaseBusy:
+        return DatabaseBusy(self._database, f"{why}; end some, or try again (limit: DatabaseLimits.{limit})")
+
+
 class OpenTransaction:
     """From `db.begin()`. `commit` or `rollback` ends it; after its time it is rolled back: TransactionExpired."""
 
-    def __init__(self, engine: Engine, committing: Committing, writer: Writer) -> None:
-        self._engine, self._committing, self._writer = engine, committing, writer
+    def __init__(self, engine: Engine, committing: Committing, writer: Writer, others: Transactions) -> None:
+        """Raises DatabaseBusy if too many are open."""
+        self._engine, self._committing, self._writer, self._others = engine, committing, writer, others
+        others.begins()
         self._loop = asyncio.get_running_loop()
         self._limit_s = engine.limits.query_s
         self._timer = self._loop.call_later(self._limit_s, self._expire)
@@ -75,16 +104,20 @@ class OpenTransaction:
         self._end()
 
     def _end(self) -> None:
+        if not self._closed:
+            self._others.ends()
         self._closed = True
         self._timer.cancel()
         if self._turn is not None and not self._turn.done():
             self._turn.set_result(None)
         reading, self._reading = self._reading, None
-        if reading is not None and not self._one_by_one.locked():
-            reading.close()
-        elif reading is not None:
-            # A statement runs in another thread; the connection goes with it.
-            self._loop.run_in_executor(None, reading.interrupt)
+        if reading is not None:
+            self._others.reading -= 1
+            if self._one_by_one.locked():
+                # A statement runs in another thread; the connection goes with it.
+                self._loop.run_in_executor(None, reading.interrupt)
+            else:
+                reading.close()
 
     def _check(self) -> None:
         if self._expired:
@@ -122,7 +155,7 @@ class OpenTransaction:
                 if self._expired:
                     raise TransactionExpired(self._engine.database, self._limit_s) from None
                 raise error
-            self._results.append(result)
+            self._results.append(counts_of(result))
             return result
 
     async def _run(self, work: Callable[[], T]) -> T:
@@ -132,6 +165,7 @@ class OpenTransaction:
     async def _read(self, one: Statement) -> SqlResult:
         """In the state of the first read, beside everything else."""
         if self._reading is None:
+            self._others.begins_to_read()
             self._reading, self._sequence = Reading(self._engine), self._engine.sequence
         reading = self._reading
         return await asyncio.shield(self._loop.run_in_executor(None, reading.execute_pinned, one))
@@ -159,6 +193,7 @@ class OpenTransaction:
         self._turn = turn
         reading, self._reading = self._reading, None
         if reading is not None:
+            self._others.reading -= 1
             reading.close()
         self._timer.cancel()
         self._limit_s = self._engine.limits.transaction_s
@@ -167,25 +202,40 @@ class OpenTransaction:
 
     # -- the end ------------------------------------------------------------------------------------------
 
-    async def commit(self, *, token: str | None = None) -> None:
-        """Commit. After an SqlError (a deferred constraint) the transaction goes on.
+    async def commit(self, *, token: str | None = None) -> list[SqlResult]:
+        """Commit, and return the counts of all statements. After an SqlError (a deferred constraint) it goes on.
 
-        Raises NotLeader and TransactionExpired (rolled back), CommitUnknown. `token`: what `outcome` knows it by.
+        Under a `token` it is committed once: if something was under it before, this transaction is rolled back, and the
+        counts are those of the first time. Raises NotLeader and TransactionExpired (rolled back), CommitUnknown.
         """
         receipt = None if token is None else Receipt(check_token(token), encode_counts(self._results))
+        results = self._results
         async with self._one_by_one:
             self._check()
             if self._turn is None and receipt is not None:
                 await self.take_turn()
-            if self._turn is not None:
+            counts = self._committing.counts(receipt.token) if receipt is not None else None
+            if counts is not None:
+                results = decode_counts(counts)
+                await self._roll_back()
+            elif self._turn is not None:
                 await self._commit(receipt)
         self._end()
+        return results
 
     async def _commit(self, receipt: Receipt | None) -> None:
         self._timer.cancel()
+        token, writer = receipt.token if receipt is not None else None, self._writer
+        work = self._engine.run(lambda: self._engine.execution.commit(receipt))
+        if token is not None:
+            writer.use(token)
+            work.add_done_callback(lambda done: writer.unuse(token))
         try:
-            await self._run(lambda: self._engine.execution.commit(receipt))
+            await asyncio.shield(work)  # Cancelling the caller does not stop it.
         except SqlError:
+            if not self._engine.execution.open:  # As after a full disk: SQLite has rolled it back.
+                self._end()
+                raise
             self._timer = self._loop.call_later(max(self._deadline - self._engine.threads.now(), 0.0), self._expire)
             raise
         except BaseException as error:
@@ -198,14 +248,17 @@ class OpenTransaction:
         """Roll back. No-op after the end."""
         async with self._one_by_one:
             if self.open and self._turn is not None:
-                self._timer.cancel()
-                try:
-                    with suppress(BuckramError):
-                        await self._run(self._engine.execution.roll_back)
-                finally:
-                    self._end()  # Also where the caller is cancelled: what is asked next comes after it.
+                await self._roll_back()
         if not self._closed:
             self._end()
+
+    async def _roll_back(self) -> None:
+        self._timer.cancel()
+        try:
+            with suppress(BuckramError):
+                await self._run(self._engine.execution.roll_back)
+        finally:
+            self._end()  # Also where the caller is cancelled: what is asked next comes after it.
 
 
 def _seen(done: asyncio.Future[None]) -> None:
@@ -213,9 +266,11 @@ def _seen(done: asyncio.Future[None]) -> None:
         done.exception()  # The engine failed: it tells everybody.
 
 
-async def begin_transaction(engine: Engine, committing: Committing, writer: Writer, mode: Mode) -> OpenTransaction:
+async def begin_transaction(
+    engine: Engine, committing: Committing, writer: Writer, others: Transactions, mode: Mode
+) -> OpenTransaction:
     """Begin a transaction. What it reads is linearizable: nobody else led after it was asked for."""
-    transaction = OpenTransaction(engine, committing, writer)
+    transaction = OpenTransaction(engine, committing, writer, others)
     try:
         if mode == "deferred":
             await committing.prove()
@@ -228,4 +283,4 @@ async def begin_transaction(engine: Engine, committing: Committing, writer: Writ
     return transaction
 
 
-__all__ = ["Mode", "OpenTransaction", "begin_transaction", "only_reads"]
+__all__ = ["Mode", "OpenTransaction", "Transactions", "begin_transaction", "only_reads"]

@@ -10,20 +10,21 @@ import asyncio
 import os
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import apsw
 
-from buckram.core.db.digest import LOCK_PAGE, page_hash, replaced
+from buckram.core.db.digest import LOCK_PAGE, digest_of
 from buckram.core.db.wal_format import PAGE_BYTES
 from buckram.core.streams.names import StreamName
 from buckram.db.execution import Pending
-from buckram.db.images import write_image
-from buckram.db.opening import check_database, create_log
+from buckram.db.images import write_in_thread
+from buckram.db.logs import check_database, create_log
 from buckram.db.rebuilding import rebuilt
+from buckram.db.state import DatabaseState
 from buckram.db.wal_files import Image
 from buckram.errors import DatabaseFailed, InvalidArgument, StateLost
 from buckram.machine.snapshots import Place, load_newest
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 _PAGES = 512
 _WAL = b"\2\2"
+_BUSY_MS = 5000
 Pages = Callable[[int], bytes]
 """Page N, from 1 on; called in any thread."""
 
@@ -64,12 +66,8 @@ async def backup(
 ) -> tuple[int, int]:
     """Write an earlier state of a database into a file; returns the offset and the bytes. NoEarlierState, OSError."""
     async with rebuilt(client, ns, name, offset=offset, time_us=time_us) as found:
-        image = found.engine.image(found.state.sequence)
-        try:
-            size = await asyncio.get_running_loop().run_in_executor(None, write_image, image, path)
-        finally:
-            image.close()
-        return found.offset, size
+        image = await found.engine.image(found.state.sequence)
+        return found.offset, await write_in_thread(image, path)
 
 
 async def restore(client: Client, ns: Namespace, name: StreamName, path: Path, policy: Mapping[str, object]) -> None:
@@ -93,11 +91,8 @@ async def fork(
     """Make a database of an earlier state of another one; returns its offset. NoEarlierState, DatabaseExists."""
     origin = client.namespace(source.namespace)
     async with rebuilt(client, origin, source, offset=offset, time_us=time_us) as found:
-        image = found.engine.image(found.state.sequence)
-        try:
+        with closing(await found.engine.image(found.state.sequence)) as image:
             await _import(ns, name, image.page, image.size, policy)
-        finally:
-            image.close()
         return found.offset
 
 
@@ -131,38 +126,43 @@ async def _write_pages(database: Database, pages: Pages, size: int) -> None:
 
 
 class _File:
-    """A file of SQLite's as pages. Where it has other pages than ours, or a log beside it, a copy is taken."""
+    """A file of SQLite's as pages, which SQLite holds meanwhile so that nobody changes it.
+
+    SQLite first brings to its end what a crash left beside it: it rolls back a hot journal, and reads what was
+    committed in a write-ahead log. Where there is such a log, or other pages than ours, a copy is taken.
+    """
 
     def __init__(self, path: Path) -> None:
         self._stack = ExitStack()
         try:
             with path.open("rb") as file:
-                head = file.read(100)
-            if head[:16] != b"SQLite format 3\0":
-                raise InvalidArgument(f"{path} is no database of SQLite's")
-            plain = int.from_bytes(head[16:18], "big") == PAGE_BYTES and head[20] == 0
-            log = path.with_name(f"{path.name}-wal")
-            if not plain or (log.exists() and log.stat().st_size):
-                path = self._copied(path)
-            self._file = self._stack.enter_context(path.open("rb")).fileno()
+                if file.read(16) != b"SQLite format 3\0":
+                    raise InvalidArgument(f"{path} is no database of SQLite's")
+            try:
+                self._file = self._held(path)
+            except apsw.Error as error:
+                raise InvalidArgument(f"{path} cannot be read as a database of SQLite's: {error}") from None
             self.size = -(-os.fstat(self._file).st_size // PAGE_BYTES)
         except BaseException:
             self._stack.close()
             raise
 
-    def _copied(self, path: Path) -> Path:
-        directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="buckram-db-")))
-        copy = directory / "copy.db"
-        try:
-            connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
-            try:
-                connection.pragma("page_size", PAGE_BYTES)
-                connection.execute("VACUUM INTO ?", (str(copy),)).fetchall()
-            finally:
-                connection.close()
-        except apsw.Error as error:
-            raise InvalidArgument(f"{path} cannot be read as a database of SQLite's: {error}") from None
-        return copy
+    def _held(self, path: Path) -> int:
+        """The descriptor of the file whose pages are to be read. Raises apsw.Error."""
+        connection = self._stack.enter_context(closing(_opened(path)))
+        connection.execute("BEGIN").fetchall()
+        connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()  # What a crash left is recovered here.
+        # To close it would give up SQLite's locks, so it stays open until the end.
+        file = self._stack.enter_context(path.open("rb")).fileno()
+        head, log = os.pread(file, 100, 0), path.with_name(f"{path.name}-wal")
+        plain = int.from_bytes(head[16:18], "big") == PAGE_BYTES and head[20] == 0
+        if plain and not (log.exists() and log.stat().st_size):
+            return file
+        connection.execute("COMMIT").fetchall()
+        copy = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="buckram-db-"))) / "copy.db"
+        connection.pragma("page_size", PAGE_BYTES)
+        connection.execute("VACUUM INTO ?", (str(copy),)).fetchall()
+        return self._stack.enter_context(copy.open("rb")).fileno()
 
     def page(self, number: int) -> bytes:
         page = os.pread(self._file, PAGE_BYTES, (number - 1) * PAGE_BYTES).ljust(PAGE_BYTES, b"\0")
@@ -175,6 +175,15 @@ class _File:
         self._stack.close()
 
 
+def _opened(path: Path) -> apsw.Connection:
+    """A connection that waits for others, and leaves a write-ahead log where it is. Raises apsw.Error."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    connection.set_busy_timeout(_BUSY_MS)
+    connection.wal_autocheckpoint(0)
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    return connection
+
+
 async def verify(client: Client, ns: Namespace, name: StreamName) -> Verified:
     """Read everything that is kept, from the oldest snapshot on, compare all digests, and have SQLite check the pages.
 
@@ -185,12 +194,9 @@ async def verify(client: Client, ns: Namespace, name: StreamName) -> Verified:
     faults = await _damaged(client, ns, name)
     try:
         async with rebuilt(client, ns, name, from_oldest=True) as found:
-            image = found.engine.image(found.state.sequence)
-            try:
+            with closing(await found.engine.image(found.state.sequence)) as image:
                 faults += await loop.run_in_executor(None, _faults, image, found.engine.digest)
                 faults += await loop.run_in_executor(None, _checked, found.engine.files.path)
-            finally:
-                image.close()
             return Verified(found.offset, found.state.sequence, f"{found.engine.digest:016x}", tuple(faults))
     except DatabaseFailed as error:
         return Verified(0, 0, "", (*faults, str(error)))
@@ -203,7 +209,7 @@ async def _damaged(client: Client, ns: Namespace, name: StreamName) -> list[str]
     faults: dict[int, str] = {}
     for row in head.snapshots or ():
         try:
-            _, damaged = await load_newest(place, head, row.offset)
+            _, damaged = await load_newest(place, head, DatabaseState(str(name)).fault, row.offset)
             faults |= {error.offset: str(error) for error in damaged}
         except StateLost as error:  # Newer ones may be good.
             faults[row.offset] = str(error)
@@ -211,9 +217,7 @@ async def _damaged(client: Client, ns: Namespace, name: StreamName) -> list[str]
 
 
 def _faults(image: Image, digest: int) -> list[str]:
-    found = 0
-    for number, page in enumerate(image.pages(), 1):
-        found = replaced(found, 0, page_hash(number, page))
+    found = digest_of(image.pages())
     return [] if found == digest else [f"the digest of all pages is {found:016x}, the log says {digest:016x}"]
 
 

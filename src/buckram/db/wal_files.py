@@ -46,6 +46,7 @@ class Image:
         self._files, self._holder, self._frames = files, holder, frames
         self.size = size
         """The number of pages."""
+        self._closed = False
 
     def page(self, number: int) -> bytes:
         return self._files.read_at(number, self._frames.get(number))
@@ -56,7 +57,10 @@ class Image:
 
     def close(self) -> None:
         """Give the state up. Idempotent."""
-        self._holder.close()
+        if not self._closed:
+            self._closed = True
+            self._holder.close()
+            self._files.image_closed()
 
 
 class WalFiles:
@@ -65,23 +69,30 @@ class WalFiles:
     def __init__(self, path: Path, first: Iterator[bytes] | None = None) -> None:
         """Make the files: an empty database, or one of these pages. Raises OSError, apsw.Error."""
         self.path = str(path)
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(os.dup(self._file), "wb") as out:
-            out.writelines(first or (EMPTY_PAGE,))
-        self.connection = self.connect()
-        """Holds the write lock, and makes checkpoints."""
-        self.connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
-        self._log = os.open(f"{path}-wal", os.O_RDWR | os.O_CLOEXEC)
-        self._shm = os.open(f"{path}-shm", os.O_RDWR | os.O_CLOEXEC)
+        self._file = self._log = self._shm = -1
         self._maps: list[mmap.mmap] = []
         self._regions: list[memoryview] = []
-        self._grow(1)
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(os.dup(self._file), "wb") as out:
+                out.writelines(first or (EMPTY_PAGE,))
+            self.connection = self.connect()
+            """Holds the write lock, and makes checkpoints."""
+            self.connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+            self._log = os.open(f"{path}-wal", os.O_RDWR | os.O_CLOEXEC)
+            self._shm = os.open(f"{path}-shm", os.O_RDWR | os.O_CLOEXEC)
+            self._grow(1)
+        except BaseException:
+            self._close_files()
+            raise
         self._frames: dict[int, int] = {}
         """The newest committed frame of each page that is in the log."""
         self._cached: OrderedDict[int, tuple[bytes, int]] = OrderedDict()
         self._lock = threading.Lock()
-        """Between the engine's thread and whoever takes an image."""
+        """Around what images count."""
         self._barrier = threading.Lock()
+        self._images = 0
+        self._closing = False
         self.size = os.fstat(self._file).st_size // PAGE_BYTES
         """The number of pages of the committed state."""
 
@@ -114,28 +125,39 @@ class WalFiles:
         return os.pread(self._file, PAGE_BYTES, (number - 1) * PAGE_BYTES).ljust(PAGE_BYTES, b"\0")
 
     def image(self) -> Image:
-        """The committed state of this moment. Any thread, while no transaction is being committed."""
+        """The committed state of this moment. Its reader can be used, and closed, in any thread."""
         holder = self.connect()
-        with self._lock:
+        try:
             holder.execute("BEGIN").fetchall()
             holder.execute("SELECT count(*) FROM sqlite_schema").fetchall()
-            header = read_index_header(self._regions[0])
-            # Where all of the log is copied, the reader does not hold it: the database file has everything.
-            frames = {} if backfilled(self._regions[0]) >= header.last_frame else dict(self._frames)
-            return Image(self, holder, frames, self.size)
+        except BaseException:
+            holder.close()
+            raise
+        header = read_index_header(self._regions[0])
+        # Where all of the log is copied, the reader does not hold it: the database file has everything.
+        frames = {} if backfilled(self._regions[0]) >= header.last_frame else dict(self._frames)
+        with self._lock:
+            self._images += 1
+        return Image(self, holder, frames, self.size)
+
+    def image_closed(self) -> None:
+        """An image was given up: after `close`, the last one takes the files with it. Any thread."""
+        with self._lock:
+            self._images -= 1
+            last = self._closing and not self._images
+        if last:
+            self._close_files()
 
     # -- what was committed -------------------------------------------------------------------------------
 
     def committed(self, frames: Mapping[int, int], pages: Mapping[int, tuple[bytes, int]], size: int) -> None:
         """SQLite committed these frames (by page) with these contents and hashes. `size`: pages of the database."""
-        with self._lock:
-            self._frames.update(frames)
-            self._remember(pages, size)
+        self._frames.update(frames)
+        self._remember(pages, size)
 
     def log_restarted(self) -> None:
         """SQLite begins the log anew; all of it is in the database file."""
-        with self._lock:
-            self._frames.clear()
+        self._frames.clear()
 
     def _remember(self, pages: Mapping[int, tuple[bytes, int]], size: int) -> None:
         cached = self._cached
@@ -163,9 +185,8 @@ class WalFiles:
             self._grow(regions_for(last))
             add_frames(self._regions, first, numbers)
             self._publish(IndexHeader(header.changes + 1, last, size, header.frame_checksum, header.salts))
-            with self._lock:
-                self._frames.update(zip(numbers, range(first, last + 1), strict=True))
-                self._remember(pages, size)
+            self._frames.update(zip(numbers, range(first, last + 1), strict=True))
+            self._remember(pages, size)
         finally:
             connection.execute("COMMIT").fetchall()
         if last > _CHECKPOINT_FRAMES:
@@ -194,8 +215,9 @@ class WalFiles:
     def _grow(self, regions: int) -> None:
         while len(self._maps) < regions:
             number = len(self._maps)
+            # With room for all of it on the disk: writing into a mapping that has none would end the process.
             if os.fstat(self._shm).st_size < (number + 1) * REGION_BYTES:
-                os.ftruncate(self._shm, (number + 1) * REGION_BYTES)
+                os.posix_fallocate(self._shm, number * REGION_BYTES, REGION_BYTES)
             self._maps.append(mmap.mmap(self._shm, REGION_BYTES, offset=number * REGION_BYTES))
             self._regions.append(memoryview(self._maps[-1]))
 
@@ -213,16 +235,21 @@ class WalFiles:
 
     def checkpoint(self) -> None:
         """Copy what readers allow, and begin the log anew if none of them needs it."""
-        with self._lock:
-            try:
-                self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-            except (apsw.BusyError, apsw.LockedError):
-                return  # A reader holds the log: what could be copied was, and the rest waits.
-            self._frames.clear()
+        try:
+            self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        except (apsw.BusyError, apsw.LockedError):
+            return  # A reader holds the log: what could be copied was, and the rest waits.
+        self._frames.clear()
 
     def close(self) -> None:
-        """Close everything; connections of others must be closed already. Idempotent."""
+        """Close everything, what images need when the last of them is closed. Idempotent."""
         self.connection.close()
+        with self._lock:
+            self._closing, used = True, self._images
+        if not used:
+            self._close_files()
+
+    def _close_files(self) -> None:
         for view in self._regions:
             view.release()
         for mapped in self._maps:

@@ -1,12 +1,12 @@
 """Writer: who may write next. Autocommit statements that wait share a transaction; others have it one after another.
 
-Not here: executing (`db/engine.py`), the log (`db/committing.py`).
+Not here: executing (`db/engine.py`), the log (`db/committing.py`), how many may wait (`db/waiting.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +16,9 @@ from buckram.core.db.sql import SqlResult, Statement, decode_counts
 from buckram.db.committing import Committing
 from buckram.db.engine import Engine
 from buckram.db.execution import Unit
-from buckram.errors import BuckramError, CommitUnknown, DatabaseBusy, HandleClosed
+from buckram.db.waiting import Room
+from buckram.errors import BuckramError, CommitUnknown, DatabaseBusy, HandleClosed, NotLeader
+from buckram.machine.leader import Leader
 from buckram.net.tasks import TaskScope
 
 _MOST_UNITS = 256
@@ -27,11 +29,20 @@ class Waiting:
     """Somebody who waits for a turn: with units, with one statement that stands alone, or for as long as it likes."""
 
     future: asyncio.Future[Any]
-    timer: asyncio.TimerHandle | None = None
+    leader: Leader
+    """Who led when it came. Under another one it is not executed: somebody may have been told that it never will be."""
+    size: int
+    until: float
+    """When it is told that the database is busy."""
     unit: Unit | None = None
-    alone: Statement | None = None
+    alone: bool = False
+    """Whether the unit is one statement that must not stand in a transaction."""
     ended: asyncio.Future[None] | None = None
     """Of a transaction of one caller: resolved when it gives its turn back."""
+
+    @property
+    def token(self) -> str | None:
+        return self.unit.token if self.unit is not None else None
 
 
 @dataclass(slots=True)
@@ -47,50 +58,88 @@ class Writer:
         self._engine, self._committing, self._scope = engine, committing, scope
         self._loop = asyncio.get_running_loop()
         self._queue: deque[Waiting] = deque()
+        """Who has waited longest is the first, and the first to give up."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._room = Room(engine.database, engine.limits, "calls")
+        self._using: Counter[str] = Counter()
         self._running: asyncio.Task[None] | None = None
         self._closed = False
 
     async def execute(self, unit: Unit) -> list[SqlResult]:
         """Execute statements in one transaction; committed on return."""
-        waiting = Waiting(self._loop.create_future(), unit=unit)
-        result: list[SqlResult] = await self._turn(waiting)
+        result: list[SqlResult] = await self._turn(unit)
         return result
 
-    async def execute_alone(self, statement: Statement) -> SqlResult:
+    async def execute_alone(self, statement: Statement, token: str | None = None) -> SqlResult:
         """Execute a statement that must not stand in a transaction."""
-        result: SqlResult = await self._turn(Waiting(self._loop.create_future(), alone=statement))
-        return result
+        result: list[SqlResult] = await self._turn(Unit((statement,), token), alone=True)
+        return result[0]
 
     async def turn(self) -> asyncio.Future[None]:
         """Wait for a turn of one's own; it ends when the future that is returned is resolved. Raises DatabaseBusy."""
-        waiting = Waiting(self._loop.create_future(), ended=self._loop.create_future())
-        assert waiting.ended is not None
+        ended = self._loop.create_future()
         try:
-            await self._turn(waiting)
+            await self._turn(None, ended=ended)
         except BaseException:
-            if not waiting.ended.done():
-                waiting.ended.set_result(None)
+            if not ended.done():
+                ended.set_result(None)
             raise
-        return waiting.ended
+        return ended
 
-    async def _turn(self, waiting: Waiting) -> Any:
+    # -- tokens -------------------------------------------------------------------------------------------
+
+    def is_using(self, token: str) -> bool:
+        """Whether a call under this token waits, or is being executed. Any thread."""
+        return token in self._using
+
+    def use(self, token: str) -> None:
+        """A call under this token begins."""
+        self._using[token] += 1
+
+    def unuse(self, token: str) -> None:
+        """It has ended."""
+        self._using[token] -= 1
+        if self._using[token] <= 0:
+            del self._using[token]
+
+    # -- the queue ----------------------------------------------------------------------------------------
+
+    async def _turn(self, unit: Unit | None, *, alone: bool = False, ended: asyncio.Future[None] | None = None) -> Any:
+        leader = await self._committing.leader()
         if self._closed:
             raise self._gone()
-        waiting.timer = self._loop.call_later(self._engine.limits.wait_s, self._waited, waiting)
+        size = self._room.take(unit.statements if unit is not None else ())
+        until = self._loop.time() + self._engine.limits.wait_s
+        waiting = Waiting(self._loop.create_future(), leader, size, until, unit=unit, alone=alone, ended=ended)
+        if waiting.token is not None:
+            self.use(waiting.token)
         self._queue.append(waiting)
+        if self._timer is None:
+            self._timer = self._loop.call_at(until, self._give_up)
         if self._running is None:
             self._running = self._scope.spawn(self._run(), "turns")
         return await waiting.future
 
+    def _left(self, waiting: Waiting) -> None:
+        """It waits no more, and nothing of it is in flight."""
+        self._room.give(waiting.size)
+        if waiting.token is not None:
+            self.unuse(waiting.token)
+
     def _gone(self) -> HandleClosed:
         return HandleClosed(f"database {self._engine.database}: it is closed; open it again")
 
-    def _waited(self, waiting: Waiting) -> None:
-        limit = self._engine.limits.wait_s
+    def _give_up(self) -> None:
+        """Tell those that waited for too long. One timer serves all, because all wait for the same time."""
+        self._timer = None
+        limit, now = self._engine.limits.wait_s, self._loop.time()
         text = f"others had the database for more than {limit:g} s; try again (limit: DatabaseLimits.wait_s)"
-        if waiting in self._queue:
-            self._queue.remove(waiting)
+        while self._queue and self._queue[0].until <= now:
+            waiting = self._queue.popleft()
+            self._left(waiting)
             fail_future(waiting.future, DatabaseBusy(self._engine.database, text))
+        if self._queue:
+            self._timer = self._loop.call_at(self._queue[0].until, self._give_up)
 
     async def _run(self) -> None:
         try:
@@ -108,33 +157,30 @@ class Writer:
         taken = _Taken()
         while self._queue and len(taken.waiting) < _MOST_UNITS:
             waiting = self._queue[0]
-            unit = waiting.unit
-            if taken.waiting and unit is None:
+            single = waiting.unit is None or waiting.alone
+            if taken.waiting and single:
                 break
-            if unit is not None and unit.token is not None:
-                if unit.token in taken.tokens:
+            if waiting.token is not None:
+                if waiting.token in taken.tokens:
                     break  # A repetition has its turn when the outcome of the first one is known.
-                taken.tokens.add(unit.token)
+                taken.tokens.add(waiting.token)
             self._queue.popleft()
-            if waiting.timer is not None:
-                waiting.timer.cancel()
             if waiting.future.done():
+                self._left(waiting)
                 continue
             taken.waiting.append(waiting)
-            if unit is None:
+            if single:
                 break
         return taken.waiting
 
-    async def _serve(self, taken: Sequence[Waiting]) -> None:
+    async def _serve(self, taken: list[Waiting]) -> None:
         try:
             first = taken[0]
             if first.ended is not None:
                 first.future.set_result(None)
                 await asyncio.wait((first.ended,))
-            elif first.alone is not None:
-                await self._alone(first, first.alone)
             else:
-                await self._group([waiting for waiting in taken if not self._repeated(waiting)])
+                await self._execute(taken)
         except BuckramError as error:
             for waiting in taken:
                 fail_future(waiting.future, self._own(error, waiting))
@@ -144,32 +190,45 @@ class Writer:
                     waiting.future.set_exception(self._gone() if isinstance(error, asyncio.CancelledError) else error)
             if isinstance(error, asyncio.CancelledError):
                 raise
-
-    def _repeated(self, waiting: Waiting) -> bool:
-        """Answer a call whose token was used before."""
-        unit = waiting.unit
-        counts = self._committing.counts(unit.token) if unit is not None and unit.token is not None else None
-        if counts is None:
-            return False
-        waiting.future.set_result(decode_counts(counts))
-        return True
+        finally:
+            for waiting in taken:
+                self._left(waiting)
 
     def _own(self, error: BuckramError, waiting: Waiting) -> BuckramError:
         """The error with the caller's own token."""
-        token = waiting.unit.token if waiting.unit is not None else None
-        if isinstance(error, CommitUnknown) and token is not None:
-            return CommitUnknown(error.database, token, error.reason)
+        if isinstance(error, CommitUnknown) and waiting.token is not None:
+            return CommitUnknown(error.database, waiting.token, error.reason)
         return error
 
-    async def _group(self, taken: Sequence[Waiting]) -> None:
-        units = [waiting.unit for waiting in taken if waiting.unit is not None]
-        if not units:
-            return
+    async def _execute(self, taken: list[Waiting]) -> None:
         leadership = await self._committing.leadership()
+        leader = await self._committing.leader()
+        served: list[Waiting] = []
+        for waiting in taken:
+            if waiting.leader is not leader:
+                fail_future(waiting.future, NotLeader(self._engine.database, ""))
+            elif not self._repeated(waiting):
+                served.append(waiting)
+        if served and served[0].alone:
+            await self._alone(leadership, served[0])
+        elif served:
+            await self._group(leadership, taken, served)
+
+    def _repeated(self, waiting: Waiting) -> bool:
+        """Answer a call whose token was used before."""
+        counts = self._committing.counts(waiting.token) if waiting.token is not None else None
+        if counts is None:
+            return False
+        if not waiting.future.done():
+            waiting.future.set_result(decode_counts(counts))
+        return True
+
+    async def _group(self, leadership: int, taken: list[Waiting], served: Sequence[Waiting]) -> None:
+        units = [waiting.unit for waiting in served if waiting.unit is not None]
         results, wrote = await self._engine.run(lambda: self._engine.execution.group(leadership, units))
         if not wrote:
             await self._committing.prove()
-        for waiting, result in zip(taken, results, strict=True):
+        for waiting, result in zip(served, results, strict=False):
             if waiting.future.done():
                 continue
             if isinstance(result, BuckramError):
@@ -178,22 +237,29 @@ class Writer:
                 waiting.future.set_exception(result)
             else:
                 waiting.future.set_result(result)
+        for waiting in reversed(served[len(results) :]):  # The rows of those before are so many that these come next.
+            taken.remove(waiting)
+            self._queue.appendleft(waiting)
 
-    async def _alone(self, waiting: Waiting, statement: Statement) -> None:
-        leadership = await self._committing.leadership()
-        result, wrote = await self._engine.run(lambda: self._engine.execution.alone(leadership, statement))
+    async def _alone(self, leadership: int, waiting: Waiting) -> None:
+        unit = waiting.unit
+        assert unit is not None
+        result, wrote = await self._engine.run(
+            lambda: self._engine.execution.alone(leadership, unit.statements[0], unit.token)
+        )
         if not wrote:
             await self._committing.prove()
         if not waiting.future.done():
-            waiting.future.set_result(result)
+            waiting.future.set_result([result])
 
     def close(self) -> None:
         """Nobody gets a turn any more."""
         self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
         queue, self._queue = self._queue, deque()
         for waiting in queue:
-            if waiting.timer is not None:
-                waiting.timer.cancel()
+            self._left(waiting)
             fail_future(waiting.future, self._gone())
 
 

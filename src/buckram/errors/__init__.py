@@ -67,6 +67,8 @@ from buckram.errors.base import (
     invariant_failed,
 )
 from buckram.errors.databases import (
+    ChangesGone,
+    ChangesNotKept,
     CommitUnknown,
     DatabaseBusy,
     DatabaseError,
@@ -147,6 +149,8 @@ from buckram.errors.streams import (
 
 __all__ = [
     "CommitUnknown",
+    "ChangesGone",
+    "ChangesNotKept",
     "DatabaseBusy",
     "MissingEngine",
     "NoEarlierState",

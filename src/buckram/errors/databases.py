@@ -41,6 +41,27 @@ class NoEarlierState(DatabaseError, InvalidArgument):
         self.offset, self.earliest, self.end = offset, earliest, end
 
 
+class ChangesNotKept(DatabaseError, InvalidArgument):
+    """The database was made without change data capture."""
+
+    def __init__(self, database: str) -> None:
+        DatabaseError.__init__(
+            self, database, "it keeps no changes of rows; make it with `buckram db create --cdc` or cdc=True"
+        )
+
+
+class ChangesGone(DatabaseError):
+    """The changes that were asked for are older than what is kept of the log."""
+
+    def __init__(self, database: str, offset: int, earliest: int) -> None:
+        super().__init__(
+            database,
+            f"the changes from offset {offset} on are gone, what is kept begins at {earliest}: copy the database "
+            "(`buckram db backup` says at which offset) and go on from there",
+        )
+        self.offset, self.earliest = offset, earliest
+
+
 class MissingEngine(BuckramError):
     """The library of the table engine is not installed."""
 

@@ -202,8 +202,7 @@ class Auditor:
         """Before it is believed, it is seen whether any ledger names these bookies: old ones may be long replaced."""
         brake = self._losses.brake()
         if brake is not None and brake != self._brake:
-            index = await self._walk(())
-            self._losses.unused([bookie for bookie in self._losses.lost if not index.named[bookie]])
+            await self._walk(())
             brake = self._losses.brake()
         if brake != self._brake:
             if brake is not None:
@@ -241,6 +240,8 @@ class Auditor:
                 await asyncio.gather(*(self._mark(ledger, names, index) for ledger, names in part))
             after = page[-1][0]
         self._named = sorted(bookie for bookie, ledgers in index.named.items() if ledgers)
+        if not index.unreadable:
+            self._losses.named(self._named)
         return index
 
     def _look(

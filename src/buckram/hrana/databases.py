@@ -5,14 +5,13 @@ Not here: opening few of many (`db/shelf.py`).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Sequence
 
 from buckram.client.client import Client
 from buckram.core.streams.names import check_name, stream_name
 from buckram.db.database import Database
 from buckram.db.settings import DatabaseLimits
-from buckram.db.shelf import Shelf
+from buckram.db.shelf import Shelf, Use
 from buckram.errors import (
     InvalidArgument,
     NoSuchDatabase,
@@ -23,6 +22,7 @@ from buckram.errors import (
 )
 from buckram.http.problems import HttpProblem
 
+IDLE_S = 300.0
 _GONE = (NoSuchDatabase, NoSuchNamespace, NoSuchStream, NotDatabase, NotMachineLog)
 
 
@@ -37,7 +37,7 @@ class Databases:
         *,
         announce: str,
         limits: DatabaseLimits | None = None,
-        idle_s: float = 300.0,
+        idle_s: float = IDLE_S,
         most_open: int = 200,
     ) -> None:
         """`idle_s`, `most_open`: of the databases of namespaces."""
@@ -47,9 +47,8 @@ class Databases:
             raise InvalidArgument("no database is named; name some, or a namespace")
         self._client, self._announce, self._limits = client, announce, limits
         self._shelf = Shelf(self._opened, idle_s=idle_s, most_open=most_open + len(self.names))
-        self._last: dict[str, Database] = {}
-        """Each as it was opened last."""
-        self._kept: dict[str, tuple[Database, AsyncExitStack]] = {}
+        self._named = frozenset(self.names)
+        self._kept: dict[str, Use] = {}
         """Those that were named are in use all the time."""
 
     async def start(self) -> None:
@@ -59,7 +58,7 @@ class Databases:
 
     def opened(self) -> dict[str, Database]:
         """Those that are open now, by name."""
-        return {name: self._last[name] for name in sorted(self._shelf.names) if name in self._last}
+        return dict(sorted(self._shelf.opened().items()))
 
     def find(self, wanted: str, host: str) -> str:
         """The full name of the database that a request means: the one it names, else that of the host's name.
@@ -96,50 +95,47 @@ class Databases:
         """What is served, for people."""
         return ", ".join([*self.names, *(f"all of namespace {name}" for name in self.namespaces)])
 
-    @asynccontextmanager
-    async def use(self, name: str) -> AsyncIterator[Database]:
-        """The database, open as long as it is used; one that stopped is opened again. Raises HttpProblem 404."""
-        async with AsyncExitStack() as stack:
-            yield await self._take(name, stack)
+    async def take(self, name: str) -> Use:
+        """The database, open until `give` of the value is called; one that stopped is opened again. HttpProblem 404."""
+        try:
+            use = await self._shelf.take(name)
+            if use.database.role == "stopped":
+                use.give()
+                use = await self._shelf.take(name)
+        except _GONE as error:
+            raise _not_served(name, str(error)) from None
+        if name in self._named:
+            await self._keep(name, use.database)
+        return use
 
     async def get(self, name: str) -> Database:
         """The database, which may be closed later if it is one of a namespace."""
-        async with self.use(name) as database:
-            return database
-
-    async def _take(self, name: str, stack: AsyncExitStack) -> Database:
-        try:
-            async with AsyncExitStack() as first:
-                database = await first.enter_async_context(self._shelf.use(name))
-                if database.role != "stopped":
-                    stack.push_async_exit(first.pop_all())
-            if database.role == "stopped":
-                database = await stack.enter_async_context(self._shelf.use(name))
-        except _GONE as error:
-            raise _not_served(name, str(error)) from None
-        if name in self.names and (name not in self._kept or self._kept[name][0] is not database):
-            await self._keep(name, database)
-        return database
+        use = await self.take(name)
+        use.give()
+        return use.database
 
     async def _keep(self, name: str, database: Database) -> None:
-        before, use = self._kept.get(name), AsyncExitStack()
-        await use.enter_async_context(self._shelf.use(name))
-        self._kept[name] = database, use
+        kept = self._kept.get(name)
+        if kept is not None and kept.database is database:
+            return
+        use = await self._shelf.take(name)
+        before, self._kept[name] = self._kept.get(name), use
         if before is not None:
-            await before[1].aclose()
+            before.give()
 
     async def _opened(self, name: str) -> Database:
         full = stream_name(name)
-        self._last[name] = database = await self._client.namespace(full.namespace).database(
+        database = await self._client.namespace(full.namespace).database(
             full.stream, announce=self._announce, limits=self._limits, create=name in self.names
         )
+        database.show(self._announce)
         return database
 
     async def close(self) -> None:
         """Close all."""
         kept, self._kept = list(self._kept.values()), {}
-        for _, use in kept:
-            await use.aclose()
+        for use in kept:
+            use.give()
         await self._shelf.close()
 
 
@@ -152,4 +148,4 @@ def _not_served(name: str, why: str) -> HttpProblem:
     return HttpProblem(404, "NO_SUCH_DATABASE", f"database {name}: {why}", value=name)
 
 
-__all__ = ["Databases"]
+__all__ = ["IDLE_S", "Databases"]

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from buckram.core.backoff import LEADER_WAIT
+from buckram.core.backoff import LEADER_WAIT, Delays
 from buckram.db.database import Database
 from buckram.hrana.limits import HranaLimits
 from buckram.http.problems import HttpProblem
@@ -35,15 +35,16 @@ class Forwarder:
 
     async def leader_elsewhere(self, database: Database) -> str | None:
         """The address of the leader, or None if this replica leads. Waits while nobody does. Raises HttpProblem."""
-        retries = Retries(LEADER_WAIT, self._limits.leader_wait_s)
+        loop, pauses = asyncio.get_running_loop(), Delays(LEADER_WAIT)
+        deadline = loop.time() + self._limits.leader_wait_s
         while database.role != "leader":
             address = await database.leader_address()
             if address is not None and address != self._own and urlsplit(address).scheme in ("http", "https"):
                 return address
-            try:
-                await retries.wait(_NotYet())
-            except _NotYet:
-                raise self._no_leader(database, address) from None
+            if loop.time() + pauses.next_s >= deadline:
+                raise self._no_leader(database, address)
+            # One that was just opened is about to lead, and does not have to wait for the end of a pause.
+            await database.leads_within(pauses.take())
         return None
 
     async def send(

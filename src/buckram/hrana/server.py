@@ -11,7 +11,6 @@ import json
 import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -26,7 +25,7 @@ from buckram.core.hrana.values import Malformed
 from buckram.db.database import Database
 from buckram.db.settings import DatabaseLimits
 from buckram.errors import BuckramError
-from buckram.hrana.databases import Databases
+from buckram.hrana.databases import IDLE_S, Databases
 from buckram.hrana.failures import EXPECTED, error_of
 from buckram.hrana.forwarding import FORWARDED, Forwarder
 from buckram.hrana.limits import HranaLimits
@@ -94,10 +93,12 @@ class DatabaseServer:
         limits: HranaLimits | None = None,
         http_limits: HttpLimits = HTTP_LIMITS,
         database_limits: DatabaseLimits | None = None,
+        idle_s: float = IDLE_S,
     ) -> None:
+        """`idle_s`: a database of `namespaces` that nobody used for so long is closed until somebody asks for it."""
         self.url = url_of(listening)
         own = (advertise or self.url).rstrip("/")
-        self.databases = Databases(client, names, namespaces, announce=own, limits=database_limits)
+        self.databases = Databases(client, names, namespaces, announce=own, limits=database_limits, idle_s=idle_s)
         self._limits, self._http_limits = limits or HranaLimits(), http_limits
         self._authenticate, self._authorize = authenticate, authorize
         self.streams = Streams(self._limits)
@@ -189,11 +190,13 @@ class DatabaseServer:
         except (ValueError, RecursionError) as error:
             raise HttpProblem(400, "PROTOCOL_ERROR", f"the body is not JSON: {error}") from None
         try:
-            async with self.databases.use(target.database) as database:
-                try:
-                    return await self._execute(request, target, database, raw, body)
-                except SendOn:
-                    return await self._send_on(request, target, database, raw, body)
+            use = await self.databases.take(target.database)
+            try:
+                return await self._execute(request, target, use.database, raw, body)
+            except SendOn:
+                return await self._send_on(request, target, use.database, raw, body)
+            finally:
+                use.give()
         except Malformed as error:
             raise HttpProblem(400, "PROTOCOL_ERROR", str(error)) from None
         except BuckramError as error:
@@ -230,9 +233,7 @@ class DatabaseServer:
         if baton is not None:
             return self.streams.take(baton, target.key, target.principal)
         self.streams.check_room()
-        use = AsyncExitStack()
-        await use.enter_async_context(self.databases.use(target.database))
-        return self.streams.open(session(), target.key, target.principal, use)
+        return self.streams.open(session(), target.key, target.principal, await self.databases.take(target.database))
 
     async def _cursor(self, stream: Stream, batch: Batch) -> AsyncIterator[bytes]:
         """Lines of JSON. The stream takes the next request when they have all been sent."""
@@ -251,7 +252,7 @@ class DatabaseServer:
 
     async def _version_1(self, request: Request, target: Target, session: Session, raw: Any) -> Response:
         """One statement or batch without a stream. The error of a statement is an error of HTTP."""
-        stream = Stream(0, session, target.key, target.principal, AsyncExitStack())
+        stream = Stream(0, session, target.key, target.principal)
         pipeline = Pipeline(stream, self._limits, fresh=True)
         try:
             if not isinstance(raw, dict):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from contextlib import AsyncExitStack
 
 from buckram.core.hrana.batons import decode_baton, encode_baton
+from buckram.db.shelf import Use
 from buckram.hrana.failures import StreamRefusal
 from buckram.hrana.limits import HranaLimits
 from buckram.http.application import Principal
@@ -19,11 +19,11 @@ class Stream:
     """One stream: a session with the texts that its client stored. One request at a time."""
 
     def __init__(
-        self, stream_id: int, session: Session, database: str, principal: Principal, use: AsyncExitStack
+        self, stream_id: int, session: Session, database: str, principal: Principal, use: Use | None = None
     ) -> None:
         self.id, self.session, self.database, self.principal = stream_id, session, database, principal
         self.use = use
-        """Keeps the database open."""
+        """Keeps the database open between requests."""
         self.sequence = 0
         self.busy = True
         self.closed = False
@@ -82,7 +82,7 @@ class Streams:
                 do="close streams that are not needed",
             )
 
-    def open(self, session: Session, database: str, principal: Principal, use: AsyncExitStack) -> Stream:
+    def open(self, session: Session, database: str, principal: Principal, use: Use) -> Stream:
         """A new stream, which is busy; `use` ends with it."""
         self._last_id += 1
         stream = Stream(self._last_id, session, database, principal, use)
@@ -142,7 +142,8 @@ class Streams:
         try:
             await stream.session.close()
         finally:
-            await stream.use.aclose()
+            if stream.use is not None:
+                stream.use.give()
 
     async def close_idle(self) -> None:
         """Close the streams that wait for their next request, which a server that stops will not take."""

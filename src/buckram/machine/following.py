@@ -6,6 +6,7 @@ Not here: becoming the leader (`machine/replica.py`), what a record does (`core/
 from __future__ import annotations
 
 import asyncio
+from typing import NamedTuple
 
 from buckram.core.machine.fold import Fold
 from buckram.core.streams.changes import check_usable
@@ -15,14 +16,21 @@ from buckram.machine.snapshots import Place, load_newest
 from buckram.streams.read.reader import Range, StreamReader
 
 
-async def load(place: Place, fold: Fold) -> list[SnapshotDamaged]:
-    """Restore the newest good snapshot if it is newer than the state; returns the damaged ones.
+class Begun(NamedTuple):
+    """What `load` found: published snapshots that are damaged, and how many segments of the log are to be read."""
+
+    damaged: list[SnapshotDamaged]
+    segments: int
+
+
+async def load(place: Place, fold: Fold) -> Begun:
+    """Restore the newest good snapshot if it is newer than the state.
 
     Raises StateLost, ReplicaStopped (the state's own restore failed), NoSuchStream, ReadFailed, MetadataUnavailable.
     """
     head = (await place.streams.read(place.name)).head
     check_usable(str(place.name), head)
-    found, damaged = await load_newest(place, head)
+    found, damaged = await load_newest(place, head, fold.state.fault)
     if found is None:
         if fold.applied:
             fold.reset()
@@ -32,7 +40,7 @@ async def load(place: Place, fold: Fold) -> list[SnapshotDamaged]:
         except Exception as error:
             text = f"restore() of the snapshot at offset {found.row.offset} failed with {error!r}"
             raise ReplicaStopped(str(place.name), found.row.offset, text) from error
-    return damaged
+    return Begun(damaged, sum(segment.base >= fold.applied for segment in head.tail))
 
 
 async def tail(place: Place, fold: Fold, on_applied: OnApplied) -> None:
@@ -40,6 +48,7 @@ async def tail(place: Place, fold: Fold, on_applied: OnApplied) -> None:
 
     Raises OffsetTruncated (load a snapshot), ReplicaStopped, StateLost (the log was ended), ReadFailed.
     """
+    room = fold.state.room
     reader = StreamReader(
         place.client,
         place.streams,
@@ -52,6 +61,9 @@ async def tail(place: Place, fold: Fold, on_applied: OnApplied) -> None:
         while (batch := await reader.next_batch()) is not None:
             try:
                 for offset, value in enumerate(batch.values(), batch.first_offset):
+                    while (full := room()) is not None:
+                        on_applied()
+                        await full
                     fold.apply(offset, value)
             finally:
                 on_applied()
@@ -61,4 +73,4 @@ async def tail(place: Place, fold: Fold, on_applied: OnApplied) -> None:
     raise StateLost(str(place.name), "its log was ended; no command can follow")
 
 
-__all__ = ["load", "tail"]
+__all__ = ["Begun", "load", "tail"]

@@ -8,9 +8,11 @@ was applied until the stream's writer is lost. Not here: becoming the leader (`m
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from buckram.client.write.completions import fail_future
 from buckram.core.machine import records
@@ -20,10 +22,15 @@ from buckram.core.machine.sessions import Forgotten, Outcome
 from buckram.core.machine.tokens import Token
 from buckram.errors import BuckramError, CommandTooLarge, CommandUnknown, NotLeader, ReplicaStopped, check
 from buckram.machine.settings import MachineSettings
-from buckram.net.tasks import TaskScope
 from buckram.streams.write.engine import StreamEngine
 from buckram.types import Offset
 
+_log = logging.getLogger("buckram.machine")
+FLIGHTS = 2
+"""While so many entries are in flight, commands linger: one is on its way while those that the other one has answered
+send the next."""
+_AT_ONCE = 32
+"""After so many records those who are answered have their turn, and send new commands while more are applied."""
 OnApplied = Callable[[], None]
 """Called after every group of records that was applied."""
 Result = Outcome | Forgotten
@@ -40,6 +47,16 @@ class _Pending:
     others: list[asyncio.Future[Result]] | None = None
 
 
+@dataclass(slots=True)
+class _Durable:
+    """Records with consecutive offsets that are acknowledged, and how many of them are applied."""
+
+    group: list[_Pending]
+    first: Offset
+    sent_at: float
+    applied: int = 0
+
+
 class Leader:
     """The leader's side of a machine. `ended` is set, with the reason, when it leads no more."""
 
@@ -54,10 +71,11 @@ class Leader:
         self._digest_commands, self._max_pending = settings.digest_commands, settings.max_pending
         self._on_applied = on_applied
         self._loop = asyncio.get_running_loop()
-        self._scope = TaskScope(f"leader of machine {fold.machine}", self._broken)
         self._batch: list[_Pending] = []
         self._sent: list[_Pending] = []
         """Groups are taken from its front as they are acknowledged."""
+        self._durable: deque[_Durable] = deque()
+        """What is acknowledged and not applied, in the order of the log."""
         self._inflight: dict[Token, _Pending] = {}
         self._next_sent = fold.applied
         """The offset of the next record that is handed to the stream."""
@@ -184,31 +202,53 @@ class Leader:
             group, self._batch = self._batch, []
             self._sent += group
             self._next_sent += len(group)
-            self._scope.spawn(self._append(group, self._loop.time()), "append")
+            try:
+                offsets = self.engine.append_values([pending.value for pending in group])
+            except BuckramError as error:
+                self.fail(error)
+            else:
+                offsets.add_done_callback(partial(self._stored, group, self._loop.time()))
 
-    async def _append(self, group: list[_Pending], sent_at: float) -> None:
-        try:
-            offsets = await self.engine.append_many([pending.value for pending in group])
-        except BuckramError as error:
+    def _stored(self, group: list[_Pending], sent_at: float, offsets: asyncio.Future[range]) -> None:
+        """The log has a group, or it is not known whether it has."""
+        error = None if offsets.cancelled() else offsets.exception()
+        if isinstance(error, BuckramError):
             self.fail(error)
-            return
-        if not self.ended.done():
-            self._acknowledged(group, offsets.start, sent_at)
+        elif error is not None:
+            self._broken(error)
+        elif not self.ended.done() and not offsets.cancelled():
+            self._durable.append(_Durable(group, offsets.result().start, sent_at))
+            if len(self._durable) == 1:
+                self._go_on()
 
     # -- applying -----------------------------------------------------------------------------------------
 
-    def _acknowledged(self, group: list[_Pending], first: int, sent_at: float) -> None:
-        """Apply a group that is durable, in order, and answer (R2)."""
-        fold = self._fold
-        check(self._sent[: len(group)] == group, "R1", f"{fold.machine}: acknowledged out of order")
-        for offset, pending in enumerate(group, first):
-            try:
-                self._answer(pending, offset, fold.apply(offset, pending.value))
-            except ReplicaStopped as error:
-                self.fail(error)
-                return
-        del self._sent[: len(group)]
-        self._freshness.confirmed(sent_at)
+    def _go_on(self) -> None:
+        """Apply some of what is durable; the rest has its turn after those who are answered."""
+        if self.ended.done() or not self._durable:
+            return
+        try:
+            self._apply(self._durable[0])
+        except ReplicaStopped as error:
+            self.fail(error)
+        except Exception as error:
+            _log.exception("machine %s: the leader failed", self._fold.machine)
+            self._broken(error)
+        if self._durable:
+            self._loop.call_soon(self._go_on)
+
+    def _apply(self, durable: _Durable) -> None:
+        """Apply records in order, and answer (R2)."""
+        fold, begin = self._fold, durable.applied
+        some = durable.group[begin : begin + _AT_ONCE]
+        check(self._sent[: len(some)] == some, "R1", f"{fold.machine}: acknowledged out of order")
+        for offset, pending in enumerate(some, durable.first + begin):
+            self._answer(pending, offset, fold.apply(offset, pending.value))
+        del self._sent[: len(some)]
+        durable.applied += len(some)
+        if durable.applied == len(durable.group):
+            self._durable.popleft()
+            self._freshness.confirmed(durable.sent_at)
         self._give_room()
         for proven in self._proofs.applied(fold.applied):
             if not proven.done():
@@ -246,6 +286,7 @@ class Leader:
         name = self._fold.machine
         sent, batch, self._sent, self._batch = self._sent, self._batch, [], []
         self._inflight.clear()
+        self._durable.clear()
         for pending in sent:
             if isinstance(error, ReplicaStopped):
                 _fail(pending, error)
@@ -263,10 +304,9 @@ class Leader:
         """A bug in it: nothing may be acknowledged any more."""
         self.fail(error if isinstance(error, BuckramError) else NotLeader(self._fold.machine, ""))
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Stop without sealing anything; the stream's writer is the caller's."""
         self.fail(NotLeader(self._fold.machine, ""))
-        await self._scope.close()
 
 
 def _fail(pending: _Pending, error: BuckramError) -> None:
@@ -275,4 +315,4 @@ def _fail(pending: _Pending, error: BuckramError) -> None:
             fail_future(future, error)
 
 
-__all__ = ["Leader", "OnApplied", "Result"]
+__all__ = ["FLIGHTS", "Leader", "OnApplied", "Result"]

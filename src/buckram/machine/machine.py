@@ -11,7 +11,7 @@ import gc
 import hashlib
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Generic, Literal, Protocol, TypeVar
@@ -110,6 +110,12 @@ class ClassState(Generic[S]):
         if isinstance(data, bytes | bytearray | memoryview):
             return (bytes(data),)
         return data
+
+    def fault(self, chunks: Sequence[bytes]) -> str:
+        return ""  # Only the class can tell, by failing.
+
+    def room(self) -> None:
+        return None
 
     def restore(self, chunks: Iterable[bytes]) -> None:
         instance = self._factory()

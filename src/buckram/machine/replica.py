@@ -42,7 +42,7 @@ from buckram.errors import (
 )
 from buckram.machine.following import load, tail
 from buckram.machine.freshness import FreshnessQuestion
-from buckram.machine.leader import Leader
+from buckram.machine.leader import FLIGHTS, Leader
 from buckram.machine.settings import MachineSettings
 from buckram.machine.snapshots import Place
 from buckram.machine.snapshotting import Failed, Snapshotter
@@ -107,8 +107,7 @@ class Replica:
 
     async def start(self) -> None:
         """Load the newest snapshot and begin to follow. Raises StateLost and what reading raises."""
-        self.damaged_snapshots += await load(self.place, self.fold)
-        self._snapshotter.count_on()
+        await self._load()
         self._scope.spawn(self._run(), "run")
 
     def check_running(self) -> None:
@@ -138,6 +137,12 @@ class Replica:
     async def open_session(self) -> int:
         """Open a session in the log and return its id. Raises NotLeader, ReplicaStopped."""
         return await (await self.leading()).open_session()
+
+    @property
+    def leads(self) -> bool:
+        """Whether this replica leads, as far as it knows. Any thread."""
+        leader = self._leader
+        return leader is not None and not leader.ended.done()
 
     async def leading(self) -> Leader:
         """The leader's side. Raises NotLeader, ReplicaStopped, HandleClosed."""
@@ -220,6 +225,13 @@ class Replica:
                 self._asking -= 1
                 self._want_no_more()
 
+    async def leads_within(self, seconds: float) -> bool:
+        """Wait until this replica leads or has stopped, for so long at most; returns whether it leads."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._leads.wait()
+        return self.role is Role.LEADER
+
     def _want_no_more(self) -> None:
         """Whoever asked for the leadership has it, or has given up waiting for it."""
         if self._asking or self._candidacy.auto or self._leader is not None:
@@ -272,9 +284,13 @@ class Replica:
             _log.warning("machine %s: following is tried again: %s", self.place.name, error)
             await asyncio.sleep(delays.take())
 
+    async def _load(self) -> None:
+        begun = await load(self.place, self.fold)
+        self.damaged_snapshots += begun.damaged
+        self._snapshotter.begin(begun.segments)
+
     async def _reload(self) -> None:
-        self.damaged_snapshots += await load(self.place, self.fold)
-        self._snapshotter.count_on()
+        await self._load()
         self._on_applied()
 
     async def _follow(self) -> StreamEngine:
@@ -329,6 +345,7 @@ class Replica:
                     takeover=takeover,
                     wait=not takeover,
                     linger_ms=self._settings.linger_ms,
+                    flights=FLIGHTS,
                     on_closed=lambda engine: None,
                 )
             except _FINAL:
@@ -355,7 +372,7 @@ class Replica:
             self._leads.clear()
             self._snapshotter.stop()
             try:
-                await leader.close()
+                leader.close()
                 with suppress(BuckramError):
                     await engine.close(wait=False)
                 await engine.abandon()

@@ -24,13 +24,13 @@ class MachineSettings:
     snapshot_commands: int = 100_000
     """A snapshot is taken after so many commands since the last one, ..."""
     snapshot_bytes: int = 64 * _MIB
-    """... or after so many bytes of log."""
+    """... or after so many bytes of log, and as many as the last snapshot has."""
     keep_snapshots: int = 2
     """So many snapshots are kept, and the log from the oldest of them on. At least 2: the newest might be damaged."""
     digest_commands: int = 10_000
     """The digest of the state is compared after so many commands."""
     linger_ms: float = 50.0
-    """For how long a command may wait while earlier ones are in flight, so that more of them share an entry."""
+    """For how long a command may wait while two entries are in flight, so that more of them share the next one."""
     max_pending: int = 1024
     """So many commands of this process may be unacknowledged; `execute` waits beyond that."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -99,11 +99,11 @@ async def free_space(place: Place, left: Iterable[LedgerId]) -> None:
 
 
 async def load_newest(
-    place: Place, head: Head, at_most: int | None = None
+    place: Place, head: Head, fault: Callable[[Sequence[bytes]], str], at_most: int | None = None
 ) -> tuple[Loaded | None, list[SnapshotDamaged]]:
     """Read the newest snapshot that verifies, and say which were damaged. None: begin with the log's first record.
 
-    `at_most`: only snapshots of states up to this offset.
+    `fault` is that of the state (`Replicated`). `at_most`: only snapshots of states up to this offset.
 
     Raises StateLost if none is good and the log does not begin at offset 0, or ReadFailed or MetadataUnavailable if
     another attempt may find one.
@@ -114,7 +114,7 @@ async def load_newest(
         if at_most is not None and row.offset > at_most:
             continue
         try:
-            attempt = partial(_read, place, row)
+            attempt = partial(_read, place, row, fault)
             return await retry(attempt, (ReadFailed, MetadataUnavailable), MACHINE, within_s=_READ_WITHIN_S), damaged
         except SnapshotDamaged as error:
             damaged.append(error)
@@ -124,7 +124,7 @@ async def load_newest(
         fresh = (await place.streams.read(place.name)).head
         if row not in (fresh.snapshots or ()):
             return await load_newest(
-                place, fresh, at_most
+                place, fresh, fault, at_most
             )  # It was not damaged: newer ones have replaced it meanwhile.
         _log.error("%s; the one before is tried", damaged[-1])
     if head.earliest == 0:
@@ -138,7 +138,7 @@ async def load_newest(
     )
 
 
-async def _read(place: Place, row: SnapshotRow) -> Loaded:
+async def _read(place: Place, row: SnapshotRow, fault: Callable[[Sequence[bytes]], str]) -> Loaded:
     """Raises SnapshotDamaged, and ReadFailed or MetadataUnavailable where another attempt may succeed."""
     decoder = SnapshotDecoder()
     try:
@@ -148,7 +148,11 @@ async def _read(place: Place, row: SnapshotRow) -> Loaded:
             async for chunk in reader.payload_chunks():
                 for payload in chunk:
                     decoder.feed(payload)
-        return Loaded(row, *decoder.finish(row.offset, row.digest))
+        loaded = Loaded(row, *decoder.finish(row.offset, row.digest))
+        why = await asyncio.get_running_loop().run_in_executor(None, fault, loaded.chunks)
+        if why:
+            raise BadSnapshot(why)
+        return loaded
     except (ReadFailed, MetadataUnavailable):
         raise
     except (BadSnapshot, BuckramError, TypeError) as error:

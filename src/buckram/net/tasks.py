@@ -55,11 +55,15 @@ class TaskScope:
         return self._closed
 
     def spawn(self, coro: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        """Start `coro` now. RuntimeError when the scope is closed already (the coroutine is closed then)."""
-        if self._closed:
+        """Start `coro` now. RuntimeError, and it is closed, when the scope is closed already or no loop runs."""
+        try:
+            if self._closed:
+                raise RuntimeError(f"{self._name} is closed, {name} cannot start")
+            loop = asyncio.get_running_loop()  # None runs where a coroutine is closed after its loop has ended.
+        except RuntimeError:
             coro.close()
-            raise RuntimeError(f"{self._name} is closed, {name} cannot start")
-        task = asyncio.get_running_loop().create_task(coro, name=f"{self._name}:{name}")
+            raise
+        task = loop.create_task(coro, name=f"{self._name}:{name}")
         self._tasks[task] = None
         task.add_done_callback(self._ended)
         return task

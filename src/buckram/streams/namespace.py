@@ -45,6 +45,7 @@ from buckram.streams.write.writer import StreamWriter
 from buckram.types import Offset
 
 if TYPE_CHECKING:
+    from buckram.core.db.changes import Change
     from buckram.db.database import Database
     from buckram.db.settings import DatabaseLimits
     from buckram.db.transfer import Verified
@@ -445,12 +446,29 @@ class Namespace:
         moment = None if time is None else microseconds(time)
         return await fork(self._client, self, full, self._name(name), offset=offset, time_us=moment, policy=policy)
 
-    async def create_database(self, name: str, **policy: Any) -> None:
-        """Create an empty database without opening it; `policy` is that of its log. Raises DatabaseExists."""
-        _check_engine()
-        from buckram.db.opening import create_log
+    async def create_database(self, name: str, *, cdc: bool = False, **policy: Any) -> None:
+        """Create an empty database without opening it; `policy` is that of its log. Raises DatabaseExists.
 
-        await create_log(self, self._name(name), policy)
+        `cdc` (change data capture): its log keeps what transactions do to rows, for `database_changes`.
+        """
+        _check_engine()
+        from buckram.db.logs import create_log
+
+        await create_log(self, self._name(name), policy, cdc=cdc)
+
+    def database_changes(
+        self, name: str, from_offset: int | None = None, *, follow: bool = False
+    ) -> AsyncIterator[Change]:
+        """What committed transactions did to rows, in their order, of a database that was made with `cdc`.
+
+        `async for change in ns.database_changes("main", offset)`: those at this offset of the log and later; without
+        it, all that are kept. `follow`: wait for more at the end. Nothing is opened but the log. Raises ChangesNotKept,
+        ChangesGone, NotDatabase, NoSuchStream.
+        """
+        _check_engine()
+        from buckram.db.changes import read_changes
+
+        return read_changes(self._client, self, self._name(name), from_offset, follow)
 
     async def backup_database(
         self, name: str, path: str, *, offset: int | None = None, time: Time | None = None

@@ -23,10 +23,11 @@ from buckram.streams.write.writer import StreamWriter as _StreamWriter
 from buckram.sync.bulk import Bulk
 from buckram.sync.machine import Machine
 from buckram.sync.records import StreamReader, StreamWriter
-from buckram.sync.thread import LoopThread, flatten
+from buckram.sync.thread import LoopThread, each, flatten
 from buckram.types import Offset
 
 if TYPE_CHECKING:
+    from buckram.core.db.changes import Change
     from buckram.db.transfer import Verified
 
 _PAGE = 1000
@@ -230,9 +231,19 @@ class Namespace:
     # -- databases ----------------------------------------------------------------------------------------
     # The blocking way to open one is DB-API 2.0: `buckram.db.connect`.
 
-    def create_database(self, name: str, **policy: Any) -> None:
-        """Create an empty database without opening it; `policy` is that of its log. Raises DatabaseExists."""
-        self._thread.run(lambda: self._namespace.create_database(name, **policy))
+    def create_database(self, name: str, *, cdc: bool = False, **policy: Any) -> None:
+        """Create an empty database without opening it; `cdc`: it keeps changes of rows. Raises DatabaseExists."""
+        self._thread.run(lambda: self._namespace.create_database(name, cdc=cdc, **policy))
+
+    def database_changes(self, name: str, from_offset: int | None = None, *, follow: bool = False) -> Iterator[Change]:
+        """`for change in ns.database_changes("main")`; arguments and errors as in the async one."""
+        self._thread.check()
+        changes = self._namespace.database_changes(name, from_offset, follow=follow)
+
+        async def next_one() -> Change | None:
+            return await anext(changes, None)
+
+        return each(self._thread, next_one, changes)
 
     def fork_database(
         self, source: str, name: str, *, offset: int | None = None, time: Time | None = None, **policy: Any

@@ -178,9 +178,24 @@ def test_decommissioned_bookies_set_no_brake() -> None:
 def test_bookies_that_no_ledger_names_are_no_loss() -> None:
     found = losses(registered=SIX[3:])
     assert found.brake() is not None
-    found.unused(["b0", "b1"])
+    found.named(SIX[2:])
     assert found.brake() is None
     assert found.due(10.0) == {"b2"}
+
+
+def test_bookies_that_no_ledger_names_are_no_loss_when_others_go_as_well() -> None:
+    found = losses(registered=SIX[2:])
+    found.named(SIX[2:])
+    found.seen(SIX, [], 100.0)
+    brake = found.brake()
+    assert brake is not None
+    assert brake.bookies == tuple(SIX[2:])
+    found.named(SIX[2:])
+    assert found.brake() == brake
+    found.seen(SIX, SIX[2:], 101.0)
+    assert found.brake() is None
+    found.named(SIX)
+    assert found.due(110.0) == {"b0", "b1"}, "a ledger that was made meanwhile names them"
 
 
 def test_one_of_two_bookies_is_no_reason_for_the_brake() -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from tests.mutants.testmutant import TestMutant, edited
 
 _FOLLOWING = "tests/db/test_following.py::"
+_SUPERSEDED = "tests/db/test_superseded.py::"
+_TOKENS = "tests/db/test_tokens.py::"
 _WRITING = "tests/db/test_writing.py::"
 
 MUTANTS = (
     TestMutant(
         "db-commit-early",
         "a commit is in the leader's files before the log has acknowledged it",
-        edited(("buckram.db.execution:Execution.on_commit", "pending.decided.wait()", "pending.decided.wait(0)")),
+        edited(("buckram.db.execution:Execution._have_decided", "pending.decided.wait()", "pending.decided.wait(0)")),
         (_FOLLOWING + "test_a_leader_that_is_fenced_commits_nothing_more",),
     ),
     TestMutant(
@@ -52,8 +54,8 @@ MUTANTS = (
         edited(
             (
                 "buckram.db.capture:CaptureVfs.writes",
-                "self._headers[frame] = parse_frame_header(data)",
-                "self._headers.setdefault(frame, parse_frame_header(data))",
+                "self._headers[frame] = header = parse_frame_header(data)",
+                "header = self._headers.setdefault(frame, parse_frame_header(data))",
             )
         ),
         (_WRITING + "test_spilled_pages_of_a_rolled_back_savepoint_are_in_no_group",),
@@ -75,5 +77,71 @@ MUTANTS = (
             )
         ),
         ("tests/core/db/test_wal_format.py::test_what_a_rolled_back_transaction_left_is_not_found",),
+    ),
+    TestMutant(
+        "db-no-back-pressure",
+        "a follower takes from the log whatever waits for its thread",
+        edited(("buckram.db.state:DatabaseState.room", "return self.engine.room()", "return None")),
+        (_SUPERSEDED + "test_the_loop_goes_on_while_groups_wait_for_a_long_statement",),
+    ),
+    TestMutant(
+        "db-goes-on-in-vain",
+        "a statement goes on although another leader has written",
+        edited(("buckram.db.engine:Engine.superseded", "self._queued > 0", "False")),
+        (_SUPERSEDED + "test_a_statement_that_can_never_be_committed_is_stopped",),
+    ),
+    TestMutant(
+        "db-image-too-late",
+        "a snapshot that waits for a statement comes too late",
+        edited(("buckram.db.engine:Engine.ask_for_commit", "self._take_images()", "pass")),
+        (_SUPERSEDED + "test_an_image_is_taken_before_what_is_being_executed_is_committed",),
+    ),
+    TestMutant(
+        "db-token-of-a-commit",
+        "a transaction is committed although its token was used",
+        edited(
+            (
+                "buckram.db.transactions:OpenTransaction.commit",
+                "self._committing.counts(receipt.token) if receipt is not None else None",
+                "None",
+            )
+        ),
+        (_TOKENS + "test_a_transaction_under_a_used_token_is_rolled_back_and_told_the_first_counts",),
+    ),
+    TestMutant(
+        "db-receipt-of-nothing",
+        "what changed nothing leaves no receipt",
+        edited(("buckram.db.execution:Execution._record_receipts", "not self._wrote", "False")),
+        (_TOKENS + "test_what_changes_nothing_leaves_a_receipt_too",),
+    ),
+    TestMutant(
+        "db-earlier-leadership",
+        "a call that came under an earlier leadership is executed",
+        edited(("buckram.db.writer:Writer._execute", "if waiting.leader is not leader:", "if False:")),
+        (_TOKENS + "test_what_was_asked_of_an_earlier_leadership_is_not_executed",),
+    ),
+    TestMutant(
+        "db-first-of-several",
+        "the first statement of a text of several is executed",
+        edited(("buckram.db.statements:Executor.execute", "len(sql) != len(statement.sql) and", "False and")),
+        ("tests/db/test_bounds.py::test_nothing_of_a_text_of_several_statements_is_executed",),
+    ),
+    TestMutant(
+        "db-snapshot-unproved",
+        "a snapshot is restored whose pages are not those of its digest",
+        edited(("buckram.db.state:DatabaseState.fault", '!= (head["digest"], head["pages"])', "is None")),
+        ("tests/db/test_transfer.py::test_a_snapshot_with_other_pages_than_its_digest_is_passed_over_loudly",),
+    ),
+    TestMutant(
+        "db-hot-journal",
+        "a file is restored with the pages of a transaction that a crash left behind",
+        edited(
+            (
+                "buckram.db.transfer:_File._held",
+                'connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()',
+                "pass",
+            )
+        ),
+        ("tests/db/test_transfer.py::test_what_a_crash_left_beside_a_file_is_brought_to_its_end",),
     ),
 )

@@ -52,6 +52,9 @@ def test_bugs_can_be_planted(name: str) -> None:
         "failed-unit-stays",
         "group-twice",
         "token-not-recorded",
+        "pages-beyond-the-end",
+        "what-waits-is-aborted",
+        "no-receipt-of-nothing",
     ],
 )
 def test_a_planted_bug_is_caught(name: str) -> None:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 
-import pytest
-
-from buckram.errors import InvariantViolation
 from buckram.sim.engine.loop import make_loop
 from buckram.sim.engine.threads import SimThreads
 from buckram.sim.engine.trace import Trace
@@ -65,23 +62,6 @@ def test_threads_of_a_paused_process_stand_still() -> None:
         world.process.resume()
         await asyncio.sleep(1.0)
         assert world.done == ["a"]
-
-    world.loop.run_until_complete(life())
-    world.close()
-
-
-def test_the_loop_may_wait_for_a_thread_that_does_not_need_it() -> None:
-    world = _World()
-    queue, changed = world.threads.queue(), world.threads.condition()
-
-    async def life() -> None:
-        world.threads.start(lambda: world.done.append(queue.get()), "worker")
-        queue.put("a")
-        with changed:
-            while not world.done:
-                changed.wait(1.0)
-        with pytest.raises(InvariantViolation, match="waits for the loop"), changed:
-            changed.wait(1.0)
 
     world.loop.run_until_complete(life())
     world.close()

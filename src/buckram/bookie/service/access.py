@@ -2,18 +2,24 @@
 
 Only connections of peers whom grants concern come here, and, while namespaces have quotas, all others. The first
 request of a ledger has to wait for a look at metadata, which says the ledger's namespace, and what arrives on the
-connection behind it waits, too, in its order. Without authorisation nothing urgent waits, nor depends on an answer.
+connection behind it waits, too, in its order. Where nothing is ever refused, because there is no authorisation or an
+administrator asks, nothing urgent waits, nor depends on an answer.
+
+An id can be given again, so what is known of a ledger is known of its birth. The connection is made to mean that birth
+(`bookie/service/births.py`): what another ledger of the same id has stored here is not there for it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from buckram.bookie.service.owners import Owners
 from buckram.bookie.service.session import AddHandler, Session
+from buckram.core.ledgers.metadata import is_certain
 from buckram.core.wire.adds import HIGH_PRIORITY, RECOVERY_ADD, AddRun
 from buckram.core.wire.messages import BatchRead, Force, ListEntries, Read, ReadLac, WriteLac
 from buckram.core.wire.server import Incoming, Item, Named, encode_add_replies, encode_error
@@ -24,6 +30,8 @@ from buckram.types import LedgerId
 log = logging.getLogger("buckram.bookie")
 READ, APPEND = 1, 2
 _MOST_LEDGERS = 100_000
+_RECENT_S = 1.0
+"""For so long metadata's answer counts where nothing here confirms which ledger the id means."""
 Rights = Callable[[Session, str], int]
 """What a connection may do with the ledgers of a namespace: READ and APPEND."""
 
@@ -46,18 +54,38 @@ class Everybody:
         return READ | APPEND
 
 
+class Right(NamedTuple):
+    """READ and APPEND of a connection on the ledger of this birth. One that can be mistaken for another ledger counts
+    until `until` (loop time)."""
+
+    rights: int
+    birth: bytes
+    until: float
+
+
+_EVER = float("inf")
+NOTHING = Right(0, b"", float("-inf"))
+
+
 class EntryAccess:
     """`add` and `handle` are what requests go to once they are allowed. `judge` None: everything is allowed, and the
-    namespace is looked up for quotas only."""
+    namespace is looked up for quotas only. `birth_here`: of the ledger whose data this bookie has under an id; b"" if
+    it has none or does not know."""
 
     def __init__(
-        self, owners: Owners, judge: Judge | None, add: AddHandler, handle: Callable[[Session, Item], None]
+        self,
+        owners: Owners,
+        judge: Judge | None,
+        add: AddHandler,
+        handle: Callable[[Session, Item], None],
+        birth_here: Callable[[LedgerId], bytes],
     ) -> None:
         self.add, self._handle = add, handle
         self.judge: Judge = judge or Everybody()
-        self.open = judge is None
-        """Whether nothing is ever refused."""
+        self._judges = judge is not None
+        self._birth_here = birth_here
         self.owners = owners
+        self._loop = asyncio.get_running_loop()
         self._scope = TaskScope("access")
 
     def guard(self, session: Session) -> None:
@@ -68,20 +96,43 @@ class EntryAccess:
     async def close(self) -> None:
         await self._scope.close()
 
-    def rights(self, session: Session, ledger_id: LedgerId) -> int | None:
-        """None while the ledger's namespace is not known."""
+    def now(self) -> float:
+        return self._loop.time()
+
+    def right(self, session: Session, ledger_id: LedgerId, needed: int, looked: bool) -> Right | None:
+        """What a connection may do with the ledger that it means, which it is made to mean from now on. None: metadata
+        has to be asked, because the namespace is not known, or what is known refuses what is `needed`, or may be about
+        another ledger that had this id. `looked`: it was asked just now."""
         owner = self.owners.get(ledger_id)
-        return None if owner is None else self.judge.rights(session, owner.namespace)
+        if owner is None:
+            return None
+        if self.is_open(session):
+            return Right(READ | APPEND, session.named.get(ledger_id, b""), _EVER)
+        named, recent = session.named.get(ledger_id, b""), self.now() < owner.at + _RECENT_S
+        rights = self.judge.rights(session, owner.namespace)
+        if not looked:
+            sure = named == owner.birth if named else recent or self._birth_here(ledger_id) == owner.birth != b""
+            if not sure or (not recent and not rights & needed):
+                return None
+        if named and owner.birth and named != owner.birth:
+            return NOTHING  # there is no such ledger any more
+        if owner.birth and not named:
+            session.births.name(ledger_id, owner.birth)
+        return Right(rights, owner.birth, _EVER if is_certain(owner.birth) else self.now() + _RECENT_S)
 
     @property
     def version(self) -> int:
         return self.judge.version
 
-    def find_out(self, ledger_id: LedgerId, then: Callable[[Code], None]) -> None:
-        """Look at metadata, then call with OK, or with the code of an answer to whatever waits."""
-        self._scope.spawn(self._look(ledger_id, then), "namespace")
+    def is_open(self, session: Session) -> bool:
+        """Whether nothing that comes on a connection is ever refused."""
+        return not self._judges or session.principal.admin
 
-    async def _look(self, ledger_id: LedgerId, then: Callable[[Code], None]) -> None:
+    def find_out(self, ledger_id: LedgerId, then: Callable[[Code], None], *, is_open: bool) -> None:
+        """Look at metadata, then call with OK, or with the code of an answer to whatever waits."""
+        self._scope.spawn(self._look(ledger_id, then, is_open), "namespace")
+
+    async def _look(self, ledger_id: LedgerId, then: Callable[[Code], None], is_open: bool) -> None:
         code = Code.OK
         try:
             await self.owners.look(ledger_id)
@@ -90,7 +141,7 @@ class EntryAccess:
         except BuckramError as error:
             log.warning("ledger %d: its namespace is not known: %s", ledger_id, error)
             code = Code.TOO_MANY_REQUESTS
-        if code is not Code.OK and self.open:
+        if code is not Code.OK and is_open:
             self.owners.nobodys(ledger_id)
             code = Code.OK
         then(code)
@@ -107,59 +158,70 @@ class Gate:
 
     def __init__(self, access: EntryAccess, session: Session) -> None:
         self._access, self._session = access, session
-        self._judge, self._add = access.judge, access.add
-        self._rights: dict[LedgerId, int] = {}
+        self._judge, self._add, self._open = access.judge, access.add, access.is_open(session)
+        self._rights: dict[LedgerId, Right] = {}
         self._version = access.version
         self._waiting: list[Item] = []
         self._held = 0
 
     def add(self, session: Session, run: AddRun) -> None:
-        rights = self._rights.get(run.ledger_id, 0)
-        if rights & APPEND and self._version == self._judge.version and not self._waiting:
+        known = self._rights.get(run.ledger_id, NOTHING)
+        if known.rights & APPEND and not self._waiting and self._counts(run.ledger_id, known):
             self._add(session, run)
         else:
             self.item(session, run)
 
-    def item(self, session: Session, item: Item) -> None:
+    def item(self, session: Session, item: Item, looked: LedgerId | None = None) -> None:
+        """Decide on anything but an allowed run. `looked`: the ledger that metadata was asked about just now."""
         if self._waiting:
-            if self._access.open and is_urgent(item) and not self._is_named_behind(item):
+            if self._open and is_urgent(item) and not self._is_named_behind(item):
                 self._access.allowed(session, item)
             else:
                 self._wait(item)
             return
         needed = _needed(item)
-        if needed is None or (self._access.open and is_urgent(item)):
+        if needed is None or (self._open and is_urgent(item)):
             self._access.allowed(session, item)
             return
         ledger_id, permission = needed
-        rights = self._rights_of(ledger_id)
+        rights = self._rights_of(ledger_id, permission, looked == ledger_id)
         if rights is None:
             self._wait(item)
-            if not self._access.open:
+            if not self._open:
                 session.pause_reads()
-            self._access.find_out(ledger_id, lambda code: self._go_on(ledger_id, code))
+            self._access.find_out(ledger_id, lambda code: self._go_on(ledger_id, code), is_open=self._open)
         elif rights & permission:
             self._access.allowed(session, item if session.principal.admin else _without_places(item))
         else:
             _refuse(session, item, Code.UNAUTHORIZED)
+
+    def _counts(self, ledger_id: LedgerId, known: Right) -> bool:
+        """Whether grants, and the ledger that the connection means, are still what they were."""
+        return (
+            self._version == self._judge.version
+            and self._session.named.get(ledger_id, b"") == known.birth
+            and (known.until == _EVER or self._access.now() < known.until)
+        )
 
     def _is_named_behind(self, item: Item) -> bool:
         """Whether the birth of its ledger was named by a packet that still waits."""
         needed = _needed(item)
         return any(isinstance(one, Named) and needed and one.ledger_id == needed[0] for one in self._waiting)
 
-    def _rights_of(self, ledger_id: LedgerId) -> int | None:
+    def _rights_of(self, ledger_id: LedgerId, needed: int, looked: bool) -> int | None:
         if self._version != self._access.version:
             self._version = self._access.version
             self._rights.clear()
-        rights = self._rights.get(ledger_id)
-        if rights is None:
-            rights = self._access.rights(self._session, ledger_id)
-            if rights is not None:
-                if len(self._rights) >= _MOST_LEDGERS:
-                    self._rights.clear()
-                self._rights[ledger_id] = rights
-        return rights
+        known = self._rights.get(ledger_id, NOTHING)
+        if known.rights & needed and self._counts(ledger_id, known):
+            return known.rights
+        found = self._access.right(self._session, ledger_id, needed, looked)
+        if found is None:
+            return None
+        if len(self._rights) >= _MOST_LEDGERS:
+            self._rights.clear()
+        self._rights[ledger_id] = found
+        return found.rights
 
     def _wait(self, item: Item) -> None:
         size = item.end - item.start if isinstance(item, AddRun) else 256
@@ -174,14 +236,14 @@ class Gate:
         self._held = 0
         if self._is_over():
             return
-        if not self._access.open:
+        if not self._open:
             self._session.resume_reads()
         for item in waiting:
             needed = _needed(item)
             if code is not Code.OK and needed is not None and needed[0] == ledger_id and not self._waiting:
                 _refuse(self._session, item, code)
             else:
-                self.item(self._session, item)
+                self.item(self._session, item, ledger_id)
             if self._is_over():
                 return
         self._session.recount()

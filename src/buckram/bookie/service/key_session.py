@@ -12,8 +12,8 @@ from buckram.bookie.service.noting import Noting
 from buckram.bookie.service.session import Session
 from buckram.core.security.access import KeyAccess, KeyRules, KeyUse
 from buckram.core.security.namespaces import uid_in
-from buckram.errors import AccessRefused, MetadataError, MetadataUnavailable
-from buckram.metadata.keys import MAX_PAGE
+from buckram.errors import AccessRefused, MetadataError, MetadataUnavailable, NoSuchKey
+from buckram.metadata.keys import MAX_PAGE, PromptKeys
 from buckram.metadata.service.packets import Event, KeyReply, KeyRequest, Kind, encode_event, names_that_fit
 from buckram.metadata.store import TreeStore
 from buckram.seams import KeyStore, Notify
@@ -72,8 +72,34 @@ class KeySession:
         self._allocated: set[LedgerId] = set()
         """Ids that this session was given and has not used."""
         self._own: TreeStore | None = None
+        self._prompt = _prompt(shared.store)
         self._opening = asyncio.Lock()
         self._closed = False
+
+    def prompt_for(self, request: KeyRequest) -> PromptKeys | None:
+        """Where a read finds its answer without waiting; None: `carry_out` gives it. A read does
+        not pass what the client asked for before it."""
+        refused = request.watch or self.in_work or self._closed or self._is_secret(request.key)
+        return None if refused else self._prompt
+
+    def may_see(self, key: str, found: KeyValue) -> bool:
+        """Whether the client may have what was read for it; False: `carry_out` decides, and says why."""
+        rules = self._rules
+        if rules is None:
+            return True
+        if rules.refusal(key, KeyUse.READ, found.value) != "":
+            return False
+        rules.learn(key, found.value)
+        return True
+
+    def prompt_for_change(self, ops: Sequence[KeyOp]) -> PromptKeys | None:
+        """Where a change is begun that needs no look at what is there; None: `carry_out` does it."""
+        if self._rules is not None or self._closed or self._prompt is None:
+            return None
+        for op in ops:
+            if self._is_secret(op.key) or (isinstance(op, Create) and op.ephemeral and self._own is None):
+                return None
+        return self._prompt
 
     async def carry_out(self, request: KeyRequest) -> KeyReply:
         """Return the reply, or raise what the store or `KeyAccess` says."""
@@ -153,13 +179,19 @@ class KeySession:
     async def _get(self, request: KeyRequest) -> KeyValue:
         key, rules = request.key, self._rules
         self._refuse_secrets(key)
-        why = "" if rules is None else rules.refusal(key, KeyUse.READ)
+        # A ledger's record says itself whose it is; what was known of the id may be of another ledger.
+        why = "" if rules is None or rules.is_ledger(key) else rules.refusal(key, KeyUse.READ)
         if (why is not None and why != "") or (why is None and key.startswith(f"{self._store.own}/")):
             await self._check(key, KeyUse.READ)
-        watch = self._watch((Kind.VALUE_CHANGED, key)) if request.watch else None
+        place = (Kind.VALUE_CHANGED, key)
+        watch = self._watch(place) if request.watch else None
         found = await self._keys.get(key, watch)
         if rules is not None:
-            await self._check(key, KeyUse.READ, found.value)  # a ledger says itself whose it is
+            try:
+                await self._check(key, KeyUse.READ, found.value)
+            except AccessRefused:
+                self.places.pop(place, None)  # nor is the client told when it changes
+                raise
             rules.learn(key, found.value)
         return self._seen(found)
 
@@ -178,7 +210,8 @@ class KeySession:
             after = found[-1][0]
 
     async def _change(self, ops: Sequence[KeyOp]) -> KeyReply:
-        rules = self._rules
+        rules, asked = self._rules, ops
+        ops = ops if rules is None else self._with_data_keys(ops)
         # What a client wants to create is believed by the rest of its request only, and by others when it is there.
         trial = None if rules is None else rules.trial()
         for op in ops:
@@ -199,7 +232,7 @@ class KeySession:
         for op in ops:
             if isinstance(op, Create) and rules is not None:
                 rules.learn(op.key, op.value)
-        return done
+        return 0 if len(asked) == 1 < len(ops) else done
 
     async def _changed(self, ops: Sequence[KeyOp]) -> KeyReply:
         if self._own is None and any(isinstance(op, Create) and op.ephemeral for op in ops):
@@ -240,9 +273,12 @@ class KeySession:
 
     def _refuse_secrets(self, key: str) -> None:
         """Whoever has the signing key is everybody: administrators, too, see these keys in the store itself only."""
-        secrets = f"{self._store.own}/security"
-        if key == secrets or key.startswith(f"{secrets}/"):
+        if self._is_secret(key):
             raise AccessRefused(key, "keys, revocations and grants are read and written in the store itself only")
+
+    def _is_secret(self, key: str) -> bool:
+        secrets = f"{self._store.own}/security"
+        return key.startswith(secrets) and key[len(secrets) : len(secrets) + 1] in ("", "/")
 
     async def _find_out(self, rules: KeyRules, key: str) -> None:
         """Read what says which namespace a key belongs to: a ledger's record, or the heads of streams. NoSuchKey."""
@@ -273,9 +309,27 @@ class KeySession:
         if isinstance(op, SetValue):
             good = bool(uid) and uid_in(op.key, (await self._keys.get(op.key)).value) == uid
         else:
-            good = bool(uid) and not await self._keys.children(f"{streams}/data/{uid}", limit=1)
+            taken = bool(uid) and await self._is_there(f"{streams}/data/{uid}")
+            good = bool(uid) and (not taken or await self._is_there(op.key))  # then it is said that the stream exists
         if not good:
             raise AccessRefused(op.key, f"{self._session.principal} may not use the uid of another stream")
+
+    def _with_data_keys(self, ops: Sequence[KeyOp]) -> Sequence[KeyOp]:
+        """With the key that each new stream's data are below: whoever creates it first has the uid."""
+        streams = f"{self._store.own}/streams"
+        made = {op.key for op in ops if isinstance(op, Create)}
+        uids = [
+            uid_in(op.key, op.value) for op in ops if isinstance(op, Create) and op.key.startswith(f"{streams}/heads/")
+        ]
+        wanted = dict.fromkeys(f"{streams}/data/{uid}" for uid in uids if uid)
+        return [*ops, *(Create(key, b"") for key in wanted if key not in made)]
+
+    async def _is_there(self, key: str) -> bool:
+        try:
+            await self._keys.get(key)
+        except NoSuchKey:
+            return False
+        return True
 
     @property
     def _store(self) -> TreeStore:
@@ -329,7 +383,7 @@ class KeySession:
                 await own.close()
                 raise MetadataUnavailable("this metadata session has ended")
             own.keys.on_session_lost(self._own_lost)
-            self._own = own
+            self._own, self._prompt = own, _prompt(own)
 
     def _own_lost(self) -> None:
         self.places.clear()
@@ -345,6 +399,10 @@ class KeySession:
         if own is not None:
             with contextlib.suppress(MetadataError):
                 await own.close()
+
+
+def _prompt(store: TreeStore) -> PromptKeys | None:
+    return store.keys if isinstance(store.keys, PromptKeys) else None
 
 
 class _OwnWatch:

@@ -5,8 +5,10 @@ A ledger's namespace never changes, so what was read stays right. What could not
 
 from __future__ import annotations
 
+import asyncio
 from typing import NamedTuple
 
+from buckram.core.ledgers.metadata import birth_of
 from buckram.core.security.namespaces import namespace_of_ledger
 from buckram.seams import MetadataStore
 from buckram.types import LedgerId, LedgerMetadata
@@ -15,17 +17,21 @@ MOST = 100_000
 
 
 class Owner(NamedTuple):
-    """`copies`: how many bookies get each entry. `namespace` "": nobody's."""
+    """What metadata said of a ledger at loop time `at`. `namespace` "": nobody's. `copies`: how many bookies get each
+    entry. `birth` is b"" where the record has none."""
 
     namespace: str
     copies: int = 1
+    birth: bytes = b""
+    at: float = 0.0
 
 
 NOBODY = Owner("")
 
 
-def owner_of_ledger(metadata: LedgerMetadata) -> Owner:
-    return Owner(namespace_of_ledger(metadata.custom_metadata), max(1, metadata.write_quorum))
+def owner_of_ledger(metadata: LedgerMetadata, now: float) -> Owner:
+    namespace = namespace_of_ledger(metadata.custom_metadata)
+    return Owner(namespace, max(1, metadata.write_quorum), birth_of(metadata), now)
 
 
 class Owners:
@@ -58,6 +64,7 @@ class Owners:
     async def look(self, ledger_id: LedgerId) -> Owner:
         """Read it now. NoSuchLedger, MetadataError."""
         await self._store.sync()
-        owner = owner_of_ledger((await self._store.read_ledger(ledger_id)).metadata)
+        found = (await self._store.read_ledger(ledger_id)).metadata
+        owner = owner_of_ledger(found, asyncio.get_running_loop().time())
         self.note(ledger_id, owner)
         return owner

@@ -41,7 +41,7 @@ from buckram.core.wire.server import (
 )
 from buckram.disk.descriptors import OPERATORS, Shares
 from buckram.seams import Listener, MetadataStore, Runtime
-from buckram.types import LedgerId
+from buckram.types import NO_BIRTH, LedgerId
 
 log = logging.getLogger("buckram.bookie")
 
@@ -104,6 +104,11 @@ class Service:
             net.max_frame_bytes,
             bookie,
         )
+
+    def birth_here(self, ledger_id: LedgerId) -> bytes:
+        """Of the ledger whose data are stored under an id; b"" if that is not known, or there is none."""
+        record = self.store.ledger(ledger_id)
+        return b"" if record is None or record.birth == NO_BIRTH else record.birth
 
     def ledger_deleted(self, ledger_id: LedgerId) -> None:
         """Wake the long polls of a ledger that was deleted."""
@@ -178,7 +183,7 @@ class BookieServer:
         guard = self._door.guard if self._door is not None and self._door.authorises else None
         owners = Owners(service.metadata)
         turnstile = self.turnstile = Turnstile(owners, service.store, service.adds.add, self.item_received)
-        entries = self._entries = EntryAccess(owners, guard, turnstile.add, turnstile.item)
+        entries = self._entries = EntryAccess(owners, guard, turnstile.add, turnstile.item, service.birth_here)
         service.reads.served.on_served = self.turnstile.served
         if self.events is not None:
             service.reads.fencing.on_fenced = self._fenced

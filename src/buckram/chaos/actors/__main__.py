@@ -1,6 +1,7 @@
 """One actor until SIGTERM: writes or reads and records what it saw.
 
-`python -m buckram.chaos.actors ROLE --metadata URI --history FILE --name NAME --seed N`.
+`python -m buckram.chaos.actors ROLE --metadata URI --history FILE --name NAME --seed N`, and for those of databases
+`--listen HOST:PORT` or `--replicas HOST:PORT,...`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import random
 import signal
 from pathlib import Path
 
+from buckram.chaos.actors.customers import use_bank
 from buckram.chaos.actors.ledgers import read_ledgers, recover_ledgers, write_ledgers
+from buckram.chaos.actors.replicas import hold_replica
 from buckram.chaos.actors.stage import Role, Stage
 from buckram.chaos.actors.streams import read_streams, write_streams
 from buckram.chaos.history import Recorder
@@ -22,6 +25,8 @@ ROLES: dict[str, Role] = {
     "recoverer": recover_ledgers,
     "stream-writer": write_streams,
     "stream-reader": read_streams,
+    "customer": use_bank,
+    "replica": hold_replica,
 }
 
 
@@ -38,10 +43,14 @@ def main() -> None:
     parser.add_argument("--history", type=Path, required=True)
     parser.add_argument("--name", required=True)
     parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--listen", default="")
+    parser.add_argument("--replicas", default="")
     options = parser.parse_args()
     recorder = Recorder(options.history, options.name)
     rng = random.Random(f"{options.name} {options.seed}")
-    asyncio.run(_act(ROLES[options.role], Stage(options.metadata, options.name, options.history, recorder, rng)))
+    stage = Stage(options.metadata, options.name, options.history, recorder, rng, options.listen)
+    stage.replicas = tuple(options.replicas.split(",")) if options.replicas else ()
+    asyncio.run(_act(ROLES[options.role], stage))
     recorder.close()
 
 

@@ -28,6 +28,10 @@ class Stage:
     history: Path
     recorder: Recorder
     rng: random.Random
+    listen: str = ""
+    """HOST:PORT where a replica serves."""
+    replicas: tuple[str, ...] = ()
+    """Where others reach the replicas."""
     stop: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def pause(self, seconds: float) -> None:

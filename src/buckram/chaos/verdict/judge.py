@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from buckram.chaos.history import Event
+from buckram.chaos.verdict.bank import judge_bank
 from buckram.chaos.verdict.copies import Copies
 from buckram.chaos.verdict.ledgers import judge_copies, judge_ledgers
 from buckram.chaos.verdict.report import Report
@@ -30,6 +31,7 @@ def judge(events: Sequence[Event], end: End, report: Report) -> None:
     """Compare what the actors were told with what there is at the end."""
     judge_ledgers(events, end.state, report)
     judge_streams(events, end.state, report)
+    judge_bank(events, end.state.database, report)
     judge_copies(end.last, end.first.good, report)
     for text in end.differing or [""]:
         report.check("S7", not text, text)

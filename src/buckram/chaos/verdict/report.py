@@ -35,11 +35,17 @@ RULES = {
     "exactly-once": "records of a producer are in their stream once and in order, all acknowledged ones among them",
     "offsets": "an acknowledged record is at the offset that its writer was told",
     "follow": "what a reader of a stream got at an offset is what stands there at the end",
+    "D3": "all replicas of the database end with the same pages, those of the log, and none stops because it differs",
+    "D5": "an acknowledged transaction of the database is there, and one that was told to be aborted is not",
+    "D6": "no transaction of the database is there twice, and none that nobody began",
+    "D7": "one order explains what all transactions of the database saw, and it respects time",
+    "bank": "transfers move money and make none: the sum is the same in every look, the balances follow from them",
+    "fresh": "a look at the database lacks nothing that was acknowledged before the moment or the offset that it names",
     "healed": "every ledger has all its copies again soon after the last fault",
     "ends": "an actor that is told to end does so",
 }
 
-LOSSES = frozenset({"S1", "S3", "M2", "M4", "exactly-once"})
+LOSSES = frozenset({"S1", "S3", "M2", "M4", "exactly-once", "D5"})
 """Rules that are broken when something acknowledged is lost."""
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from buckram.chaos.actors.ledgers import PLACEMENT
 from buckram.chaos.actors.stage import MARK, STREAMS
 from buckram.chaos.payloads import entry_payload, producer_of
+from buckram.chaos.verdict.bank import DatabaseEnd
+from buckram.chaos.verdict.database import read_database
 from buckram.client.client import Client
 from buckram.client.maintain.placement import misplaced
 from buckram.errors import NoSuchLedger
@@ -61,10 +63,11 @@ class State:
     ledgers: dict[LedgerId, LedgerState] = field(default_factory=dict)
     streams: dict[str, StreamState] = field(default_factory=dict)
     misplaced: list[str] = field(default_factory=list)
+    database: DatabaseEnd | None = None
 
     def count(self) -> int:
         """How much of the cluster is in it."""
-        return len(self.ledgers) + len(self.streams)
+        return len(self.ledgers) + len(self.streams) + (self.database is not None)
 
 
 async def lacking(client: Client, lost: Collection[BookieId]) -> tuple[Overview, list[LedgerId]]:
@@ -107,6 +110,8 @@ async def read_state(client: Client, state: State) -> None:
     for stream in STREAMS:
         if stream not in state.streams and await client.namespace().exists(stream):
             state.streams[stream] = await _read_stream(client, stream)
+    if state.database is None:
+        state.database = await read_database(client)
 
     async def read(ledger: LedgerId) -> None:
         if ledger not in state.ledgers and MARK in (await client.metadata(ledger)).custom_metadata:

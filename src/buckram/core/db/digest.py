@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterable
 from hashlib import blake2b
 
 from buckram.core.db.wal_format import PAGE_BYTES
@@ -52,6 +53,13 @@ def replaced(digest: int, old: int, new: int) -> int:
     return (digest - old + new) & _MASK
 
 
+def digest_of(pages: Iterable[bytes], first: int = 1, digest: int = 0) -> int:
+    """The digest of all these pages, which come in their order from number `first` on, added to another one."""
+    for number, page in enumerate(pages, first):
+        digest += page_hash(number, page)
+    return digest & _MASK
+
+
 EMPTY_DIGEST = page_hash(1, EMPTY_PAGE)
 
 
@@ -84,6 +92,7 @@ __all__ = [
     "ZERO_PAGE",
     "Ranges",
     "differences",
+    "digest_of",
     "page_hash",
     "patched",
     "replaced",

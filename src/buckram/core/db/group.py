@@ -16,7 +16,8 @@ from buckram.core.streams.codecs import NONE, ZSTD, Codec
 from buckram.errors import MalformedBatch, UnknownCommand
 
 FORMAT = 1
-GROUP, PART = 1, 2
+GROUP, PART, CHANGED = 1, 2, 3
+"""A group; a part of one; a group with the changes of rows before it."""
 _HEAD = struct.Struct(">BBQQIQBI")
 _COUNTS = struct.Struct(">II")
 _TOKEN = struct.Struct(">HI")
@@ -69,8 +70,8 @@ def encode_group(group: Group, zstd: Codec) -> bytes:
 
 
 def kind_of(payload: bytes) -> int:
-    """GROUP or PART. Raises UnknownCommand for what this version does not know."""
-    if len(payload) < 2 or payload[0] != FORMAT or payload[1] not in (GROUP, PART):
+    """GROUP, PART or CHANGED. Raises UnknownCommand for what this version does not know."""
+    if len(payload) < 2 or payload[0] != FORMAT or payload[1] not in (GROUP, PART, CHANGED):
         raise UnknownCommand(
             f"a record of a database that begins with {payload[:2].hex() or 'nothing'}; this version of buckram knows "
             f"format {FORMAT}: update it"
@@ -119,4 +120,4 @@ def _decode_body(body: bytes) -> tuple[list[Receipt], list[PageChange]]:
     return receipts, pages
 
 
-__all__ = ["GROUP", "PART", "Group", "PageChange", "Receipt", "decode_group", "encode_group", "kind_of"]
+__all__ = ["CHANGED", "GROUP", "PART", "Group", "PageChange", "Receipt", "decode_group", "encode_group", "kind_of"]

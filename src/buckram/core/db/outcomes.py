@@ -1,7 +1,7 @@
 """What became of transactions: which groups were committed, and which tokens of callers were used.
 
 Both follow from the log alone and are part of every replica's state. Groups are kept as runs of one leadership, so that
-they cost nothing; of the callers' tokens the newest are kept.
+they cost nothing; of the callers' tokens the newest are kept, as many as a limit of their number and bytes allows.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from buckram.core.db.group import Group, Receipt
 from buckram.errors import InvalidArgument
 
 MAX_TOKENS = 100_000
+MAX_BYTES = 64 * 1024 * 1024
+"""Of tokens and their counts."""
 MAX_TOKEN_BYTES = 200
 _MAX_RUNS = 10_000
 _OWN = re.compile(r"([0-9a-f]{16}):([0-9]{1,19}):([0-9]{1,19})", re.ASCII)
@@ -53,6 +55,7 @@ class Outcomes:
         self._runs: list[list[int]] = []
         """Leadership, first sequence, last sequence; ascending."""
         self._receipts: OrderedDict[str, str] = OrderedDict()
+        self._bytes = 0
 
     def committed(self, group: Group) -> None:
         """A group was committed."""
@@ -61,10 +64,11 @@ class Outcomes:
         else:
             self._runs.append([group.leadership, group.sequence, group.sequence])
             del self._runs[:-_MAX_RUNS]
-        for receipt in group.receipts:
-            self._receipts[receipt.token] = receipt.counts
-            if len(self._receipts) > MAX_TOKENS:
-                self._receipts.popitem(last=False)
+        for token, counts in group.receipts:
+            self._bytes += len(token) + len(counts) - _size(token, self._receipts.get(token))
+            self._receipts[token] = counts
+            while len(self._receipts) > MAX_TOKENS or self._bytes > MAX_BYTES:
+                self._bytes -= _size(*self._receipts.popitem(last=False))
 
     def counts(self, token: str) -> str | None:
         """The counts of what was committed under the token of a caller."""
@@ -84,7 +88,12 @@ class Outcomes:
         found = cls()
         found._runs = [list(map(int, run)) for run in state["runs"]]
         found._receipts = OrderedDict((str(token), str(counts)) for token, counts in state["receipts"])
+        found._bytes = sum(_size(*item) for item in found._receipts.items())
         return found
+
+
+def _size(token: str, counts: str | None) -> int:
+    return 0 if counts is None else len(token) + len(counts)
 
 
 __all__ = ["Outcomes", "OwnToken", "Receipt", "check_token", "parse_own"]

@@ -52,6 +52,11 @@ class Described:
     """Whether it is an EXPLAIN."""
 
 
+def counts_of(result: SqlResult) -> SqlResult:
+    """A result without its rows."""
+    return SqlResult(rows_affected=result.rows_affected, last_insert_rowid=result.last_insert_rowid)
+
+
 def encode_counts(results: Sequence[SqlResult]) -> str:
     """What is kept of the results of a transaction under its token."""
     return json.dumps([[result.rows_affected, result.last_insert_rowid] for result in results], separators=(",", ":"))
@@ -140,6 +145,7 @@ __all__ = [
     "SqlResult",
     "SqlValue",
     "Statement",
+    "counts_of",
     "decode_counts",
     "encode_counts",
     "pragma_refusal",

@@ -70,9 +70,10 @@ class Losses:
         self._hurried &= frozenset(missing)
         self._unused &= frozenset(missing)
 
-    def unused(self, bookies: Collection[BookieId]) -> None:
-        """No ledger names these, as was just read: they are nobody's loss until one that was not read does."""
-        self._unused = frozenset(bookies) & frozenset(self._lost_at)
+    def named(self, bookies: Collection[BookieId]) -> None:
+        """Ledgers name these bookies and no others, as was just read: the others are nobody's loss until that is read
+        again."""
+        self._unused = frozenset(self._lost_at) - frozenset(bookies)
 
     def leaving(self, bookies: Collection[BookieId]) -> None:
         """An operator takes these out: they are due at once and never reason for the brake."""

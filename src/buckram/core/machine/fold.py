@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections import OrderedDict
-from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from buckram.core.machine import records
 from buckram.core.machine.records import CommandRecord, DigestRecord
@@ -43,7 +43,15 @@ class Replicated(Protocol):
         ...
 
     def snapshot(self) -> Iterable[bytes]:
-        """Return the present state in pieces. It is consumed while later commands are applied."""
+        """Return the present state in pieces, maybe Prepared. It is consumed while later commands are applied."""
+        ...
+
+    def fault(self, chunks: Sequence[bytes]) -> str:
+        """Why these chunks of a snapshot are not what `snapshot` gave, empty if they may be. Called in any thread."""
+        ...
+
+    def room(self) -> Awaitable[object] | None:
+        """None if another command can be applied now; else what to await before, which needs no command."""
         ...
 
     def restore(self, chunks: Iterable[bytes]) -> None:
@@ -52,6 +60,19 @@ class Replicated(Protocol):
 
     def digest(self) -> bytes:
         """Return a digest of the present state, the same on every replica with this state."""
+        ...
+
+
+@runtime_checkable
+class Prepared(Protocol):
+    """Pieces of a snapshot that another thread prepares. They hold something until they are closed."""
+
+    def ready(self) -> Awaitable[object]:
+        """To be awaited before the first piece is asked for."""
+        ...
+
+    def close(self) -> None:
+        """Nobody asks for more. Idempotent."""
         ...
 
 
@@ -191,4 +212,4 @@ class Fold:
         self.agreed = record.mark
 
 
-__all__ = ["Applied", "Fold", "LogEntry", "Replicated"]
+__all__ = ["Applied", "Fold", "LogEntry", "Prepared", "Replicated"]

@@ -65,6 +65,8 @@ class Asking:
             try:
                 found = await self.ask(lambda database: database.outcome(token))
                 if found != "pending":
+                    if ":" in token:  # of a CommitUnknown
+                        self.rules.own_outcome(token, found)
                     return found
             except (BuckramError, TimeoutError, Died) as error:
                 self.world.trace.note(self.name, repr(error))

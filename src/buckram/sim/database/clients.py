@@ -1,7 +1,8 @@
-"""Clients: transactions of every kind on whoever leads, repeated under their tokens; reads in every way.
+"""Clients: transactions of every kind on whoever leads, repeated under their tokens.
 
 A client is no process: it survives the replicas that it asks, as a program that wrote its tokens down does. Not here:
-transactions of several calls (`interactive.py`), finding the leader (`asking.py`).
+transactions of several calls (`interactive.py`), reads (`reading.py`), tokens that are used once more or asked for
+(`doubting.py`), finding the leader (`asking.py`).
 """
 
 from __future__ import annotations
@@ -11,26 +12,18 @@ from typing import Any
 
 from buckram.core.db.sql import SqlResult
 from buckram.db.database import Database
-from buckram.errors import (
-    BuckramError,
-    CommitUnknown,
-    DatabaseBusy,
-    NotLeader,
-    SqlError,
-    TooStale,
-    TransactionTooLarge,
-)
+from buckram.errors import BuckramError, CommitUnknown, DatabaseBusy, NotLeader, SqlError, TransactionTooLarge
 from buckram.sim.database.asking import Asking
-from buckram.sim.database.interactive import Interactive, appending, lists_of
+from buckram.sim.database.doubting import Doubting
+from buckram.sim.database.interactive import Interactive, appending
+from buckram.sim.database.reading import KEYS, READ, Reading
 from buckram.sim.database.rules import Attempt
 from buckram.sim.database.stage import Stage
 from buckram.sim.engine.checkers.linearizability import UNKNOWN
 from buckram.sim.engine.checkers.serializability import Append
 from buckram.sim.engine.world import Died
 
-KEYS = 3
 ABORTED = "aborted"
-READ = "SELECT key, value FROM lists ORDER BY id"
 SCHEMA = (
     "CREATE TABLE registers (key TEXT PRIMARY KEY, value TEXT)",
     "CREATE TABLE lists (id INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT, value TEXT)",
@@ -49,6 +42,7 @@ class ClientActor:
         self.stage, self.world, self.name, self.rules = stage, stage.world, name, stage.rules
         self.asking = Asking(stage, f"database {name}")
         self.rng = self.asking.rng
+        self.reading, self.doubting = Reading(self.asking), Doubting(self.asking)
         self._serial = 0
         self._values: list[str] = []
 
@@ -66,23 +60,50 @@ class ClientActor:
     async def act(self) -> None:
         """One call, or a few at once."""
         kind = self.rng.random()
-        if kind < 0.25:
+        if kind < 0.22:
             await asyncio.gather(*(self.register() for _ in range(self.rng.choice((1, 1, 4)))))
-        elif kind < 0.5:
+        elif kind < 0.44:
             await asyncio.gather(*(self.unit() for _ in range(self.rng.choice((1, 1, 4)))))
-        elif kind < 0.7:
-            await Interactive(self.asking, self.attempt(token=True)).run()
-        elif kind < 0.85:
+        elif kind < 0.58:
+            await self.interactive()
+        elif kind < 0.66:
             await self.read()
+        elif kind < 0.74:
+            await self.reading.everywhere(self._name("reads everywhere"))
+        elif kind < 0.80:
+            await self.reading.stale()
+        elif kind < 0.90:
+            await self.doubting.repeat()
         elif kind < 0.95:
-            await self.stale_read()
+            await self.doubting.ask_meanwhile(self.attempt(token=True))
         else:
-            await self._execute("VACUUM", None, 1)
+            await self.shrink()
+
+    def _name(self, what: str = "") -> str:
+        name = f"{self.name}.{self._serial} {what}".rstrip()
+        self._serial += 1
+        return name
+
+    async def interactive(self) -> None:
+        """A transaction of several calls, sometimes under a token that was used before."""
+        used = self.doubting.used() if self.rng.random() < 0.15 else None
+        attempt = self.attempt(token=used is None and self.rng.random() < 0.6)
+        transaction = Interactive(self.asking, attempt, used)
+        await transaction.run()
+        if attempt.token is not None and transaction.counts is not None:
+            self.doubting.remember(None, attempt.token, transaction.counts)
+
+    async def shrink(self) -> None:
+        """Pages that nothing needs any more, and those at the end of the file go."""
+        if self.rng.random() < 0.7:
+            data = self.rng.randbytes(self.rng.choice((20_000, 60_000)))
+            await self._execute([("INSERT INTO bulk (data) VALUES (?)", (data,))], None, 1)
+            await self._execute(["DELETE FROM bulk"], None, 1)
+        await self._execute("VACUUM", None, 2)
 
     def attempt(self, *, token: bool) -> Attempt:
         """The next transaction in the history."""
-        name = f"{self.name}.{self._serial}"
-        self._serial += 1
+        name = self._name()
         attempt = Attempt(name, self.world.loop.time(), token=f"token {name}" if token else None)
         self.rules.attempts.append(attempt)
         return attempt
@@ -91,8 +112,7 @@ class ClientActor:
 
     async def register(self) -> None:
         """A statement on a register, alone."""
-        rng, name, key = self.rng, f"{self.name}.{self._serial}", f"r{self.rng.randrange(KEYS)}"
-        self._serial += 1
+        rng, name, key = self.rng, self._name(), f"r{self.rng.randrange(KEYS)}"
         began, token = self.world.loop.time(), f"token {name}" if rng.random() < 0.6 else None
         kind = rng.random()
         if kind < 0.3:
@@ -113,7 +133,13 @@ class ClientActor:
             return
         given: Any = UNKNOWN
         if isinstance(result, list):
-            given = None if operation[0] == "write" else bool(result[0].rows_affected)
+            changed = result[0].rows_affected
+            given = None if operation[0] == "write" else bool(changed)
+            if token is not None:
+                self.rules.answered(token)
+                self.doubting.remember(statement, token, [changed])
+                if not changed:
+                    self.world.report.situation("a call that changed nothing left a receipt")
         self.rules.call(self.name, operation, key, given, began)
 
     async def unit(self) -> None:
@@ -139,6 +165,8 @@ class ClientActor:
         attempt.outcome = "aborted" if result == ABORTED else "ok"
         counts = [one.rows_affected for one in result] if isinstance(result, list) else None
         self.rules.told(attempt, counts)
+        if attempt.token is not None and counts is not None:
+            self.doubting.remember(statements, attempt.token, counts)
         if attempt.outcome == "ok":
             self.rules.acknowledged(attempt, self.asking.applied)
 
@@ -155,7 +183,8 @@ class ClientActor:
             if attempt and token:
                 self.world.report.situation("a transaction was repeated")
             try:
-                return await self.asking.ask(execute)
+                # Who has no token may wait until its leader knows that it does not know.
+                return await self.asking.ask(execute, 0.0 if token else self.rng.choice((0.0, 12.0)))
             except (SqlError, TransactionTooLarge) as error:
                 if not isinstance(error, DatabaseBusy):
                     self.world.trace.note(self.name, str(error))
@@ -178,37 +207,10 @@ class ClientActor:
 
     async def read(self) -> None:
         """All lists, linearizable; an attempt without an answer is not in the history."""
-        attempt = Attempt(f"{self.name}.{self._serial} reads", self.world.loop.time())
-        self._serial += 1
+        attempt = Attempt(self._name("reads"), self.world.loop.time())
         result = await self._execute((READ, ()), None, 5)
         if isinstance(result, list):
-            attempt.operations += lists_of(result[0], KEYS)
-            attempt.outcome, attempt.ended = "ok", self.world.loop.time()
-            self.rules.attempts.append(attempt)
-
-    async def stale_read(self) -> None:
-        """A read on any replica that says how old it may be, or what must be in it."""
-        hosts = self.stage.living()
-        if not hosts:
-            return
-        host, at_most_s = self.rng.choice(hosts), self.rng.choice((0.0, 0.05, 1.0, None))
-        after, began = self.asking.applied if at_most_s is None else None, self.world.loop.time()
-
-        async def question(database: Database) -> SqlResult:
-            return await database.query(READ, consistency="stale", at_most_s=at_most_s, after=after)
-
-        try:
-            result = await self.asking.ask_at(host, question, 6.0)
-        except TooStale:
-            return
-        except (BuckramError, TimeoutError, Died) as error:
-            self.world.trace.note(self.name, f"stale read: {error!r}")
-            return
-        reads = lists_of(result, KEYS)
-        moment = began - at_most_s if at_most_s is not None else -1.0
-        self.rules.fresh(host, {str(value) for one in reads for value in one.values}, moment, after)
-        # In the history without its time: it may be old, but it is one of the states.
-        self.rules.attempts.append(Attempt(f"{self.name} stale", -1.0, [*reads], None, "ok"))
+            self.reading.note(attempt, result[0])
 
 
-__all__ = ["READ", "ClientActor"]
+__all__ = ["ClientActor"]

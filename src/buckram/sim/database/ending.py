@@ -7,7 +7,8 @@ import asyncio
 from buckram.client.client import Client
 from buckram.db.database import Database
 from buckram.errors import NotLeader, OffsetTruncated, StateLost
-from buckram.sim.database.clients import READ, ClientActor
+from buckram.sim.database.clients import ClientActor
+from buckram.sim.database.reading import READ
 from buckram.sim.database.stage import Stage
 from buckram.sim.engine.faults import FaultRunner
 from buckram.sim.engine.finish import Finish

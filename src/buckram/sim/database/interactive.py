@@ -14,7 +14,7 @@ from buckram.sim.database.rules import Attempt
 from buckram.sim.engine.checkers.serializability import Append, Read
 from buckram.sim.engine.world import Died
 
-_KEYS = 3
+KEYS = 3
 
 
 def appending(one: Append) -> tuple[str, tuple[Any, ...]]:
@@ -30,14 +30,15 @@ def lists_of(result: SqlResult, keys: int) -> list[Read]:
 class Interactive:
     """One such transaction."""
 
-    def __init__(self, asking: Asking, attempt: Attempt) -> None:
-        self._asking, self._attempt, self._rng = asking, attempt, asking.rng
-        self._committing = False
+    def __init__(self, asking: Asking, attempt: Attempt, used: tuple[str, list[int]] | None = None) -> None:
+        """`used`: a token that was used before, with the counts of then; then it must not be committed."""
+        self._asking, self._attempt, self._rng, self._used = asking, attempt, asking.rng, used
+        self.counts: list[int] | None = None
+        """What was told when it was committed."""
 
     async def run(self) -> None:
         """Execute it once; what became of it is asked for if the answer does not come."""
         attempt, asking, token = self._attempt, self._asking, self._attempt.token
-        assert token is not None
         try:
             done = await asking.ask(self._transact, 15.0)
             attempt.outcome = "ok" if done else "aborted"
@@ -46,14 +47,16 @@ class Interactive:
             outcome = await asking.outcome(error.token)
             attempt.outcome = {"committed": "ok", "aborted": "aborted"}.get(outcome, "unknown")  # type: ignore[assignment]  # one of the three
         except (TimeoutError, Died):
-            if await asking.outcome(token) == "committed":
+            if token is not None and await asking.outcome(token) == "committed":
                 attempt.outcome = "ok"
+            elif self._used is not None:
+                attempt.outcome = "aborted"
         except BuckramError as error:
             asking.world.trace.note(asking.name, f"{attempt.name}: {error}")
             attempt.outcome = "aborted"
         if attempt.outcome == "unknown":
             return
-        asking.rules.told(attempt)
+        asking.rules.told(attempt, self.counts)
         if attempt.outcome == "ok":
             asking.rules.acknowledged(attempt, asking.applied)
 
@@ -65,20 +68,30 @@ class Interactive:
             for n in range(rng.choice((1, 2, 3))):
                 if rng.random() < 0.4:
                     result = await transaction.execute("SELECT key, value FROM lists ORDER BY id")
-                    attempt.operations += lists_of(result, _KEYS)
+                    attempt.operations += lists_of(result, KEYS)
                 if rng.random() < 0.3:
                     await self._roll_back_a_part(transaction)
-                one = Append(f"l{rng.randrange(_KEYS)}", f"{attempt.name}.{n}")
+                one = Append(f"l{rng.randrange(KEYS)}", f"{attempt.name}.{n}")
                 await transaction.execute(*appending(one))
                 attempt.operations.append(one)
                 if rng.random() < 0.3:
                     await asyncio.sleep(rng.random() * rng.choice((0.05, 1.0, 3.0)))
             if rng.random() < 0.15:
                 return False
-            await transaction.commit(token=attempt.token)
-            return True
+            return await self._commit(transaction)
         finally:
             await transaction.rollback()
+
+    async def _commit(self, transaction: OpenTransaction) -> bool:
+        rules, token = self._asking.rules, self._attempt.token
+        told = await transaction.commit(token=self._used[0] if self._used is not None else token)
+        counts = [one.rows_affected for one in told]
+        if self._used is None:
+            self.counts = counts
+            return True
+        rules.report.situation("a transaction was committed under a used token")
+        rules.repeated(*self._used, counts)
+        return False
 
     async def _roll_back_a_part(self, transaction: OpenTransaction) -> None:
         """More than the cache holds, so that frames are written that count for nothing."""
@@ -90,4 +103,4 @@ class Interactive:
         self._asking.world.report.situation("a spill was rolled back")
 
 
-__all__ = ["Interactive", "appending", "lists_of"]
+__all__ = ["KEYS", "Interactive", "appending", "lists_of"]

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 from buckram.client.client import Client
-from buckram.db.opening import PROPERTIES
+from buckram.db.logs import PROPERTIES
 from buckram.sim.database.clients import ClientActor
 from buckram.sim.database.ending import Ending
 from buckram.sim.database.forking import ForkActor
@@ -19,6 +19,7 @@ from buckram.sim.database.plan import DatabasePlan, make_database_plan
 from buckram.sim.database.replicas import ReplicaActor
 from buckram.sim.database.rules import Rules
 from buckram.sim.database.stage import Stage
+from buckram.sim.database.trouble import Troubled
 from buckram.sim.database.watching import small_limits, watch_databases
 from buckram.sim.engine.checkers.safety import Records
 from buckram.sim.engine.faults import FaultRunner
@@ -76,6 +77,7 @@ class Life:
             asyncio.create_task(ClientActor(stage, f"c{n + 1}").run(), name=f"c{n + 1}") for n in range(plan.clients)
         ]
         clients += [asyncio.create_task(ForkActor(stage, n).run(), name=f"fork {n}") for n in range(self.plan.forks)]
+        between = asyncio.create_task(Troubled(stage).run(), name="leaders in trouble")
         watchers = [
             asyncio.create_task(self.faults.supervise(machine), name=f"supervise {machine.name}")
             for machine in world.machines.values()
@@ -83,8 +85,8 @@ class Life:
         chaos = asyncio.create_task(self.faults.run(), name="faults")
         await asyncio.wait(clients, timeout=LIFE_S)
         await chaos
-        await Ending(stage, self.faults).run(clients, replicas)
-        for task in (*clients, *replicas, *watchers):
+        await Ending(stage, self.faults).run([*clients, between], replicas)
+        for task in (*clients, between, *replicas, *watchers):
             task.cancel()
 
     async def _create(self, client: Client) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from buckram.sim.database.life import run_database_life
 from buckram.sim.database.names import INVARIANTS
@@ -19,7 +19,8 @@ _WRITTEN_TWICE = (
     _LAST_PART,
     f"{_LAST_PART}\n            await self._replica.execute(own.take(), own.lowest, parts[-1])",
 )
-_LEASES = ("expire a replica", "pause a replica", "cut off a replica", "expire a replica")
+_DEPOSED = ("depose the leader",) * 4
+_DEAF = ("deafen the leader",) * 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class Mutant:
     seeds: int = 40
     faults: tuple[str, ...] = ()
     """Those of its lives, where the bug shows under few; else each life has its own."""
+    restless: bool = False
+    """Its lives take snapshots often, and replicas often begin anew from them and lead."""
     spills: bool = False
     """Its lives have a cache that is too small for their transactions."""
 
@@ -44,7 +47,7 @@ MUTANTS: dict[str, Mutant] = {
             "commit-before-acknowledgement",
             "D1",
             "a transaction is committed in the files when its group is sent",
-            edited((f"{_EXECUTION}.on_commit", "pending.decided.wait()", "pass")),
+            edited((f"{_EXECUTION}._have_decided", "pending.decided.wait()", "pass")),
         ),
         Mutant(
             "two-leaders",
@@ -98,8 +101,8 @@ MUTANTS: dict[str, Mutant] = {
             "R6, D7",
             "a linearizable read is served without a proof that the leader was not fenced",
             edited(("buckram.machine.leader:Leader.prove", "self._ask_turn()", "future.set_result(None)")),
-            200,
-            faults=_LEASES,
+            100,
+            faults=_DEPOSED,
         ),
         Mutant(
             "read-before-applied",
@@ -152,7 +155,8 @@ MUTANTS: dict[str, Mutant] = {
                     "[]",
                 )
             ),
-            300,
+            100,
+            restless=True,
         ),
         Mutant(
             "repetition-is-executed-again",
@@ -162,12 +166,39 @@ MUTANTS: dict[str, Mutant] = {
             200,
         ),
         Mutant(
+            "commit-does-not-ask-for-its-token",
+            "D6",
+            "a transaction of several calls is committed although its token was used",
+            edited(
+                (
+                    "buckram.db.transactions:OpenTransaction.commit",
+                    "self._committing.counts(receipt.token) if receipt is not None else None",
+                    "None",
+                )
+            ),
+            80,
+        ),
+        Mutant(
+            "no-receipt-of-nothing",
+            "D5",
+            "a call under a token that changes nothing leaves no receipt",
+            edited((f"{_EXECUTION}._record_receipts", "if self._receipts and not self._wrote:", "if False:")),
+            80,
+        ),
+        Mutant(
+            "what-waits-is-aborted",
+            "D5",
+            "a call that waits, or is being executed, is said to be aborted",
+            edited(("buckram.db.database:Database._known", "waits = self._writer.is_using(token)", "waits = False")),
+            80,
+        ),
+        Mutant(
             "unknown-is-aborted",
             "D5, D7",
             "whoever asks for the outcome of a leader's own token is told that it was aborted",
             edited(("buckram.core.db.outcomes:Outcomes.has", "run[1] <= sequence", "run[1] < sequence < 0")),
-            300,
-            faults=_LEASES,
+            100,
+            faults=_DEAF,
         ),
         Mutant(
             "parts-of-another-group",
@@ -200,6 +231,9 @@ def kill(name: str, budget: int | None = None) -> Kill:
         if mutant.faults:
             plan.cluster.faults = list(mutant.faults)
             plan.machines.clients, plan.machines.commands = 4, 25
+        if mutant.restless:
+            plan.machines.restless, plan.machines.clients, plan.machines.commands = 0.9, 3, 25
+            plan.machines.settings = replace(plan.machines.settings, snapshot_commands=4)
         if mutant.spills:
             plan.cache_kib = 40
         caught = first_caught(run_database_life(seed, plan=plan, mutant=mutant.apply()).violations, INVARIANTS)

@@ -46,7 +46,7 @@ class Reference:
         """Leadership and sequence of those that were committed."""
         self.wrong: list[int] = []
         """Groups whose digest is not that of their pages."""
-        self.void = self.cut = self.shared = 0
+        self.void = self.cut = self.shared = self.shrunk = 0
         self._sessions: dict[int, _Session] = {}
         self._parts: list[bytes] = []
         self._codec = Codec()
@@ -105,6 +105,7 @@ class Reference:
             pages[page.number] = bytes(content)
         self.states.append({number: pages[number] for number in sorted(pages) if number <= group.size})
         self.offsets.append(offset)
+        self.shrunk += len(self.states[-1]) < len(self.states[-2])
         digest = sum(page_hash(number, page) for number, page in self.states[-1].items()) % 2**64
         if digest != group.digest:
             self.wrong.append(group.sequence)

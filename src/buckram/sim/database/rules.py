@@ -48,6 +48,8 @@ class Rules:
         self.calls: list[Call] = []
         self.attempts: list[Attempt] = []
         self.values: list[Acknowledged] = []
+        self._own: dict[str, str] = {}
+        """What was said of the database's own tokens."""
         self.acked = 0
 
     @property
@@ -68,8 +70,10 @@ class Rules:
         if offset > reference.end:
             return
         if offset == reference.end:
-            void, cut, shared = reference.void, reference.cut, reference.shared
+            void, cut, shared, shrunk = reference.void, reference.cut, reference.shared, reference.shrunk
             reference.append(value)
+            if reference.shrunk > shrunk:
+                self.report.situation("a database shrank")
             if reference.void > void:
                 self.report.situation("a group was void")
             if reference.cut > cut:
@@ -112,6 +116,37 @@ class Rules:
             counts = [int(pair.split(",")[0]) for pair in found.strip("[]").replace(" ", "").split("],[")]
             self.report.check("D6", counts == affected, "{} is told {}, at first it was {}", token, affected, counts)
 
+    def repeated(self, token: str, first: list[int], again: list[int]) -> None:
+        """Somebody was told these counts under a token that was used before."""
+        self.report.situation("a used token was repeated")
+        self.report.check("D6", first == again, "{} is told {}, at first it was {}", token, again, first)
+
+    def answered(self, token: str) -> None:
+        """A call under a token was told to be committed, also where it changed nothing."""
+        self.report.check("D5", token in self.reference.tokens, "{} was acknowledged and is in no group", token)
+
+    def outcome(self, token: str, said: str) -> None:
+        """Whoever led has said what became of a call that was acknowledged before."""
+        self.report.check("D5", said == "committed", "{} was acknowledged, and is said to be {}", token, said)
+
+    def own_outcome(self, token: str, said: str) -> None:
+        """Whoever led has said what became of the group of a token of a CommitUnknown."""
+        self._own[token] = said
+        self._check_own(token, said)
+
+    def _check_own(self, token: str, said: str) -> None:
+        _, leadership, sequence = token.split(":")
+        committed = (int(leadership), int(sequence)) in self.reference.groups
+        wrong = said != "pending" and committed != (said == "committed")
+        self.report.check("D5", not wrong, "{} is said to be {}, and committed is {}", token, said, committed)
+
+    def said_meanwhile(self, token: str, said: str, committed: bool) -> None:
+        """What was said of a call while it was executed, and whether that was committed after all."""
+        self.report.situation("an outcome was asked for meanwhile")
+        self.report.check(
+            "D5", not (said == "aborted" and committed), "{} was said to be aborted, and then it was committed", token
+        )
+
     def acknowledged(self, attempt: Attempt, offset: int) -> None:
         """Its appends are committed, all of them below the offset."""
         self.acked += 1
@@ -146,6 +181,8 @@ class Rules:
         ]
         why = not_serializable(history)
         self.report.check("D7", not why, "{}", why)
+        for token, said in self._own.items():
+            self._check_own(token, said)
         for one in self.attempts:
             if one.outcome == "aborted" and one.token is not None:
                 late = one.token in self.reference.tokens

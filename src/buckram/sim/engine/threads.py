@@ -1,4 +1,4 @@
-"""Threads of a simulated process: real ones, of which one runs at a time, while the loop waits for it.
+"""Threads of a simulated process: real ones, of which one runs at a time, while the simulation waits for it.
 
 A thread runs from one place where it waits (for a job, for a decision) to the next, as one step of its process; what it
 waits for makes it ready, and it goes on a little later. So a seed decides everything, and a process that is paused or
@@ -15,7 +15,6 @@ from collections.abc import Callable
 from queue import Empty
 from typing import Any
 
-from buckram.errors import InvariantViolation
 from buckram.sim.engine.loop import Crashed, Process, SimLoop
 
 _DELAYS_S = (0.0, 0.0, 0.0, 0.0002, 0.005, 0.05)
@@ -84,9 +83,6 @@ class SimThreads:
     def event(self) -> _Event:
         return _Event(self)
 
-    def condition(self) -> _Condition:
-        return _Condition(self)
-
     def now(self) -> float:
         return self.loop.time()
 
@@ -116,15 +112,6 @@ class SimThreads:
         if not thread.ended and thread.ready():
             thread.step()
         self._threads = [thread for thread in self._threads if not thread.ended]
-        self.wake()
-
-    def drive(self) -> None:
-        """The loop waits for a thread, and nothing but threads goes on."""
-        ready = [thread for thread in self._threads if not thread.ended and thread.ready()]
-        if not ready:
-            raise InvariantViolation("ends: the loop waits for a thread that waits for the loop")
-        for thread in ready:
-            thread.step()
         self.wake()
 
     def close(self) -> None:
@@ -177,25 +164,6 @@ class _Event:
         if not self._set:
             raise Crashed(self._threads.process.name)
         return True
-
-
-class _Condition:
-    """A seams.Monitor. Nobody runs beside whoever has it."""
-
-    def __init__(self, threads: SimThreads) -> None:
-        self._threads = threads
-
-    def __enter__(self) -> None:
-        """Nothing to lock."""
-
-    def __exit__(self, *error: object) -> None:
-        """Nothing to lock."""
-
-    def wait(self, timeout: float) -> None:
-        self._threads.drive()
-
-    def notify_all(self) -> None:
-        """Whoever waits looks after each step."""
 
 
 __all__ = ["SimThreads"]

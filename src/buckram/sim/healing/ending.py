@@ -13,6 +13,7 @@ from buckram.healing.board import Board
 from buckram.metadata.underreplication import Underreplication
 from buckram.metadata.wishes import change_wish, read_wishes
 from buckram.sim.engine.faults import FaultRunner
+from buckram.sim.healing.encore import Encore
 from buckram.sim.healing.final import Final
 from buckram.sim.healing.reasons import entries_of
 from buckram.sim.healing.workers import Stage
@@ -61,6 +62,9 @@ class Ending:
                     break
             await asyncio.sleep(4.0)
         await self._judge(marked)
+        encore = Encore(self.stage, self.faults, self.board)
+        if not self.report.violations and encore.wanted():
+            await encore.run()
         self.stage.finished = True
         final = Final(self.stage)
         final.check_calls()

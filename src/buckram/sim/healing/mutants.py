@@ -385,6 +385,14 @@ MUTANTS: dict[str, Mutant] = {
             racks=True,
         ),
         Mutant(
+            "needed-again",
+            "brake",
+            "bookies that no ledger names count again for the brake when others go",
+            edited(("buckram.core.healing.losses:Losses.named", "frozenset(self._lost_at)", "frozenset(self.lost)")),
+            120,
+            faults=("second loss",),
+        ),
+        Mutant(
             "lease-ignored",
             "H2",
             "a stream's ledger is ended although its writer has the lease",

@@ -43,6 +43,7 @@ SITUATIONS = (
     "a bookie rested",
     "space was evened out",
     "a whole rack went",
+    "all bookies went when others were long gone",
     "an operator let copying proceed",
     "a stream's writer was idle",
     "the delay was changed",

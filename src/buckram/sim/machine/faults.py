@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from buckram.client.client import Client
 from buckram.core.streams.changes import Step
-from buckram.core.streams.head import Head, SnapshotRow
+from buckram.core.streams.head import Head, SnapshotRow, decode_head
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import merged
 from buckram.errors import BuckramError
 from buckram.sim.engine.faults import FaultRunner, register_common
-from buckram.sim.engine.faults.registry import MACHINES
+from buckram.sim.engine.faults.registry import MACHINES, STREAMS, fault_names
 from buckram.sim.engine.world import Died
 from buckram.streams.shared.ledgers import SNAPSHOT, make_ledger, present_op
 from buckram.streams.shared.metadata import StreamStore
@@ -26,6 +26,16 @@ VANDAL = "v1"
 
 def _replicas(f: FaultRunner) -> list[str]:
     return [host for host in f.client_hosts() if host.startswith("m") and not f.world.processes[host].dead]
+
+
+def _leader(f: FaultRunner) -> str:
+    """The host that the log's head names as its writer; empty if it names none."""
+    place = f"/streams/heads/{NAMESPACE}/{MACHINE}"
+    for key, found in f.world.metadata.snapshot().keys.items():
+        if key.endswith(place):
+            writer = decode_head(str(NAME), found.value).writer
+            return writer.name if writer is not None else ""
+    return ""
 
 
 async def expire_replica(f: FaultRunner) -> None:
@@ -82,6 +92,38 @@ async def cut_off_replica(f: FaultRunner) -> None:
     await asyncio.sleep(f.rng.random() * 6)
     for other in others:
         world.fabric.unblock(host, other)
+        world.fabric.unblock(other, host)
+    world.disturb(host, -1)
+
+
+async def depose_leader(f: FaultRunner) -> None:
+    """The leader's session has expired and nobody can tell it: it believes to lead, and reaches all bookies."""
+    host, world = _leader(f), f.world
+    if host not in _replicas(f):
+        return
+    world.disturb(host, 1)
+    for source, target in (("meta", host), (host, "meta")):
+        world.fabric.block(source, target)
+    world.sessions[host].expire()
+    world.report.situation("a lease ended under a replica")
+    await asyncio.sleep(1.0 + f.rng.random() * 4)
+    for source, target in (("meta", host), (host, "meta")):
+        world.fabric.unblock(source, target)
+    world.disturb(host, -1)
+
+
+async def deafen_leader(f: FaultRunner) -> None:
+    """What the leader sends arrives, and no answer does: what it writes is stored and never acknowledged to it."""
+    host, world = _leader(f), f.world
+    if host not in _replicas(f):
+        return
+    bookies = [machine.host for machine in world.machines.values()]
+    others = [*bookies, "meta"] if f.rng.random() < 0.5 else bookies
+    world.disturb(host, 1)
+    for other in others:
+        world.fabric.block(other, host)
+    await asyncio.sleep(f.rng.random() * 6)
+    for other in others:
         world.fabric.unblock(other, host)
     world.disturb(host, -1)
 
@@ -152,6 +194,8 @@ OWN_FAULTS = {
     "pause a replica": 5,
     "lose a head of a machine": 3,
     "cut off a replica": 4,
+    "deafen the leader": 3,
+    "depose the leader": 3,
     "damage a snapshot": 3,
 }
 """Relative weights. A life gets one to three of these besides the common faults."""
@@ -162,8 +206,16 @@ for _name, _run in (
     ("pause a replica", pause_replica),
     ("lose a head of a machine", lose_head),
     ("cut off a replica", cut_off_replica),
+    ("deafen the leader", deafen_leader),
+    ("depose the leader", depose_leader),
     ("damage a snapshot", damage_snapshot),
 ):
     register_common(_name, OWN_FAULTS[_name], _run, lives=(MACHINES,))
 
-__all__ = ["MACHINE", "NAME", "NAMESPACE", "OWN_FAULTS", "VANDAL"]
+
+def all_fault_names() -> list[str]:
+    """All that lives of machines, and of what is built on them, may have."""
+    return list(dict.fromkeys([*fault_names(STREAMS), *fault_names(MACHINES)]))
+
+
+__all__ = ["MACHINE", "NAME", "NAMESPACE", "OWN_FAULTS", "VANDAL", "all_fault_names"]

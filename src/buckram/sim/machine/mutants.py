@@ -39,13 +39,12 @@ MUTANTS: dict[str, Mutant] = {
             "a leader applies its records and answers when they are sent",
             edited(
                 (
-                    f"{_LEADER}._append",
-                    "offsets = await self.engine.append_many([pending.value for pending in group])",
+                    f"{_LEADER}._send",
+                    "offsets = self.engine.append_values([pending.value for pending in group])",
                     "first = self.engine.next_offset\n"
-                    "        work = self.engine.append_many([pending.value for pending in group])\n"
-                    "        self._acknowledged(group, first, sent_at)\n"
-                    "        await work\n"
-                    "        return",
+                    "            self.engine.append_values([pending.value for pending in group])\n"
+                    "            offsets = self._loop.create_future()\n"
+                    "            offsets.set_result(range(first, first + len(group)))",
                 )
             ),
         ),

@@ -2,52 +2,29 @@
 
 from __future__ import annotations
 
-import gc
-from dataclasses import dataclass, field
-
-from buckram.sim.engine.faults.registry import MACHINES, STREAMS, fault_names
 from buckram.sim.engine.lives import LifeResult
-from buckram.sim.engine.swarm import Totals
+from buckram.sim.engine.planned import PlannedSubject
 from buckram.sim.engine.trace import Echo
+from buckram.sim.machine.faults import all_fault_names
 from buckram.sim.machine.life import run_machine_life
 from buckram.sim.machine.mutants import hunt
 from buckram.sim.machine.names import INVARIANTS, SITUATIONS
-from buckram.sim.machine.plan import make_machine_plan
+from buckram.sim.machine.plan import MachinePlan, make_machine_plan
 
 
-@dataclass(slots=True)
-class MachineTotals(Totals):
-    evaluated: dict[str, int] = field(default_factory=lambda: dict.fromkeys(INVARIANTS, 0))
-    reached: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SITUATIONS, 0))
+class Machines(PlannedSubject[MachinePlan]):
+    """Lives of machines."""
 
-    def add(self, result: LifeResult) -> None:
-        """Counts of machines only; violations of anything."""
-        result.evaluated = {name: count for name, count in result.evaluated.items() if name in INVARIANTS}
-        result.reached = {name: count for name, count in result.reached.items() if name in SITUATIONS}
-        Totals.add(self, result)
+    option, invariants, situations = "--machine", INVARIANTS, SITUATIONS
 
+    def plan(self, seed: int) -> MachinePlan:
+        return make_machine_plan(seed)
 
-class Machines:
-    """An engine.subject.Subject."""
-
-    option = "--machine"
-
-    def totals(self) -> Totals:
-        return MachineTotals()
+    def run(self, seed: int, plan: MachinePlan, echo: Echo | None) -> LifeResult:
+        return run_machine_life(seed, plan=plan, echo=echo)
 
     def fault_names(self) -> list[str]:
-        return list(dict.fromkeys([*fault_names(STREAMS), *fault_names(MACHINES)]))
-
-    def planned_faults(self, seed: int) -> list[str]:
-        return make_machine_plan(seed).cluster.faults
-
-    def live(self, seed: int, *, faults: list[str] | None = None, echo: Echo | None = None) -> LifeResult:
-        plan = make_machine_plan(seed)
-        if faults is not None:
-            plan.cluster.faults = faults
-        result = run_machine_life(seed, plan=plan, echo=echo)
-        gc.collect()
-        return result
+        return all_fault_names()
 
     def hunt(self, budget: int | None, jobs: int, only: str | None) -> int:
         return hunt(budget, jobs, only)

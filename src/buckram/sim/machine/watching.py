@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from buckram.core.machine import records
 from buckram.core.machine.fold import Applied, Fold
 from buckram.core.machine.snapshot_format import SnapshotHeader
-from buckram.errors import BuckramError, HandleClosed, OffsetTruncated, ReplicaStopped, SnapshotDamaged
+from buckram.errors import BuckramError, HandleClosed, OffsetTruncated, ReplicaStopped
 from buckram.machine import following, replica
 from buckram.machine.leader import Leader
 from buckram.machine.replica import Replica
@@ -65,12 +65,12 @@ def watch_machines(world: World, rules: Rules) -> Iterator[None]:
         if alone and self._sent:
             world.report.situation("a read waited for its proof alone")
 
-    async def watched_load(place: Place, fold: Fold) -> list[SnapshotDamaged]:
-        damaged = await load(place, fold)
-        for error in damaged:
+    async def watched_load(place: Place, fold: Fold) -> following.Begun:
+        begun = await load(place, fold)
+        for error in begun.damaged:
             world.trace.note(host(), str(error))
             world.report.situation("a damaged snapshot was passed over")
-        return damaged
+        return begun
 
     async def watched_next(self: StreamReader) -> object:
         try:

@@ -88,6 +88,7 @@ async def _drop_keys(streams: StreamStore, head: Head) -> None:
         layout.cursors(head.uid),
         layout.intents(head.uid),
         layout.object_writers(head.uid),
+        layout.replicas(head.uid),
         f"{layout.data(head.uid)}/pages",
     ):
         while names := await keys.children(parent, limit=_PAGE):

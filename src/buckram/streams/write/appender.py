@@ -1,8 +1,8 @@
 """Appender: offsets, batches and acknowledgements of a stream's writer, all in synchronous steps.
 
-A batch of records is sent as one entry: at the end of the event loop's turn if nothing is in flight, else when all
-entries in flight are acknowledged, when the batch is full, or after `linger`. Not here: the queue of appends that wait
-for room (`write/append_queue.py`), the ledger (`write/segment.py`), when a segment ends (`write/roll.py`).
+A batch of records is sent as one entry: at the end of the event loop's turn if fewer than `flights` entries are in
+flight, else when one of them is acknowledged, when the batch is full, or after `linger`. Not here: the queue of appends
+that wait for room (`write/append_queue.py`), the ledger (`write/segment.py`), when a segment ends (`write/roll.py`).
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class Appender:
         net: NetConfig,
         *,
         linger_s: float,
+        flights: int,
         clock: AppendClock,
         on_entry_sent: EntrySent,
     ) -> None:
@@ -86,7 +87,8 @@ class Appender:
         self.paused = False
         """No segment takes entries for now; records wait in the batch and in the queue."""
         self._loop = asyncio.get_running_loop()
-        self._linger_s = linger_s
+        self._linger_s, self._flights = linger_s, flights
+        """Records linger while so many entries are in flight."""
         self._timer: asyncio.TimerHandle | None = None
         self._send_scheduled = self._lingering = False
         self._linger_until = 0.0
@@ -259,17 +261,21 @@ class Appender:
         if batch.size >= self._batch_bytes or len(batch.values) >= MAX_ENTRY_RECORDS:
             self.send_batch()
         elif not self._send_scheduled and not self._lingering:
-            if self._linger_s and self.segment is not None and self.segment.in_flight:
-                self._linger()  # The acknowledgement of the last entry in flight sends the batch, at latest the timer.
+            if self._linger_s and self.segment is not None and self.segment.in_flight >= self._flights:
+                self._linger()  # The acknowledgement of an entry in flight sends the batch, at latest the timer.
             else:
                 self._send_scheduled = True
-                self._loop.call_soon(self._send_or_linger)
+                self._loop.call_soon(self._turn_ended)
 
-    def _send_or_linger(self) -> None:
+    def _turn_ended(self) -> None:
         self._send_scheduled = False
+        self.send_or_linger()
+
+    def send_or_linger(self) -> None:
+        """Send the batch now, unless so many entries are in flight that it lingers."""
         if not self.batch.values or self.segment is None:
             return
-        if not self._linger_s or not self.segment.in_flight:
+        if not self._linger_s or self.segment.in_flight < self._flights:
             self.send_batch()
         else:
             self._linger()
@@ -311,7 +317,7 @@ class Appender:
         if self.closed:
             return
         moved = self.window.acked(segment.progress, next_offset)
-        if self.batch.values and segment is self.segment and not segment.in_flight:
+        if self.batch.values and segment is self.segment and segment.in_flight < self._flights:
             self.send_batch()
         if moved:
             self._released()

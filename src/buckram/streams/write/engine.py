@@ -58,7 +58,9 @@ class StreamEngine:
         name: str,
         linger_ms: float,
         on_closed: EngineClosed,
+        flights: int = 1,
     ) -> None:
+        """`linger_ms`: how long records may wait while `flights` entries are in flight."""
         services = claim.client.services
         self.stream, self.name, self.epoch, self.policy = str(claim.name), name, claim.epoch, policy
         self.uid = claim.uid
@@ -77,6 +79,7 @@ class StreamEngine:
             services.config,
             services.net,
             linger_s=linger_ms / 1000,
+            flights=flights,
             clock=claim.now,
             on_entry_sent=self._roller.entry_sent,
         )
@@ -240,6 +243,17 @@ class StreamEngine:
             PendingAppend(columns, sizes, future, many=True, atomic=atomic, expect=expect_offset, start=start)
         )
         return await future
+
+    def append_values(self, values: list[bytes]) -> asyncio.Future[range]:
+        """Append consecutive values in this very turn, and return the future of their offsets. Errors: append_many."""
+        self._check_running()
+        appender = self._appender
+        limit = appender.record_limit
+        columns, sizes = records.many(self.stream, limit, values, None, None, None, None, None, None, None)
+        future: asyncio.Future[range] = self._loop.create_future()
+        appender.queue.put(PendingAppend(columns, sizes, future, many=True))
+        appender.send_or_linger()
+        return future
 
     async def flush(self) -> None:
         """Wait until everything appended so far is acknowledged; raises the first append that failed."""

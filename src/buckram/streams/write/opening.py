@@ -45,8 +45,11 @@ async def open_writer(
     wait: bool,
     linger_ms: float,
     on_closed: EngineClosed,
+    flights: int = 1,
 ) -> StreamEngine:
     """Become the writer and return its engine; the arguments are those of Namespace.writer.
+
+    Records linger while `flights` entries are in flight.
 
     Raises WriterExists, WriterLost, StreamEnded, NoSuchStream, and NotEnoughBookies or RecoveryFailed, which a later
     attempt may not meet.
@@ -77,7 +80,14 @@ async def open_writer(
             head = await _seal(claim, head)
             table = await load_producers(client, streams, name, head)
             opened = StreamEngine(
-                claim, head, policy_of(head), table, name=me.name, linger_ms=linger_ms, on_closed=closed
+                claim,
+                head,
+                policy_of(head),
+                table,
+                name=me.name,
+                linger_ms=linger_ms,
+                on_closed=closed,
+                flights=flights,
             )
             first = await opened.prepare()
         except BuckramError:

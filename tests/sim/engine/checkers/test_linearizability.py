@@ -62,6 +62,45 @@ def test_bad_histories_of_a_register(name: str) -> None:
     assert "none of these fits" in not_linearizable(BAD[name], register_step)
 
 
+def append(began: float, ended: float | None, value: int, length: int | None = None) -> Call:
+    return call(began, ended, ("append", value), length)
+
+
+def listed(began: float, ended: float, *values: int) -> Call:
+    return call(began, ended, ("read",), values)
+
+
+GOOD_LISTS = {
+    "one after another": [append(0, 1, 1, 1), append(2, 3, 2, 2), listed(4, 5, 1, 2)],
+    "concurrent appends in either order": [append(0, 9, 1, 2), append(0, 9, 2, 1), listed(10, 11, 2, 1)],
+    "an append without an answer is there": [append(0, None, 1), listed(1, 2), listed(3, 4, 1), append(5, 6, 2, 2)],
+    "an append without an answer is not there": [append(0, None, 1), append(1, 2, 2, 1), listed(8, 9, 2)],
+    "a read during an append": [append(0, 9, 1, 1), listed(1, 2), listed(3, 4, 1)],
+}
+BAD_LISTS = {
+    "a lost append": [append(0, 1, 1, 1), append(2, 3, 2, 2), listed(4, 5, 2)],
+    "a doubled append": [append(0, 1, 1, 1), listed(2, 3, 1, 1)],
+    "an append without an answer comes and goes": [append(0, None, 1), listed(1, 2, 1), listed(3, 4)],
+    "an append without an answer is there twice": [append(0, None, 1), listed(1, 2, 1, 1)],
+    "the order changes": [append(0, 9, 1, 1), append(0, 9, 2, 2), listed(1, 2, 1, 2), listed(3, 4, 2, 1)],
+    "against the order of time": [append(0, 1, 1, 1), append(2, 3, 2, 2), listed(4, 5, 2, 1)],
+    "a stale read": [append(0, 1, 1, 1), append(2, 3, 2, 2), listed(4, 5, 1)],
+    "a value that nobody appended": [append(0, 1, 1, 1), listed(2, 3, 1, 7)],
+    "two were the first": [append(0, 9, 1, 1), append(0, 9, 2, 1)],
+    "it was told another length": [append(0, 1, 1, 1), append(2, 3, 2, 3)],
+}
+
+
+@pytest.mark.parametrize("name", GOOD_LISTS)
+def test_good_histories_of_a_list(name: str) -> None:
+    assert not_linearizable(GOOD_LISTS[name], list_step, ()) == ""
+
+
+@pytest.mark.parametrize("name", BAD_LISTS)
+def test_bad_histories_of_a_list(name: str) -> None:
+    assert "none of these fits" in not_linearizable(BAD_LISTS[name], list_step, ())
+
+
 def test_lists() -> None:
     history = [call(0, 1, ("append", 1), 1), call(2, 9, ("append", 2), 2), call(3, 4, ("read",), (1,))]
     assert not_linearizable(history, list_step, ()) == ""

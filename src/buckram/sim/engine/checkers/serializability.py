@@ -10,6 +10,7 @@ Not here: single calls with arbitrary models (`checkers/linearizability.py`), co
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -167,9 +168,9 @@ class _Judge:
         for at in range(1, len(ends)):
             edges["e", at - 1]["e", at] = "rt"
         for number in sorted(self._committed):
-            before = [at for at, end in enumerate(ends) if end < self._history[number].began]
+            before = bisect_left(ends, self._history[number].began)
             if before:
-                edges["e", before[-1]]["t", number] = "rt"
+                edges["e", before - 1]["t", number] = "rt"
 
     def _describe(self, nodes: Sequence[_Node], edges: dict[_Node, dict[_Node, str]]) -> str:
         if not nodes:
