@@ -252,6 +252,14 @@ def deletion() -> Figures:
 
 
 @case
+def neighbours() -> Figures:
+    """p99 of one tenant's paced adds alone, and beside one that writes at full speed and reads cold data."""
+    from bench import neighbours
+
+    return neighbours.neighbours()
+
+
+@case
 def scale_store() -> Figures:
     """Cost of an add on a bookie with 1 to 20 GB of data (BENCH_SCALE_GB)."""
     from bench import scale

@@ -129,6 +129,8 @@ NAMES: dict[str, tuple[str, ...]] = {
         "list",
         "set",
         "delete",
+        "quotas",
+        "set_quotas",
     ),
     "buckram.Objects": (
         "namespace",
@@ -310,6 +312,8 @@ NAMES: dict[str, tuple[str, ...]] = {
         "list",
         "set",
         "delete",
+        "quotas",
+        "set_quotas",
     ),
     "buckram.sync.Objects": (
         "namespace",

@@ -21,6 +21,8 @@ class Code(enum.IntEnum):
     READ_ONLY = 505
     TOO_MANY_REQUESTS = 506
     UNKNOWN_LEDGER_STATE = 507
+    QUOTA_EXCEEDED = 590
+    """Our own, for clients that announced that they know it (core/wire/introduction.py)."""
 
     @property
     def v2(self) -> int:
@@ -57,6 +59,7 @@ _V2_OF = {
     Code.READ_ONLY: 105,
     Code.TOO_MANY_REQUESTS: 106,
     Code.UNKNOWN_LEDGER_STATE: 101,
+    Code.QUOTA_EXCEEDED: 190,
 }
 _OF_V2 = {number: code for code, number in _V2_OF.items() if code is not Code.UNKNOWN_LEDGER_STATE} | {
     107: Code.UNKNOWN_LEDGER_STATE,

@@ -83,6 +83,11 @@ class AuthConfig:
         "bookies: whether grants (`buckram acl`) count, or every known peer may do everything",
         choices=("off", "on"),
     )
+    audit: str = _key(
+        "off",
+        "bookies: whether who created, deleted, fenced and so on is written into the stream system/audit",
+        choices=("off", "on"),
+    )
     unix_admin: int = _key(
         1, "bookies: 1: processes of the bookie's own user, through its Unix socket, are administrators", most=1
     )

@@ -19,6 +19,7 @@ from buckram.zookeeper_server import start_zookeeper
 
 _DIRECTIONS = {
     "test_java_on_ours": "Java clients and tools on our bookies",
+    "test_quota": "Java clients and tools on our bookies",
     "test_shell": "Java clients and tools on our bookies",
     "test_autorecovery": "Java clients and tools on our bookies",
     "test_shell_on_our_autorecovery": "Java clients and tools on our bookies",

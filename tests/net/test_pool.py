@@ -30,6 +30,7 @@ from buckram.errors import (
     InvalidArgument,
     LedgerFenced,
 )
+from buckram.net.pool import MOST_LANES
 
 
 async def test_calls_take_the_wire_that_suits_them(peer: Peer, make: Make) -> None:
@@ -167,3 +168,15 @@ async def test_errors_name_the_bookie(peer: Peer, make: Make) -> None:
         except BookieUnavailable as error:
             errors.append(error)
     assert [str(error).count("bookie b1:") for error in errors] == [1, 1]
+
+
+async def test_lanes_with_names_have_connections_of_their_own(peer: Peer, make: Make) -> None:
+    pool, sink = make(), Sink()
+    lanes = [pool.lane("b1", name) for name in ("", "shop", "log")]
+    assert pool.lane("b1", "shop") is lanes[1]
+    for number, lane in enumerate(lanes):
+        lane.send(*framed(7 + number, 0, 2), [(sink, number, 0, 1)])
+    await sink.count(6)
+    assert len(peer.transports) == 3
+    many = {pool.lane("b1", f"ns-{number}") for number in range(1000)}
+    assert len(many | set(lanes[1:])) == MOST_LANES

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.support.bookie_kit import CONFIG, STORE
 
+from buckram.bookie.audit_log import AuditLog
 from buckram.bookie.process import Bookie
 from buckram.bookie.service.door import Door
 from buckram.config import AuthConfig, NetConfig, TlsConfig
@@ -70,7 +71,12 @@ class Guarded:
 
 @asynccontextmanager
 async def guarded(
-    directory: Path, tls: TlsConfig | None = None, auth: AuthConfig | None = None, *, login_s: float = 10.0
+    directory: Path,
+    tls: TlsConfig | None = None,
+    auth: AuthConfig | None = None,
+    *,
+    login_s: float = 10.0,
+    events: AuditLog | None = None,
 ) -> AsyncIterator[Guarded]:
     uri = f"sqlite://{directory}/metadata.db"
     os.makedirs(directory / "bookie", exist_ok=True)
@@ -79,7 +85,15 @@ async def guarded(
     disk = LocalDisk(str(directory / "bookie"), "inline")
     door = Door(tls or TlsConfig(), auth, login_s=login_s)
     made = Bookie(
-        production_runtime(), disk, store, CONFIG, STORE, NetConfig(), door=door, open_store=lambda: open_store(uri)
+        production_runtime(),
+        disk,
+        store,
+        CONFIG,
+        STORE,
+        NetConfig(),
+        door=door,
+        open_store=lambda: open_store(uri),
+        events=events,
     )
     await made.start()
     try:

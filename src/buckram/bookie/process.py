@@ -12,8 +12,11 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from buckram.bookie import cookie, registration
+from buckram.bookie.accounting import Accounting
+from buckram.bookie.audit_log import AuditLog
 from buckram.bookie.brake import Brake
 from buckram.bookie.collect_requests import CollectRequests
+from buckram.bookie.creations import QuotasOfCreations
 from buckram.bookie.disk_watch import DiskWatch
 from buckram.bookie.gc import Collector
 from buckram.bookie.handover import Handover
@@ -26,6 +29,7 @@ from buckram.bookie.service.door import Door
 from buckram.bookie.service.guard import Guard
 from buckram.bookie.service.metadata import MetadataService, OpenStore
 from buckram.bookie.service.server import BookieServer, Service
+from buckram.bookie.service.session import Session
 from buckram.bookie.storage import superblock
 from buckram.bookie.storage.position import NO_CLAIM, Claim
 from buckram.bookie.storage.store import Store
@@ -69,6 +73,7 @@ class Bookie:
     After a failed sync the service stops by itself: it closes connections and listener, and removes the registration.
     The disk and the metadata store belong to the caller and stay open. `open_store` opens further sessions with the
     store, through which the bookie serves it to clients; None: it does not. `door`: what connections pass first.
+    `events` takes what the audit trail is to tell.
     """
 
     def __init__(
@@ -84,8 +89,9 @@ class Bookie:
         shares: Shares | None = None,
         open_store: OpenStore | None = None,
         door: Door | None = None,
+        events: AuditLog | None = None,
     ) -> None:
-        self._open_store = open_store
+        self._open_store, self._events = open_store, events
         self._door = door
         self._guard: Guard | None = None
         self._runtime, self._disk, self._metadata = runtime, disk, metadata_store
@@ -103,6 +109,7 @@ class Bookie:
         self.scrub: Scrub | None = None
         self.limbo_end: LimboEnd | None = None
         self.disk_watch: DiskWatch | None = None
+        self.accounting: Accounting | None = None
         self._cluster = ""
         self._address: BookieAddress | None = None
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
@@ -149,19 +156,8 @@ class Bookie:
         self.info = BookieInfo(claimed.bookie_id, address, properties)
         store.on_failed(self._store_failed)
         self._cluster = claimed.cluster
-        self.service = Service(
-            self._runtime,
-            store,
-            self._metadata,
-            self._config,
-            self._net,
-            self._server.budget,
-            self,
-            witness,
-            None
-            if self._open_store is None
-            else MetadataService(self._open_store, self._net.max_frame_bytes, self._guard),
-        )
+        self.service = self._make_service(store, witness, claimed.bookie_id)
+        self._server.judge(self.service)
         self._server.serve(self.service)
         handover = Handover(self._disk, self._metadata)
         await handover.end_previous()
@@ -193,8 +189,27 @@ class Bookie:
         self._scope.spawn(requests.run(), "collection on request")
         self._scope.spawn(self.wishes.run(), "wishes")
         self._watch_disk(store, witness, claimed.bookie_id)
+        self._count_usage(store, claimed.bookie_id)
         log.info("bookie %s serves at %s", claimed.bookie_id, address)
         return self.info
+
+    def _make_service(self, store: Store, witness: Witness, bookie_id: BookieId) -> Service:
+        if self._events is not None:
+            self._events.bookie = bookie_id
+            self._server.events = self._events
+        return Service(
+            self._runtime,
+            store,
+            self._metadata,
+            self._config,
+            self._net,
+            self._server.budget,
+            self,
+            witness,
+            None
+            if self._open_store is None
+            else MetadataService(self._open_store, self._net.max_frame_bytes, self._guard),
+        )
 
     async def _begin_guard(self) -> None:
         """Know keys, revocations and grants before anybody can knock."""
@@ -225,6 +240,21 @@ class Bookie:
             self._runtime.stats,
         )
         self._scope.spawn(self.disk_watch.run(), "disk")
+
+    def _count_usage(self, store: Store, bookie_id: BookieId) -> None:
+        """Begin to follow the quotas of namespaces."""
+        assert self._server.turnstile is not None
+        self.accounting = Accounting(
+            store,
+            self._metadata,
+            bookie_id,
+            self._server.turnstile,
+            self._server.look_at_namespaces,
+            always=self._guard is not None and self._guard.authorises,
+        )
+        self._scope.spawn(self.accounting.run(), "accounting")
+        if self.service is not None and self.service.keys is not None:
+            self.service.keys.creations = QuotasOfCreations(self._metadata, self.accounting)
 
     async def _open(self, address: BookieAddress) -> tuple[cookie.Claim, Witness, Store]:
         """Open the store, once the cookie and the witness key say that the directory is this bookie's."""
@@ -274,6 +304,13 @@ class Bookie:
     def report(self) -> bytes:
         """Return what this bookie says of itself to operators, encoded (`core/cluster/bookie_report.py`)."""
         return report_of(self).encode()
+
+    def used_up(self, session: Session) -> dict[str, int]:
+        """Return use and limit of quotas that are used up, of namespaces that the connection's principal may use."""
+        guard = self._guard
+        if self.accounting is None:
+            return {}
+        return self.accounting.used_up(lambda name: guard is None or bool(guard.rights(session, name)))
 
     def identity(self) -> Identity:
         """Return what this bookie says of itself to clients that introduce themselves, once it serves."""

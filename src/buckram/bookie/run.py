@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from buckram.bookie.audit_log import AuditLog
 from buckram.bookie.beside import OtherLoop, beside
 from buckram.bookie.process import Bookie
 from buckram.bookie.service.door import Door
@@ -27,7 +28,7 @@ from buckram.net.loop import loop_factory
 from buckram.net.runtime import production_runtime
 from buckram.net.stats import NullStats, PrometheusStats
 from buckram.net.tcp import TcpNetwork
-from buckram.seams import Disk
+from buckram.seams import Disk, MetadataStore
 from buckram.types import BookieInfo
 
 DISK_VARIABLE = "BUCKRAM_DISK"
@@ -74,6 +75,14 @@ class LoopHook(Protocol):
     def __call__(self, loop: asyncio.AbstractEventLoop, stop: StopBookie, /) -> None: ...
 
 
+class AuditTrail(Protocol):
+    """Writes the events of a running bookie down, meanwhile (`audit/writing.py:writing`)."""
+
+    def __call__(
+        self, bookie: Bookie, events: AuditLog, store: MetadataStore, uri: str, tls: TlsConfig, auth: AuthConfig, /
+    ) -> AbstractAsyncContextManager[None]: ...
+
+
 async def serve_bookie(
     directory: str,
     metadata_uri: str,
@@ -84,6 +93,7 @@ async def serve_bookie(
     tls_config: TlsConfig = NO_TLS,
     auth_config: AuthConfig = NO_AUTH,
     admin: AdminPages | None = None,
+    audit: AuditTrail | None = None,
     environment: Mapping[str, str],
     on_ready: ReadyHook,
     stop: asyncio.Event,
@@ -103,6 +113,7 @@ async def serve_bookie(
         cleanup.callback(disk.close)
         metadata = await open_store(metadata_uri, runtime)
         cleanup.push_async_callback(metadata.close)
+        events = None if audit is None else AuditLog(runtime.clock, stats)
         bookie = Bookie(
             runtime,
             disk,
@@ -112,6 +123,7 @@ async def serve_bookie(
             net_config,
             shares=available,
             door=door,
+            events=events,
             open_store=partial(open_store, metadata_uri, runtime),
         )
         http = ""
@@ -122,7 +134,10 @@ async def serve_bookie(
             site = Site(here, status, metadata_uri, directory, settings, bool(auth_config.logins))
             http = await cleanup.enter_async_context(_served(site, bookie_config, admin, environment))
         cleanup.push_async_callback(bookie.stop)
-        on_ready(await _start_in(directory, bookie), http)
+        info = await _start_in(directory, bookie)
+        if audit is not None and events is not None:
+            await cleanup.enter_async_context(audit(bookie, events, metadata, metadata_uri, tls_config, auth_config))
+        on_ready(info, http)
         stopping = asyncio.ensure_future(stop.wait())
         await asyncio.wait((stopping, bookie.failed), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -204,6 +219,7 @@ def run_bookie(
     tls_config: TlsConfig = NO_TLS,
     auth_config: AuthConfig = NO_AUTH,
     admin: AdminPages | None = None,
+    audit: AuditTrail | None = None,
     environment: Mapping[str, str],
     on_ready: ReadyHook,
     on_loop: LoopHook,
@@ -225,6 +241,7 @@ def run_bookie(
             tls_config=tls_config,
             auth_config=auth_config,
             admin=admin,
+            audit=audit,
             environment=environment,
             on_ready=on_ready,
             stop=stop,

@@ -12,6 +12,7 @@ from buckram.cli.token import security_store
 from buckram.core.security.acl import PERMISSIONS, Acl
 from buckram.core.security.principal import Principal
 from buckram.errors import InvalidArgument, NoSuchNamespace
+from buckram.metadata.audit_notes import leave_note
 from buckram.metadata.security import SecurityStore
 
 
@@ -62,7 +63,9 @@ def grant(principal: str, text: str, namespace: str, uri: str | None, as_json: b
         async with security_store(uri) as (security, _):
             if not any(letter in namespace for letter in "*?["):
                 await _require(security, namespace)
-            return await security.change_acl(lambda acl: acl.granting(who, namespace, permissions))
+            changed = await security.change_acl(lambda acl: acl.granting(who, namespace, permissions))
+            await leave_note(security.store, "grant", who, namespace, ",".join(permissions))
+            return changed
 
     _show(run_async(main()), who, namespace, as_json)
 
@@ -82,7 +85,9 @@ def revoke(principal: str, text: str, namespace: str, uri: str | None, as_json: 
             present = await security.acl()
             if not any((one.who, one.namespaces) == (who, namespace) for one in present.grants):
                 raise InvalidArgument(f"{who} has no grant on {namespace}; `buckram acl list` shows what there is")
-            return await security.change_acl(lambda acl: acl.revoking(who, namespace, permissions))
+            changed = await security.change_acl(lambda acl: acl.revoking(who, namespace, permissions))
+            await leave_note(security.store, "revoke", who, namespace, ",".join(permissions))
+            return changed
 
     _show(run_async(main()), who, namespace, as_json)
 

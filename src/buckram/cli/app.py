@@ -31,6 +31,8 @@ NOUNS = {
     "cluster": "buckram.cli.cluster:cluster",
     "token": "buckram.cli.token:token",
     "acl": "buckram.cli.acl:acl",
+    "usage": "buckram.cli.usage:usage",
+    "audit": "buckram.cli.audit:audit",
     "zookeeper": "buckram.cli.zookeeper:zookeeper",
     "etcd": "buckram.cli.etcd:etcd",
     "bench": "buckram.cli.bench:bench",

@@ -68,6 +68,7 @@ def _show(figures: dict[str, Any], as_json: bool) -> None:
 @click.option("--rate", type=click.FloatRange(0.0), default=0.0, help="Adds per second in all; 0 is full speed.")
 @click.option("--outstanding", type=click.IntRange(1), default=4000, show_default=True, help="Entries not yet acked.")
 @click.option("--protocol", type=click.Choice(["2", "3"]), default="2", show_default=True, help="Wire protocol.")
+@click.option("--namespace", default="", metavar="NAME", help="Whose ledgers they are; `default` if left out.")
 @profile_option
 @metadata_option
 @json_option
@@ -81,6 +82,7 @@ def write(
     rate: float,
     outstanding: int,
     protocol: str,
+    namespace: str,
     profile: str | None,
     uri: str | None,
     as_json: bool,
@@ -99,7 +101,7 @@ def write(
     from buckram.cli.load import write as run
 
     shape = quorum(ensemble, write_quorum, ack_quorum)
-    load = WriteLoad(ledgers, size, str(shape), seconds, rate, outstanding)
+    load = WriteLoad(ledgers, size, str(shape), seconds, rate, outstanding, namespace)
 
     async def main() -> dict[str, Any]:
         async with connected(uri, wire_protocol=int(protocol)) as client:

@@ -80,7 +80,7 @@ def run(
     Example:
       buckram bookie run --metadata sqlite:///srv/buckram/metadata.db --data /srv/bookie-1 --port 3181
     """
-    from buckram.bookie.run import AdminPages, run_bookie
+    from buckram.bookie.run import AdminPages, AuditTrail, run_bookie
 
     where = cluster_uri(uri)
     given = {"host": host, "port": port, "bookie_id": bookie_id, "advertise": advertise, "metrics": metrics}
@@ -95,6 +95,12 @@ def run(
         from buckram.admin.serving import admin_pages
 
         admin = admin_pages
+
+    audit: AuditTrail | None = None
+    if values["auth"].audit == "on":
+        from buckram.audit.writing import writing
+
+        audit = writing
 
     def ready(info: BookieInfo, http: str) -> None:
         address = info.address
@@ -120,6 +126,7 @@ def run(
         tls_config=values["tls"],
         auth_config=values["auth"],
         admin=admin,
+        audit=audit,
         environment=os.environ,
         on_ready=ready,
         on_loop=on_loop,

@@ -51,6 +51,7 @@ _REFUSED = (
     errors.LedgerExists,
     errors.Unauthorized,
     errors.AccessRefused,
+    errors.QuotaExceeded,
     errors.WrongCookie,
     errors.CorruptStore,
     errors.KeyExists,

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+from buckram.core.security.namespaces import LEDGER_NAMESPACE
 from buckram.errors import BuckramError, BufferFull, InvalidArgument
 from buckram.net.tasks import TaskScope
 
@@ -44,6 +45,8 @@ class WriteLoad:
     seconds: float
     rate: float = 0.0
     outstanding: int = 4000
+    namespace: str = ""
+    """Of the ledgers; "" is `default`."""
 
 
 @dataclass(slots=True)
@@ -100,7 +103,8 @@ async def write(
     if load.size > (limit := client.services.net.max_frame_bytes):
         raise InvalidArgument(f"entries of {load.size} bytes: a frame has at most {limit}; use smaller ones")
     payloads = [random.randbytes(load.size) for _ in range(PAYLOADS)]
-    writers = [await client.create(ensemble=load.ensemble) for _ in range(load.ledgers)]
+    custom = {LEDGER_NAMESPACE: load.namespace} if load.namespace else None
+    writers = [await client.create(ensemble=load.ensemble, custom_metadata=custom) for _ in range(load.ledgers)]
     try:
         for writer in writers:
             if on_ledger is not None:

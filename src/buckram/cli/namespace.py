@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import click
 
@@ -12,9 +12,18 @@ from buckram.cli import completion, values
 from buckram.cli.confirm import confirm_loss
 from buckram.cli.fitting import refuse_too_large
 from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
-from buckram.cli.output import emit
+from buckram.cli.output import emit, remark
+from buckram.core.tenants.quotas import NONE, Quotas
+from buckram.core.tenants.usage import NOTHING
+from buckram.metadata.audit_notes import leave_note
+from buckram.metadata.tenants import TenantStore
+
+if TYPE_CHECKING:
+    from buckram.client.client import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
+Shown: TypeAlias = tuple[Mapping[str, Any], Quotas]
+"""What is set for a namespace, and its quotas."""
 _PAGE = 1000
 
 
@@ -32,6 +41,19 @@ def policy_option(command: F) -> F:
     )(command)
 
 
+def quota_option(command: F) -> F:
+    """What a namespace may have and do."""
+    return click.option(
+        "--quota",
+        "limits",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Quota; repeatable, for administrators. Keys: stored_bytes (all copies), in_bytes_per_s, "
+        "in_entries_per_s, out_bytes_per_s, ledgers, streams, databases, connections. Sizes as "
+        "10GiB; none takes a quota back.",
+    )(command)
+
+
 _force_option = click.option("--force", is_flag=True, help="Also with an ensemble of more bookies than exist.")
 
 
@@ -43,23 +65,27 @@ def namespace() -> None:
 @namespace.command("create")
 @click.argument("name")
 @policy_option
+@quota_option
 @_force_option
 @metadata_option
 @json_option
-def create(name: str, settings: tuple[str, ...], force: bool, uri: str | None, as_json: bool) -> None:
+def create(
+    name: str, settings: tuple[str, ...], limits: tuple[str, ...], force: bool, uri: str | None, as_json: bool
+) -> None:
     """Create a namespace.
 
     \b
     Example:
       buckram namespace create shop --set retention_s=7d --set ensemble=3/3/2
     """
-    chosen = values.policy(settings)
+    chosen, quotas = values.policy(settings), values.quotas(limits)
 
-    async def main() -> Mapping[str, Any]:
+    async def main() -> Shown:
         async with connected(uri) as client:
             if not force:
                 await refuse_too_large(client, chosen)
-            return (await client.namespaces.create(name, **chosen)).policy
+            policy = (await client.namespaces.create(name, **chosen)).policy
+            return policy, await client.namespaces.set_quotas(name, **quotas) if quotas else NONE
 
     _show(name, run_async(main()), as_json, "created")
 
@@ -103,9 +129,9 @@ def show(name: str, uri: str | None, as_json: bool) -> None:
       buckram namespace show shop
     """
 
-    async def main() -> Mapping[str, Any]:
+    async def main() -> Shown:
         async with connected(uri) as client:
-            return (await client.namespaces.get(name)).policy
+            return (await client.namespaces.get(name)).policy, await client.namespaces.quotas(name)
 
     _show(name, run_async(main()), as_json, "")
 
@@ -113,23 +139,33 @@ def show(name: str, uri: str | None, as_json: bool) -> None:
 @namespace.command("set")
 @click.argument("name", shell_complete=completion.namespaces)
 @policy_option
+@quota_option
 @_force_option
 @metadata_option
 @json_option
-def set_policy(name: str, settings: tuple[str, ...], force: bool, uri: str | None, as_json: bool) -> None:
-    """Change settings of a namespace. Writers that are open see them when they are opened again.
+def set_policy(
+    name: str, settings: tuple[str, ...], limits: tuple[str, ...], force: bool, uri: str | None, as_json: bool
+) -> None:
+    """Change settings of a namespace. Writers that are open see them when they are opened again; quotas hold at once.
 
     \b
     Example:
       buckram namespace set shop --set retention_s=none --set roll_bytes=256MiB
+      buckram namespace set shop --quota stored_bytes=10GiB --quota in_entries_per_s=5000
     """
-    chosen = values.policy(settings)
+    chosen, quotas = values.policy(settings), values.quotas(limits)
 
-    async def main() -> Mapping[str, Any]:
+    async def main() -> Shown:
         async with connected(uri) as client:
             if not force:
                 await refuse_too_large(client, chosen)
-            return (await client.namespaces.set(name, **chosen)).policy
+            policy = (await client.namespaces.set(name, **chosen)).policy
+            if not quotas:
+                return policy, await client.namespaces.quotas(name)
+            found = await client.namespaces.set_quotas(name, **quotas)
+            await leave_note(client.services.store, "quota", f"namespace {name}", name, " ".join(limits))
+            await _remark_if_over(client, name, found)
+            return policy, found
 
     _show(name, run_async(main()), as_json, "")
 
@@ -159,13 +195,26 @@ def delete(name: str, yes: bool, uri: str | None, as_json: bool) -> None:
         print(f"namespace {name} deleted")
 
 
-def _show(name: str, overrides: Mapping[str, Any], as_json: bool, done: str) -> None:
+async def _remark_if_over(client: Client, name: str, quotas: Quotas) -> None:
+    """Say what a quota below what is stored does."""
+    stored = (await TenantStore(client.services.store).published()).total.get(name, NOTHING).stored_bytes
+    if quotas.stored_bytes is not None and stored > quotas.stored_bytes:
+        remark(
+            f"namespace {name} stores {stored} bytes, the quota is {quotas.stored_bytes}: nothing is deleted, it can "
+            "be read, and nothing more is taken until there is room"
+        )
+
+
+def _show(name: str, found: Shown, as_json: bool, done: str) -> None:
     from buckram.core.streams.policy import merged
 
+    overrides, quotas = found
     whole = dataclasses.asdict(merged(overrides))
     if as_json:
-        emit({"namespace": name, "overrides": dict(overrides), "policy": whole})
+        emit({"namespace": name, "overrides": dict(overrides), "policy": whole, "quotas": quotas.limits()})
         return
     print(f"namespace {name}{' ' + done if done else ''}")
     for key, value in whole.items():
         print(f"  {key} = {values.shown_setting(key, value)}{'  (set here)' if key in overrides else ''}")
+    for key, limit in quotas.limits().items():
+        print(f"  quota {key} = {values.shown_setting(key, limit)}")

@@ -82,6 +82,7 @@ class SecureDirectory:
             "BUCKRAM_TLS_CLIENT_CERTIFICATES": "optional",
             "BUCKRAM_AUTH_LOGINS": "token certificate",
             "BUCKRAM_AUTH_AUTHORISATION": "on",
+            "BUCKRAM_AUTH_AUDIT": "on",
         }
 
     def admin_settings(self) -> dict[str, str]:

@@ -16,6 +16,7 @@ from buckram.cli.options import cluster_uri, json_option, metadata_option, run_a
 from buckram.cli.output import emit, table
 from buckram.core.security.tokens import need_extra
 from buckram.errors import InvalidArgument
+from buckram.metadata.audit_notes import leave_note
 from buckram.metadata.security import SecurityStore
 
 DEFAULT_DAYS = "30d"
@@ -66,7 +67,9 @@ def create(subject: str, roles: tuple[str, ...], expires: str, new_key: bool, ur
     async def main() -> tuple[Any, str]:
         async with security_store(uri) as (security, _):
             now = time.time()
-            return await security.create_token(subject, roles, now, now + lasts, new_key=new_key)
+            made = await security.create_token(subject, roles, now, now + lasts, new_key=new_key)
+            await leave_note(security.store, "token", f"token {made[0].token_id}", detail=f"made for {subject}")
+            return made
 
     made, text = run_async(main())
     if as_json:
@@ -156,6 +159,7 @@ def revoke(token_id: str | None, subject: str | None, uri: str | None, as_json: 
                 await security.revoke_token(token_id)
             elif subject is not None:
                 await security.revoke_subject(subject, time.time())
+            await leave_note(security.store, "token", f"token {token_id or f'of {subject}'}", detail="revoked")
 
     run_async(main())
     if as_json:

@@ -118,6 +118,18 @@ def policy(given: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
+def quotas(given: tuple[str, ...]) -> dict[str, int | None]:
+    """Quotas of core/tenants/quotas from KEY=VALUE: sizes and numbers; `none` takes one back."""
+    from buckram.core.tenants.quotas import NAMES
+
+    found: dict[str, int | None] = {}
+    for key, text in pairs("--quota", given).items():
+        if key not in NAMES:
+            raise InvalidArgument(f"--quota {key}: no such quota; known: {', '.join(NAMES)}")
+        found[key] = None if text.lower() == NONE else size(f"--quota {key}", text)
+    return found
+
+
 def _setting(key: str, text: str, default: object) -> Any:
     if text.lower() == NONE and (key == "placement" or not isinstance(default, str)):
         return None

@@ -239,6 +239,22 @@ class Unauthorized(BuckramError):
     """Wrong password, or not authenticated. Nothing was fenced or written."""
 
 
+class QuotaExceeded(BuckramError):
+    """A namespace has used up what it may have. Nothing was written; what was acknowledged before stays.
+
+    `used` and `limit` are None where the bookie said no more than that.
+    """
+
+    def __init__(self, namespace: str, quota: str, used: int | None = None, limit: int | None = None) -> None:
+        how_much = f"{used} of {limit} {quota} are used" if limit is not None else f"its quota of {quota} is used up"
+        more = "" if limit is None else f"={max(2 * limit, 1)}"
+        super().__init__(
+            f"namespace {namespace}: {how_much}; delete something, or have an administrator raise it: "
+            f"`buckram namespace set {namespace} --quota {quota}{more or '=...'}`"
+        )
+        self.namespace, self.quota, self.used, self.limit = namespace, quota, used, limit
+
+
 class MetadataError(BuckramError):
     """An error of the metadata store."""
 

@@ -29,7 +29,7 @@ from buckram.errors import (
     WrongCluster,
 )
 from buckram.metadata.etcd.keys import EtcdKeys
-from buckram.metadata.layout import BRAKES, COLLECT, COLLECTED, SUSPECTS, WISHES, WITNESSES
+from buckram.metadata.layout import BRAKES, COLLECT, COLLECTED, SUSPECTS, TENANTS, WISHES, WITNESSES
 from buckram.metadata.memory import MemoryKeys
 from buckram.metadata.sqlite import SqliteKeys
 from buckram.metadata.store import TreeStore
@@ -82,6 +82,7 @@ async def copy_of(store: TreeStore) -> Backup:
 def _is_passing(store: TreeStore, key: str) -> bool:
     """Whether a key says how things are now: registrations, notes and witnesses. A copy of those would be a lie."""
     parts = [f"{store.own}/{name}" for name in (WITNESSES, SUSPECTS, BRAKES, COLLECT, WISHES, COLLECTED)]
+    parts += [f"{store.own}/{TENANTS}/{name}" for name in ("usage", "counts")]
     folders = [store.layout.registrations(readonly=side) for side in (False, True)]
     return any(key == part or key.startswith(f"{part}/") for part in parts) or (
         key not in folders and any(key.startswith(f"{folder}/") for folder in folders)

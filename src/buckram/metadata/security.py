@@ -43,6 +43,11 @@ class SecurityStore:
         self._folder = f"{store.own}/{FOLDER}"
 
     @property
+    def store(self) -> MetadataStore:
+        """The store that these keys are in."""
+        return self._store
+
+    @property
     def _keys(self) -> KeyStore:
         return self._store.keys
 

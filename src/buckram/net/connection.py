@@ -329,7 +329,7 @@ class Connection(asyncio.Protocol):
     def _on_sweep(self) -> None:
         self._sweep = None
         now = self._loop.time()
-        overdue = self._protocol.expire(now)
+        overdue = self._protocol.expire(now, self._timeout_s)
         late = bool(overdue.acks or overdue.tokens)
         if not self._protocol.idle:
             self._sweep = self._loop.call_later(self._config.sweep_interval_s, self._on_sweep)

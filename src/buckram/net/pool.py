@@ -34,12 +34,14 @@ from buckram.types import BookieAddress, BookieId
 _log = logging.getLogger("buckram.net")
 __all__ = ["AckSink", "AddLane", "BookiePool"]
 
+MOST_LANES = 64
+"""Connections of one client to each bookie besides the common ones."""
 Outcome = Connection | BuckramError
 _Send = tuple[bytes, bytes, Sequence[SentRun], bool]
 
 
 class _Endpoint:
-    """The connection of one bookie and wire version: none, being made, or open. Adds wait here while it is made."""
+    """The connection of one bookie, wire version and lane: none, being made, or open. Adds wait here for it."""
 
     def __init__(self, pool: BookiePool, bookie_id: BookieId, version: int) -> None:
         self._pool = pool
@@ -153,10 +155,10 @@ class _Endpoint:
 class AddLane:
     """Adds to one bookie: the hot path. It stays valid as long as its pool, and connects by itself."""
 
-    def __init__(self, pool: BookiePool, bookie_id: BookieId) -> None:
+    def __init__(self, pool: BookiePool, bookie_id: BookieId, name: str = "") -> None:
         self.bookie_id = bookie_id
         self._pool = pool
-        self._main = pool.endpoint(bookie_id, pool.wire_protocol)
+        self._main = pool.endpoint(bookie_id, pool.wire_protocol, name)
         self._v3 = pool.endpoint(bookie_id, 3)
 
     def send(
@@ -223,8 +225,10 @@ class BookiePool:
         self._runtime = runtime
         self._config = config
         self._scope = TaskScope("bookie pool")
-        self._endpoints: dict[tuple[BookieId, int], _Endpoint] = {}
-        self._lanes: dict[BookieId, AddLane] = {}
+        self._endpoints: dict[tuple[BookieId, int, str], _Endpoint] = {}
+        self._lanes: dict[tuple[BookieId, str], AddLane] = {}
+        self._names: dict[str, None] = {}
+        """Of lanes that have a connection to themselves."""
         self._connections: dict[Connection, _Endpoint] = {}
         self._failed: list[tuple[BookieId, Sequence[SentRun], BuckramError]] = []
         stats = runtime.stats
@@ -235,24 +239,32 @@ class BookiePool:
             "buckram_client_wrong_bookies_total", "connections that another bookie answered"
         )
 
-    def endpoint(self, bookie_id: BookieId, version: int) -> _Endpoint:
-        key = (bookie_id, version)
+    def endpoint(self, bookie_id: BookieId, version: int, lane: str = "") -> _Endpoint:
+        key = (bookie_id, version, lane)
         endpoint = self._endpoints.get(key)
         if endpoint is None:
             endpoint = self._endpoints[key] = _Endpoint(self, bookie_id, version)
         return endpoint
 
-    def lane(self, bookie_id: BookieId) -> AddLane:
-        """Return the lane of a bookie; it is always the same object."""
-        lane = self._lanes.get(bookie_id)
+    def lane(self, bookie_id: BookieId, name: str = "") -> AddLane:
+        """Return a lane of a bookie; it is always the same object.
+
+        A lane with a name has a connection of its own, so that others never wait for its adds. There are MOST_LANES of
+        them at most; lanes with more names share these.
+        """
+        if name and name not in self._names:
+            if len(self._names) < MOST_LANES:
+                self._names[name] = None
+            else:
+                name = list(self._names)[sum(name.encode()) % MOST_LANES]
+        lane = self._lanes.get((bookie_id, name))
         if lane is None:
-            lane = self._lanes[bookie_id] = AddLane(self, bookie_id)
+            lane = self._lanes[bookie_id, name] = AddLane(self, bookie_id, name)
         return lane
 
     def pending_bytes(self, bookie_id: BookieId) -> int:
         """Return how many bytes for this bookie the operating system has not taken yet."""
-        endpoints = [self._endpoints.get((bookie_id, version)) for version in (2, 3)]
-        return sum(endpoint.pending_bytes for endpoint in endpoints if endpoint is not None)
+        return sum(one.pending_bytes for (bookie, _, _), one in self._endpoints.items() if bookie == bookie_id)
 
     def losses(self, bookie_id: BookieId) -> int:
         """Return how often a v3 connection (force, deferred sync) ended: a new process may answer on the next one."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from buckram.config import ClientConfig
 from buckram.core.streams.batch import Record
 from buckram.core.streams.head import Segment
+from buckram.core.tenants.quotas import Quotas
 from buckram.machine.machine import M
 from buckram.machine.settings import MachineSettings
 from buckram.net.tasks import TaskScope
@@ -57,6 +58,14 @@ class Namespaces:
     def delete(self, name: str) -> None:
         """NamespaceNotEmpty while it has streams."""
         self._thread.run(lambda: self._spaces.delete(name))
+
+    def quotas(self, name: str) -> Quotas:
+        """What the namespace may have and do."""
+        return self._thread.run(lambda: self._spaces.quotas(name))
+
+    def set_quotas(self, name: str, **quotas: int | None) -> Quotas:
+        """Change quotas; None takes one back. For administrators of the cluster."""
+        return self._thread.run(lambda: self._spaces.set_quotas(name, **quotas))
 
 
 class Namespace:

@@ -14,8 +14,9 @@ from tests.support.polling import until
 from tests.support.secure_kit import Guarded, guarded
 
 from buckram import connect
-from buckram.bookie.service.access import READ, EntryAccess, Gate, LedgerOwner
+from buckram.bookie.service.access import READ, EntryAccess, Gate
 from buckram.bookie.service.limits import Budget
+from buckram.bookie.service.owners import Owner, Owners
 from buckram.bookie.service.server import BookieServer
 from buckram.bookie.service.session import Session
 from buckram.client.client import Client
@@ -23,6 +24,7 @@ from buckram.config import AuthConfig, ClientConfig, NetConfig
 from buckram.core.ledgers.metadata import created
 from buckram.core.ledgers.metadata_codec import serialise
 from buckram.core.security.acl import PERMISSIONS
+from buckram.core.security.principal import Principal
 from buckram.core.streams.head import Head, encode_head
 from buckram.core.wire.context import OP_BATCH_READ, ReplyContext
 from buckram.core.wire.messages import BatchRead, Force, ListEntries, Read, ReadLac, WriteLac
@@ -183,12 +185,13 @@ async def test_places_in_files_are_for_administrators() -> None:
 
     handled: list[Item] = []
     access = EntryAccess(
-        await memory_metadata(), Readers(), lambda *_: None, lambda _, item: handled.append(item), lambda _: b""
+        Owners(await memory_metadata()), Readers(), lambda *_: None, lambda _, item: handled.append(item), lambda _: b""
     )
-    access._owners[7] = LedgerOwner("shop", b"b" * 16, access.now())
+    access.owners.note(7, Owner("shop", 1, b"b" * 16, access.now()))
     session = Session(
         ServerProtocol(1 << 20), Budget(1 << 20, 1 << 20), BookieServer(production_runtime(), CONFIG, NET)
     )
+    session.principal = Principal("token:alice")
     request = BatchRead(7, 0, 5, 1000, False, b"k" * 20, framed=True, located=True)
     Gate(access, session).item(session, Incoming(request, ReplyContext(2, 2, OP_BATCH_READ, 7, 0)))
     (item,) = handled
@@ -312,7 +315,7 @@ async def test_a_ledger_that_gets_an_id_later_is_not_judged_by_the_one_before(tm
             assert (await call(bookie.bookie_id, ReadLac(5000))).code is not Code.UNAUTHORIZED
             await keys.delete(key, 0)
             assert door.entries is not None
-            known = door.entries._owners
+            known = door.entries.owners._known
             known[5000] = known[5000]._replace(at=known[5000].at - later_s)
             shop = {"buckram.namespace": b"shop"}
             async with alice.create(ensemble=1, ledger_id=5000, custom_metadata=shop) as writer:

@@ -44,3 +44,11 @@ def test_it_is_kept_as_it_was() -> None:
 def test_what_nobody_wrote_is_refused(value: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         Acl.parse(value)
+
+
+def test_the_namespace_of_servers_is_granted_by_its_name_and_for_reading() -> None:
+    everything = Acl().granting("token:alice", "*", PERMISSIONS)
+    assert everything.allowed(ALICE, "shop") == set(PERMISSIONS)
+    assert everything.allowed(ALICE, "system") == frozenset()
+    assert everything.granting("token:alice", "system", PERMISSIONS).allowed(ALICE, "system") == {"read"}
+    assert everything.allowed(Principal("token:root", admin=True), "system") == set(PERMISSIONS)

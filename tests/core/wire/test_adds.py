@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -244,3 +245,19 @@ def test_copies_get_new_headers_and_are_the_same_entries(sizes: list[int], cut: 
     wanted = b"".join(frame_add(KEY, body, RECOVERY_ADD | HIGH_PRIORITY) for body in stored[cut])
     assert frame_copies(KEY, packed[cut]) == wanted
     assert frame_copies(KEY, stored[cut]) == wanted
+
+
+@pytest.mark.parametrize("sizes", [[10] * 6, [10, 20, 5, 5, 300, 1]])
+@pytest.mark.parametrize("txns", [(), tuple(bytes([number]) for number in range(6))])
+def test_a_run_in_two_parts_is_the_run(sizes: list[int], txns: tuple[bytes, ...]) -> None:
+    data, _, _ = frame_adds(Digest(DigestType.CRC32C, b""), b"k" * 20, 7, 3, 2, 0, [b"x" * size for size in sizes])
+    _, (run,) = scan_adds(b"before" + data + b"behind", 6, 1 << 20)
+    run = replace(run, context=run.context._replace(txns=txns))
+    for count in range(1, 6):
+        head, tail = run.split(count)
+        assert head.chunk[head.start : head.end] + tail.chunk[tail.start : tail.end] == data
+        assert (head.first, head.count, tail.first, tail.count) == (3, count, 3 + count, 6 - count)
+        assert head.context.txns + tail.context.txns == txns
+        assert len(head.context.txns) == (count if txns else 0)
+        assert head.lac == tail.lac == run.lac
+        assert scan_adds(head.chunk, head.start, 1 << 20)[1][0].last >= head.last

@@ -218,3 +218,33 @@ def test_requests_that_the_wire_lacks() -> None:
             ClientProtocol(version, LIMIT).request(Read(2**63, 1), "x", 1.0)
     with pytest.raises(InvalidArgument, match="long poll"):
         ClientProtocol(2, LIMIT).request(Read(1, -1, previous_lac=3), "x", 1.0)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_an_add_has_time_while_those_before_it_are_answered(version: int) -> None:
+    """A bookie that holds adds back answers them in their order; one that skips an add has lost it."""
+    client, sink = ClientProtocol(version, LIMIT), Sink()
+    bookie = ServerProtocol(LIMIT)
+    answers = []
+    for entry in range(4):
+        data, acks, _ = frame_adds(DIGEST, KEY, 7, entry, entry - 1, entry, [b"x"])
+        sent = client.adds(data, acks, [(sink, Slot(0), entry, entry)], 5.0 + entry / 10)
+        answers += [encode_add_replies(item) for item in bookie.feed(sent)]  # type: ignore[arg-type]
+    assert client.feed(answers[0]).acks
+    assert client.expire(6.0, 5.0).acks == []
+    assert client.feed(answers[1]).acks
+    assert client.expire(10.0, 5.0).acks == []
+    assert client.feed(answers[3]).acks
+    overdue = client.expire(10.5, 5.0).acks
+    assert [(event[2], event[3], event[4]) for event in overdue] == [(2, 2, None)]
+    assert client.idle
+
+
+def test_an_add_is_given_up_when_nothing_is_answered_any_more() -> None:
+    client, sink = ClientProtocol(2, LIMIT), Sink()
+    data, acks, _ = frame_adds(DIGEST, KEY, 7, 0, -1, 0, [b"x"] * 3)
+    client.adds(data, acks, [(sink, Slot(0), 0, 2)], 5.0)
+    assert client.feed(acks[:28]).acks
+    assert client.expire(5.5, 5.0).acks == []
+    overdue = client.expire(10.6, 5.0).acks
+    assert [(event[2], event[3], event[4]) for event in overdue] == [(1, 2, None)]

@@ -17,7 +17,14 @@ MINE = Identity("c", "b", "i", 4, 5, 6, 7)
 
 
 @pytest.mark.parametrize(
-    "said", [None, Introduction("c", "b", "i", 9), Introduction("", "b"), Introduction("ü", "b", "")]
+    "said",
+    [
+        None,
+        Introduction("c", "b", "i", 9),
+        Introduction("c", "b", "i", 9, 1),
+        Introduction("", "b"),
+        Introduction("ü", "b", ""),
+    ],
 )
 def test_an_introduction_arrives_as_it_was_said(said: Introduction | None) -> None:
     packet = wire_v3.encode_request(GetBookieInfo(2, said), 3)[4:]

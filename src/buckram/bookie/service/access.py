@@ -1,8 +1,9 @@
 """Entries: may who is on this connection append to, or read, this ledger? One look-up for a run or a batch.
 
-Only connections of peers whom grants concern come here; administrators, and bookies without authorisation, do not. The
-first request of a ledger has to wait for a look at metadata, which says the ledger's namespace, and what arrives on the
-connection behind it waits, too, in its order.
+Only connections of peers whom grants concern come here, and, while namespaces have quotas, all others. The first
+request of a ledger has to wait for a look at metadata, which says the ledger's namespace, and what arrives on the
+connection behind it waits, too, in its order. Where nothing is ever refused, because there is no authorisation or an
+administrator asks, nothing urgent waits, nor depends on an answer.
 
 An id can be given again, so what is known of a ledger is known of its birth. The connection is made to mean that birth
 (`bookie/service/births.py`): what another ledger of the same id has stored here is not there for it.
@@ -16,15 +17,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
+from buckram.bookie.service.owners import Owners
 from buckram.bookie.service.session import AddHandler, Session
-from buckram.core.ledgers.metadata import birth_of, is_certain
-from buckram.core.security.namespaces import namespace_of_ledger
-from buckram.core.wire.adds import AddRun
+from buckram.core.ledgers.metadata import is_certain
+from buckram.core.wire.adds import HIGH_PRIORITY, RECOVERY_ADD, AddRun
 from buckram.core.wire.messages import BatchRead, Force, ListEntries, Read, ReadLac, WriteLac
-from buckram.core.wire.server import Incoming, Item, encode_add_replies, encode_error
+from buckram.core.wire.server import Incoming, Item, Named, encode_add_replies, encode_error
 from buckram.errors import BuckramError, Code, NoSuchLedger
 from buckram.net.tasks import TaskScope
-from buckram.seams import MetadataStore
 from buckram.types import LedgerId
 
 log = logging.getLogger("buckram.bookie")
@@ -45,12 +45,13 @@ class Judge(Protocol):
     def rights(self, session: Session, namespace: str) -> int: ...
 
 
-class LedgerOwner(NamedTuple):
-    """What metadata said of a ledger at loop time `at`; `birth` is b"" where its record has none."""
+class Everybody:
+    """Everybody may do everything: a bookie without authorisation."""
 
-    namespace: str
-    birth: bytes
-    at: float
+    version = 0
+
+    def rights(self, session: Session, namespace: str) -> int:
+        return READ | APPEND
 
 
 class Right(NamedTuple):
@@ -67,20 +68,23 @@ NOTHING = Right(0, b"", float("-inf"))
 
 
 class EntryAccess:
-    """`add` and `handle` are what requests go to once they are allowed. `birth_here`: of the ledger whose data this
-    bookie has under an id; b"" if it has none or does not know."""
+    """`add` and `handle` are what requests go to once they are allowed. `judge` None: everything is allowed, and the
+    namespace is looked up for quotas only. `birth_here`: of the ledger whose data this bookie has under an id; b"" if
+    it has none or does not know."""
 
     def __init__(
         self,
-        store: MetadataStore,
-        judge: Judge,
+        owners: Owners,
+        judge: Judge | None,
         add: AddHandler,
         handle: Callable[[Session, Item], None],
         birth_here: Callable[[LedgerId], bytes],
     ) -> None:
-        self._store, self._judge, self._add, self._handle = store, judge, add, handle
+        self.add, self._handle = add, handle
+        self.judge: Judge = judge or Everybody()
+        self._judges = judge is not None
         self._birth_here = birth_here
-        self._owners: dict[LedgerId, LedgerOwner] = {}
+        self.owners = owners
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope("access")
 
@@ -99,11 +103,13 @@ class EntryAccess:
         """What a connection may do with the ledger that it means, which it is made to mean from now on. None: metadata
         has to be asked, because the namespace is not known, or what is known refuses what is `needed`, or may be about
         another ledger that had this id. `looked`: it was asked just now."""
-        owner = self._owners.get(ledger_id)
+        owner = self.owners.get(ledger_id)
         if owner is None:
             return None
+        if self.is_open(session):
+            return Right(READ | APPEND, session.named.get(ledger_id, b""), _EVER)
         named, recent = session.named.get(ledger_id, b""), self.now() < owner.at + _RECENT_S
-        rights = self._judge.rights(session, owner.namespace)
+        rights = self.judge.rights(session, owner.namespace)
         if not looked:
             sure = named == owner.birth if named else recent or self._birth_here(ledger_id) == owner.birth != b""
             if not sure or (not recent and not rights & needed):
@@ -116,31 +122,33 @@ class EntryAccess:
 
     @property
     def version(self) -> int:
-        return self._judge.version
+        return self.judge.version
 
-    def find_out(self, ledger_id: LedgerId, then: Callable[[Code], None]) -> None:
+    def is_open(self, session: Session) -> bool:
+        """Whether nothing that comes on a connection is ever refused."""
+        return not self._judges or session.principal.admin
+
+    def find_out(self, ledger_id: LedgerId, then: Callable[[Code], None], *, is_open: bool) -> None:
         """Look at metadata, then call with OK, or with the code of an answer to whatever waits."""
-        self._scope.spawn(self._look(ledger_id, then), "namespace")
+        self._scope.spawn(self._look(ledger_id, then, is_open), "namespace")
 
-    async def _look(self, ledger_id: LedgerId, then: Callable[[Code], None]) -> None:
+    async def _look(self, ledger_id: LedgerId, then: Callable[[Code], None], is_open: bool) -> None:
+        code = Code.OK
         try:
-            await self._store.sync()
-            found = (await self._store.read_ledger(ledger_id)).metadata
+            await self.owners.look(ledger_id)
         except NoSuchLedger:
-            then(Code.UNAUTHORIZED)  # nobody's; that it does not exist is not for this bookie to say unasked
-            return
+            code = Code.UNAUTHORIZED  # nobody's; that it does not exist is not for this bookie to say unasked
         except BuckramError as error:
             log.warning("ledger %d: its namespace is not known: %s", ledger_id, error)
-            then(Code.TOO_MANY_REQUESTS)
-            return
-        if len(self._owners) >= _MOST_LEDGERS:
-            self._owners.clear()
-        self._owners[ledger_id] = LedgerOwner(namespace_of_ledger(found.custom_metadata), birth_of(found), self.now())
-        then(Code.OK)
+            code = Code.TOO_MANY_REQUESTS
+        if code is not Code.OK and is_open:
+            self.owners.nobodys(ledger_id)
+            code = Code.OK
+        then(code)
 
     def allowed(self, session: Session, item: Item | AddRun) -> None:
         if type(item) is AddRun:
-            self._add(session, item)
+            self.add(session, item)
         else:
             self._handle(session, item)
 
@@ -150,6 +158,7 @@ class Gate:
 
     def __init__(self, access: EntryAccess, session: Session) -> None:
         self._access, self._session = access, session
+        self._judge, self._add, self._open = access.judge, access.add, access.is_open(session)
         self._rights: dict[LedgerId, Right] = {}
         self._version = access.version
         self._waiting: list[Item] = []
@@ -158,37 +167,46 @@ class Gate:
     def add(self, session: Session, run: AddRun) -> None:
         known = self._rights.get(run.ledger_id, NOTHING)
         if known.rights & APPEND and not self._waiting and self._counts(run.ledger_id, known):
-            self._access.allowed(session, run)
+            self._add(session, run)
         else:
             self.item(session, run)
 
     def item(self, session: Session, item: Item, looked: LedgerId | None = None) -> None:
         """Decide on anything but an allowed run. `looked`: the ledger that metadata was asked about just now."""
         if self._waiting:
-            self._wait(item)
+            if self._open and is_urgent(item) and not self._is_named_behind(item):
+                self._access.allowed(session, item)
+            else:
+                self._wait(item)
             return
         needed = _needed(item)
-        if needed is None:
+        if needed is None or (self._open and is_urgent(item)):
             self._access.allowed(session, item)
             return
         ledger_id, permission = needed
         rights = self._rights_of(ledger_id, permission, looked == ledger_id)
         if rights is None:
             self._wait(item)
-            session.pause_reads()
-            self._access.find_out(ledger_id, lambda code: self._go_on(ledger_id, code))
+            if not self._open:
+                session.pause_reads()
+            self._access.find_out(ledger_id, lambda code: self._go_on(ledger_id, code), is_open=self._open)
         elif rights & permission:
-            self._access.allowed(session, _without_places(item))
+            self._access.allowed(session, item if session.principal.admin else _without_places(item))
         else:
             _refuse(session, item, Code.UNAUTHORIZED)
 
     def _counts(self, ledger_id: LedgerId, known: Right) -> bool:
         """Whether grants, and the ledger that the connection means, are still what they were."""
         return (
-            self._version == self._access.version
+            self._version == self._judge.version
             and self._session.named.get(ledger_id, b"") == known.birth
             and (known.until == _EVER or self._access.now() < known.until)
         )
+
+    def _is_named_behind(self, item: Item) -> bool:
+        """Whether the birth of its ledger was named by a packet that still waits."""
+        needed = _needed(item)
+        return any(isinstance(one, Named) and needed and one.ledger_id == needed[0] for one in self._waiting)
 
     def _rights_of(self, ledger_id: LedgerId, needed: int, looked: bool) -> int | None:
         if self._version != self._access.version:
@@ -218,7 +236,8 @@ class Gate:
         self._held = 0
         if self._is_over():
             return
-        self._session.resume_reads()
+        if not self._open:
+            self._session.resume_reads()
         for item in waiting:
             needed = _needed(item)
             if code is not Code.OK and needed is not None and needed[0] == ledger_id and not self._waiting:
@@ -245,6 +264,14 @@ def _needed(item: Item) -> tuple[LedgerId, int] | None:
     if isinstance(request, WriteLac | Force):
         return request.ledger_id, APPEND
     return (request.ledger_id, READ) if isinstance(request, ReadLac | ListEntries) else None
+
+
+def is_urgent(item: Item) -> bool:
+    """Fences, recovery and whatever else is of high priority: nothing may hold it up."""
+    if isinstance(item, AddRun):
+        return bool(item.flags & (RECOVERY_ADD | HIGH_PRIORITY))
+    request = item.request if isinstance(item, Incoming) else None
+    return isinstance(request, Read | BatchRead) and (request.fence or request.high_priority)
 
 
 def _without_places(item: Item) -> Item:

@@ -17,7 +17,7 @@ from buckram.core.wire.located import Located
 from buckram.core.wire.messages import BatchRead
 from buckram.core.wire.v2 import framed_reply, located_reply
 from buckram.seams import Stats
-from buckram.types import Buffer, EntryId
+from buckram.types import Buffer, EntryId, LedgerId
 
 UNLIMITED = 2**31 - 1
 MAX_LOCATED = 8192
@@ -31,6 +31,12 @@ class BatchCallback(Protocol):
     def __call__(self, batch: Batch, /) -> None: ...
 
 
+class OnServed(Protocol):
+    """Hears which ledger's readers got how many bytes."""
+
+    def __call__(self, ledger_id: LedgerId, size: int, /) -> None: ...
+
+
 class Served:
     """Counts what readers got since the start."""
 
@@ -38,12 +44,15 @@ class Served:
         self.entries = self.bytes = 0
         self._entries = stats.counter("buckram_bookie_read_entries_total", "entries sent to readers")
         self._bytes = stats.counter("buckram_bookie_read_bytes_total", "bytes of those, with their digests")
+        self.on_served: OnServed | None = None
 
-    def count(self, entries: int, size: int) -> None:
+    def count(self, entries: int, size: int, ledger_id: LedgerId) -> None:
         self.entries += entries
         self.bytes += size
         self._entries.inc(entries)
         self._bytes.inc(size)
+        if self.on_served is not None:
+            self.on_served(ledger_id, size)
 
 
 class BatchSource:
@@ -87,5 +96,5 @@ class BatchSource:
         if isinstance(found, Located):
             self._located.inc(sum(extent.entries for extent in found.extents))
             return [located_reply(context, found)]
-        self._served.count(len(found), found.size)
+        self._served.count(len(found), found.size, context.ledger_id)
         return framed_reply(context, found)

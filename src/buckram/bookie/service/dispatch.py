@@ -31,6 +31,7 @@ from buckram.core.wire.messages import (
     FREE_DISK_SPACE,
     LOSS,
     MEMORY_USE,
+    QUOTAS,
     REPORT,
     TOTAL_DISK_CAPACITY,
     BatchRead,
@@ -77,6 +78,10 @@ class ServedBookie(Protocol):
 
     def report(self) -> bytes:
         """Return what the bookie says of itself to operators, encoded."""
+        ...
+
+    def used_up(self, session: Session) -> Mapping[str, int]:
+        """Return use and limit of quotas that are used up, of namespaces that concern who is on the connection."""
         ...
 
     def identity(self) -> Identity:
@@ -290,6 +295,8 @@ class Dispatcher:
         found: tuple[Mapping[str, int], Sequence[Trouble]] = {}, ()
         if request.requested & DISK_STATE:
             found = self._bookie.figures(), self._bookie.troubles()
+        if request.requested & QUOTAS:
+            found = {**found[0], **self._bookie.used_up(session)}, found[1]
         report = self._bookie.report() if request.requested & REPORT else None
         reply = BookieInfoReply(Code.OK, total, free, memory, loss, figures=found[0], troubles=found[1], report=report)
         session.reply(context, reply)

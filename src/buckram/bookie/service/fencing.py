@@ -35,11 +35,19 @@ class FencedReads(Protocol):
         ...
 
 
+class OnFenced(Protocol):
+    """Hears who fenced which ledger."""
+
+    def __call__(self, session: Session, ledger_id: LedgerId, /) -> None: ...
+
+
 class FencePath:
     """Fences the ledgers of fencing reads of all connections, and wakes the long polls of each."""
 
     def __init__(self, store: Store, admission: Admission, polls: LongPolls, reads: FencedReads) -> None:
         self._store, self._admission, self._polls, self._reads = store, admission, polls, reads
+        self.on_fenced: OnFenced | None = None
+        """Hears of each ledger that is fenced now and was not."""
 
     def arrive(self, session: Session, context: ReplyContext, request: Read | BatchRead) -> None:
         """Take a fencing read: fence at once, or after a look at metadata where only that tells whose key is right."""
@@ -92,12 +100,16 @@ class FencePath:
         self._store.after_durable(partial(_refuse_durably, session, context, request, code))
 
     def _fence(self, session: Session, context: ReplyContext, request: Read | BatchRead, name: bytes | None) -> None:
+        record = self._store.ledger(request.ledger_id)
+        was_fenced = record is not None and record.fenced
         try:
             code = self.fence(request.ledger_id, request.master_key, name)
         except StoreError as error:
             log.warning("ledger %d cannot be fenced: %s", request.ledger_id, error)
             code = Code.IO_ERROR
         if code is Code.OK:
+            if not was_fenced and self.on_fenced is not None:
+                self.on_fenced(session, request.ledger_id)
             self._reads.queue_fenced(session, context, request, name)
         elif code is Code.UNAUTHORIZED:
             refuse(session, context, request, code)  # nothing changed, so nothing to wait for

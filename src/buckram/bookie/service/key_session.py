@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from buckram.bookie.service.noting import Noting
 from buckram.bookie.service.session import Session
 from buckram.core.security.access import KeyAccess, KeyRules, KeyUse
 from buckram.core.security.namespaces import uid_in
@@ -30,11 +31,22 @@ _USES: dict[type, KeyUse] = {
 }
 
 
+class Creations(Protocol):
+    """Holds what is created to quotas (`bookie/creations.py`). Each raises QuotaExceeded."""
+
+    async def ledger(self, value: bytes) -> None: ...
+    async def key(self, key: str, value: bytes) -> None: ...
+
+
 class Shared(Protocol):
     """What all connections of a bookie share (`bookie/service/metadata.py:SharedStore`)."""
 
     @property
     def store(self) -> TreeStore: ...
+    @property
+    def creations(self) -> Creations | None: ...
+    @property
+    def noting(self) -> Noting | None: ...
     def watch(self, place: tuple[Kind, str], session: KeySession) -> Notify: ...
     def forget(self, session: KeySession) -> None: ...
 
@@ -129,7 +141,12 @@ class KeySession:
                 # An id that this session was not given counts as chosen: then its use is remembered for ever.
                 given = self._rules is None or request.number in self._allocated
                 self._allocated.discard(request.number)
-                return await tree.create(request.number, request.value, chosen=request.watch or not given)
+                if self._shared.creations is not None:
+                    await self._shared.creations.ledger(request.value)
+                version = await tree.create(request.number, request.value, chosen=request.watch or not given)
+                if self._shared.noting is not None:
+                    self._shared.noting.created(self._session, request.number, request.value)
+                return version
             case Kind.ALLOCATE:
                 await self._check(root, KeyUse.CREATE)
                 self._allocated.add(number := await tree.allocate())
@@ -205,7 +222,13 @@ class KeySession:
             await self._check(op.key, _USES[type(op)], value, trial)
             if isinstance(op, Create) and trial is not None:
                 trial.learn(op.key, op.value)
+            if isinstance(op, Create) and self._shared.creations is not None:
+                await self._shared.creations.key(op.key, op.value)
+        noting = self._shared.noting
+        before = {} if noting is None else await noting.before(ops)
         done = await self._changed(ops)
+        if noting is not None:
+            noting.done(self._session, ops, before)
         for op in ops:
             if isinstance(op, Create) and rules is not None:
                 rules.learn(op.key, op.value)
@@ -243,7 +266,10 @@ class KeySession:
             why = judge.refusal(key, use, value)
         if why != "":
             why = why or "nothing is known of the stream or ledger that it belongs to"
-            raise AccessRefused(key, f"{self._session.principal} may not {use.value} it: {why}")
+            error = AccessRefused(key, f"{self._session.principal} may not {use.value} it: {why}")
+            if self._shared.noting is not None:
+                self._shared.noting.refused(self._session, use.value, error)
+            raise error
 
     def _refuse_secrets(self, key: str) -> None:
         """Whoever has the signing key is everybody: administrators, too, see these keys in the store itself only."""

@@ -12,8 +12,9 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
-from buckram.bookie.service.key_session import KeySession
+from buckram.bookie.service.key_session import Creations, KeySession
 from buckram.bookie.service.key_turn import KeyTurn, cost_of
+from buckram.bookie.service.noting import Notes, Noting
 from buckram.bookie.service.session import Session
 from buckram.core.security.access import KeyAccess, OpenAccess
 from buckram.core.wire.context import BadPacket
@@ -44,8 +45,9 @@ OpenStore = Callable[[], Awaitable[TreeStore]]
 class SharedStore:
     """The store that all connections use, and one watch for each key that any of them watches."""
 
-    def __init__(self, store: TreeStore) -> None:
-        self.store = store
+    def __init__(self, store: TreeStore, creations: Creations | None = None, events: Notes | None = None) -> None:
+        self.store, self.creations = store, creations
+        self.noting = None if events is None else Noting(events, store)
         self._armed: dict[tuple[Kind, str], tuple[Notify, dict[KeySession, None]]] = {}
 
     @property
@@ -83,6 +85,10 @@ class MetadataService:
         self._scope = TaskScope("metadata service")
         self._sessions: dict[Session, KeySession] = {}
         self._shared: SharedStore | None = None
+        self.creations: Creations | None = None
+        """Holds what clients create to quotas; set before anybody connects."""
+        self.events: Notes | None = None
+        """Takes events for the audit trail; the same."""
         self._opening = asyncio.Lock()
         self._turn = KeyTurn(self._room, self._take, self._failed)
         self._sweep: asyncio.TimerHandle | None = None
@@ -154,7 +160,7 @@ class MetadataService:
             if self._shared is not None and self._shared.full:
                 await self._reset(f"{MAX_PLACES} keys are watched, the limit")
             if self._shared is None:
-                self._shared = SharedStore(await self._open_store())
+                self._shared = SharedStore(await self._open_store(), self.creations, self.events)
             shared = self._shared
         instance_id, manager = await self._known(shared.store)
         if request.key and request.key != instance_id:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from typing import Protocol
 
 from buckram.bookie.service.admission import Admission
 from buckram.bookie.service.batches import Batch, BatchSource, Served
@@ -34,6 +35,12 @@ FRAME_ROOM = 128
 """An upper limit of the bytes that a v3 answer needs besides the entry."""
 
 
+class MostBytes(Protocol):
+    """Says how large an answer about a ledger may be now (`bookie/service/turnstile.py`)."""
+
+    def __call__(self, ledger_id: LedgerId, /) -> int: ...
+
+
 class ReadPath:
     """Serves Read and BatchRead of all connections."""
 
@@ -50,7 +57,7 @@ class ReadPath:
         self._store, self._polls, self._budget = store, polls, budget
         self._max_batch_bytes, self._max_body = max_batch_bytes, max_frame_bytes - FRAME_ROOM
         self._guess = FIRST_GUESS
-        self._fencing = FencePath(store, admission, polls, self)
+        self.fencing = FencePath(store, admission, polls, self)
         self._replies = ReadReplies(store, admission.waiting, self._max_body)
         self.served = Served(stats)
         self._batches = BatchSource(store, stats, self.served)
@@ -60,13 +67,15 @@ class ReadPath:
         self._time = asyncio.get_running_loop().time
         self._failed = stats.counter("buckram_bookie_failed_reads_total", "reads answered with anything but entries")
         self._ready: dict[Session, None] = {}
+        self.most_bytes: MostBytes | None = None
+        """How large answers may be while namespaces compete; None: as large as the request and the bookie allow."""
 
     # -- arriving requests
 
     def read(self, session: Session, context: ReplyContext, request: Read) -> None:
         """Take a read of one entry, which may fence or wait for the LAC."""
         if request.fence:
-            self._fencing.arrive(session, context, request)
+            self.fencing.arrive(session, context, request)
         elif request.previous_lac is not None:
             self._arrive_poll(session, context, request, request.previous_lac)
         elif self._budget.refuse_reads:
@@ -77,7 +86,7 @@ class ReadPath:
     def batch(self, session: Session, context: ReplyContext, request: BatchRead) -> None:
         """Take a read of several entries, which may fence."""
         if request.fence:
-            self._fencing.arrive(session, context, request)
+            self.fencing.arrive(session, context, request)
         elif self._budget.refuse_reads:
             refuse(session, context, request, Code.TOO_MANY_REQUESTS)
         else:
@@ -210,7 +219,8 @@ class ReadPath:
         return NO_ENTRY if last is None else last
 
     def _batch_bytes(self, request: BatchRead) -> int:
-        return max(0, min(request.max_bytes, self._max_batch_bytes))
+        most = max(0, min(request.max_bytes, self._max_batch_bytes))
+        return most if self.most_bytes is None else min(most, self.most_bytes(request.ledger_id))
 
     def _start_batch(self, session: Session, job: Job, request: BatchRead, cost: int) -> None:
         first = request.entry_id
@@ -277,9 +287,9 @@ class ReadPath:
         if reply.code is not Code.OK:
             self._failed.inc()
         elif isinstance(reply, BatchReadReply):
-            self.served.count(len(reply.bodies), body_bytes(reply))
+            self.served.count(len(reply.bodies), body_bytes(reply), reply.ledger_id)
         elif reply.body is not None:
-            self.served.count(1, len(reply.body))
+            self.served.count(1, len(reply.body), reply.ledger_id)
 
     def _reply_durably(
         self,

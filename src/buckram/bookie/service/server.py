@@ -17,13 +17,17 @@ from buckram.bookie.service.door import Door
 from buckram.bookie.service.limits import Budget
 from buckram.bookie.service.long_poll import LongPolls
 from buckram.bookie.service.metadata import MetadataService
+from buckram.bookie.service.noting import Notes
+from buckram.bookie.service.owners import Owners
 from buckram.bookie.service.reads import ReadPath
 from buckram.bookie.service.session import Session
+from buckram.bookie.service.turnstile import Turnstile
 from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.store import Store
 from buckram.bookie.trust import UNSEEN, Trust
 from buckram.codes import Code
 from buckram.config import BookieConfig, NetConfig
+from buckram.core.tenants.audit import REFUSED
 from buckram.core.wire.server import (
     BeginTls,
     Close,
@@ -143,6 +147,11 @@ class BookieServer:
         self.sessions: dict[Session, None] = {}
         self._listener: Listener | None = None
         self._service: Service | None = None
+        self._entries: EntryAccess | None = None
+        self.turnstile: Turnstile | None = None
+        """Holds requests of namespaces back; there from `judge` on."""
+        self.events: Notes | None = None
+        """Takes events for the audit trail; None: there is none."""
         self._idle: asyncio.Event = asyncio.Event()
         stats = runtime.stats
         self._connections = stats.gauge("buckram_bookie_connections", "open connections")
@@ -168,10 +177,37 @@ class BookieServer:
     def serve(self, service: Service) -> None:
         """Answer requests with `service` from now on."""
         self._service = service
-        if self._door is not None and self._door.guard is not None and self._door.authorises:
-            self._door.entries = EntryAccess(
-                service.metadata, self._door.guard, service.adds.add, self.item_received, service.birth_here
-            )
+
+    def judge(self, service: Service) -> None:
+        """Before `serve`: requests about entries are judged by grants and quotas of the ledgers' namespaces."""
+        guard = self._door.guard if self._door is not None and self._door.authorises else None
+        owners = Owners(service.metadata)
+        turnstile = self.turnstile = Turnstile(owners, service.store, service.adds.add, self.item_received)
+        entries = self._entries = EntryAccess(owners, guard, turnstile.add, turnstile.item, service.birth_here)
+        service.reads.served.on_served = self.turnstile.served
+        if self.events is not None:
+            service.reads.fencing.on_fenced = self._fenced
+            if service.keys is not None:
+                service.keys.events = self.events
+        if self._door is not None and guard is not None:
+            self._door.entries = entries
+
+    def _fenced(self, session: Session, ledger_id: LedgerId) -> None:
+        owner = None if self._entries is None else self._entries.owners.get(ledger_id)
+        if self.events is not None:
+            self.events.note(session, "fence", f"ledger {ledger_id}", "" if owner is None else owner.namespace)
+
+    def look_at_namespaces(self, wanted: bool) -> None:
+        """Whether requests are looked at for whose they are, because there may be quotas, and tenants that compete."""
+        turnstile, entries, service = self.turnstile, self._entries, self._service
+        if turnstile is None or entries is None or service is None or wanted == turnstile.active:
+            return
+        turnstile.active = wanted
+        service.reads.most_bytes = turnstile.most_read_bytes if wanted else None
+        # Off again, connections that are looked at stay so until they end: something of theirs may wait.
+        for session in self.sessions if wanted else ():
+            if session.handle_item == self.item_received:
+                entries.guard(session)
 
     async def stop_accepting(self) -> None:
         """Close the listener; connections stay open."""
@@ -195,8 +231,10 @@ class BookieServer:
         """Close every connection and wait until they are gone, for two seconds at most."""
         await self.stop_accepting()
         self._service = None
-        if self._door is not None and self._door.entries is not None:
-            await self._door.entries.close()
+        if self._entries is not None:
+            await self._entries.close()
+        if self.turnstile is not None:
+            self.turnstile.close()
         for session in list(self.sessions):
             session.close()
         try:
@@ -240,6 +278,8 @@ class BookieServer:
             return False
         session.add_run = self._service.adds.add
         session.on_writable = self._service.reads.pump_soon
+        if self.turnstile is not None and self.turnstile.active and self._entries is not None:
+            self._entries.guard(session)
         if self._door is not None and not self._door.admit(session):  # which may be a login, and set others
             self._too_many.inc()
             return False
@@ -283,5 +323,7 @@ class BookieServer:
         elif isinstance(item, Ready):
             session.send(item.data)
         elif isinstance(item, Close):
+            if self.events is not None and not session.protocol.authenticated:
+                self.events.note(session, "login", "bookie", result=REFUSED, detail=item.reason)
             self.peer_misbehaved(session, item.reason)
             session.close()

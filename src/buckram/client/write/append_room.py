@@ -31,14 +31,24 @@ class _Waiting:
         self.size = sum(map(len, payloads))
 
 
+LONG_S, SHORT_S = 2.0, 1.0
+"""An add that takes longer than LONG_S makes room shrink, so that no add waits until it is given up: some bookie holds
+adds back, because their namespace has a rate, or cannot keep up. Below SHORT_S it grows again."""
+_LEAST_BYTES, _LEAST_ENTRIES = 64 * 1024, 64
+
+
 class AppendRoom:
-    """Bounds one writer's unacknowledged appends in bytes and entries. An entry larger than the limit goes alone."""
+    """Bounds one writer's unacknowledged appends in bytes and entries. An entry larger than the limit goes alone.
+
+    `max_bytes` and `max_entries` are the most; there is less room while adds take long.
+    """
 
     def __init__(
         self, window: AppendWindow, outbox: Outbox, completions: Completions, max_bytes: int, max_entries: int
     ) -> None:
         self._window, self._outbox, self._completions = window, outbox, completions
         self._max_bytes, self._max_entries = max_bytes, max_entries
+        self._most = max_bytes, max_entries
         self.waiting: deque[_Waiting] = deque()
 
     def full(self, size: int, entry_id: EntryId | None = None) -> bool:
@@ -50,6 +60,16 @@ class AppendRoom:
             return True
         pending = window.pending_entries
         return pending > 0 and (pending >= self._max_entries or window.pending_bytes + size > self._max_bytes)
+
+    def took(self, seconds: float) -> None:
+        """So long an add took that was followed: fit the room to it."""
+        window, (most_bytes, most_entries) = self._window, self._most
+        if seconds > LONG_S:
+            self._max_bytes = min(self._max_bytes, max(_LEAST_BYTES, window.pending_bytes // 2))
+            self._max_entries = min(self._max_entries, max(_LEAST_ENTRIES, window.pending_entries // 2))
+        elif seconds < SHORT_S and (self._max_bytes, self._max_entries) != self._most:
+            self._max_bytes = min(most_bytes, 2 * self._max_bytes)
+            self._max_entries = min(most_entries, 2 * self._max_entries)
 
     def buffer_full(self) -> BufferFull:
         window = self._window

@@ -22,6 +22,7 @@ from buckram.client.write.ensemble_change import EnsembleChange
 from buckram.client.write.explicit_lac import ExplicitLac
 from buckram.client.write.force import force
 from buckram.client.write.outbox import Outbox
+from buckram.client.write.quota import used_up
 from buckram.client.write.sealing import seal, wait_settled
 from buckram.core.entries.entry import Digest, master_key
 from buckram.core.ledgers.append import AppendWindow, Send
@@ -29,12 +30,15 @@ from buckram.core.ledgers.metadata import birth_of
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.placement.judge import breaches
 from buckram.core.placement.policy import policy_of
+from buckram.core.security.namespaces import namespace_of_ledger
+from buckram.core.streams.names import DEFAULT_NAMESPACE
 from buckram.errors import (
     BuckramError,
     HandleClosed,
     InvariantViolation,
     LedgerClosed,
     LedgerFenced,
+    QuotaExceeded,
     Unauthorized,
     WriteFailed,
 )
@@ -90,6 +94,7 @@ class LedgerAppender:
         )
         self._scope = TaskScope(f"writer {ledger_id}", self.on_unusable)
         self._lac = ExplicitLac(window, pool, self._scope, digest, key, config.idle_lac_ms / 1000)
+        self.namespace = namespace_of_ledger(metadata.custom_metadata)
         self._outbox = Outbox(
             window,
             services,
@@ -97,6 +102,7 @@ class LedgerAppender:
             key,
             owner=self,
             explicit_lac=self._lac,
+            lane="" if self.namespace == DEFAULT_NAMESPACE else self.namespace,
         )
         self._completions = Completions()
         self._room = AppendRoom(
@@ -125,7 +131,7 @@ class LedgerAppender:
         """What the first append that failed failed with."""
         self._unsound: BuckramError | None = None
         self._closing: asyncio.Task[BuckramError | None] | None = None
-        self._finished = False
+        self._finished = self._asking_quota = False
 
     # -- what one can know --------------------------------------------------------------------------------
 
@@ -400,13 +406,27 @@ class LedgerAppender:
         if not window.closed and window.slots[slot % window.quorum.ensemble_size] == slot:
             if isinstance(error, LedgerFenced | Unauthorized | HandleClosed):
                 self.fail(error)
+            elif isinstance(error, QuotaExceeded):
+                self._over_quota(bookie_id)
             else:
                 self._change.slot_failed(slot, error)
 
+    def _over_quota(self, bookie_id: BookieId) -> None:
+        """The namespace may store nothing more: end, once the bookie has said how much that is."""
+        if not self._asking_quota and not self._scope.closed:
+            self._asking_quota = True
+            self._scope.spawn(self._end_over_quota(bookie_id), "quota")
+
+    async def _end_over_quota(self, bookie_id: BookieId) -> None:
+        self.fail(await used_up(self._services.pool, bookie_id, self.namespace))
+
     def on_head_moved(self) -> None:
         """Entries were acknowledged: resolve their futures, and enqueue appends that waited for room."""
-        self._completions.reached(self._window.pending_head)
+        head = self._window.pending_head
+        self._completions.reached(head)
         self._lac.head_moved()
+        if 0 <= self._outbox.marked <= head:
+            self._room.took(self._outbox.marked_took())
         if self._room.waiting:
             self._room.enqueue_waiting()
 

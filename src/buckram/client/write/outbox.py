@@ -19,7 +19,7 @@ from buckram.core.ledgers.append import AppendWindow, Run, Send
 from buckram.core.placement.latency import Probe
 from buckram.core.wire.acks import AckSink
 from buckram.core.wire.adds import cut_frames, frame_adds
-from buckram.types import BookieId, EntryId, Slot
+from buckram.types import NO_ENTRY, BookieId, EntryId, Slot
 
 RUN_BYTES = 256 * 1024
 """Runs are cut at about this size, so that room for appends comes back in small steps."""
@@ -43,7 +43,10 @@ class OutboxOwner(AckSink, Protocol):
 
 
 class Outbox:
-    """The unsent appends of `owner`; `explicit_lac` is informed of the LAC that left with each run."""
+    """The unsent appends of `owner`; `explicit_lac` is informed of the LAC that left with each run.
+
+    `lane`: the name of the lanes that they take, so that other namespaces' adds do not wait behind them.
+    """
 
     def __init__(
         self,
@@ -54,7 +57,9 @@ class Outbox:
         *,
         owner: OutboxOwner,
         explicit_lac: ExplicitLac,
+        lane: str = "",
     ) -> None:
+        self._lane = lane
         self._window, self._services, self._digest, self._key = window, services, digest, master_key
         self._owner, self._explicit_lac = owner, explicit_lac
         self._loop = asyncio.get_running_loop()
@@ -72,6 +77,9 @@ class Outbox:
             turn.bytes_total = stats.counter("buckram_client_appended_bytes_total", "payload bytes sent by writers")
         self.probe = Probe()
         """Which entry is followed to see how long bookies take."""
+        self.marked: EntryId = NO_ENTRY
+        """An entry that was sent and is not acknowledged; NO_ENTRY: none is looked at."""
+        self._marked_at = 0.0
         self.backpressure = False
         """Some lane holds more than its share: appends wait. The owner's `on_writable` is called when that is over."""
         self._retarget()
@@ -138,8 +146,11 @@ class Outbox:
             for first, start, stop in _rows(ids) if ids else _pieces(self._first, bodies):
                 length = self._send_run(first, bodies[start:stop], length)
         self._explicit_lac.on_lac_sent(window.lac)
-        if self.probe.due(now := self._loop.time()) and not (window.deferred_sync or window.explicit_ids):
+        now = self._loop.time()
+        if self.probe.due(now) and not (window.deferred_sync or window.explicit_ids):
             self._follow(window.next_entry - 1, now)
+        if self.marked < 0:
+            self.marked, self._marked_at = window.next_entry - 1, now
         self._batcher.entries += len(bodies)
         self._batcher.bytes += size
 
@@ -174,6 +185,11 @@ class Outbox:
         if seconds is not None:
             self._services.bookies.recent.adds.took(bookie, seconds, now)
 
+    def marked_took(self) -> float:
+        """The marked entry is acknowledged: how long that took. The next one that is sent is marked then."""
+        self.marked = NO_ENTRY
+        return self._loop.time() - self._marked_at
+
     def _put(self, sends: Sequence[Send]) -> None:
         loads = {slot: load for load, slot in self._targets} if sends else {}
         for send in sends:
@@ -186,7 +202,7 @@ class Outbox:
     def _retarget(self) -> None:
         pool, window, turn = self._services.pool, self._window, self._batcher
         self._targets = [
-            (turn.load(pool.lane(window.ensemble[position]), window.deferred_sync), slot)
+            (turn.load(pool.lane(window.ensemble[position], self._lane), window.deferred_sync), slot)
             for position, slot in window.live()
         ]
 

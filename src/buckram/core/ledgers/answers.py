@@ -25,6 +25,7 @@ from buckram.errors import (
     HandleClosed,
     NoSuchEntry,
     ProtocolError,
+    QuotaExceeded,
     ReadFailed,
     Unauthorized,
     UnknownLedgerState,
@@ -82,6 +83,8 @@ def bookie_error(bookie: BookieId, code: Code) -> BuckramError:
             return Unauthorized(f"bookie {bookie} refused: wrong password")
         case Code.UNKNOWN_LEDGER_STATE:
             return UnknownLedgerState(bookie, "may have lost data of this ledger, so it says neither yes nor no")
+        case Code.QUOTA_EXCEEDED:
+            return QuotaExceeded("of this ledger", "stored_bytes")
         case Code.READ_ONLY:
             return BookieReadOnly(bookie, "is read-only")
         case Code.TOO_MANY_REQUESTS:

@@ -15,6 +15,8 @@ from buckram.core.security.principal import Principal
 PERMISSIONS = ("read", "append", "create", "delete", "admin")
 """`admin` of a namespace: all of these, and its policy."""
 ROLE = "role:"
+SERVERS = "system"
+"""The namespace of what servers write, such as the audit trail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,18 @@ class Acl:
         """Return what the principal may do with a namespace."""
         if principal.admin:
             return frozenset(PERMISSIONS)
+        if namespace == SERVERS:
+            return self._of_servers(principal)
         found: set[str] = set()
         for grant in self.grants:
             if grant.concerns(principal, namespace):
                 found |= grant.permissions
         return frozenset(PERMISSIONS) if "admin" in found else frozenset(found)
+
+    def _of_servers(self, principal: Principal) -> frozenset[str]:
+        """Only servers write there; reading has to be granted by name, not by a pattern."""
+        named = [one.permissions for one in self.grants if one.names(principal) and one.namespaces == SERVERS]
+        return frozenset({"read"}) if any(found & {"read", "admin"} for found in named) else frozenset()
 
     def concern(self, principal: Principal) -> bool:
         """Whether the principal was granted anything at all."""

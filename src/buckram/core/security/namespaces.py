@@ -45,6 +45,10 @@ class Places:
         return f"{self.own}/streams/heads"
 
     @property
+    def quotas(self) -> str:
+        return f"{self.own}/tenants/quotas"
+
+    @property
     def data(self) -> str:
         return f"{self.own}/streams/data"
 
@@ -114,6 +118,8 @@ class NamespaceRules:
             return self._of_ledger(key, use, value)
         if _is_below(key, f"{places.own}/streams/namespaces"):
             return self._of_record(key.removeprefix(f"{places.own}/streams/namespaces").lstrip("/"), use)
+        if key.startswith(f"{places.quotas}/") and use is KeyUse.READ:
+            return self._needs(key.removeprefix(f"{places.quotas}/"), "read")
         if _is_below(key, places.heads):
             return self._of_head(key, use)
         uid = places.uid(key)

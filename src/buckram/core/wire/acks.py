@@ -64,6 +64,10 @@ class AckMatcher:
         self._offset = self._index = 0
         self._next_entry: EntryId = -1
         self._ranges: dict[LedgerId, list[_Waiting]] = {}
+        self._answered = self._noticed = float("-inf")
+        """When the latest adds that were answered would have been overdue; and that, when `expire` looked last."""
+        self._moved = False
+        self._patient_until = float("-inf")
 
     @property
     def idle(self) -> bool:
@@ -78,9 +82,10 @@ class AckMatcher:
         """Return the only run of the first batch if the chunk is exactly its OK replies; the run is done then."""
         queue = self._queue
         if queue and not self._offset:
-            acks, runs, _ = queue[0]
+            acks, runs, expires = queue[0]
             if chunk == acks and len(runs) == 1:
                 queue.popleft()
+                self._answered = expires
                 return runs[0]
         return None
 
@@ -92,9 +97,10 @@ class AckMatcher:
         queue = self._queue
         while len(buffer) - offset >= ACK_BYTES:
             if queue:
-                acks, runs, _ = queue[0]
+                acks, runs, expires = queue[0]
                 if not self._offset and buffer.startswith(acks, offset):
                     queue.popleft()
+                    self._answered = expires
                     offset += len(acks)
                     for sink, slot, first, last in runs:
                         emit_ok(events, sink, slot, first, last)
@@ -128,6 +134,7 @@ class AckMatcher:
 
     def _advance(self, runs: Sequence[SentRun], frames: int, events: list[AckEvent]) -> None:
         """Report the next `frames` replies to the first batch, which are all OK."""
+        self.note(self._queue[0][2])
         while frames:
             sink, slot, first, last = runs[self._index]
             if self._next_entry >= 0:
@@ -161,6 +168,7 @@ class AckMatcher:
             waiting = self._find(ledger, entry)
         if waiting is None:
             return 0
+        self.note(waiting.expires)
         last, limit = entry, waiting.last
         after = offset + ACK_BYTES
         while last < limit and buffer.startswith(ACK.pack(24, header, number, ledger, last + 1), after):
@@ -207,15 +215,34 @@ class AckMatcher:
             offset += (last - first + 1) * ACK_BYTES
         self._drop_first()
 
+    def note(self, expires: float) -> None:
+        """An add that was due by `expires` was answered."""
+        self._moved = True
+        self._answered = max(self._answered, expires)
+
+    def is_overdue(self, expires: float, now: float) -> bool:
+        """Whether an add that is due by `expires` counts as unanswered.
+
+        A bookie that holds adds back answers them in their order: as long as it answers those that were sent before,
+        this one is on its way.
+        """
+        return expires <= now and not (expires >= self._answered and now < self._patient_until)
+
+    def look(self, now: float, patience_s: float) -> None:
+        """Before `expire`: if adds were answered since the last look, those behind them have `patience_s` more."""
+        if self._moved or self._answered != self._noticed:
+            self._moved, self._noticed = False, self._answered
+            self._patient_until = now + patience_s
+
     def expire(self, now: float) -> list[AckEvent]:
         """Return as unanswered what was due by `now`; later replies to it are unexpected frames."""
-        while self._queue and self._queue[0][2] <= now:
+        while self._queue and self.is_overdue(self._queue[0][2], now):
             self._take_first_apart()
         events: list[AckEvent] = []
         for ledger in list(self._ranges):
             rest = []
             for waiting in self._ranges[ledger]:
-                if waiting.expires <= now:
+                if self.is_overdue(waiting.expires, now):
                     events.append((waiting.sink, waiting.slot, waiting.first, waiting.last, None, ledger))
                 else:
                     rest.append(waiting)

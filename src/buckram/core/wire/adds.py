@@ -92,6 +92,25 @@ class AddRun:
             return self
         return replace(self, chunk=self.chunk[self.start : self.end], start=0, end=self.end - self.start)
 
+    def split(self, count: int) -> tuple[AddRun, AddRun]:
+        """Return the first `count` entries and the others, as two runs; `count` is at least 1 and less than all.
+
+        Both keep the run's LAC: what it says of entries is true, whichever part is stored first.
+        """
+        at = self.start
+        if self.stride:
+            at += count * self.stride
+        else:
+            for _ in range(count):
+                at += 4 + int.from_bytes(self.chunk[at : at + 4], "big")
+        txns = self.context.txns
+        contexts = self.context, self.context
+        if txns:
+            contexts = self.context._replace(txns=txns[:count]), self.context._replace(txns=txns[count:])
+        head = replace(self, end=at, count=count, context=contexts[0])
+        tail = replace(self, start=at, first=self.first + count, count=self.count - count, context=contexts[1])
+        return head, tail
+
     @property
     def recovery(self) -> bool:
         return bool(self.flags & RECOVERY_ADD)

@@ -26,6 +26,7 @@ class StatusCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     EREADONLY: _ClassVar[StatusCode]
     ETOOMANYREQUESTS: _ClassVar[StatusCode]
     EUNKNOWNLEDGERSTATE: _ClassVar[StatusCode]
+    EQUOTAEXCEEDED: _ClassVar[StatusCode]
 
 class OperationType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -55,6 +56,7 @@ EFENCED: StatusCode
 EREADONLY: StatusCode
 ETOOMANYREQUESTS: StatusCode
 EUNKNOWNLEDGERSTATE: StatusCode
+EQUOTAEXCEEDED: StatusCode
 READ_ENTRY: OperationType
 ADD_ENTRY: OperationType
 RANGE_READ_ENTRY: OperationType
@@ -203,7 +205,7 @@ class ReadLacRequest(_message.Message):
     def __init__(self, ledgerId: _Optional[int] = ..., birth: _Optional[bytes] = ...) -> None: ...
 
 class GetBookieInfoRequest(_message.Message):
-    __slots__ = ("requested", "cluster", "bookie", "incarnation", "epoch")
+    __slots__ = ("requested", "cluster", "bookie", "incarnation", "epoch", "features")
     class Flags(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         TOTAL_DISK_CAPACITY: _ClassVar[GetBookieInfoRequest.Flags]
@@ -215,12 +217,14 @@ class GetBookieInfoRequest(_message.Message):
     BOOKIE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
     requested: int
     cluster: bytes
     bookie: bytes
     incarnation: bytes
     epoch: int
-    def __init__(self, requested: _Optional[int] = ..., cluster: _Optional[bytes] = ..., bookie: _Optional[bytes] = ..., incarnation: _Optional[bytes] = ..., epoch: _Optional[int] = ...) -> None: ...
+    features: int
+    def __init__(self, requested: _Optional[int] = ..., cluster: _Optional[bytes] = ..., bookie: _Optional[bytes] = ..., incarnation: _Optional[bytes] = ..., epoch: _Optional[int] = ..., features: _Optional[int] = ...) -> None: ...
 
 class GetListOfEntriesOfLedgerRequest(_message.Message):
     __slots__ = ("ledgerId", "birth")

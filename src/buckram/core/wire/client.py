@@ -291,6 +291,7 @@ class ClientProtocol:
         token = pending.token
         if isinstance(token, _LaneAdd):
             sink, slot, ledger, entry = token
+            self._adds.note(pending.expires)
             if reply.code is Code.OK:
                 emit_ok(received.acks, sink, slot, entry, entry)
             else:
@@ -307,12 +308,14 @@ class ClientProtocol:
             if not kinds:
                 del self._abandoned[key]
 
-    def expire(self, now: float) -> Overdue:
-        """Abandon and return everything whose reply was due by `now`."""
+    def expire(self, now: float, patience_s: float = 0.0) -> Overdue:
+        """Abandon and return everything whose reply was due by `now`; adds have `patience_s` more while those that were
+        sent before them are answered."""
         tokens: list[object] = []
+        self._adds.look(now, patience_s)
         acks = self._adds.expire(now)
         for key in list(self._pending):
-            for pending in [one for one in self._pending[key] if one.expires <= now]:
+            for pending in [one for one in self._pending[key] if self._is_overdue(one, now)]:
                 self._drop(key, pending)
                 self._abandon(key, pending)
                 token = pending.token
@@ -321,6 +324,11 @@ class ClientProtocol:
                 else:
                     tokens.append(token)
         return Overdue(acks, tokens)
+
+    def _is_overdue(self, pending: _Pending, now: float) -> bool:
+        if isinstance(pending.token, _LaneAdd):
+            return self._adds.is_overdue(pending.expires, now)
+        return pending.expires <= now
 
     def give_up(self) -> Overdue:
         """Abandon and return everything outstanding, because the connection is gone."""

@@ -22,6 +22,8 @@ SUSPECT = 2
 """A state rather than a feature: to the bookie the metadata store went back, and it serves only reads."""
 METADATA = 4
 """A feature: the bookie serves its metadata store (metadata/service/packets)."""
+KNOWS_QUOTAS = 1
+"""A feature of clients: they know the code QUOTA_EXCEEDED, and that adds may wait where a namespace has a rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class Introduction:
     bookie_id: BookieId
     incarnation: str = ""
     epoch: int = 0
+    features: int = 0
+    """What the client knows beyond Apache's protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,7 @@ def identity_properties(info: BookieInfo | None) -> dict[str, str]:
 
 def expected_of(cluster: str, info: BookieInfo, *, required: bool = False, epoch: int = 0) -> Expected:
     """Return what to expect by the registration. `required`: an identity is required, whatever that promises."""
-    said = Introduction(cluster, info.bookie_id, info.incarnation or "", epoch)
+    said = Introduction(cluster, info.bookie_id, info.incarnation or "", epoch, KNOWS_QUOTAS)
     return Expected(said, required or answers_introductions(info))
 
 

@@ -25,6 +25,7 @@ MEMORY_USE = 0x100
 LOSS = 0x200
 DISK_STATE = 0x400
 REPORT = 0x800
+QUOTAS = 0x1000
 """Flags of our own; Apache's bookies ignore them and leave the values out of the answer."""
 
 

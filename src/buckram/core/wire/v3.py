@@ -134,6 +134,8 @@ def encode_request(request: Request, txn: int) -> bytes:
             said = request.introduction
             body.cluster, body.bookie = said.cluster.encode(), said.bookie_id.encode()
             body.incarnation, body.epoch = said.incarnation.encode(), said.epoch
+            if said.features:
+                body.features = said.features
     elif isinstance(request, Auth):
         body.authPluginName, body.payload = request.plugin, request.payload
     elif isinstance(request, ReadLac | Force | ListEntries):
@@ -357,7 +359,7 @@ def _introduction(body: Any) -> Introduction | None:
     """Return None for a client that sends no introduction: Apache's, and older ones."""
     if not body.HasField("cluster") and not body.HasField("bookie"):
         return None
-    return Introduction(_name(body.cluster), _name(body.bookie), _name(body.incarnation), body.epoch)
+    return Introduction(_name(body.cluster), _name(body.bookie), _name(body.incarnation), body.epoch, body.features)
 
 
 def _identity(body: Any) -> Identity | None:

@@ -20,6 +20,7 @@ from buckram.errors import (
     MetadataError,
     MetadataUnavailable,
     NoSuchKey,
+    QuotaExceeded,
     ValueTooLarge,
     VersionConflict,
     WrongCluster,
@@ -42,6 +43,7 @@ _ROWS: tuple[tuple[int, type[BuckramError], tuple[tuple[str, str], ...]], ...] =
     (12, LedgerIdsExhausted, ()),
     (13, ClusterNotInitialised, (("uri", "s"),)),
     (14, WrongCluster, ()),
+    (15, QuotaExceeded, (("namespace", "s"), ("quota", "s"), ("used", "n"), ("limit", "n"))),
     (_OTHER, MetadataError, ()),
 )
 _BY_STATUS = {status: (cls, fields) for status, cls, fields in _ROWS}

@@ -123,6 +123,11 @@ class StreamStore:
         self._store = store
 
     @property
+    def metadata(self) -> MetadataStore:
+        """The metadata store itself."""
+        return self._store
+
+    @property
     def keys(self) -> KeyStore:
         """The key-value interface of the metadata store."""
         return self._store.keys

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from buckram.core.streams.names import DEFAULT_NAMESPACE, check_name
 from buckram.core.streams.policy import check_overrides
+from buckram.core.tenants.quotas import Quotas
 from buckram.errors import (
+    AccessRefused,
     InvalidArgument,
     KeyExists,
     MalformedRecord,
@@ -23,6 +26,7 @@ from buckram.errors import (
     NoSuchNamespace,
     VersionConflict,
 )
+from buckram.metadata.tenants import TenantStore
 from buckram.streams.shared.metadata import StreamStore, head_retries
 
 
@@ -105,6 +109,22 @@ class Namespaces:
             await keys.set(key, _encode(info.policy), version)
             raise NamespaceNotEmpty(name, f"{name}/{rest[0]}")
         await keys.delete(key, version)
+        with suppress(AccessRefused):  # quotas are for administrators, who find them there when it is made again
+            await TenantStore(self._streams.metadata).forget(name)
+
+    async def quotas(self, name: str) -> Quotas:
+        """Return the quotas of a namespace. NoSuchNamespace."""
+        await self.get(name)
+        return await TenantStore(self._streams.metadata).quotas_of(name)
+
+    async def set_quotas(self, name: str, **quotas: int | None) -> Quotas:
+        """Change quotas; None takes one back. For administrators of the cluster. They hold within seconds.
+
+        Names are the fields of Quotas in `core/tenants/quotas.py`. A quota below what is used is taken: nothing is
+        deleted, and nothing more is stored until there is room. NoSuchNamespace, InvalidArgument.
+        """
+        await self.get(name)
+        return await TenantStore(self._streams.metadata).set_quotas(name, quotas)
 
     async def restore(self, info: NamespaceInfo) -> None:
         """Undo a deletion that stopped half-way. VersionConflict if the namespace has changed since `info` was read."""

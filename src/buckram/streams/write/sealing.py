@@ -16,6 +16,7 @@ from buckram.errors import (
     MetadataUnavailable,
     NoSuchKey,
     NoSuchStream,
+    QuotaExceeded,
     RecoveryFailed,
     VersionConflict,
     WriterFailed,
@@ -78,8 +79,8 @@ async def sweep_garbage(claim: Claim, head: Head) -> None:
 
 
 def as_writer_error(stream: str, error: BuckramError) -> BuckramError:
-    """Turn the error that ended a writer into the WriterLost or WriterFailed that its callers get."""
-    if isinstance(error, WriterLost | WriterFailed):
+    """Turn the error that ended a writer into the WriterLost, WriterFailed or QuotaExceeded that its callers get."""
+    if isinstance(error, WriterLost | WriterFailed | QuotaExceeded):
         return error
     if isinstance(error, LedgerFenced):
         lost: BuckramError = WriterLost(stream, f"fenced: another writer or a bulk step took it over ({error})")

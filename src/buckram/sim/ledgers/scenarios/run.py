@@ -14,7 +14,7 @@ from buckram.sim.engine.schedules import ScheduleFailed, ScheduleResult, quiet_p
 from buckram.sim.engine.spies import watch_stores
 from buckram.sim.engine.trace import Echo
 from buckram.sim.engine.world import Died, World
-from buckram.sim.ledgers.scenarios import absence, absent, directed, disks, foreign, identity, more
+from buckram.sim.ledgers.scenarios import absence, absent, directed, disks, foreign, identity, more, quotas
 from buckram.sim.ledgers.scenarios.script import Script
 
 Shape = tuple[int, int, int]
@@ -85,6 +85,8 @@ SCENARIOS: dict[str, Scenario] = {
     "two-repairs": Scenario(more.two_repairs, (3, 3, 2)),
     "collected-while-repaired": Scenario(more.collected_while_repaired, (3, 3, 2)),
     "wrong-key": Scenario(more.wrong_key, (3, 3, 2)),
+    "quota-used-up": Scenario(quotas.used_up, (3, 3, 2)),
+    "quota-over-its-rate": Scenario(quotas.over_its_rate, (3, 3, 2)),
 }
 
 

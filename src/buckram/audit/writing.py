@@ -1,0 +1,162 @@
+"""Writes what a bookie noted into the stream `system/audit`: bulk steps, so that every bookie writes for itself.
+
+Each batch is a ledger of its own that becomes a segment in one compare-and-set, once; small segments are joined by the
+janitor. While the trail cannot be written events wait in the bookie's bounded list (`bookie/audit_log.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from buckram.bookie.audit_log import AuditLog
+from buckram.bookie.process import Bookie
+from buckram.client.client import Client, connect
+from buckram.config import AuthConfig, TlsConfig
+from buckram.core.backoff import ROLL, Delays
+from buckram.core.tenants.audit import NAMESPACE, STREAM, AuditEvent
+from buckram.errors import BuckramError, MetadataError, NamespaceExists, StreamExists
+from buckram.metadata.audit_notes import drop_note, notes, turn_on
+from buckram.metadata.security import SecurityStore
+from buckram.seams import MetadataStore
+
+log = logging.getLogger("buckram.audit")
+BATCH = 2000
+GATHER_S = 2.0
+"""Events of this time share a ledger."""
+LOOK_S = 5.0
+"""Notes of other processes are looked for so often, whatever watches say."""
+RETENTION_S = 90 * 86_400.0
+
+
+_TOKEN_S, _SESSION_S = 86_400.0, 0.8 * 86_400.0
+"""A bookie makes a token for itself, to be known to the others, and another one in time."""
+
+
+class AuditWriter:
+    """Writes the events of one bookie, and notes that others left. `client` may do everything on `system`."""
+
+    def __init__(self, client: Client, store: MetadataStore, events: AuditLog, process: str) -> None:
+        self._client, self._store, self._events, self._process = client, store, events, process
+        self._noted = asyncio.Event()
+        self._prepared = False
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        delays = Delays(ROLL)
+        while True:
+            try:
+                if not self._prepared:
+                    await self._prepare()
+                await self.write()
+                delays.reset()
+            except BuckramError as error:
+                log.warning("%d events of the audit trail wait: %s", len(self._events), error)
+                await asyncio.sleep(delays.take())
+                continue
+            await self._wait()
+            await asyncio.sleep(GATHER_S)
+
+    async def _wait(self) -> None:
+        """Until there is something to write."""
+        waits = [asyncio.ensure_future(self._events.wait()), asyncio.ensure_future(self._noted.wait())]
+        try:
+            await asyncio.wait(waits, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    async def _prepare(self) -> None:
+        """Make namespace and stream where they are missing."""
+        writable = len((await self._store.bookies()).writable)
+        ensemble = "3/3/2" if writable >= 3 else f"{max(writable, 1)}/{max(writable, 1)}/1"
+        with suppress(NamespaceExists):
+            await self._client.namespaces.create(NAMESPACE, ensemble=ensemble, retention_s=RETENTION_S)
+        with suppress(StreamExists):
+            await self._client.namespace(NAMESPACE).create(STREAM)
+        await turn_on(self._store)
+        self._prepared = True
+
+    async def write(self) -> None:
+        """Write everything that waits now."""
+        self._noted.clear()
+        try:
+            left = await notes(self._store, self._noted.set)
+        except MetadataError as error:
+            log.warning("notes of other processes are not read: %s", error)
+            left = {}
+        waiting = max(len(self._events), 1)  # what is noted meanwhile is for the next time
+        while waiting > 0:
+            events = self._events.batch(min(BATCH, waiting))
+            left_events = [event for event in left.values() if event is not None]
+            if events or left_events:
+                await self._publish([*left_events, *events])
+            self._events.written(events)
+            for key in left:
+                await drop_note(self._store, key)
+            left = {}
+            waiting -= BATCH
+
+    async def _publish(self, events: list[AuditEvent]) -> None:
+        streams = self._client.namespace(NAMESPACE)
+        application = f"audit {self._process}"
+        newest = (await streams.info(STREAM)).transactions.get(application)
+        step = await streams.bulk(STREAM, application=application, version=newest.version + 1 if newest else 0)
+        ledger = await step.create_ledger()
+        try:
+            await ledger.append_many([event.encode() for event in events], timestamps=[one.time_us for one in events])
+            await step.publish([await ledger.close()])
+        except BaseException:
+            with suppress(BuckramError):
+                await ledger.abandon()
+                await step.abort([ledger.ledger_id])
+            raise
+
+
+@asynccontextmanager
+async def writing(
+    bookie: Bookie, events: AuditLog, store: MetadataStore, uri: str, tls: TlsConfig, auth: AuthConfig
+) -> AsyncIterator[None]:
+    """Write the events of a bookie that runs, meanwhile; `store` is its own, and `uri` opens it."""
+
+    async def keep_writing() -> None:
+        delays = Delays(ROLL)
+        while True:
+            try:
+                async with connect(uri, tls=_tls_of_client(tls), token=await _token(bookie, store, auth)) as client:
+                    delays.reset()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_SESSION_S):
+                            await AuditWriter(client, store, events, events.bookie).run()
+            except BuckramError as error:
+                log.warning("the audit trail is not written: %s", error)
+                await asyncio.sleep(delays.take())
+
+    task = asyncio.ensure_future(keep_writing())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def _tls_of_client(tls: TlsConfig) -> TlsConfig:
+    """A bookie's certificate is for servers; it is shown to other bookies only where they insist on one."""
+    if tls.mode == "off":
+        return TlsConfig()
+    if tls.client_certificates == "required":
+        return TlsConfig("required", tls.ca, tls.certificate, tls.key)
+    return TlsConfig("required", tls.ca)
+
+
+async def _token(bookie: Bookie, store: MetadataStore, auth: AuthConfig) -> str:
+    """A token for the bookie itself; "" where tokens are not asked for."""
+    if "token" not in auth.logins.replace(",", " ").split():
+        return ""
+    now = time.time()
+    name = bookie.info.bookie_id if bookie.info is not None else "?"
+    return (await SecurityStore(store).create_token(f"bookie {name}", ("admin",), now, now + _TOKEN_S))[1]

@@ -1,0 +1,121 @@
+"""Counts anew what namespaces have: their bytes in this bookie's files, and, for all bookies, what the records say.
+
+Ledgers that metadata does not know any more are nobody's, although their bytes may lie here for a while.
+Not here: when this is done, and what came in since (`bookie/accounting.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from buckram.bookie.storage.store import Store
+from buckram.core.security.namespaces import namespace_of_ledger
+from buckram.core.streams.head import decode_head
+from buckram.core.streams.names import OWNER_PURPOSE
+from buckram.core.tenants.usage import Counts
+from buckram.errors import BuckramError, MalformedRecord
+from buckram.seams import MetadataStore
+from buckram.types import LedgerId, LedgerMetadata
+
+_PAGE = 1000
+APPLICATION = "application"
+"""Under this name Apache's clients, and others, say in a ledger's custom metadata what they are."""
+_BULK = b"bulk "
+
+
+@dataclass(slots=True)
+class _Counting:
+    ledgers: int = 0
+    streams: int = 0
+    databases: int = 0
+    applications: dict[str, int] = field(default_factory=dict)
+
+    def done(self) -> Counts:
+        return Counts(self.ledgers, self.streams, self.databases, self.applications)
+
+
+class Recounted(NamedTuple):
+    """Bytes in this bookie's files by namespace; and what all namespaces have, if that was asked for."""
+
+    stored: Mapping[str, int]
+    counts: Mapping[str, Counts] | None
+
+
+async def recount(
+    store: Store, metadata: MetadataStore, *, everything: bool, before_bytes: Callable[[], None]
+) -> Recounted:
+    """Read all records, then the store's own sums. `before_bytes` is called between the two.
+
+    Raises MetadataError, StoreError and OSError.
+    """
+    own = frozenset(await store.live_ledger_ids())
+    kinds: dict[LedgerId, str] = {}
+    found: dict[str, _Counting] = {}
+    after = -1
+    while page := await metadata.read_ledgers(after=after, limit=_PAGE):
+        for ledger_id, record in page:
+            if isinstance(record, MalformedRecord):
+                continue
+            namespace = namespace_of_ledger(record.metadata.custom_metadata)
+            if ledger_id in own:
+                kinds[ledger_id] = namespace
+            if everything:
+                _count_ledger(found.setdefault(namespace, _Counting()), record.metadata)
+        after = page[-1][0]
+    if everything:
+        await _count_streams(metadata, found)
+    before_bytes()
+    stored = await store.bytes_by(kinds)
+    return Recounted(stored, {name: one.done() for name, one in found.items()} if everything else None)
+
+
+def _count_ledger(counting: _Counting, metadata: LedgerMetadata) -> None:
+    counting.ledgers += 1
+    name = application_of(metadata.custom_metadata)
+    size = (metadata.length or 0) * metadata.write_quorum
+    counting.applications[name] = counting.applications.get(name, 0) + size
+
+
+def application_of(custom_metadata: Mapping[str, bytes]) -> str:
+    """Who made a ledger: what it says itself, or the application of a stream's bulk step; "" where nothing says so."""
+    said = custom_metadata.get(APPLICATION)
+    if said is not None:
+        return said.decode(errors="replace")[:100]
+    purpose = custom_metadata.get(OWNER_PURPOSE, b"")
+    if purpose.startswith(_BULK):
+        return purpose.removeprefix(_BULK).decode(errors="replace").rpartition(" ")[0][:100]
+    return ""
+
+
+async def _count_streams(metadata: MetadataStore, found: dict[str, _Counting]) -> None:
+    keys, heads = metadata.keys, f"{metadata.own}/streams/heads"
+    after = ""
+    while names := await keys.children(heads, after=after):
+        for namespace in names:
+            counting = found.setdefault(namespace, _Counting())
+            counting.streams, counting.databases = await streams_in(metadata, namespace)
+        after = names[-1]
+
+
+async def streams_in(metadata: MetadataStore, namespace: str) -> tuple[int, int]:
+    """How many streams a namespace has, and how many of them are logs of databases. MetadataError."""
+    folder = f"{metadata.own}/streams/heads/{namespace}"
+    streams = databases = 0
+    after = ""
+    while page := await metadata.keys.children_with_values(folder, after=after):
+        for name, value in page:
+            streams += 1
+            databases += is_database(f"{folder}/{name}", value.value)
+        after = page[-1][0]
+    return streams, databases
+
+
+def is_database(key: str, value: bytes) -> bool:
+    """Whether a stream's head is that of a database's log."""
+    try:
+        head = decode_head(key, value)
+    except BuckramError:
+        return False
+    return head.snapshots is not None and head.properties.get("buckram") == "database"

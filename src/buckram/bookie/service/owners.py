@@ -1,0 +1,70 @@
+"""Whose ledgers are: the namespace and the number of copies of each, read from metadata once and kept.
+
+A ledger's namespace never changes, so what was read stays right. What could not be read is nobody's for a moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from buckram.core.ledgers.metadata import birth_of
+from buckram.core.security.namespaces import namespace_of_ledger
+from buckram.seams import MetadataStore
+from buckram.types import LedgerId, LedgerMetadata
+
+MOST = 100_000
+
+
+class Owner(NamedTuple):
+    """What metadata said of a ledger at loop time `at`. `namespace` "": nobody's. `copies`: how many bookies get each
+    entry. `birth` is b"" where the record has none."""
+
+    namespace: str
+    copies: int = 1
+    birth: bytes = b""
+    at: float = 0.0
+
+
+NOBODY = Owner("")
+
+
+def owner_of_ledger(metadata: LedgerMetadata, now: float) -> Owner:
+    namespace = namespace_of_ledger(metadata.custom_metadata)
+    return Owner(namespace, max(1, metadata.write_quorum), birth_of(metadata), now)
+
+
+class Owners:
+    """A cache of at most MOST ledgers."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._known: dict[LedgerId, Owner] = {}
+        self._unknown: list[LedgerId] = []
+        self.get = self._known.get
+        """The owner of a ledger; None while it is not known."""
+
+    def note(self, ledger_id: LedgerId, owner: Owner) -> None:
+        if len(self._known) >= MOST:
+            self._known.clear()
+        self._known[ledger_id] = owner
+
+    def nobodys(self, ledger_id: LedgerId) -> None:
+        """It could not be read: it counts for nobody until `ask_again`."""
+        self.note(ledger_id, NOBODY)
+        self._unknown.append(ledger_id)
+
+    def ask_again(self) -> None:
+        """Forget which ledgers could not be read."""
+        unknown, self._unknown = self._unknown, []
+        for ledger_id in unknown:
+            if self._known.get(ledger_id) is NOBODY:
+                del self._known[ledger_id]
+
+    async def look(self, ledger_id: LedgerId) -> Owner:
+        """Read it now. NoSuchLedger, MetadataError."""
+        await self._store.sync()
+        found = (await self._store.read_ledger(ledger_id)).metadata
+        owner = owner_of_ledger(found, asyncio.get_running_loop().time())
+        self.note(ledger_id, owner)
+        return owner

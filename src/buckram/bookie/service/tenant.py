@@ -1,0 +1,254 @@
+"""One namespace on a bookie: its rates, what it did, and its lines of requests that are held back."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import NamedTuple
+
+from buckram.bookie.service.session import Session
+from buckram.core.tenants.rates import PIECE_S, Bucket
+from buckram.core.tenants.usage import Usage
+from buckram.core.wire.adds import AddRun
+from buckram.core.wire.server import Item
+
+ADDS, READS = "adds", "reads"
+FLIGHT_BYTES = 512 * 1024
+"""Of a namespace that competes with others, so much may be on its way to the disk."""
+LONG_BYTES = 8 * 1024 * 1024
+"""A line with more than this is fed no longer: its connections are not read until it is half as long."""
+CREDIT_BYTES, CREDIT_ENTRIES, CREDIT_S = 4 * 1024 * 1024, 10_000, 0.05
+"""What may pass between two looks at the clock and the rates: so much, and of a rate so many seconds' worth."""
+_UNLIMITED = 2**63
+
+
+class Held(NamedTuple):
+    """A request that waits. `copies`: on how many bookies its ledger has each entry. `name`: the birth that its
+    connection had named when it came."""
+
+    session: Session
+    item: Item
+    size: int
+    entries: int = 0
+    copies: int = 1
+    name: bytes | None = None
+
+
+class Line:
+    """What waits, by connection; connections take turns."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.waiting: dict[Session, deque[Held]] = {}
+        self._paused: dict[Session, None] = {}
+        self.held_bytes = 0
+        self.entries = self.logical_bytes = 0.0
+        """Of adds that wait: entries and bytes, each entry counted once for all its copies."""
+        self.byte_rate = self.entry_rate = math.inf
+        """How fast the line moves."""
+
+    def put(self, held: Held) -> None:
+        self.waiting.setdefault(held.session, deque()).append(held)
+        self._count(held, 1)
+        if self.held_bytes > LONG_BYTES:
+            self._paused[held.session] = None
+            held.session.pause_reads()
+
+    def next(self) -> Held:
+        return next(iter(self.waiting.values()))[0]
+
+    def take(self, most_entries: int) -> Held:
+        """Take the first of the connection whose turn it is, or so many of its entries. It goes to the end then."""
+        session, waiting = next(iter(self.waiting.items()))
+        held = waiting.popleft()
+        if isinstance(held.item, AddRun) and held.entries > most_entries:
+            head, tail = held.item.split(most_entries)
+            rest = held._replace(item=tail, size=tail.end - tail.start, entries=tail.count)
+            waiting.appendleft(rest)
+            held = held._replace(item=head, size=head.end - head.start, entries=head.count)
+        del self.waiting[session]
+        if waiting:
+            self.waiting[session] = waiting
+        self._count(held, -1)
+        if self._paused and self.held_bytes < LONG_BYTES // 2:
+            self._resume()
+        return held
+
+    def _count(self, held: Held, sign: int) -> None:
+        self.held_bytes += sign * held.size
+        self.entries += sign * held.entries / held.copies
+        self.logical_bytes += sign * held.size / held.copies
+
+    def wait_s(self, held: Held) -> float:
+        """How long another one would wait here."""
+        by_bytes = (self.logical_bytes + held.size / held.copies) / self.byte_rate
+        return max(by_bytes, (self.entries + held.entries / held.copies) / self.entry_rate)
+
+    def _resume(self) -> None:
+        paused, self._paused = self._paused, {}
+        for session in paused:
+            if not session.ended:
+                session.resume_reads()
+
+
+class Tally(NamedTuple):
+    """Since the start: bytes in the log, and, each entry counted once, bytes and entries added, and bytes read."""
+
+    stored: int
+    in_bytes: float
+    in_entries: float
+    out_bytes: int
+
+
+class Tenant:
+    """Rates and counts of one namespace."""
+
+    def __init__(self, namespace: str) -> None:
+        self.namespace = namespace
+        self.adds = Line(ADDS)
+        self.reads = Line(READS)
+        self.in_flight = 0
+        """Bytes on their way to the disk; what passes on credit is not counted."""
+        self.credit = self.credit_entries = 0
+        """Bytes and entries that may pass without a look at anything else; they are paid for already."""
+        self._credit_copies = 1
+        self._stored_until = _UNLIMITED
+        self.most_connections = _UNLIMITED
+        self.sessions: dict[Session, None] = {}
+        self._buckets: dict[str, Bucket] = {}
+        self._stored, self._in_bytes, self._in_entries, self._out = 0, 0.0, 0.0, 0
+
+    def __repr__(self) -> str:
+        return f"<Tenant {self.namespace}>"
+
+    def line(self, kind: str) -> Line:
+        return self.adds if kind == ADDS else self.reads
+
+    def tally(self) -> Tally:
+        return Tally(self._stored, self._in_bytes, self._in_entries, self._out)
+
+    # -- limits
+
+    def limit(self, name: str, rate: float | None, now: float) -> None:
+        """Set a rate (`in_bytes`, `in_entries`, `out_bytes`), a second; None: no limit."""
+        bucket = self._buckets.get(name)
+        if rate is None:
+            self._buckets.pop(name, None)
+        elif bucket is None:
+            self._buckets[name] = Bucket(rate, now)
+        else:
+            bucket.set_rate(rate, now)
+        speed = math.inf if rate is None else max(rate, 1.0)
+        if name == "in_bytes":
+            self.adds.byte_rate = speed
+        elif name == "in_entries":
+            self.adds.entry_rate = speed
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether it has any rate."""
+        return bool(self._buckets)
+
+    def may_add(self, now: float, run: AddRun, copies: int) -> bool:
+        """Whether all of a run may pass now."""
+        if not self._buckets:
+            return True
+        return self.wait_s(ADDS, now) <= 0 and run.count <= self.piece(run.end - run.start, run.count, copies)
+
+    def piece(self, size: int, entries: int, copies: int) -> int:
+        """How many entries of a run may pass at once, at least one."""
+        part, most = PIECE_S * copies / max(1, len(self.adds.waiting)), float(entries)
+        if (bucket := self._buckets.get("in_entries")) is not None:
+            most = min(most, bucket.rate * part)
+        if (bucket := self._buckets.get("in_bytes")) is not None:
+            most = min(most, bucket.rate * part * entries / max(1, size))
+        return max(1, int(most))
+
+    def may_read(self, now: float) -> bool:
+        return not self._buckets or self.wait_s(READS, now) <= 0
+
+    def wait_s(self, kind: str, now: float) -> float:
+        """How long until the next one may pass."""
+        names = ("in_bytes", "in_entries") if kind == ADDS else ("out_bytes",)
+        return max((self._buckets[name].wait_s(now) for name in names if name in self._buckets), default=0.0)
+
+    def enter(self, session: Session) -> bool:
+        """Count a connection; False if the namespace has as many as it may have."""
+        if len(self.sessions) >= self.most_connections:
+            self.purge()
+            if len(self.sessions) >= self.most_connections:
+                return False
+        self.sessions[session] = None
+        return True
+
+    def purge(self) -> None:
+        """Forget connections that have ended."""
+        for session in [one for one in self.sessions if one.ended]:
+            del self.sessions[session]
+
+    # -- counting
+
+    def added(self, size: int, entries: int, copies: int) -> None:
+        """A run passes, whose entries have so many copies on all bookies."""
+        self._stored += size
+        self._in_bytes += size / copies
+        self._in_entries += entries / copies
+
+    def pay(self, size: int, entries: int, copies: int) -> None:
+        """Take from the rates what a run needs."""
+        if self._buckets:
+            if (bucket := self._buckets.get("in_bytes")) is not None:
+                bucket.take(size / copies)
+            if (bucket := self._buckets.get("in_entries")) is not None:
+                bucket.take(entries / copies)
+
+    def give_credit(self, now: float, copies: int) -> None:
+        """Pay in advance for what may pass until the next look, if the rates have that much."""
+        self.drop_credit()
+        size, entries = min(CREDIT_BYTES, self.stored_left // 2), CREDIT_ENTRIES
+        if (bucket := self._buckets.get("in_bytes")) is not None:
+            size = min(size, int(bucket.rate * CREDIT_S * copies))
+        if (bucket := self._buckets.get("in_entries")) is not None:
+            entries = min(entries, int(bucket.rate * CREDIT_S * copies))
+        if size > 0 and entries > 0 and self.wait_s(ADDS, now) <= 0:
+            self.credit, self.credit_entries, self._credit_copies = size, entries, copies
+            self.pay(size, entries, copies)
+
+    def drop_credit(self) -> None:
+        """Take back what is left of it."""
+        if self.credit:
+            self.pay(-self.credit, -self.credit_entries, self._credit_copies)
+            self.credit = self.credit_entries = 0
+
+    @property
+    def stored_left(self) -> int:
+        """The bytes that its quota has left on all bookies together."""
+        return self._stored_until - self._stored
+
+    @stored_left.setter
+    def stored_left(self, left: int) -> None:
+        self._stored_until = self._stored + left
+        self.drop_credit()
+
+    def read(self, size: int) -> None:
+        self._out += size
+        if (bucket := self._buckets.get("out_bytes")) is not None:
+            bucket.take(size)
+
+    def usage(self, before: Tally, elapsed_s: float, stored_bytes: int) -> Usage:
+        """What it used since `before`, and what it wanted: that, and what waits."""
+        per = 1 / max(elapsed_s, 1e-3)
+        in_bytes = (self._in_bytes - before.in_bytes) * per
+        in_entries = (self._in_entries - before.in_entries) * per
+        out_bytes = (self._out - before.out_bytes) * per
+        more = 2.0 if self.reads.waiting else 1.0  # how much a read is of is not known before it is done
+        return Usage(
+            stored_bytes,
+            in_bytes,
+            in_entries,
+            out_bytes,
+            len(self.sessions),
+            in_bytes + self.adds.logical_bytes * per,
+            in_entries + self.adds.entries * per,
+            out_bytes * more,
+        )

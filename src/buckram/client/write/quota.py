@@ -1,0 +1,25 @@
+"""What a bookie says of a quota that is used up: an answer to an add has only a code.
+
+Not here: who holds to quotas (`bookie/service/turnstile.py`).
+"""
+
+from __future__ import annotations
+
+from buckram.core.wire.messages import QUOTAS, BookieInfoReply, GetBookieInfo
+from buckram.errors import BuckramError, QuotaExceeded
+from buckram.net.pool import BookiePool
+from buckram.types import BookieId
+
+_WITHIN_S = 2.0
+
+
+async def used_up(pool: BookiePool, bookie: BookieId, namespace: str) -> QuotaExceeded:
+    """Return the error for a namespace to which a bookie said QUOTA_EXCEEDED, with figures where it tells them."""
+    unknown = QuotaExceeded(namespace, "stored_bytes or connections")
+    try:
+        reply = await pool.call(bookie, GetBookieInfo(QUOTAS), timeout_s=_WITHIN_S)
+    except BuckramError:
+        return unknown
+    figures = reply.figures if isinstance(reply, BookieInfoReply) else {}
+    used, limit = (figures.get(f"{namespace}/stored_bytes/{what}") for what in ("used", "limit"))
+    return unknown if used is None or limit is None else QuotaExceeded(namespace, "stored_bytes", used, limit)

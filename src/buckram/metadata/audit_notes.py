@@ -1,0 +1,66 @@
+"""Events of processes that open the metadata store themselves: they leave a note there, and a bookie writes it down.
+
+Below `own`/audit: `on`, while some bookie writes the trail, and `notes/TIME-ID`.
+"""
+
+from __future__ import annotations
+
+import getpass
+import secrets
+import socket
+import time
+from contextlib import suppress
+
+from buckram.core.tenants.audit import AuditEvent
+from buckram.errors import InvalidArgument, KeyExists, MetadataError, NoSuchKey, VersionConflict
+from buckram.seams import MetadataStore, Notify
+
+FOLDER = "audit"
+_MOST_NOTES = 1000
+
+
+async def turn_on(store: MetadataStore) -> None:
+    """There is somebody who writes notes down from now on."""
+    with suppress(KeyExists):
+        await store.keys.create(f"{store.own}/{FOLDER}/on", b"{}")
+
+
+async def leave_note(store: MetadataStore, action: str, what: str, namespace: str = "", detail: str = "") -> None:
+    """Say what this process did; nothing where no trail is written. MetadataError."""
+    try:
+        await store.keys.get(f"{store.own}/{FOLDER}/on")
+    except NoSuchKey:
+        return
+    event = AuditEvent(int(time.time() * 1e6), _me(), action, what, namespace, peer=socket.gethostname(), detail=detail)
+    name = f"{event.time_us:020d}-{secrets.token_hex(4)}"
+    await store.keys.create(f"{store.own}/{FOLDER}/notes/{name}", event.encode())
+
+
+def _me() -> str:
+    try:
+        return f"unix:{getpass.getuser()}"
+    except (KeyError, OSError):
+        return "unix:?"
+
+
+async def notes(store: MetadataStore, watch: Notify | None = None) -> dict[str, AuditEvent | None]:
+    """The notes that wait, by key; None for what does not parse. MetadataError."""
+    folder = f"{store.own}/{FOLDER}/notes"
+    found: dict[str, AuditEvent | None] = {}
+    if watch is not None:
+        await store.keys.children(folder, watch=watch)
+    for name, value in await store.keys.children_with_values(folder, after="", limit=_MOST_NOTES):
+        event: AuditEvent | None = None
+        with suppress(InvalidArgument):
+            event = AuditEvent.parse(value.value)
+        found[f"{folder}/{name}"] = event
+    return found
+
+
+async def drop_note(store: MetadataStore, key: str) -> None:
+    """It is written down."""
+    with suppress(NoSuchKey, VersionConflict):
+        await store.keys.delete(key, (await store.keys.get(key)).version)
+
+
+__all__ = ["MetadataError", "drop_note", "leave_note", "notes", "turn_on"]

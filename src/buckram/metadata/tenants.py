@@ -1,0 +1,175 @@
+"""What the metadata store keeps of tenants: quotas of namespaces, and what is used of them.
+
+Below `own`/tenants: `on` (bookies count and limit; without it they do neither), `quotas/NAMESPACE`, `usage/BOOKIE` as
+each bookie counts it, and `counts` by one of them. Quotas are no part of a namespace's policy, which the namespace's
+own administrators may change.
+Not here: what quotas and usage are (`core/tenants`), counting (`bookie/accounting.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from buckram.core.streams.names import check_name
+from buckram.core.tenants.quotas import NONE, Quotas
+from buckram.core.tenants.usage import Counts, Usage, encode_counts, encode_usage, parse_counts, parse_usage, summed
+from buckram.errors import (
+    KeyExists,
+    MalformedRecord,
+    MetadataUnavailable,
+    NoSuchKey,
+    VersionConflict,
+)
+from buckram.metadata.layout import TENANTS
+from buckram.seams import KeyStore, MetadataStore, Notify
+from buckram.types import BookieId
+
+_TRIES = 20
+_PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What bookies have published. `rounds`: a number for each bookie that grows for as long as it counts."""
+
+    bookies: Mapping[BookieId, Mapping[str, Usage]] = field(default_factory=dict)
+    rounds: Mapping[BookieId, int] = field(default_factory=dict)
+    counts: Mapping[str, Counts] = field(default_factory=dict)
+    counts_round: int = 0
+
+    @property
+    def total(self) -> dict[str, Usage]:
+        return summed(self.bookies.values())
+
+
+class TenantStore:
+    """Reads and changes these keys."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._folder = f"{store.own}/{TENANTS}"
+
+    @property
+    def _keys(self) -> KeyStore:
+        return self._store.keys
+
+    def _path(self, *parts: str) -> str:
+        return "/".join((self._folder, *parts))
+
+    # Whether bookies count
+
+    async def is_on(self, watch: Notify | None = None) -> bool:
+        """Whether bookies are to count what namespaces use; `watch` fires once when that changes. MetadataError."""
+        names = await self._keys.children(self._folder, watch=watch)
+        return "on" in names
+
+    async def turn_on(self) -> None:
+        """Have all bookies count from now on, and hold to quotas."""
+        with suppress(KeyExists):
+            await self._keys.create(self._path("on"), b"{}")
+
+    async def turn_off(self) -> None:
+        """Have bookies count nothing and hold to nothing any more; quotas stay for when they are turned on again."""
+        with suppress(NoSuchKey, VersionConflict):
+            await self._keys.delete(self._path("on"), (await self._keys.get(self._path("on"))).version)
+
+    # Quotas
+
+    async def quotas(self) -> dict[str, Quotas]:
+        """All quotas, by namespace. A record that does not parse counts as none. MetadataError."""
+        found: dict[str, Quotas] = {}
+        after = ""
+        while page := await self._keys.children_with_values(self._path("quotas"), after=after, limit=_PAGE):
+            for name, value in page:
+                with suppress(ValueError):
+                    found[name] = Quotas.parse(value.value)
+            after = page[-1][0]
+        return found
+
+    async def quotas_of(self, namespace: str) -> Quotas:
+        """Those of one namespace. MalformedRecord, MetadataError."""
+        return (await self._quotas_of(namespace))[0]
+
+    async def _quotas_of(self, namespace: str) -> tuple[Quotas, int | None]:
+        key = self._path("quotas", check_name("namespace", namespace))
+        try:
+            found = await self._keys.get(key)
+        except NoSuchKey:
+            return NONE, None
+        try:
+            return Quotas.parse(found.value), found.version
+        except ValueError as error:
+            raise MalformedRecord(f"{key}: {error}; set the quotas of {namespace} anew after deleting it") from None
+
+    async def set_quotas(self, namespace: str, changes: Mapping[str, int | None]) -> Quotas:
+        """Change some; None takes one back. Turns counting on where a quota is set. InvalidArgument, MetadataError."""
+        key = self._path("quotas", namespace)
+        for _ in range(_TRIES):
+            present, version = await self._quotas_of(namespace)
+            wanted = present.changed(changes)
+            if wanted:
+                await self.turn_on()
+            with suppress(KeyExists, VersionConflict, NoSuchKey):
+                if version is None:
+                    if wanted:
+                        await self._keys.create(key, wanted.encode())
+                elif wanted:
+                    await self._keys.set(key, wanted.encode(), version)
+                else:
+                    await self._keys.delete(key, version)
+                return wanted
+        raise MetadataUnavailable(f"{key}: others changed it {_TRIES} times meanwhile; try again")
+
+    async def forget(self, namespace: str) -> None:
+        """Remove the quotas of a namespace that was deleted."""
+        key = self._path("quotas", namespace)
+        with suppress(NoSuchKey, VersionConflict):
+            await self._keys.delete(key, (await self._keys.get(key)).version)
+
+    # Usage
+
+    async def publish(self, bookie: BookieId, found: Mapping[str, Usage], round_number: int) -> None:
+        """Say what namespaces use on one bookie; only it calls this. MetadataError."""
+        await self._put(self._path("usage", bookie), encode_usage(found, round_number))
+
+    async def publish_counts(self, found: Mapping[str, Counts], round_number: int) -> None:
+        """Say what namespaces have by their records. MetadataError."""
+        await self._put(self._path("counts"), encode_counts(found, round_number))
+
+    async def _put(self, key: str, value: bytes) -> None:
+        for _ in range(_TRIES):
+            try:
+                version = (await self._keys.get(key)).version
+                await self._keys.set(key, value, version)
+                return
+            except VersionConflict:
+                continue
+            except NoSuchKey:
+                with suppress(KeyExists):
+                    await self._keys.create(key, value)
+                    return
+        raise MetadataUnavailable(f"{key}: others changed it {_TRIES} times meanwhile; try again")
+
+    async def published(self) -> Published:
+        """What the bookies of the cluster said last; records that do not parse are left out. MetadataError."""
+        bookies: dict[BookieId, Mapping[str, Usage]] = {}
+        rounds: dict[BookieId, int] = {}
+        after = ""
+        while page := await self._keys.children_with_values(self._path("usage"), after=after, limit=_PAGE):
+            for name, value in page:
+                with suppress(ValueError):
+                    bookies[name], rounds[name] = parse_usage(value.value)
+            after = page[-1][0]
+        counts: dict[str, Counts] = {}
+        number = 0
+        with suppress(NoSuchKey, ValueError):
+            counts, number = parse_counts((await self._keys.get(self._path("counts"))).value)
+        return Published(bookies, rounds, counts, number)
+
+    async def drop(self, bookie: BookieId) -> None:
+        """Remove what a bookie published that is no part of the cluster any more."""
+        key = self._path("usage", bookie)
+        with suppress(NoSuchKey, VersionConflict):
+            await self._keys.delete(key, (await self._keys.get(key)).version)

@@ -1,0 +1,65 @@
+"""Bugs of quotas, turns and the audit trail."""
+
+from __future__ import annotations
+
+from tests.mutants.testmutant import TestMutant, edited
+
+_TURNSTILE = "tests/bookie/service/test_turnstile.py::"
+_TRAIL = "tests/audit/test_writing.py::"
+
+MUTANTS = (
+    TestMutant(
+        "quota-holds-recovery",
+        "recovery adds wait for the rate of their namespace, or are refused where it is full",
+        edited(("buckram.bookie.service.turnstile:Turnstile._look", "if is_urgent(run):", "if False:")),
+        (_TURNSTILE + "test_clients_that_know_no_quotas_are_told_that_they_may_not",),
+    ),
+    TestMutant(
+        "quota-unauthorized-to-ours",
+        "our clients get UNAUTHORIZED for a full namespace",
+        edited(("buckram.bookie.service.turnstile:Turnstile._refuse", "said is not None and", "said is None and")),
+        (_TURNSTILE + "test_a_full_namespace_is_refused_by_name_and_amount_until_something_is_deleted",),
+    ),
+    TestMutant(
+        "shares-exceed-the-quota",
+        "every bookie gives a namespace the whole rate while less than that is asked for",
+        edited(("buckram.core.tenants.rates:share_of", "wanted + (quota - total) / bookies", "quota")),
+        ("tests/core/tenants/test_rates.py::test_shares_make_up_the_quota",),
+    ),
+    TestMutant(
+        "flight-without-limit",
+        "a namespace that competes fills the disk's queue",
+        edited(
+            (
+                "buckram.bookie.service.turnstile:Turnstile._has_room",
+                "return tenant.in_flight < FLIGHT_BYTES or now >= self._mixed_until",
+                "return True",
+            )
+        ),
+        (_TURNSTILE + "test_of_two_that_compete_neither_fills_the_disks_queue",),
+    ),
+    TestMutant(
+        "impatient-lane",
+        "an add that a bookie holds back times out although those before it are answered",
+        edited(("buckram.core.wire.acks:AckMatcher.look", "self._patient_until = now + patience_s", "pass")),
+        ("tests/core/wire/test_client.py::test_an_add_has_time_while_those_before_it_are_answered",),
+    ),
+    TestMutant(
+        "trail-by-pattern",
+        "a grant on all namespaces gives the audit trail",
+        edited(("buckram.core.security.acl:Acl.allowed", "if namespace == SERVERS:", "if False:")),
+        (_TRAIL + "test_only_servers_write_there_and_a_pattern_does_not_give_it_to_readers",),
+    ),
+    TestMutant(
+        "trail-forgets",
+        "events are dropped when the trail cannot be written",
+        edited(
+            (
+                "buckram.audit.writing:AuditWriter.write",
+                "await self._publish([*left_events, *events])",
+                "self._events.written(events); await self._publish([*left_events, *events])",
+            )
+        ),
+        (_TRAIL + "test_what_cannot_be_written_waits_and_what_is_dropped_is_counted",),
+    ),
+)
