@@ -5,11 +5,13 @@ Not here: trees and sessions (`metadata/memory.py`, `metadata/sqlite.py`).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 from buckram.errors import InvalidArgument, ValueTooLarge
 from buckram.seams import MAX_MULTI_BYTES, MAX_VALUE_BYTES
-from buckram.types import Create, KeyOp, SetValue
+from buckram.types import Create, KeyOp, KeyValue, SetValue
 
 MAX_KEY_BYTES = 1024
 MAX_MULTI_OPS = 10_000
@@ -57,6 +59,23 @@ def check_multi(ops: Sequence[KeyOp]) -> None:
     size = sum(check_op(op) for op in ops)
     if size > MAX_MULTI_BYTES:
         raise ValueTooLarge(f"multi of {len(ops)} operations", size, MAX_MULTI_BYTES)
+
+
+@runtime_checkable
+class PromptKeys(Protocol):
+    """What a store can have besides the methods of a KeyStore, for a process that answers many requests in one loop:
+    nothing here waits for another thread."""
+
+    def peek(self, keys: Sequence[str]) -> Sequence[KeyValue | None]:
+        """Return what keys hold that are bound to no session, as of one moment, up to MAX_PAGE_BYTES of values. None:
+        ask with `get`, which knows more, or says why."""
+        ...
+
+    def begin(self, ops: Sequence[KeyOp]) -> asyncio.Future[list[int]]:
+        """Begin a `multi`; the future gives the version of each key. What was begun first is carried out first.
+
+        Raises what `multi` raises for operations that no store takes."""
+        ...
 
 
 def split(key: str) -> tuple[str, str]:

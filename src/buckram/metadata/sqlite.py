@@ -1,9 +1,9 @@
 """`SqliteKeys`: the embedded key store of one machine, used by several processes at once.
 
-All SQL runs in one worker thread per store; writes that wait together share one commit. A write that has to wait for
-another process is tried again and again, and reads go on in between: a process that was stopped in the middle of a
-change stands in the way of changes, not of reads. Changes of watched keys are noticed by looking at the file every 10
-to 500 ms, never by writing. The tree itself is sqlite_tree.
+SQL runs in one worker thread per store, but for `peek`, which reads in the loop. Writes that wait together share one
+commit. A write that has to wait for another process is tried again and again, and reads go on in between: a process
+that was stopped in the middle of a change stands in the way of changes, not of reads. Changes of watched keys are
+noticed by looking at the file every 10 to 500 ms, never by writing. The tree itself is sqlite_tree.
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ class SqliteKeys:
         self._lost: list[Notify] = []
         self._waiting = 0
         self._closing: asyncio.Future[object] | None = None
+        self._near: SqliteTree | None = None
+        """For `peek`: a connection of the loop's own thread, which never waits for another process."""
         tree = SqliteTree(self._path, busy_timeout_s)
         self._worker = _Worker(tree, busy_timeout_s, self._post, self._settle, self._notify)
         self._thread = threading.Thread(target=self._worker.run, name=f"metadata {self._path.name}", daemon=True)
@@ -86,7 +88,7 @@ class SqliteKeys:
 
     async def multi(self, ops: Sequence[KeyOp]) -> None:
         check_multi(ops)
-        await self._submit(ops=list(ops))
+        await self._begin(ops=list(ops))
 
     async def get(self, key: str, watch: Notify | None = None) -> KeyValue:
         check_key(key)
@@ -115,8 +117,25 @@ class SqliteKeys:
         """Every key that is bound to no session, with version and value, as of one moment."""
         return await self._call(self._worker.tree.lasting)
 
+    def peek(self, keys: Sequence[str]) -> Sequence[KeyValue | None]:
+        """As PromptKeys: the calling thread, the loop's, reads the file's pages."""
+        if self._closing is not None or os.getpid() != self._pid:
+            return [None] * len(keys)
+        if self._near is None:
+            self._near = SqliteTree(self._path, 0.0)
+        try:
+            return self._near.lasting_keys(keys)
+        except MetadataError:
+            return [None] * len(keys)
+
+    def begin(self, ops: Sequence[KeyOp]) -> asyncio.Future[list[int]]:
+        """As PromptKeys."""
+        check_multi(ops)
+        return cast("asyncio.Future[list[int]]", self._begin(ops=list(ops)))
+
     async def reopen(self) -> None:
         """After StoreReplaced: go on with what has the name now."""
+        self._leave_near()
         await self._call(self._worker.tree.reopen)
 
     def on_session_lost(self, notify: Notify) -> None:
@@ -126,6 +145,7 @@ class SqliteKeys:
         if os.getpid() != self._pid:
             return  # the file and the session are the parent's
         if self._closing is None:
+            self._leave_near()
             self._closing = self._loop.create_future()
             self._worker.jobs.put(_Job(self._closing))
         await asyncio.shield(self._closing)
@@ -133,19 +153,26 @@ class SqliteKeys:
 
     async def _write_one(self, op: KeyOp) -> int:
         check_op(op)
-        return cast(list[int], await self._submit(ops=[op]))[0]
+        return cast(list[int], await self._begin(ops=[op]))[0]
 
     async def _call(self, run: Callable[[], T]) -> T:
-        return cast(T, await self._submit(run=run))
+        return cast(T, await self._begin(run=run))
 
-    async def _submit(self, *, run: Callable[[], object] | None = None, ops: Sequence[KeyOp] | None = None) -> object:
+    def _leave_near(self) -> None:
+        near, self._near = self._near, None
+        if near is not None:
+            near.close()
+
+    def _begin(
+        self, *, run: Callable[[], object] | None = None, ops: Sequence[KeyOp] | None = None
+    ) -> asyncio.Future[object]:
         self._check_usable()
         if self._waiting >= _MAX_WAITING:
             raise MetadataUnavailable(f"{self._waiting} operations wait for {self._path}, the limit; try again later")
         self._waiting += 1
         job = _Job(self._loop.create_future(), run, ops)
         self._worker.jobs.put(job)
-        return await job.future
+        return job.future
 
     def _check_usable(self) -> None:
         if os.getpid() != self._pid:

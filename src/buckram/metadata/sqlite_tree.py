@@ -39,6 +39,7 @@ class Busy(MetadataUnavailable):
     """Another process is changing the file: nothing was done, and can be tried again."""
 
 
+_LASTING_KEY = "SELECT value, version FROM keys WHERE parent=? AND name=? AND session IS NULL"
 WatchKey = tuple[str, str]
 """("value", key) or ("children", parent): what a watch can be set on."""
 Token = tuple[int, int] | None
@@ -168,6 +169,25 @@ class SqliteTree:
             if row is None or not self._is_live(row[2]):
                 return None, None
             return KeyValue(row[3], row[1], row[2] is not None and row[2] == self._session), (row[0], row[1])
+
+    def lasting_keys(self, keys: Sequence[str]) -> list[KeyValue | None]:
+        """Return what keys hold that are bound to no session, as of one moment; None for any other, for none, and for
+        those behind MAX_PAGE_BYTES of values."""
+        found: list[KeyValue | None] = []
+        room = MAX_PAGE_BYTES
+        with self._translated():
+            self.check_file()
+            db = self._open()
+            db.execute("BEGIN")  # one lock for all
+            try:
+                for key in keys:
+                    row = db.execute(_LASTING_KEY, split(key)).fetchone() if room > 0 else None
+                    found.append(None if row is None else KeyValue(row[0], row[1], False))
+                    room -= 0 if row is None else len(row[0])
+            finally:
+                if db.in_transaction:
+                    db.execute("COMMIT")
+        return found
 
     def children(self, parent: str, after: str, limit: int) -> tuple[list[str], Token]:
         with self._translated():

@@ -12,7 +12,7 @@ from buckram.bookie.service.session import Session
 from buckram.core.security.access import KeyAccess, KeyRules, KeyUse
 from buckram.core.security.namespaces import uid_in
 from buckram.errors import AccessRefused, MetadataError, MetadataUnavailable
-from buckram.metadata.keys import MAX_PAGE
+from buckram.metadata.keys import MAX_PAGE, PromptKeys
 from buckram.metadata.service.packets import Event, KeyReply, KeyRequest, Kind, encode_event, names_that_fit
 from buckram.metadata.store import TreeStore
 from buckram.seams import KeyStore, Notify
@@ -60,8 +60,34 @@ class KeySession:
         self._allocated: set[LedgerId] = set()
         """Ids that this session was given and has not used."""
         self._own: TreeStore | None = None
+        self._prompt = _prompt(shared.store)
         self._opening = asyncio.Lock()
         self._closed = False
+
+    def prompt_for(self, request: KeyRequest) -> PromptKeys | None:
+        """Where a read finds its answer without waiting; None: `carry_out` gives it. A read does
+        not pass what the client asked for before it."""
+        refused = request.watch or self.in_work or self._closed or self._is_secret(request.key)
+        return None if refused else self._prompt
+
+    def may_see(self, key: str, found: KeyValue) -> bool:
+        """Whether the client may have what was read for it; False: `carry_out` decides, and says why."""
+        rules = self._rules
+        if rules is None:
+            return True
+        if rules.refusal(key, KeyUse.READ, found.value) != "":
+            return False
+        rules.learn(key, found.value)
+        return True
+
+    def prompt_for_change(self, ops: Sequence[KeyOp]) -> PromptKeys | None:
+        """Where a change is begun that needs no look at what is there; None: `carry_out` does it."""
+        if self._rules is not None or self._closed or self._prompt is None:
+            return None
+        for op in ops:
+            if self._is_secret(op.key) or (isinstance(op, Create) and op.ephemeral and self._own is None):
+                return None
+        return self._prompt
 
     async def carry_out(self, request: KeyRequest) -> KeyReply:
         """Return the reply, or raise what the store or `KeyAccess` says."""
@@ -214,9 +240,12 @@ class KeySession:
 
     def _refuse_secrets(self, key: str) -> None:
         """Whoever has the signing key is everybody: administrators, too, see these keys in the store itself only."""
-        secrets = f"{self._store.own}/security"
-        if key == secrets or key.startswith(f"{secrets}/"):
+        if self._is_secret(key):
             raise AccessRefused(key, "keys, revocations and grants are read and written in the store itself only")
+
+    def _is_secret(self, key: str) -> bool:
+        secrets = f"{self._store.own}/security"
+        return key.startswith(secrets) and key[len(secrets) : len(secrets) + 1] in ("", "/")
 
     async def _find_out(self, rules: KeyRules, key: str) -> None:
         """Read what says which namespace a key belongs to: a ledger's record, or the heads of streams. NoSuchKey."""
@@ -303,7 +332,7 @@ class KeySession:
                 await own.close()
                 raise MetadataUnavailable("this metadata session has ended")
             own.keys.on_session_lost(self._own_lost)
-            self._own = own
+            self._own, self._prompt = own, _prompt(own)
 
     def _own_lost(self) -> None:
         self.places.clear()
@@ -319,6 +348,10 @@ class KeySession:
         if own is not None:
             with contextlib.suppress(MetadataError):
                 await own.close()
+
+
+def _prompt(store: TreeStore) -> PromptKeys | None:
+    return store.keys if isinstance(store.keys, PromptKeys) else None
 
 
 class _OwnWatch:

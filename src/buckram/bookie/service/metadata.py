@@ -13,7 +13,8 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from buckram.bookie.service.key_session import KeySession
-from buckram.bookie.service.session import REQUEST_COST, Session
+from buckram.bookie.service.key_turn import KeyTurn, cost_of
+from buckram.bookie.service.session import Session
 from buckram.core.security.access import KeyAccess, OpenAccess
 from buckram.core.wire.context import BadPacket
 from buckram.errors import (
@@ -83,6 +84,7 @@ class MetadataService:
         self._sessions: dict[Session, KeySession] = {}
         self._shared: SharedStore | None = None
         self._opening = asyncio.Lock()
+        self._turn = KeyTurn(self._room, self._take, self._failed)
         self._sweep: asyncio.TimerHandle | None = None
         self._swept = 0.0
 
@@ -102,15 +104,29 @@ class MetadataService:
         if keys is None and request.kind is not Kind.HELLO:
             session.refuse("a metadata request before HELLO")
             return
+        if keys is not None and keys.in_work < MAX_IN_WORK and self._turn.add(session, keys, request_id, request):
+            return
+        self._turn.end()  # what was asked before this
+        self._take(session, keys, request_id, request)
+
+    def _take(self, session: Session, keys: KeySession | None, request_id: int, request: KeyRequest) -> None:
+        """Carry a request out in a task of its own, or say that there are too many."""
         if keys is not None and keys.in_work >= MAX_IN_WORK:
             busy = MetadataUnavailable(f"{MAX_IN_WORK} requests of this connection are in work; try again later")
             session.send(encode_refusal(request_id, *encode_error(busy)))
             return
-        cost = REQUEST_COST + len(packet)
+        if self._scope.closed:
+            return
+        cost = cost_of(request)
         session.requests_held += cost
         if keys is not None:
             keys.in_work += 1
         self._scope.spawn(self._answer(session, keys, request_id, request, cost), "request")
+
+    def _failed(self, session: Session, request_id: int, error: BaseException) -> None:
+        session.send(encode_refusal(request_id, *encode_error(_said(error))))
+        if isinstance(error, StoreReplaced) and not self._scope.closed:
+            self._scope.spawn(self._reset(str(error)), "begin anew")
 
     async def _answer(
         self, session: Session, keys: KeySession | None, request_id: int, request: KeyRequest, cost: int
@@ -124,10 +140,8 @@ class MetadataService:
             frame = encode_refusal(request_id, *encode_error(error))
             if isinstance(error, StoreReplaced):
                 await self._reset(str(error))
-        except Exception:
-            log.exception("a metadata request failed by a mistake in this program")
-            failed = MetadataError("the bookie failed over this request; its log says more")
-            frame = encode_refusal(request_id, *encode_error(failed))
+        except Exception as error:
+            frame = encode_refusal(request_id, *encode_error(_said(error)))
         finally:
             session.release(cost)
             if keys is not None:
@@ -208,3 +222,11 @@ class MetadataService:
         shared, self._shared = self._shared, None
         if shared is not None:
             await shared.store.close()
+
+
+def _said(error: BaseException) -> BuckramError:
+    """What the client is told; a mistake of this program is for its log."""
+    if isinstance(error, BuckramError):
+        return error
+    log.error("a metadata request failed by a mistake in this program", exc_info=error)
+    return MetadataError("the bookie failed over this request; its log says more")

@@ -40,6 +40,7 @@ class ServiceConnection(asyncio.Protocol):
         self._waiting: dict[int, asyncio.Future[KeyReply]] = {}
         self._last_id = 0
         self._transport: asyncio.Transport | None = None
+        self._out: list[bytes] = []
         self._beat: asyncio.TimerHandle | None = None
         self._timeout_s = 0.0
         self._heard = self._sent = 0.0
@@ -116,9 +117,20 @@ class ServiceConnection(asyncio.Protocol):
     def _write(self, request: KeyRequest) -> asyncio.Future[KeyReply]:
         self._last_id += 1
         waiter = self._waiting[self._last_id] = self._loop.create_future()
-        assert self._transport is not None
-        self._transport.write(encode_request(self._last_id, request))
+        packet = encode_request(self._last_id, request)
+        if len(self._waiting) == 1 and request.kind is Kind.GET:
+            assert self._transport is not None
+            self._transport.write(packet)
+        else:  # what is asked in one turn of the loop leaves in one write, and its changes have one commit
+            if not self._out:
+                self._loop.call_soon(self._flush)
+            self._out.append(packet)
         return waiter
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        if out and not self.error and self._transport is not None:
+            self._transport.write(b"".join(out))
 
     def fail(self, why: str) -> None:
         """End the connection: everything outstanding fails. Idempotent."""

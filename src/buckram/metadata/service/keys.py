@@ -124,7 +124,7 @@ class ServiceKeys:
     ) -> KeyReply:
         """A request that changes nothing, or may be repeated: asked again where the answer was lost."""
         for left in reversed(range(_ASKED)):
-            connection = await self._connected()
+            connection = self._usable() or await self._connected()
             if place is not None and watch is not None:
                 self._watches.setdefault(place, {})[watch] = None  # before the bookie can tell of a change
             try:
@@ -136,28 +136,34 @@ class ServiceKeys:
 
     async def tell(self, request: KeyRequest) -> KeyReply:
         """A request that must not be carried out twice: without an answer MetadataUnavailable."""
-        return await _told(await self._connected(), request)
+        return await _told(self._usable() or await self._connected(), request)
 
     async def _change_one(self, op: KeyOp) -> int:
         check_op(op)
         return cast("int", await self._change((op,)))
 
     async def _change(self, ops: tuple[KeyOp, ...]) -> KeyReply:
-        connection = await self._connected()
+        connection = self._usable() or await self._connected()
         if any(isinstance(op, Create) and op.ephemeral for op in ops):
             self._has_session_keys = True  # also if the answer gets lost
         return await _told(connection, KeyRequest(Kind.CHANGE, ops=ops))
 
     # Connections
 
+    def _usable(self) -> ServiceConnection | None:
+        """The connection where it can be used at once, and this object, too."""
+        connection = self._connection
+        return (
+            None if connection is None or connection.error or self._closed or os.getpid() != self._pid else connection
+        )
+
     async def _connected(self) -> ServiceConnection:
         if os.getpid() != self._pid:
             raise ForkedClient(f"{self._uri} was opened before this process was forked: connect again in the child")
         if self._closed:
             raise MetadataUnavailable("this metadata store was closed")
-        connection = self._connection
-        if connection is not None and not connection.error:
-            return connection
+        if self._connection is not None and not self._connection.error:
+            return self._connection
         if self._connecting is None:
             self._connecting = self._loop.create_task(self._connect(), name="metadata service: connect")
             self._connecting.add_done_callback(self._attempt_ended)

@@ -21,6 +21,10 @@ from buckram.types import CheckVersion, Create, Delete, KeyOp, KeyValue, LedgerI
 
 MAX_OPS = 10_000
 _START = struct.Struct(">IQB")
+_GET = struct.Struct(">IIQBH")
+_FLAG = (b"\0", b"\1")
+_HELD = struct.Struct(">BBqI")
+_HEAD = _START.size + _HELD.size
 _U16 = struct.Struct(">H")
 _U32 = struct.Struct(">I")
 _I64 = struct.Struct(">q")
@@ -163,6 +167,10 @@ class Reader:
 
 def encode_request(request_id: int, request: KeyRequest) -> bytes:
     """Return the frame of a request; its id is at least 1."""
+    if request.kind is Kind.GET:  # nine of ten requests, without the general way
+        key = request.key.encode()
+        size = len(key)
+        return _GET.pack(_START.size + 3 + size, KEY_HEADER, request_id, Kind.GET, size) + key + _FLAG[request.watch]
     parts = [_START.pack(KEY_HEADER, request_id, request.kind)]
     for letter in _REQUESTS[request.kind]:
         match letter:
@@ -189,6 +197,8 @@ def decode_request(packet: bytes) -> tuple[int, KeyRequest]:
     if len(packet) < _START.size:
         raise BadPacket(f"a metadata request of {len(packet)} bytes")
     _, request_id, number = _START.unpack_from(packet)
+    if number == Kind.GET and request_id:
+        return request_id, _read_get(packet)
     letters = _REQUESTS.get(number)
     if letters is None or not request_id:
         raise BadPacket(f"a metadata request of kind {number} with id {request_id}")
@@ -212,6 +222,17 @@ def decode_request(packet: bytes) -> tuple[int, KeyRequest]:
                 found["ops"] = _read_ops(reader)
     reader.end()
     return request_id, KeyRequest(Kind(number), **found)  # type: ignore[arg-type]  # the letters say which types
+
+
+def _read_get(packet: bytes) -> KeyRequest:
+    try:
+        (size,) = _U16.unpack_from(packet, _START.size)
+        start = _START.size + 2
+        if len(packet) != start + size + 1:
+            raise BadPacket(f"a metadata request of {len(packet)} bytes with a key of {size}")
+        return KeyRequest(Kind.GET, packet[start : start + size].decode(), "", 0, packet[-1] != 0)
+    except (struct.error, UnicodeDecodeError):
+        raise BadPacket("a metadata request whose key is none") from None
 
 
 def _op(op: KeyOp) -> bytes:
@@ -246,6 +267,11 @@ def _read_ops(reader: Reader) -> tuple[KeyOp, ...]:
 
 def encode_reply(request_id: int, reply: KeyReply) -> bytes:
     """Return the frame of a reply that is no error."""
+    if type(reply) is KeyValue:
+        size = len(reply.value)
+        head = _HELD.pack(_VALUE, reply.owned, reply.version, size)
+        prefix = _U32.pack(_START.size + _HELD.size + size)
+        return b"".join((prefix, _START.pack(KEY_HEADER, request_id, 0), head, reply.value))
     return frame(_START.pack(KEY_HEADER, request_id, 0) + _reply(reply))
 
 
@@ -283,6 +309,10 @@ def decode_reply(packet: bytes) -> tuple[int, KeyReply | Event | Refusal]:
     if len(packet) < _START.size or not is_key_packet(packet):
         raise BadPacket(f"a metadata reply of {len(packet)} bytes")
     _, request_id, status = _START.unpack_from(packet)
+    if request_id and not status and len(packet) >= _HEAD and packet[_START.size] == _VALUE:
+        _, owned, version, size = _HELD.unpack_from(packet, _START.size)
+        if len(packet) == _HEAD + size:
+            return request_id, KeyValue(packet[_HEAD:], version, owned != 0)
     reader = Reader(packet, _START.size)
     if not request_id:
         if status not in (Kind.VALUE_CHANGED, Kind.CHILDREN_CHANGED, Kind.SESSION_LOST):
