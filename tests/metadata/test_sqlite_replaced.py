@@ -146,3 +146,20 @@ async def test_reopening_where_there_is_nothing_says_so_and_can_be_tried_again(p
         put_in_place(kept, path)
         await keys.reopen()
         assert (await keys.get("/a")).version == 0
+
+
+async def test_reads_without_a_thread_do_not_go_on_with_a_file_that_has_gone(path: Path) -> None:
+    async with opened(path) as keys:
+        await keys.prepare()
+        await keys.create("/a", b"old")
+        older = copy_of(path, "older.db")
+        await keys.set("/a", b"new", 0)
+        assert [found and found.value for found in keys.peek(["/a", "/b"])] == [b"new", None]
+        put_in_place(older, path)
+        assert keys.peek(["/a"]) == [None]
+        with pytest.raises(StoreReplaced):
+            await keys.get("/a")
+        assert keys.peek(["/a"]) == [None]
+        await keys.reopen()
+        assert [found and found.value for found in keys.peek(["/a"])] == [b"old"]
+    assert keys.peek(["/a"]) == [None]

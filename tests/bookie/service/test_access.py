@@ -14,13 +14,16 @@ from tests.support.polling import until
 from tests.support.secure_kit import Guarded, guarded
 
 from buckram import connect
-from buckram.bookie.service.access import READ, EntryAccess, Gate
+from buckram.bookie.service.access import READ, EntryAccess, Gate, LedgerOwner
 from buckram.bookie.service.limits import Budget
 from buckram.bookie.service.server import BookieServer
 from buckram.bookie.service.session import Session
 from buckram.client.client import Client
 from buckram.config import AuthConfig, ClientConfig, NetConfig
+from buckram.core.ledgers.metadata import created
+from buckram.core.ledgers.metadata_codec import serialise
 from buckram.core.security.acl import PERMISSIONS
+from buckram.core.streams.head import Head, encode_head
 from buckram.core.wire.context import OP_BATCH_READ, ReplyContext
 from buckram.core.wire.messages import BatchRead, Force, ListEntries, Read, ReadLac, WriteLac
 from buckram.core.wire.server import Incoming, Item, ServerProtocol
@@ -179,8 +182,10 @@ async def test_places_in_files_are_for_administrators() -> None:
             return READ
 
     handled: list[Item] = []
-    access = EntryAccess(await memory_metadata(), Readers(), lambda *_: None, lambda _, item: handled.append(item))
-    access._namespaces[7] = "shop"
+    access = EntryAccess(
+        await memory_metadata(), Readers(), lambda *_: None, lambda _, item: handled.append(item), lambda _: b""
+    )
+    access._owners[7] = LedgerOwner("shop", b"b" * 16, access.now())
     session = Session(
         ServerProtocol(1 << 20), Budget(1 << 20, 1 << 20), BookieServer(production_runtime(), CONFIG, NET)
     )
@@ -286,3 +291,66 @@ async def test_a_token_is_never_sent_in_clear_where_the_uri_says_tls() -> None:
                 await connect(f"buckram+tls://127.0.0.1:{port}", token="eyJhbGciOiJFZERTQSJ9.e30.c2ln")
     assert heard
     assert not any(b"eyJ" in first for first in heard), heard
+
+
+@pytest.mark.parametrize("later_s", [0, 60])
+async def test_a_ledger_that_gets_an_id_later_is_not_judged_by_the_one_before(tmp_path: Path, later_s: float) -> None:
+    async with guarded(tmp_path, auth=AUTH) as running:
+        await prepared(running)
+        everything = {"read", "append", "create", "delete"}
+        await grant(running, "token:mallory", "other", everything)
+        await grant(running, "token:alice", "shop", everything)
+        bookie, door = running.bookie.info, running.bookie.server._door
+        assert bookie is not None
+        assert door is not None
+        async with client_of(running, "mallory") as mallory, client_of(running, "alice") as alice:
+            keys, call = mallory.services.store.keys, mallory.services.pool.call
+            key = await running.store.ledgers.key(5000)
+            custom = {"buckram.namespace": b"other"}
+            mine = created(1, 1, 1, [bookie.bookie_id], custom_metadata=custom, birth=b"m" * 16)
+            await keys.create(key, serialise(mine))
+            assert (await call(bookie.bookie_id, ReadLac(5000))).code is not Code.UNAUTHORIZED
+            await keys.delete(key, 0)
+            assert door.entries is not None
+            known = door.entries._owners
+            known[5000] = known[5000]._replace(at=known[5000].at - later_s)
+            shop = {"buckram.namespace": b"shop"}
+            async with alice.create(ensemble=1, ledger_id=5000, custom_metadata=shop) as writer:
+                await writer.append(b"secret")
+            for request in (Read(5000, 0), BatchRead(5000, 0, 5, 1000), ListEntries(5000)):
+                reply = await call(bookie.bookie_id, request)
+                assert reply.code is not Code.OK or not getattr(reply, "runs", ())
+            async with client_of(running, "mallory") as again:
+                assert (await again.services.pool.call(bookie.bookie_id, Read(5000, 0))).code is Code.UNAUTHORIZED
+            async with alice.open(5000) as reader:
+                assert await reader.read_payloads(0, 0) == [b"secret"]
+
+
+async def test_the_uid_of_a_stream_is_its_own_before_anything_was_written_to_it(tmp_path: Path) -> None:
+    async with guarded(tmp_path, auth=AUTH) as running:
+        await prepared(running)
+        everything = {"read", "append", "create", "delete"}
+        await grant(running, "token:alice", "shop", everything)
+        await grant(running, "token:mallory", "other", everything)
+        await grant(running, "token:mallory", "shop", {"read"})
+        own = running.store.own
+        async with client_of(running, "alice") as alice, client_of(running, "mallory") as mallory:
+            await alice.namespace("shop").create("fresh")
+            keys = mallory.services.store.keys
+            head = (await keys.get(f"{own}/streams/heads/shop/fresh")).value
+            with pytest.raises(AccessRefused, match="uid of another stream"):
+                await keys.create(f"{own}/streams/heads/other/mine", head)
+            async with alice.namespace("shop").writer("fresh") as writer:
+                await writer.append(b"first")
+            await alice.namespace("shop").delete("fresh")
+
+
+async def test_a_client_without_the_key_of_a_streams_data_gets_it_with_the_head(tmp_path: Path) -> None:
+    async with guarded(tmp_path, auth=AUTH) as running:
+        await prepared(running)
+        await grant(running, "token:alice", "shop", {"read", "create"})
+        own = running.store.own
+        async with client_of(running, "alice") as alice:
+            key = f"{own}/streams/heads/shop/old"
+            assert await alice.services.store.keys.create(key, encode_head(Head("a" * 32, 0))) == 0
+        assert (await running.store.keys.get(f"{own}/streams/data/{'a' * 32}")).value == b""

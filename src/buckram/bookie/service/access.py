@@ -3,16 +3,21 @@
 Only connections of peers whom grants concern come here; administrators, and bookies without authorisation, do not. The
 first request of a ledger has to wait for a look at metadata, which says the ledger's namespace, and what arrives on the
 connection behind it waits, too, in its order.
+
+An id can be given again, so what is known of a ledger is known of its birth. The connection is made to mean that birth
+(`bookie/service/births.py`): what another ledger of the same id has stored here is not there for it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from buckram.bookie.service.session import AddHandler, Session
+from buckram.core.ledgers.metadata import birth_of, is_certain
 from buckram.core.security.namespaces import namespace_of_ledger
 from buckram.core.wire.adds import AddRun
 from buckram.core.wire.messages import BatchRead, Force, ListEntries, Read, ReadLac, WriteLac
@@ -25,6 +30,8 @@ from buckram.types import LedgerId
 log = logging.getLogger("buckram.bookie")
 READ, APPEND = 1, 2
 _MOST_LEDGERS = 100_000
+_RECENT_S = 1.0
+"""For so long metadata's answer counts where nothing here confirms which ledger the id means."""
 Rights = Callable[[Session, str], int]
 """What a connection may do with the ledgers of a namespace: READ and APPEND."""
 
@@ -38,14 +45,43 @@ class Judge(Protocol):
     def rights(self, session: Session, namespace: str) -> int: ...
 
 
+class LedgerOwner(NamedTuple):
+    """What metadata said of a ledger at loop time `at`; `birth` is b"" where its record has none."""
+
+    namespace: str
+    birth: bytes
+    at: float
+
+
+class Right(NamedTuple):
+    """READ and APPEND of a connection on the ledger of this birth. One that can be mistaken for another ledger counts
+    until `until` (loop time)."""
+
+    rights: int
+    birth: bytes
+    until: float
+
+
+_EVER = float("inf")
+NOTHING = Right(0, b"", float("-inf"))
+
+
 class EntryAccess:
-    """`add` and `handle` are what requests go to once they are allowed."""
+    """`add` and `handle` are what requests go to once they are allowed. `birth_here`: of the ledger whose data this
+    bookie has under an id; b"" if it has none or does not know."""
 
     def __init__(
-        self, store: MetadataStore, judge: Judge, add: AddHandler, handle: Callable[[Session, Item], None]
+        self,
+        store: MetadataStore,
+        judge: Judge,
+        add: AddHandler,
+        handle: Callable[[Session, Item], None],
+        birth_here: Callable[[LedgerId], bytes],
     ) -> None:
         self._store, self._judge, self._add, self._handle = store, judge, add, handle
-        self._namespaces: dict[LedgerId, str] = {}
+        self._birth_here = birth_here
+        self._owners: dict[LedgerId, LedgerOwner] = {}
+        self._loop = asyncio.get_running_loop()
         self._scope = TaskScope("access")
 
     def guard(self, session: Session) -> None:
@@ -56,10 +92,27 @@ class EntryAccess:
     async def close(self) -> None:
         await self._scope.close()
 
-    def rights(self, session: Session, ledger_id: LedgerId) -> int | None:
-        """None while the ledger's namespace is not known."""
-        namespace = self._namespaces.get(ledger_id)
-        return None if namespace is None else self._judge.rights(session, namespace)
+    def now(self) -> float:
+        return self._loop.time()
+
+    def right(self, session: Session, ledger_id: LedgerId, needed: int, looked: bool) -> Right | None:
+        """What a connection may do with the ledger that it means, which it is made to mean from now on. None: metadata
+        has to be asked, because the namespace is not known, or what is known refuses what is `needed`, or may be about
+        another ledger that had this id. `looked`: it was asked just now."""
+        owner = self._owners.get(ledger_id)
+        if owner is None:
+            return None
+        named, recent = session.named.get(ledger_id, b""), self.now() < owner.at + _RECENT_S
+        rights = self._judge.rights(session, owner.namespace)
+        if not looked:
+            sure = named == owner.birth if named else recent or self._birth_here(ledger_id) == owner.birth != b""
+            if not sure or (not recent and not rights & needed):
+                return None
+        if named and owner.birth and named != owner.birth:
+            return NOTHING  # there is no such ledger any more
+        if owner.birth and not named:
+            session.births.name(ledger_id, owner.birth)
+        return Right(rights, owner.birth, _EVER if is_certain(owner.birth) else self.now() + _RECENT_S)
 
     @property
     def version(self) -> int:
@@ -80,9 +133,9 @@ class EntryAccess:
             log.warning("ledger %d: its namespace is not known: %s", ledger_id, error)
             then(Code.TOO_MANY_REQUESTS)
             return
-        if len(self._namespaces) >= _MOST_LEDGERS:
-            self._namespaces.clear()
-        self._namespaces[ledger_id] = namespace_of_ledger(found.custom_metadata)
+        if len(self._owners) >= _MOST_LEDGERS:
+            self._owners.clear()
+        self._owners[ledger_id] = LedgerOwner(namespace_of_ledger(found.custom_metadata), birth_of(found), self.now())
         then(Code.OK)
 
     def allowed(self, session: Session, item: Item | AddRun) -> None:
@@ -97,19 +150,20 @@ class Gate:
 
     def __init__(self, access: EntryAccess, session: Session) -> None:
         self._access, self._session = access, session
-        self._rights: dict[LedgerId, int] = {}
+        self._rights: dict[LedgerId, Right] = {}
         self._version = access.version
         self._waiting: list[Item] = []
         self._held = 0
 
     def add(self, session: Session, run: AddRun) -> None:
-        rights = self._rights.get(run.ledger_id, 0)
-        if rights & APPEND and self._version == self._access.version and not self._waiting:
+        known = self._rights.get(run.ledger_id, NOTHING)
+        if known.rights & APPEND and not self._waiting and self._counts(run.ledger_id, known):
             self._access.allowed(session, run)
         else:
             self.item(session, run)
 
-    def item(self, session: Session, item: Item) -> None:
+    def item(self, session: Session, item: Item, looked: LedgerId | None = None) -> None:
+        """Decide on anything but an allowed run. `looked`: the ledger that metadata was asked about just now."""
         if self._waiting:
             self._wait(item)
             return
@@ -118,7 +172,7 @@ class Gate:
             self._access.allowed(session, item)
             return
         ledger_id, permission = needed
-        rights = self._rights_of(ledger_id)
+        rights = self._rights_of(ledger_id, permission, looked == ledger_id)
         if rights is None:
             self._wait(item)
             session.pause_reads()
@@ -128,18 +182,28 @@ class Gate:
         else:
             _refuse(session, item, Code.UNAUTHORIZED)
 
-    def _rights_of(self, ledger_id: LedgerId) -> int | None:
+    def _counts(self, ledger_id: LedgerId, known: Right) -> bool:
+        """Whether grants, and the ledger that the connection means, are still what they were."""
+        return (
+            self._version == self._access.version
+            and self._session.named.get(ledger_id, b"") == known.birth
+            and (known.until == _EVER or self._access.now() < known.until)
+        )
+
+    def _rights_of(self, ledger_id: LedgerId, needed: int, looked: bool) -> int | None:
         if self._version != self._access.version:
             self._version = self._access.version
             self._rights.clear()
-        rights = self._rights.get(ledger_id)
-        if rights is None:
-            rights = self._access.rights(self._session, ledger_id)
-            if rights is not None:
-                if len(self._rights) >= _MOST_LEDGERS:
-                    self._rights.clear()
-                self._rights[ledger_id] = rights
-        return rights
+        known = self._rights.get(ledger_id, NOTHING)
+        if known.rights & needed and self._counts(ledger_id, known):
+            return known.rights
+        found = self._access.right(self._session, ledger_id, needed, looked)
+        if found is None:
+            return None
+        if len(self._rights) >= _MOST_LEDGERS:
+            self._rights.clear()
+        self._rights[ledger_id] = found
+        return found.rights
 
     def _wait(self, item: Item) -> None:
         size = item.end - item.start if isinstance(item, AddRun) else 256
@@ -160,7 +224,7 @@ class Gate:
             if code is not Code.OK and needed is not None and needed[0] == ledger_id and not self._waiting:
                 _refuse(self._session, item, code)
             else:
-                self.item(self._session, item)
+                self.item(self._session, item, ledger_id)
             if self._is_over():
                 return
         self._session.recount()

@@ -11,7 +11,7 @@ from typing import Protocol
 from buckram.bookie.service.session import Session
 from buckram.core.security.access import KeyAccess, KeyRules, KeyUse
 from buckram.core.security.namespaces import uid_in
-from buckram.errors import AccessRefused, MetadataError, MetadataUnavailable
+from buckram.errors import AccessRefused, MetadataError, MetadataUnavailable, NoSuchKey
 from buckram.metadata.keys import MAX_PAGE, PromptKeys
 from buckram.metadata.service.packets import Event, KeyReply, KeyRequest, Kind, encode_event, names_that_fit
 from buckram.metadata.store import TreeStore
@@ -162,13 +162,19 @@ class KeySession:
     async def _get(self, request: KeyRequest) -> KeyValue:
         key, rules = request.key, self._rules
         self._refuse_secrets(key)
-        why = "" if rules is None else rules.refusal(key, KeyUse.READ)
+        # A ledger's record says itself whose it is; what was known of the id may be of another ledger.
+        why = "" if rules is None or rules.is_ledger(key) else rules.refusal(key, KeyUse.READ)
         if (why is not None and why != "") or (why is None and key.startswith(f"{self._store.own}/")):
             await self._check(key, KeyUse.READ)
-        watch = self._watch((Kind.VALUE_CHANGED, key)) if request.watch else None
+        place = (Kind.VALUE_CHANGED, key)
+        watch = self._watch(place) if request.watch else None
         found = await self._keys.get(key, watch)
         if rules is not None:
-            await self._check(key, KeyUse.READ, found.value)  # a ledger says itself whose it is
+            try:
+                await self._check(key, KeyUse.READ, found.value)
+            except AccessRefused:
+                self.places.pop(place, None)  # nor is the client told when it changes
+                raise
             rules.learn(key, found.value)
         return self._seen(found)
 
@@ -187,7 +193,8 @@ class KeySession:
             after = found[-1][0]
 
     async def _change(self, ops: Sequence[KeyOp]) -> KeyReply:
-        rules = self._rules
+        rules, asked = self._rules, ops
+        ops = ops if rules is None else self._with_data_keys(ops)
         # What a client wants to create is believed by the rest of its request only, and by others when it is there.
         trial = None if rules is None else rules.trial()
         for op in ops:
@@ -202,7 +209,7 @@ class KeySession:
         for op in ops:
             if isinstance(op, Create) and rules is not None:
                 rules.learn(op.key, op.value)
-        return done
+        return 0 if len(asked) == 1 < len(ops) else done
 
     async def _changed(self, ops: Sequence[KeyOp]) -> KeyReply:
         if self._own is None and any(isinstance(op, Create) and op.ephemeral for op in ops):
@@ -276,9 +283,27 @@ class KeySession:
         if isinstance(op, SetValue):
             good = bool(uid) and uid_in(op.key, (await self._keys.get(op.key)).value) == uid
         else:
-            good = bool(uid) and not await self._keys.children(f"{streams}/data/{uid}", limit=1)
+            taken = bool(uid) and await self._is_there(f"{streams}/data/{uid}")
+            good = bool(uid) and (not taken or await self._is_there(op.key))  # then it is said that the stream exists
         if not good:
             raise AccessRefused(op.key, f"{self._session.principal} may not use the uid of another stream")
+
+    def _with_data_keys(self, ops: Sequence[KeyOp]) -> Sequence[KeyOp]:
+        """With the key that each new stream's data are below: whoever creates it first has the uid."""
+        streams = f"{self._store.own}/streams"
+        made = {op.key for op in ops if isinstance(op, Create)}
+        uids = [
+            uid_in(op.key, op.value) for op in ops if isinstance(op, Create) and op.key.startswith(f"{streams}/heads/")
+        ]
+        wanted = dict.fromkeys(f"{streams}/data/{uid}" for uid in uids if uid)
+        return [*ops, *(Create(key, b"") for key in wanted if key not in made)]
+
+    async def _is_there(self, key: str) -> bool:
+        try:
+            await self._keys.get(key)
+        except NoSuchKey:
+            return False
+        return True
 
     @property
     def _store(self) -> TreeStore:

@@ -37,7 +37,7 @@ from buckram.core.wire.server import (
 )
 from buckram.disk.descriptors import OPERATORS, Shares
 from buckram.seams import Listener, MetadataStore, Runtime
-from buckram.types import LedgerId
+from buckram.types import NO_BIRTH, LedgerId
 
 log = logging.getLogger("buckram.bookie")
 
@@ -100,6 +100,11 @@ class Service:
             net.max_frame_bytes,
             bookie,
         )
+
+    def birth_here(self, ledger_id: LedgerId) -> bytes:
+        """Of the ledger whose data are stored under an id; b"" if that is not known, or there is none."""
+        record = self.store.ledger(ledger_id)
+        return b"" if record is None or record.birth == NO_BIRTH else record.birth
 
     def ledger_deleted(self, ledger_id: LedgerId) -> None:
         """Wake the long polls of a ledger that was deleted."""
@@ -164,7 +169,9 @@ class BookieServer:
         """Answer requests with `service` from now on."""
         self._service = service
         if self._door is not None and self._door.guard is not None and self._door.authorises:
-            self._door.entries = EntryAccess(service.metadata, self._door.guard, service.adds.add, self.item_received)
+            self._door.entries = EntryAccess(
+                service.metadata, self._door.guard, service.adds.add, self.item_received, service.birth_here
+            )
 
     async def stop_accepting(self) -> None:
         """Close the listener; connections stay open."""

@@ -174,7 +174,10 @@ def _ledger_namespace(value: bytes) -> str | None:
 
 
 def _of_data(key: str, places: Places, uid: str, use: KeyUse) -> str:
-    """A reader may keep cursors; everything else below a stream's uid is its writer's."""
+    """A reader may keep cursors; everything else below a stream's uid is its writer's. The key itself comes with the
+    stream."""
+    if use is KeyUse.CREATE and key == f"{places.data}/{uid}":
+        return "create"
     rest = key.removeprefix(f"{places.data}/{uid}/")
     return "read" if use in _READ or rest.startswith("cursors") else "append"
 

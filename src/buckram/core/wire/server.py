@@ -157,6 +157,8 @@ class ServerProtocol:
         if not self._authenticated:
             self._chunks.limit = min(max_frame_bytes, MAX_UNKNOWN_BYTES)
         self._v2 = False
+        self._spoken = False
+        """Whether the peer has said anything yet."""
         self._closed = False
         self._v3_adds: list[Add] = []
         self._v3_txns: list[bytes] = []
@@ -213,6 +215,7 @@ class ServerProtocol:
                 elif self._authenticated:
                     offset, runs = scan_v3_adds(buffer, offset, chunks.limit, self._max_run_bytes)
                     if runs:
+                        self._spoken = True
                         self._flush_adds(items)
                         items.extend(runs)
                 end = chunks.next_frame(buffer, offset)
@@ -252,7 +255,7 @@ class ServerProtocol:
         decoded = None if self._v2 else wire_v3.decode_request(packet)
         if decoded is None:
             self._flush_adds(items)
-            self._v2 = True
+            self._v2 = self._spoken = True
             named = wire_v2.named_ledger(packet)
             if self._authenticated and named is not None:
                 items.append(Named(*named))
@@ -265,11 +268,15 @@ class ServerProtocol:
             request, context = decoded
             if birth := getattr(request, "birth", b""):
                 self._named(Named(context.ledger_id, birth), items)
+        first, self._spoken = not self._spoken, True
         if isinstance(request, Add) and self._authenticated:
             self._add(request, context, items)
             return
         self._flush_adds(items)
-        if isinstance(request, StartTls) and self._offers_tls:
+        if isinstance(request, StartTls) and self._offers_tls and not first:
+            # Somebody on the way could have said it: who a peer is must not be what was said in clear before.
+            self._close("START_TLS that is not the first request of its connection", items)
+        elif isinstance(request, StartTls) and self._offers_tls:
             items.append(BeginTls(encode_reply(context, StartTlsReply(Code.OK))))
         elif isinstance(request, Auth) and not self._needs_tls:
             self._auth_request(request, context, items)

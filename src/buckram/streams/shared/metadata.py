@@ -128,6 +128,8 @@ class StreamStore:
     async def create(self, name: StreamName, head: Head, namespace_version: int) -> Head:
         """Create the stream on condition that its namespace is at that version; returns its head.
 
+        The key that its data will be below comes with it, so that a uid belongs to one stream from the beginning.
+
         Raises StreamExists, and VersionConflict if the namespace has changed.
         """
         key, retries = self.layout.head(name), head_retries()
@@ -137,13 +139,16 @@ class StreamStore:
                     [
                         CheckVersion(self.layout.namespace(name.namespace), namespace_version),
                         Create(key, encode_head(head)),
+                        Create(self.layout.data(head.uid), b""),
                     ]
                 )
                 return head
-            except KeyExists:
+            except KeyExists as error:
                 try:
                     present = (await self.read(name)).head
                 except NoSuchStream:
+                    if error.key != key:
+                        raise NoSuchStream(str(name), "was deleted as soon as it was created") from None
                     continue
                 if present.uid == head.uid:
                     return present  # This call created it, and the reply was lost.
