@@ -44,3 +44,12 @@ def test_it_is_kept_as_it_was() -> None:
 def test_what_nobody_wrote_is_refused(value: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         Acl.parse(value)
+
+
+def test_a_grant_on_a_database_says_nothing_of_its_namespace() -> None:
+    alice = Principal("token:alice")
+    acl = Acl().granting("token:alice", "shop/main", ["read"]).granting("token:alice", "shop-*", ["append"])
+    assert acl.allowed_on(alice, "shop/main") == {"read"}
+    assert acl.allowed_on(alice, "shop/other") == frozenset()
+    assert acl.allowed(alice, "shop") == frozenset()
+    assert acl.allowed_on(alice, "shop-1/main") == {"append"}

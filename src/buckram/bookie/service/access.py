@@ -39,8 +39,10 @@ Rights = Callable[[Session, str], int]
 class Judge(Protocol):
     """Knows grants (`bookie/service/guard.py`)."""
 
-    version: int
-    """Another one whenever grants changed."""
+    @property
+    def version(self) -> int:
+        """Another one whenever grants changed."""
+        ...
 
     def rights(self, session: Session, namespace: str) -> int: ...
 

@@ -19,7 +19,8 @@ ROLE = "role:"
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """`who` is a principal's name or `role:NAME`; `namespaces` a name or a pattern such as `shop-*`."""
+    """`who` is a principal's name or `role:NAME`; `namespaces` a name or a pattern such as `shop-*`, or the full name
+    of a database, `shop/main`, or a pattern of such names."""
 
     who: str
     namespaces: str
@@ -48,6 +49,10 @@ class Acl:
             if grant.concerns(principal, namespace):
                 found |= grant.permissions
         return frozenset(PERMISSIONS) if "admin" in found else frozenset(found)
+
+    def allowed_on(self, principal: Principal, name: str) -> frozenset[str]:
+        """The same for a database, NAMESPACE/NAME: by grants on its namespace, and by those on its full name."""
+        return self.allowed(principal, name.partition("/")[0]) | self.allowed(principal, name)
 
     def concern(self, principal: Principal) -> bool:
         """Whether the principal was granted anything at all."""
