@@ -93,6 +93,21 @@ class AuthConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class EncryptionConfig:
+    """Encryption of entries by clients, with a key for each namespace. `buckram key create` makes files of keys."""
+
+    keys: str = _key(
+        "",
+        "clients: the file with the keys of a namespace, where {namespace} stands for its name, as in "
+        "/etc/buckram/keys/{namespace}.keys; mode 0600; a namespace without such a file is not encrypted",
+    )
+    command: str = _key(
+        "", "clients: a command that prints them, with {namespace} for the name; asked where there is no such file"
+    )
+    refresh_s: float = _key(60.0, "how long the answer of the command counts", least=1)
+
+
+@dataclass(frozen=True, slots=True)
 class StoreConfig:
     """A bookie's files and memory."""
 
@@ -259,6 +274,7 @@ SECTIONS: dict[str, type] = {
     "net": NetConfig,
     "tls": TlsConfig,
     "auth": AuthConfig,
+    "encryption": EncryptionConfig,
     "store": StoreConfig,
     "bookie": BookieConfig,
     "client": ClientConfig,

@@ -31,6 +31,7 @@ NOUNS = {
     "cluster": "buckram.cli.cluster:cluster",
     "token": "buckram.cli.token:token",
     "acl": "buckram.cli.acl:acl",
+    "key": "buckram.cli.key:key",
     "zookeeper": "buckram.cli.zookeeper:zookeeper",
     "etcd": "buckram.cli.etcd:etcd",
     "bench": "buckram.cli.bench:bench",

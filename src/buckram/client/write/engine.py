@@ -29,6 +29,7 @@ from buckram.core.ledgers.metadata import birth_of
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.placement.judge import breaches
 from buckram.core.placement.policy import policy_of
+from buckram.core.security.encryption import OVERHEAD, Cipher
 from buckram.errors import (
     BuckramError,
     HandleClosed,
@@ -65,6 +66,7 @@ class LedgerAppender:
         explicit_ids: bool = False,
         deferred_sync: bool = False,
         absent: Collection[int] = (),
+        cipher: Cipher | None = None,
         on_closed: OnAppenderClosed | None = None,
     ) -> None:
         metadata, config, pool = current.metadata, services.config, services.pool
@@ -77,7 +79,7 @@ class LedgerAppender:
         self._digest = digest
         self._services, self._on_closed = services, on_closed
         self._loop = asyncio.get_running_loop()
-        self._max_payload = services.net.max_frame_bytes - FRAME_RESERVE_BYTES
+        self._max_payload = services.net.max_frame_bytes - FRAME_RESERVE_BYTES - (0 if cipher is None else OVERHEAD)
         self._cell = MetadataCell(services.store, ledger_id, current)
         self._window = window = AppendWindow(
             ledger_id,
@@ -97,6 +99,7 @@ class LedgerAppender:
             key,
             owner=self,
             explicit_lac=self._lac,
+            cipher=cipher,
         )
         self._completions = Completions()
         self._room = AppendRoom(
