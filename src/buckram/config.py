@@ -86,6 +86,12 @@ class AuthConfig:
     unix_admin: int = _key(
         1, "bookies: 1: processes of the bookie's own user, through its Unix socket, are administrators", most=1
     )
+    mixed: str = _key(
+        "refused",
+        "bookies: whether one that asks for logins may stand beside one that does not; allowed is for the time in "
+        "which they are rolled out, one bookie after the other",
+        choices=("refused", "allowed"),
+    )
     sasl_users: str = _key("", "bookies: file with USER:PASSWORD lines for SASL DIGEST-MD5; mode 0600")
     token_file: str = _key("", "clients: file with the token; BUCKRAM_TOKEN may hold the token itself")
     sasl_user: str = _key("", "clients: user for SASL DIGEST-MD5, where no token is given")

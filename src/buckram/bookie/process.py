@@ -19,6 +19,7 @@ from buckram.bookie.gc import Collector
 from buckram.bookie.handover import Handover
 from buckram.bookie.limbo_end import LimboEnd
 from buckram.bookie.marks import Marks
+from buckram.bookie.mixed_logins import LOGIN_PROPERTY, check_others
 from buckram.bookie.registration import Registration
 from buckram.bookie.report import report_of
 from buckram.bookie.scrub import Scrub
@@ -69,6 +70,7 @@ class Bookie:
     After a failed sync the service stops by itself: it closes connections and listener, and removes the registration.
     The disk and the metadata store belong to the caller and stay open. `open_store` opens further sessions with the
     store, through which the bookie serves it to clients; None: it does not. `door`: what connections pass first.
+    `mixed_logins`: it may register beside bookies that ask for logins where this one does not, or the other way round.
     """
 
     def __init__(
@@ -84,9 +86,10 @@ class Bookie:
         shares: Shares | None = None,
         open_store: OpenStore | None = None,
         door: Door | None = None,
+        mixed_logins: bool = False,
     ) -> None:
         self._open_store = open_store
-        self._door = door
+        self._door, self._mixed_logins = door, mixed_logins
         self._guard: Guard | None = None
         self._runtime, self._disk, self._metadata = runtime, disk, metadata_store
         self._config, self._store_config, self._net = bookie_config, store_config, net_config
@@ -146,7 +149,10 @@ class Bookie:
         if self._config.location:
             parse_location("[bookie] location", self._config.location)
             properties[LOCATION_PROPERTY] = self._config.location
+        if self._door is not None and self._door.logins:
+            properties[LOGIN_PROPERTY] = " ".join(sorted(self._door.logins))
         self.info = BookieInfo(claimed.bookie_id, address, properties)
+        await self._check_logins(self.info)
         store.on_failed(self._store_failed)
         self._cluster = claimed.cluster
         self.service = Service(
@@ -195,6 +201,11 @@ class Bookie:
         self._watch_disk(store, witness, claimed.bookie_id)
         log.info("bookie %s serves at %s", claimed.bookie_id, address)
         return self.info
+
+    async def _check_logins(self, info: BookieInfo) -> None:
+        if not self._mixed_logins:
+            known = await self._retried(self._metadata.bookies)
+            check_others(info.bookie_id, info.properties, [one for _, one in known.everybody()])
 
     async def _begin_guard(self) -> None:
         """Know keys, revocations and grants before anybody can knock."""

@@ -112,6 +112,7 @@ async def serve_bookie(
             net_config,
             shares=available,
             door=door,
+            mixed_logins=auth_config.mixed == "allowed",
             open_store=partial(open_store, metadata_uri, runtime),
         )
         http = ""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from buckram.config import TlsConfig
+from buckram.config import EncryptionConfig, TlsConfig, load
 from buckram.net.logins import TOKEN_VARIABLE, read_secret
 from buckram.net.secure import tls_of_environment
 
@@ -24,14 +24,18 @@ class ClusterUri(str):
 
     token: str
     tls: TlsConfig
+    encryption: EncryptionConfig
+    """Where keys are, on every machine."""
 
-    def __new__(cls, uri: str, token: str = "", tls: TlsConfig | None = None) -> ClusterUri:
+    def __new__(
+        cls, uri: str, token: str = "", tls: TlsConfig | None = None, encryption: EncryptionConfig | None = None
+    ) -> ClusterUri:
         made = super().__new__(cls, uri)
-        made.token, made.tls = token, tls or TlsConfig()
+        made.token, made.tls, made.encryption = token, tls or TlsConfig(), encryption or EncryptionConfig()
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ClusterUri, (str(self), self.token, self.tls)
+        return ClusterUri, (str(self), self.token, self.tls, self.encryption)
 
     @property
     def secured(self) -> bool:
@@ -50,11 +54,16 @@ def cluster_uri(uri: str, given: Mapping[str, Any], environment: Mapping[str, st
     if ca or certificate or key or uri.lower().startswith("buckram+tls:"):
         certificate, key = certificate or tls.certificate, key or tls.key
         tls = replace(tls, mode="required", ca=ca or tls.ca, certificate=certificate, key=key)
-    return ClusterUri(uri, token, tls)
+    return ClusterUri(uri, token, tls, load("encryption", environment=environment)[0])
 
 
 def way_in(uri: str) -> dict[str, Any]:
-    """Arguments of `connect` beside the URI."""
+    """Arguments of `connect` and `secured_by` for a URI: token and TLS."""
     if not isinstance(uri, ClusterUri):
         return {}
     return {"token": uri.token, "tls": uri.tls if uri.tls.mode != "off" else None}
+
+
+def encryption_of(uri: str) -> EncryptionConfig | None:
+    """Where the keys of namespaces are; None: as the environment of this process says."""
+    return uri.encryption if isinstance(uri, ClusterUri) else None

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from buckram.errors import BuckramError, MetadataUnavailable, NoSuchKey
 from buckram.net.allocator import keep_freed_memory
-from buckram.spark.access import way_in
+from buckram.spark.access import encryption_of, way_in
 from buckram.types import BookieInfo, BookieSet, History, LedgerId, Versioned
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def connection(uri: str) -> Connection:
         config = client_config()
 
         async def start() -> Client:
-            return await connect(str(uri), config=config, **way_in(uri))
+            return await connect(str(uri), config=config, encryption=encryption_of(uri), **way_in(uri))
 
         try:
             client = thread.run(start)
@@ -252,7 +252,7 @@ def direct_client(uri: str, cluster: str, history: History) -> Direct:
 
         async def start() -> Client:
             # Reading ledgers with known metadata calls only what PinnedStore has.
-            return await connect(cast("MetadataStore", store), **way_in(uri))
+            return await connect(cast("MetadataStore", store), encryption=encryption_of(uri), **way_in(uri))
 
         found = _direct[key] = Direct(thread, thread.run(start), store)
     return found
