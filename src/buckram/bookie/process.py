@@ -143,14 +143,7 @@ class Bookie:
         port = await self._server.listen()
         address = self._advertised(port)
         claimed, witness, store = await self._open(address)
-        properties = self._properties | {INCARNATION_PROPERTY: store.incarnation, IDENTITY_PROPERTY: IDENTITY}
-        if self._config.admission != "known":
-            properties[ADMISSION_PROPERTY] = self._config.admission
-        if self._config.location:
-            parse_location("[bookie] location", self._config.location)
-            properties[LOCATION_PROPERTY] = self._config.location
-        if self._door is not None and self._door.logins:
-            properties[LOGIN_PROPERTY] = " ".join(sorted(self._door.logins))
+        properties = self._registered(store)
         self.info = BookieInfo(claimed.bookie_id, address, properties)
         await self._check_logins(self.info)
         store.on_failed(self._store_failed)
@@ -201,6 +194,18 @@ class Bookie:
         self._watch_disk(store, witness, claimed.bookie_id)
         log.info("bookie %s serves at %s", claimed.bookie_id, address)
         return self.info
+
+    def _registered(self, store: Store) -> dict[str, str]:
+        """The properties of the registration. ConfigError for a location that is none."""
+        properties = self._properties | {INCARNATION_PROPERTY: store.incarnation, IDENTITY_PROPERTY: IDENTITY}
+        if self._config.admission != "known":
+            properties[ADMISSION_PROPERTY] = self._config.admission
+        if self._config.location:
+            parse_location("[bookie] location", self._config.location)
+            properties[LOCATION_PROPERTY] = self._config.location
+        if self._door is not None and self._door.logins:
+            properties[LOGIN_PROPERTY] = " ".join(sorted(self._door.logins))
+        return properties
 
     async def _check_logins(self, info: BookieInfo) -> None:
         if not self._mixed_logins:

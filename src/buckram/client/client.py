@@ -37,12 +37,9 @@ from buckram.config import ClientConfig, EncryptionConfig, NetConfig, TlsConfig,
 from buckram.core.ledgers.metadata import birth_of, created
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.placement.policy import PLACEMENT_KEY, PlacementPolicy
-from buckram.core.security.encryption import ENCRYPTION, Cipher
-from buckram.core.security.namespaces import namespace_of_ledger
 from buckram.core.streams.names import owner_of
 from buckram.disk.neighbours import Neighbours
 from buckram.errors import (
-    ConfigError,
     ForkedClient,
     HandleClosed,
     InvalidArgument,
@@ -229,14 +226,7 @@ class Client(NotBlocking):
             services = self.services
             # Under deferred sync no change brings a member back, and a force waits for all of them.
             found = await choose_members(services, quorum, policy=policy, degraded=degraded and not deferred_sync)
-            namespace = namespace_of_ledger(custom)
-            cipher_key = await services.encryption.current(namespace)
-            if cipher_key is None and encrypt:
-                raise ConfigError(
-                    f"namespace {namespace} is written encrypted, and no key of it is here: say where it is with "
-                    "[encryption] keys (BUCKRAM_ENCRYPTION_KEYS) or command"
-                )
-            sealed = custom if cipher_key is None else {**custom, ENCRYPTION: cipher_key.key_id.encode()}
+            sealing = await services.encryption.sealing(custom, required=encrypt)
             record = created(
                 quorum.ensemble_size,
                 quorum.write_quorum,
@@ -244,7 +234,7 @@ class Client(NotBlocking):
                 found.members,
                 digest_type=kind,
                 password=secret,
-                custom_metadata=sealed,
+                custom_metadata={**custom, **sealing.mark},
                 creation_time_ms=services.runtime.clock.wall_us() // 1000,
                 creator_token=services.runtime.rng.randrange(1, 2**63 - 1),
                 birth=services.runtime.rng.getrandbits(8 * BIRTH_SIZE).to_bytes(BIRTH_SIZE, "big"),
@@ -265,7 +255,7 @@ class Client(NotBlocking):
                 explicit_ids=explicit_ids,
                 deferred_sync=deferred_sync,
                 absent=found.absent,
-                cipher=None if cipher_key is None else Cipher(cipher_key, birth_of(current.metadata), os.urandom(6)),
+                cipher=sealing.cipher(birth_of(current.metadata)),
                 on_closed=closed,
             )
             self._handles[id(engine)] = engine.abandon

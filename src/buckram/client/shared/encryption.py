@@ -11,12 +11,22 @@ import shlex
 import subprocess
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from buckram.config import EncryptionConfig
 from buckram.core.entries.entry import Digest
-from buckram.core.security.encryption import Key, LockedDigest, key_id_of, parse_keys, sealed_digest
+from buckram.core.security.encryption import (
+    ENCRYPTION,
+    START_BYTES,
+    Cipher,
+    Key,
+    LockedDigest,
+    key_id_of,
+    parse_keys,
+    sealed_digest,
+)
 from buckram.core.security.namespaces import namespace_of_ledger
 from buckram.errors import ConfigError, EncryptionKeyMissing
 from buckram.net.tls_files import check_key_file
@@ -32,6 +42,22 @@ class _Loaded:
     stamp: object
     """Of the file that they are from; None for a command."""
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sealing:
+    """The key of a new ledger; None: its entries stay as they are."""
+
+    key: Key | None
+
+    @property
+    def mark(self) -> dict[str, bytes]:
+        """What the ledger's custom metadata say of it."""
+        return {} if self.key is None else {ENCRYPTION: self.key.key_id.encode()}
+
+    def cipher(self, birth: bytes) -> Cipher | None:
+        """For the one writer of the ledger."""
+        return None if self.key is None else Cipher(self.key, birth, os.urandom(START_BYTES))
 
 
 class EncryptionKeys:
@@ -93,6 +119,18 @@ class EncryptionKeys:
             return None
         keys = await asyncio.to_thread(self.load, namespace)
         return keys[0] if keys else None
+
+    async def sealing(self, custom_metadata: Mapping[str, bytes], *, required: bool) -> Sealing:
+        """How a new ledger with this custom metadata is encrypted. ConfigError, also where that is `required` and there
+        is no key."""
+        namespace = namespace_of_ledger(custom_metadata)
+        key = await self.current(namespace)
+        if key is None and required:
+            raise ConfigError(
+                f"namespace {namespace} is written encrypted, and no key of it is here: say where it is with "
+                "[encryption] keys (BUCKRAM_ENCRYPTION_KEYS) or command"
+            )
+        return Sealing(key)
 
     def find(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> Key | None:
         """The key of a ledger; None for one that is not sealed. Blocks. EncryptionKeyMissing, ConfigError."""

@@ -26,7 +26,7 @@ KEY_BYTES, NONCE_BYTES, TAG_BYTES = 32, 12, 16
 OVERHEAD = NONCE_BYTES + TAG_BYTES
 MAX_KEYS = 1000
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
-_START_BYTES = 6
+START_BYTES = 6
 """Of a nonce: what a writer draws once. The rest counts its entries."""
 
 
@@ -72,7 +72,7 @@ class Cipher:
         self._start, self._sealed = start, 0
 
     def seal(self, entry_id: EntryId, payload: bytes) -> bytes:
-        nonce = self._start + self._sealed.to_bytes(NONCE_BYTES - _START_BYTES, "big")
+        nonce = self._start + self._sealed.to_bytes(NONCE_BYTES - START_BYTES, "big")
         self._sealed += 1
         return nonce + self._aead.encrypt(nonce, payload, entry_id.to_bytes(8, "big"))
 
