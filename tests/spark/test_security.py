@@ -32,18 +32,14 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    running = Up(tmp_path_factory.mktemp("secure") / "data", "--bookies", 3, "--secure")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BUCKRAM_AUTH_UNIX_ADMIN", "0")  # else Spark's workers, of this user, would need no token
+        running = Up(tmp_path_factory.mktemp("secure") / "data", "--bookies", 3, "--secure")
     try:
         yield Place(running)
     finally:
         close_connections()
         running.stop()
-
-
-@pytest.fixture(autouse=True)
-def no_unix_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through them this user would be an administrator."""
-    monkeypatch.setenv("BUCKRAM_SOCKETS", "tcp")
 
 
 def written(spark: SparkSession, options: dict[str, str], stream: str) -> None:
