@@ -32,9 +32,9 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BUCKRAM_AUTH_UNIX_ADMIN", "0")  # else Spark's workers, of this user, would need no token
-        running = Up(tmp_path_factory.mktemp("secure") / "data", "--bookies", 3, "--secure")
+    # Else Spark's workers, which are processes of the bookies' own user, would need no token.
+    settings = {"BUCKRAM_AUTH_UNIX_ADMIN": "0"}
+    running = Up(tmp_path_factory.mktemp("secure") / "data", "--bookies", 3, "--secure", env=settings)
     try:
         yield Place(running)
     finally:
