@@ -36,8 +36,8 @@ $(ALL_STAMP): $(SETUP_SOURCES)
 	@$(BIN)/python scripts/fetch_etcd.py .venv >&2
 	@touch $(STAMP) $(ALL_STAMP)
 
-run: $(ALL_STAMP)  ## the main job: real records through a Spark pipeline; a bookie, the driver and a database's leader are killed; METADATA=sqlite, zookeeper or etcd
-	@$(BIN)/python -m examples.debian --metadata-store "$(METADATA)"
+run: $(ALL_STAMP)  ## the main job: real records through a Spark pipeline; a bookie, the driver and a database's leader are killed; METADATA=sqlite, zookeeper or etcd; SECURE=1: with TLS, tokens and grants
+	@$(BIN)/python -m examples.debian --metadata-store "$(METADATA)" $(if $(SECURE),--secure)
 
 check: $(STAMP)  ## what to run after each change: lint, types, and quick tests of what changed; half a minute
 	@$(BIN)/python scripts/check.py

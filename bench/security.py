@@ -26,32 +26,39 @@ SECONDS = os.environ.get("BENCH_SECONDS", "15")
 
 
 def metadata_service() -> dict[str, Any]:
-    """Microseconds an operation, directly and through the bookie, and how many times the direct one that is."""
+    """Microseconds an operation, directly and through the bookie, by the clock and of CPU (of the client and the bookie
+    together), and how many times the direct ones that is. Pairs, one after the other, so that both have the same
+    machine."""
     with cluster(bookies=1) as bench:
-        ready = bench.bookies[0].ready
+        ready, pid = bench.bookies[0].ready, bench.bookies[0].pid
         assert ready is not None
         served = f"buckram://{ready.host}:{ready.port}/"
-        rounds = [(asyncio.run(_load(bench.uri)), asyncio.run(_load(served))) for _ in range(3)]
+        rounds = [(asyncio.run(_load(bench.uri, pid)), asyncio.run(_load(served, pid))) for _ in range(3)]
     figures: dict[str, Any] = {}
     for name in rounds[0][0]:
-        direct, through = (statistics.median(pair[side][name] for pair in rounds) for side in (0, 1))
-        figures |= {f"{name}_us": round(direct, 1), f"{name}_served_us": round(through, 1)}
-        figures[f"{name}_times"] = round(through / direct, 2)
+        for place, what in enumerate(("", "_cpu")):
+            direct, through = (statistics.median(pair[side][name][place] for pair in rounds) for side in (0, 1))
+            figures |= {f"{name}{what}_us": round(direct, 1), f"{name}_served{what}_us": round(through, 1)}
+            figures[f"{name}{what}_times"] = round(through / direct, 2) if direct else None
     return figures
 
 
-async def _load(uri: str) -> dict[str, float]:
+async def _load(uri: str, pid: int) -> dict[str, tuple[float, float]]:
     store = await open_store(uri)
     keys, base = store.keys, f"/buckram/bench-{time.monotonic_ns()}"
+
+    async def timed(count: int, operation: Callable[[int], Awaitable[object]], each: int = 1) -> tuple[float, float]:
+        return await _timed(count, operation, pid, each)
+
     try:
         return {
-            "create": await _timed(KEYS, lambda n: keys.create(f"{base}/{n}", b"v" * 200)),
-            "get": await _timed(READS, lambda n: keys.get(f"{base}/{n % KEYS}")),
-            "set": await _timed(KEYS, lambda n: keys.set(f"{base}/{n}", b"w" * 200, 0)),
-            "get_100_at_once": await _timed(
+            "create": await timed(KEYS, lambda n: keys.create(f"{base}/{n}", b"v" * 200)),
+            "get": await timed(READS, lambda n: keys.get(f"{base}/{n % KEYS}")),
+            "set": await timed(KEYS, lambda n: keys.set(f"{base}/{n}", b"w" * 200, 0)),
+            "get_100_at_once": await timed(
                 READS // 100, lambda n: asyncio.gather(*(keys.get(f"{base}/{one}") for one in range(100))), each=100
             ),
-            "delete_100_at_once": await _timed(
+            "delete_100_at_once": await timed(
                 KEYS // 100,
                 lambda n: asyncio.gather(*(keys.delete(f"{base}/{one}", 1) for one in range(100 * n, 100 * n + 100))),
                 each=100,
@@ -61,11 +68,15 @@ async def _load(uri: str) -> dict[str, float]:
         await store.close()
 
 
-async def _timed(count: int, operation: Callable[[int], Awaitable[object]], each: int = 1) -> float:
-    began = time.perf_counter()
+async def _timed(
+    count: int, operation: Callable[[int], Awaitable[object]], pid: int, each: int = 1
+) -> tuple[float, float]:
+    """Microseconds of each operation: by the clock, and of CPU of this process and the bookie."""
+    began, spent = time.perf_counter(), time.process_time() + cpu_seconds(pid)
     for number in range(count):
         await operation(number)
-    return (time.perf_counter() - began) / count / each * 1e6
+    took, cpu = time.perf_counter() - began, time.process_time() + cpu_seconds(pid) - spent
+    return took / count / each * 1e6, cpu / count / each * 1e6
 
 
 def tls() -> dict[str, Any]:

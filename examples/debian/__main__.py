@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import sys
 import tempfile
 import time
@@ -25,6 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from buckram import connect
+from buckram.cli.secure_directory import SecureDirectory
 from buckram.errors import ConfigError, NoSuchStream
 from buckram.etcd_server import start_etcd
 from buckram.metadata.uri import init_cluster, open_store
@@ -71,6 +73,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--metadata-store", choices=("sqlite", "zookeeper", "zk", "etcd"), default="sqlite")
     parser.add_argument("--limit", type=int, help="at most so many records of each kind (for a quick try)")
+    parser.add_argument("--secure", action="store_true", help="TLS, tokens and grants, as `buckram up --secure`")
     parser.add_argument("--plots", type=Path, default=Path("debian-report.png"), help="where the picture goes")
     options = parser.parse_args()
     if not inputs.is_debian():
@@ -78,7 +81,7 @@ def main() -> int:
         return 1
     try:
         with tempfile.TemporaryDirectory(prefix="buckram-run-") as folder:
-            return run(Path(folder), options.metadata_store, options.limit, options.plots)
+            return run(Path(folder), options.metadata_store, options.limit, options.plots, secure=options.secure)
     except ConfigError as error:  # no Java, for example
         print(error, file=sys.stderr)
         return 1
@@ -104,7 +107,7 @@ def step(text: str) -> None:
     out.print(f"[dim]{time.monotonic() - began:6.1f} s[/dim]  {text}")
 
 
-def run(folder: Path, store: str, limit: int | None, picture: Path) -> int:
+def run(folder: Path, store: str, limit: int | None, picture: Path, *, secure: bool = False) -> int:
     out.rule("[bold]Buckram: real records through Spark; a bookie and the driver are killed[/bold]")
     step(f"on {inputs.describe_machine()}")
     kinds = gather(folder, limit)
@@ -112,28 +115,33 @@ def run(folder: Path, store: str, limit: int | None, picture: Path) -> int:
         print("no records: apt has no index here and /usr/share/doc has no changelogs", file=sys.stderr)
         return 1
     written, story = Written(load.shares(kinds)), Story()
+    guard = SecureDirectory(folder / "security") if secure else None
     with metadata_store(store, folder) as uri:
-        asyncio.run(prepare(uri))
-        found, ledgers = job(folder, uri, written, story)
+        asyncio.run(prepare(uri, guard))
+        found, ledgers = job(folder, uri, guard, written, story)
     return show(written, found, story, ledgers, picture)
 
 
-def job(folder: Path, uri: str, written: Written, story: Story) -> tuple[Report, int]:
+def job(folder: Path, direct: str, guard: SecureDirectory | None, written: Written, story: Story) -> tuple[Report, int]:
+    """`direct` is the URI of the store itself; with a guard everything but bookies and healing goes through bookies."""
     streams = {kind: written.streams(kind) for kind in (CHANGELOGS, PACKAGES)}
-    bookies = [BookieProcess(uri, folder / f"bookie-{n}", bookie_id=f"bookie-{n}") for n in range(1, BOOKIES + 1)]
+    bookies = [new_bookie(direct, folder, n, guard) for n in range(1, BOOKIES + 1)]
     drivers: list[Driver] = []
-    autorecovery = Autorecovery(uri, folder)
+    if guard is not None:  # for this process and all that it starts: nobody enters as the bookies' own user
+        os.environ.update({**guard.admin_settings(), "BUCKRAM_SOCKETS": "tcp"})
+    autorecovery = Autorecovery(direct, folder)
     try:
         for bookie in bookies:
             bookie.start()
         for bookie in bookies:
             bookie.wait_ready()
         step(f"{BOOKIES} bookies run: processes {', '.join(str(b.pid) for b in bookies)}")
+        uri = direct if guard is None else served_by(bookies)
         write(uri, written, bookies[VICTIM], story)
-        replace_dead(uri, folder, bookies)
+        replace_dead(direct, folder, bookies, guard)
         drivers.append(Driver(uri, folder, streams))
         stream(uri, folder, written, story, drivers, streams)
-        heal(uri, story)
+        heal(direct, story)
         expected = folder / "expected.parquet"
         load.save_expected(written.places, expected)
         found = as_report(drivers[-1].ask("report", str(expected)))
@@ -149,10 +157,24 @@ def job(folder: Path, uri: str, written: Written, story: Story) -> tuple[Report,
         stop_all(bookies)
 
 
-def replace_dead(uri: str, folder: Path, bookies: list[BookieProcess]) -> None:
+def new_bookie(direct: str, folder: Path, number: int, guard: SecureDirectory | None) -> BookieProcess:
+    name = f"bookie-{number}"
+    settings = {} if guard is None else guard.bookie_settings()
+    return BookieProcess(direct, folder / name, bookie_id=name, environment=settings)
+
+
+def served_by(bookies: Sequence[BookieProcess]) -> str:
+    """The URI of processes that are not trusted with the metadata store."""
+    places = [f"{bookie.ready.host}:{bookie.ready.port}" for bookie in bookies if bookie.ready is not None]
+    uri = f"buckram+tls://{','.join(places)}/"
+    step(f"clients and Spark enter with a token, through TLS: {uri}")
+    return uri
+
+
+def replace_dead(direct: str, folder: Path, bookies: list[BookieProcess], guard: SecureDirectory | None) -> None:
     """The dead one stays dead; a new bookie with an empty disk joins."""
+    bookies.append(new_bookie(direct, folder, BOOKIES + 1, guard))
     name = f"bookie-{BOOKIES + 1}"
-    bookies.append(BookieProcess(uri, folder / name, bookie_id=name))
     bookies[-1].start()
     bookies[-1].wait_ready()
     step(f"{DEAD} stays dead; {name} joins with an empty disk as process {bookies[-1].pid}; copies begin "
@@ -177,10 +199,12 @@ def gather(folder: Path, limit: int | None) -> dict[str, list[bytes]]:
     return {PACKAGES: packages, CHANGELOGS: changelogs}
 
 
-async def prepare(uri: str) -> None:
+async def prepare(uri: str, guard: SecureDirectory | None) -> None:
     store = await open_store(uri)
     try:
         await init_cluster(store)
+        if guard is not None:
+            await guard.prepare(store)
     finally:
         await store.close()
 

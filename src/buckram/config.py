@@ -91,10 +91,31 @@ class AuthConfig:
     unix_admin: int = _key(
         1, "bookies: 1: processes of the bookie's own user, through its Unix socket, are administrators", most=1
     )
+    mixed: str = _key(
+        "refused",
+        "bookies: whether one that asks for logins may stand beside one that does not; allowed is for the time in "
+        "which they are rolled out, one bookie after the other",
+        choices=("refused", "allowed"),
+    )
     sasl_users: str = _key("", "bookies: file with USER:PASSWORD lines for SASL DIGEST-MD5; mode 0600")
     token_file: str = _key("", "clients: file with the token; BUCKRAM_TOKEN may hold the token itself")
     sasl_user: str = _key("", "clients: user for SASL DIGEST-MD5, where no token is given")
     sasl_password_file: str = _key("", "clients: file with the password of that user")
+
+
+@dataclass(frozen=True, slots=True)
+class EncryptionConfig:
+    """Encryption of entries by clients, with a key for each namespace. `buckram key create` makes files of keys."""
+
+    keys: str = _key(
+        "",
+        "clients: the file with the keys of a namespace, where {namespace} stands for its name, as in "
+        "/etc/buckram/keys/{namespace}.keys; mode 0600; a namespace without such a file is not encrypted",
+    )
+    command: str = _key(
+        "", "clients: a command that prints them, with {namespace} for the name; asked where there is no such file"
+    )
+    refresh_s: float = _key(60.0, "how long the answer of the command counts", least=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +285,7 @@ SECTIONS: dict[str, type] = {
     "net": NetConfig,
     "tls": TlsConfig,
     "auth": AuthConfig,
+    "encryption": EncryptionConfig,
     "store": StoreConfig,
     "bookie": BookieConfig,
     "client": ClientConfig,

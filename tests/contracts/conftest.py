@@ -156,18 +156,19 @@ class EtcdBackend:
 
 
 class ServiceBackend:
-    """A bookie that serves an embedded database."""
+    """A bookie that serves another backend."""
 
     name = "service"
 
-    def __init__(self, directory: Path) -> None:
-        self.path = directory / "metadata.db"
+    def __init__(self, behind: Backend) -> None:
+        self.behind = behind
         self.served: ServedMetadata | None = None
         self._sessions = 0
 
-    async def _open_embedded(self) -> TreeStore:
+    async def _open_behind(self) -> TreeStore:
         self._sessions += 1
-        store = TreeStore(SqliteKeys(self.path), "sqlite:test", random.Random(self._sessions))
+        keys = await self.behind.open()
+        store = self.behind.store(keys, f"{self.behind.name}:test", random.Random(self._sessions), 10.0)
         await store.keys.prepare()
         return store
 
@@ -176,7 +177,7 @@ class ServiceBackend:
 
     async def open(self) -> KeyStore:
         if self.served is None:
-            self.served = ServedMetadata(self._open_embedded)
+            self.served = ServedMetadata(self._open_behind)
             await self.served.start()
         return await self.served.open()
 
@@ -228,7 +229,9 @@ class Cluster:
             await self.backend.close()
 
 
-@pytest.fixture(params=["memory", "sqlite", "simulated", "zookeeper", "etcd", "service"])
+@pytest.fixture(
+    params=["memory", "sqlite", "simulated", "zookeeper", "etcd", "service", "served-zookeeper", "served-etcd"]
+)
 async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Cluster]:
     backend: Backend
     match request.param:
@@ -241,7 +244,11 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         case "etcd":
             backend = EtcdBackend(request.getfixturevalue("etcd_server"))
         case "service":
-            backend = ServiceBackend(tmp_path)
+            backend = ServiceBackend(SqliteBackend(tmp_path))
+        case "served-zookeeper":
+            backend = ServiceBackend(ZooKeeperBackend(request.getfixturevalue("zookeeper_server")))
+        case "served-etcd":
+            backend = ServiceBackend(EtcdBackend(request.getfixturevalue("etcd_server")))
         case _:
             backend = ZooKeeperBackend(request.getfixturevalue("zookeeper_server"))
     opened = Cluster(backend)

@@ -62,10 +62,11 @@ def buckram(
 class Up:
     """A `buckram up` that got ready; `ready` is its line."""
 
-    def __init__(self, directory: Path, *options: object) -> None:
+    def __init__(self, directory: Path, *options: object, env: Mapping[str, str] | None = None) -> None:
         self.directory = directory
         command = [sys.executable, "-m", "buckram", "up", "--data", str(directory), "--json", *map(str, options)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(None))
+        given = {**environment(None), **(env or {})}
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=given)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -50,8 +51,8 @@ class Hrana:
         self.last: Answer
 
     @classmethod
-    async def to(cls, url: str, prefix: str = "/shop/main") -> Hrana:
-        return cls(await Raw.to(url), prefix)
+    async def to(cls, url: str, prefix: str = "/shop/main", tls: ssl.SSLContext | None = None) -> Hrana:
+        return cls(await Raw.to(url, tls), prefix)
 
     async def post(self, path: str, body: Any, **headers: str) -> Answer:
         self.last = await self.raw.ask(f"POST {self.prefix}/{path}", json.dumps(body).encode(), **headers)

@@ -318,9 +318,10 @@ async def test_authentication_and_authorisation_come_before_the_body(client: Cli
             raise HttpProblem(401, "WHO_ARE_YOU", "send a token")
         return Principal(name)
 
-    async def authorize(principal: Principal, database: str) -> None:
+    async def authorize(principal: Principal, database: str) -> bool:
         if (principal.name, database) != ("ann", "shop/main"):
             raise HttpProblem(403, "FORBIDDEN", f"{principal.name} may not use {database}")
+        return True
 
     async with serving(client, "shop/main", authenticate=authenticate, authorize=authorize) as server:
         hrana = await Hrana.to(server.url)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -34,9 +35,9 @@ class Raw:
         self.reader, self.writer = reader, writer
 
     @classmethod
-    async def to(cls, url: str) -> Raw:
-        host, _, port = url.removeprefix("http://").rpartition(":")
-        return cls(*await asyncio.open_connection(host, int(port)))
+    async def to(cls, url: str, tls: ssl.SSLContext | None = None) -> Raw:
+        host, _, port = url.partition("://")[2].rpartition(":")
+        return cls(*await asyncio.open_connection(host, int(port), ssl=tls))
 
     async def send(self, data: bytes) -> None:
         self.writer.write(data)
@@ -57,7 +58,11 @@ class Raw:
 
     async def ask(self, head: str, body: bytes = b"", **headers: str) -> Answer:
         """`head` is METHOD PATH."""
-        lines = [f"{head} HTTP/1.1", "Host: x", *(f"{k.replace('_', '-')}: {v}" for k, v in headers.items())]
+        lines = [
+            f"{head} HTTP/1.1",
+            f"Host: {headers.pop('Host', 'localhost')}",
+            *(f"{k.replace('_', '-')}: {v}" for k, v in headers.items()),
+        ]
         if body:
             lines.append(f"Content-Length: {len(body)}")
         await self.send("\r\n".join([*lines, "", ""]).encode() + body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import ssl
 from collections.abc import AsyncIterator
@@ -11,7 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 from tests.support.bookie_kit import CONFIG, STORE, memory_metadata
+from tests.support.polling import until
 from tests.support.secure_kit import Files
 
 from buckram import connect
@@ -111,6 +114,48 @@ async def test_a_peer_that_never_begins_is_closed(tmp_path: Path, files: Files) 
                 assert not await reader.read()
             writer.close()
         assert await written_and_read(metadata, files.client)
+
+
+async def test_a_certificate_is_replaced_under_load(tmp_path: Path, files: Files) -> None:
+    """Connections that are open stay, new ones see the new certificate, and nothing that was written is lost."""
+    pair = files.authority.bookie("changing", ["127.0.0.1"])
+    server = replace(files.bookie, certificate=str(pair.certificate), key=str(pair.key))
+
+    def serial() -> int:
+        return x509.load_pem_x509_certificate(pair.certificate.read_bytes()).serial_number
+
+    async def shown(port: int) -> int:
+        context = TlsFiles(files.client, server_side=False).context()
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        found = int(writer.get_extra_info("ssl_object").getpeercert()["serialNumber"], 16)
+        writer.close()
+        return found
+
+    async with (
+        bookie(tmp_path / "b", server) as (made, metadata),
+        connect(metadata, tls=files.client, config=ClientConfig(local_read_bytes=0)) as client,
+        client.create(ensemble=1) as writer,
+    ):
+        acked: list[int] = []
+
+        async def write() -> None:
+            while True:
+                acked.append(await writer.append(b"%d" % len(acked)))
+
+        load = asyncio.create_task(write())
+        for _ in range(3):
+            before, entries = await shown(port_of(made)), len(acked)
+            files.authority.bookie("changing", ["127.0.0.1"])
+            assert await shown(port_of(made)) == serial() != before
+            await until(lambda: len(acked) > entries + 20)  # noqa: B023
+        load.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await load
+        assert writer.ensemble_changes == 0
+        await writer.close()
+        async with client.open(writer.ledger_id) as reader:
+            found = await reader.read_payloads(0, acked[-1])
+        assert found == [b"%d" % number for number in range(len(acked))]
 
 
 async def test_random_bytes_before_and_inside_the_handshake(tmp_path: Path, files: Files) -> None:

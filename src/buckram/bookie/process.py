@@ -22,6 +22,7 @@ from buckram.bookie.gc import Collector
 from buckram.bookie.handover import Handover
 from buckram.bookie.limbo_end import LimboEnd
 from buckram.bookie.marks import Marks
+from buckram.bookie.mixed_logins import LOGIN_PROPERTY, check_others
 from buckram.bookie.registration import Registration
 from buckram.bookie.report import report_of
 from buckram.bookie.scrub import Scrub
@@ -74,6 +75,7 @@ class Bookie:
     The disk and the metadata store belong to the caller and stay open. `open_store` opens further sessions with the
     store, through which the bookie serves it to clients; None: it does not. `door`: what connections pass first.
     `events` takes what the audit trail is to tell.
+    `mixed_logins`: it may register beside bookies that ask for logins where this one does not, or the other way round.
     """
 
     def __init__(
@@ -90,9 +92,10 @@ class Bookie:
         open_store: OpenStore | None = None,
         door: Door | None = None,
         events: AuditLog | None = None,
+        mixed_logins: bool = False,
     ) -> None:
         self._open_store, self._events = open_store, events
-        self._door = door
+        self._door, self._mixed_logins = door, mixed_logins
         self._guard: Guard | None = None
         self._runtime, self._disk, self._metadata = runtime, disk, metadata_store
         self._config, self._store_config, self._net = bookie_config, store_config, net_config
@@ -147,13 +150,9 @@ class Bookie:
         port = await self._server.listen()
         address = self._advertised(port)
         claimed, witness, store = await self._open(address)
-        properties = self._properties | {INCARNATION_PROPERTY: store.incarnation, IDENTITY_PROPERTY: IDENTITY}
-        if self._config.admission != "known":
-            properties[ADMISSION_PROPERTY] = self._config.admission
-        if self._config.location:
-            parse_location("[bookie] location", self._config.location)
-            properties[LOCATION_PROPERTY] = self._config.location
+        properties = self._registered(store)
         self.info = BookieInfo(claimed.bookie_id, address, properties)
+        await self._check_logins(self.info)
         store.on_failed(self._store_failed)
         self._cluster = claimed.cluster
         self.service = self._make_service(store, witness, claimed.bookie_id)
@@ -210,6 +209,23 @@ class Bookie:
             if self._open_store is None
             else MetadataService(self._open_store, self._net.max_frame_bytes, self._guard),
         )
+
+    def _registered(self, store: Store) -> dict[str, str]:
+        """The properties of the registration. ConfigError for a location that is none."""
+        properties = self._properties | {INCARNATION_PROPERTY: store.incarnation, IDENTITY_PROPERTY: IDENTITY}
+        if self._config.admission != "known":
+            properties[ADMISSION_PROPERTY] = self._config.admission
+        if self._config.location:
+            parse_location("[bookie] location", self._config.location)
+            properties[LOCATION_PROPERTY] = self._config.location
+        if self._door is not None and self._door.logins:
+            properties[LOGIN_PROPERTY] = " ".join(sorted(self._door.logins))
+        return properties
+
+    async def _check_logins(self, info: BookieInfo) -> None:
+        if not self._mixed_logins:
+            known = await self._retried(self._metadata.bookies)
+            check_others(info.bookie_id, info.properties, [one for _, one in known.everybody()])
 
     async def _begin_guard(self) -> None:
         """Know keys, revocations and grants before anybody can knock."""

@@ -124,6 +124,7 @@ async def serve_bookie(
             shares=available,
             door=door,
             events=events,
+            mixed_logins=auth_config.mixed == "allowed",
             open_store=partial(open_store, metadata_uri, runtime),
         )
         http = ""

@@ -53,16 +53,19 @@ permission_option = click.option(
 def grant(principal: str, text: str, namespace: str, uri: str | None, as_json: bool) -> None:
     """Let a principal or role do more with NAMESPACE, which may be a pattern such as 'shop-*'.
 
+    NAMESPACE/DATABASE is a single database, for the clients of `buckram db serve`.
+
     \b
-    Example:
+    Examples:
       buckram acl grant --principal token:alice --permission read,append shop
+      buckram acl grant --principal token:bob --permission read shop/main
     """
     who, permissions = _who(principal), _permissions(text)
 
     async def main() -> Acl:
         async with security_store(uri) as (security, _):
             if not any(letter in namespace for letter in "*?["):
-                await _require(security, namespace)
+                await _require(security, namespace.partition("/")[0])
             changed = await security.change_acl(lambda acl: acl.granting(who, namespace, permissions))
             await leave_note(security.store, "grant", who, namespace, ",".join(permissions))
             return changed
@@ -126,7 +129,7 @@ def check(principal: str, roles: tuple[str, ...], text: str, namespace: str, uri
 
     async def main() -> frozenset[str]:
         async with security_store(uri) as (security, _):
-            return (await security.acl()).allowed(Principal(who, roles, "admin" in roles), namespace)
+            return (await security.acl()).allowed_on(Principal(who, roles, "admin" in roles), namespace)
 
     allowed = run_async(main())
     missing = [one for one in permissions if one not in allowed]

@@ -33,6 +33,7 @@ NOUNS = {
     "acl": "buckram.cli.acl:acl",
     "usage": "buckram.cli.usage:usage",
     "audit": "buckram.cli.audit:audit",
+    "key": "buckram.cli.key:key",
     "zookeeper": "buckram.cli.zookeeper:zookeeper",
     "etcd": "buckram.cli.etcd:etcd",
     "bench": "buckram.cli.bench:bench",

@@ -50,6 +50,7 @@ _REFUSED = (
     errors.LedgerClosed,
     errors.LedgerExists,
     errors.Unauthorized,
+    errors.EncryptionKeyMissing,
     errors.AccessRefused,
     errors.QuotaExceeded,
     errors.WrongCookie,

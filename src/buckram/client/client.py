@@ -24,6 +24,7 @@ from buckram.client.shared import leftover
 from buckram.client.shared.arguments import custom_metadata_bytes, digest_type, password_bytes
 from buckram.client.shared.bookies import BookieWatcher
 from buckram.client.shared.clocks import Clocks
+from buckram.client.shared.encryption import EncryptionKeys
 from buckram.client.shared.identities import Identities
 from buckram.client.shared.lagging import LaggingLedgers
 from buckram.client.shared.opening import NotBlocking, Opening
@@ -32,7 +33,7 @@ from buckram.client.shared.services import Services
 from buckram.client.write.create import choose_members, register
 from buckram.client.write.engine import LedgerAppender
 from buckram.client.write.writer import Writer
-from buckram.config import ClientConfig, NetConfig, TlsConfig, load
+from buckram.config import ClientConfig, EncryptionConfig, NetConfig, TlsConfig, load
 from buckram.core.ledgers.metadata import birth_of, created
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.placement.policy import PLACEMENT_KEY, PlacementPolicy
@@ -68,6 +69,7 @@ def connect(
     net: NetConfig | None = None,
     tls: TlsConfig | None = None,
     token: str = "",
+    encryption: EncryptionConfig | None = None,
     runtime: Runtime | None = None,
 ) -> Opening[Client]:
     """Connect to the cluster that `metadata` names: `await connect(uri)` or `async with connect(uri) as client`.
@@ -76,7 +78,7 @@ def connect(
     cluster that BUCKRAM_METADATA names, or else the one that `buckram up` made in this directory. Without `config`,
     `net` and `tls` the defaults hold, with what BUCKRAM_CLIENT_*, BUCKRAM_NET_* and BUCKRAM_TLS_* (or BUCKRAM_CA) in
     the environment change. `token` says who this is, as `buckram token create` made it; without it BUCKRAM_TOKEN or
-    BUCKRAM_AUTH_* say so.
+    BUCKRAM_AUTH_* say so. `encryption` says where the keys of namespaces are; without it BUCKRAM_ENCRYPTION_* do.
 
     Errors: ClusterNotInitialised (nothing was set up there), ConfigError, WrongLedgerManager, WrongCluster,
     AccessRefused, MetadataUnavailable, StoreWentBack.
@@ -96,7 +98,8 @@ def connect(
         world = replace(world, network=secured_by(os.environ, world.network, tls=secured, token=token))
         if isinstance(store, str):
             store = owned = await open_store(store, world)
-        client = Client(world, store, settings, network, owned=owned, uri=uri)
+        keys = EncryptionKeys(encryption or load("encryption", environment=os.environ)[0])
+        client = Client(world, store, settings, network, owned=owned, uri=uri, encryption=keys)
         try:
             await client.services.identities.start()
             await client.services.bookies.start()
@@ -136,6 +139,7 @@ class Client(NotBlocking):
         *,
         owned: MetadataStore | None = None,
         uri: str = "",
+        encryption: EncryptionKeys | None = None,
     ) -> None:
         bookies = BookieWatcher(runtime, store, config)
         past = Past(store)
@@ -159,6 +163,7 @@ class Client(NotBlocking):
             self._guard,
             clocks,
             LaggingLedgers(bookies),
+            encryption=encryption or EncryptionKeys(),
         )
         self._owned = owned
         self.uri = uri
@@ -187,6 +192,7 @@ class Client(NotBlocking):
         deferred_sync: bool = False,
         degraded: bool = True,
         placement: str | None = None,
+        encrypt: bool = False,
     ) -> Opening[Writer]:
         """Create a ledger and return its writer: `await client.create()` or `async with client.create() as writer`.
 
@@ -196,8 +202,9 @@ class Client(NotBlocking):
         fewer copies until they return, and `writer.degraded` says so (never with deferred sync). With `deferred_sync`
         entries are acknowledged before they are synced and are durable after `writer.force()`. `placement` replaces
         the client's setting for this ledger; the record keeps it, so that ensemble changes, recovery and repair follow
-        it. Errors: NotEnoughBookies, LedgerExists (the id is taken), LedgerIdUsed (a ledger of this id was deleted),
-        LedgerIdsExhausted.
+        it. Entries are encrypted where there is a key for the ledger's namespace; `encrypt`: refuse to write without
+        one (ConfigError). Errors: NotEnoughBookies, LedgerExists (the id is taken), LedgerIdUsed (a ledger of this id
+        was deleted), LedgerIdsExhausted.
         """
         quorum = Quorum.parse(ensemble)
         if write_quorum is not None or ack_quorum is not None:
@@ -219,6 +226,7 @@ class Client(NotBlocking):
             services = self.services
             # Under deferred sync no change brings a member back, and a force waits for all of them.
             found = await choose_members(services, quorum, policy=policy, degraded=degraded and not deferred_sync)
+            sealing = await services.encryption.sealing(custom, required=encrypt)
             record = created(
                 quorum.ensemble_size,
                 quorum.write_quorum,
@@ -226,7 +234,7 @@ class Client(NotBlocking):
                 found.members,
                 digest_type=kind,
                 password=secret,
-                custom_metadata=custom,
+                custom_metadata={**custom, **sealing.mark},
                 creation_time_ms=services.runtime.clock.wall_us() // 1000,
                 creator_token=services.runtime.rng.randrange(1, 2**63 - 1),
                 birth=services.runtime.rng.getrandbits(8 * BIRTH_SIZE).to_bytes(BIRTH_SIZE, "big"),
@@ -247,6 +255,7 @@ class Client(NotBlocking):
                 explicit_ids=explicit_ids,
                 deferred_sync=deferred_sync,
                 absent=found.absent,
+                cipher=sealing.cipher(birth_of(current.metadata)),
                 on_closed=closed,
             )
             self._handles[id(engine)] = engine.abandon

@@ -255,6 +255,18 @@ class QuotaExceeded(BuckramError):
         self.namespace, self.quota, self.used, self.limit = namespace, quota, used, limit
 
 
+class EncryptionKeyMissing(BuckramError):
+    """The entries of a ledger are encrypted with a key that this client does not have."""
+
+    def __init__(self, ledger_id: int, namespace: str, key_id: str, known: tuple[str, ...]) -> None:
+        have = f"of its keys {', '.join(known[:5])} are here" if known else "no key of it is here"
+        super().__init__(
+            f"ledger {ledger_id} of namespace {namespace} is encrypted with key {key_id}, and {have}: put the key into "
+            "the file of [encryption] keys (BUCKRAM_ENCRYPTION_KEYS), or have [encryption] command print it"
+        )
+        self.ledger_id, self.namespace, self.key_id, self.known = ledger_id, namespace, key_id, known
+
+
 class MetadataError(BuckramError):
     """An error of the metadata store."""
 

@@ -7,7 +7,8 @@ with the next leader; what may have been executed is not.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import ssl
+from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
 from buckram.core.backoff import LEADER_WAIT, Delays
@@ -27,10 +28,10 @@ class _NotYet(Exception):
 
 
 class Forwarder:
-    """Connections to leaders. `own` is the address that this server announces."""
+    """Connections to leaders. `own` is the address that this server announces, `tls` for leaders at https://."""
 
-    def __init__(self, own: str, limits: HranaLimits) -> None:
-        self._own, self._limits = own, limits
+    def __init__(self, own: str, limits: HranaLimits, tls: Callable[[], ssl.SSLContext]) -> None:
+        self._own, self._limits, self._tls = own, limits, tls
         self._idle: dict[str, list[HttpConnection]] = {}
 
     async def leader_elsewhere(self, database: Database) -> str | None:
@@ -83,7 +84,8 @@ class Forwarder:
 
     async def _ask(self, address: str, path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
         place = urlsplit(address)
-        host, idle = place.netloc, self._idle.setdefault(place.netloc, [])
+        secure = place.scheme == "https"
+        host, idle = place.netloc, self._idle.setdefault(f"{place.scheme}://{place.netloc}", [])
         given = {**headers, FORWARDED: "1"}
         while idle:
             connection = idle.pop()
@@ -92,7 +94,8 @@ class Forwarder:
             connection.close()
         else:
             try:
-                connection = await HttpConnection.open(host if place.port else f"{host}:80", None)
+                where = host if place.port else f"{host}:{443 if secure else 80}"
+                connection = await HttpConnection.open(where, self._tls() if secure else None)
             except OSError as error:
                 raise _NotYet from error
         status, answer = await connection.ask(place.path.rstrip("/") + path, given, body)

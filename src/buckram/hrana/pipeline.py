@@ -62,7 +62,7 @@ class Pipeline:
 
     async def batch(self, batch: Batch) -> dict[str, Any]:
         """The results and errors of a batch as JSON."""
-        if self._stream.session.autocommit and await self._is_one_transaction(batch):
+        if self._stream.session.autocommit and self._stream.session.may_write and await self._is_one_transaction(batch):
             found = await self._fused(batch)
             if found is not None:
                 return found

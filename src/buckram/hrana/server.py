@@ -13,13 +13,14 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from buckram.client.client import Client
+from buckram.config import TlsConfig
 from buckram.core.hrana.requests import Batch, parse_batch, parse_cursor, parse_pipeline, parse_stmt
 from buckram.core.hrana.values import Malformed
 from buckram.db.database import Database
@@ -34,9 +35,11 @@ from buckram.hrana.streams import Stream, Streams
 from buckram.http.application import Authenticate, Principal, anybody, application
 from buckram.http.body import read_body, while_connected
 from buckram.http.limits import MIB, HttpLimits
+from buckram.http.origins import Origins
 from buckram.http.problems import HttpProblem, json_answer
 from buckram.http.server import HttpServer, url_of
 from buckram.machine.machine import Consistency
+from buckram.net.tls_files import TlsFiles
 from buckram.sql.session import Session
 
 _PATH = re.compile(r"/(?:(?P<database>.*)/)?(?P<version>v[123])/(?P<operation>pipeline|cursor|execute|batch)")
@@ -47,12 +50,13 @@ _READING = re.compile(r"(?P<name>.*)@(?P<how>leader|stale)(?:=(?P<seconds>\d{1,5
 _PASSED_ON = ("authorization",)
 HTTP_LIMITS = HttpLimits(body_bytes=32 * MIB)
 
-Authorize = Callable[[Principal, str], Awaitable[None]]
-"""Whether a principal may use a database. Raises HttpProblem 403 if not."""
+Authorize = Callable[[Principal, str], Awaitable[bool]]
+"""Whether a principal may change a database, and not only read it. Raises HttpProblem 403 if it may not even that."""
 
 
-async def allow(principal: Principal, database: str) -> None:
+async def allow(principal: Principal, database: str) -> bool:
     """Everybody may use every database."""
+    return True
 
 
 class Target(NamedTuple):
@@ -63,13 +67,14 @@ class Target(NamedTuple):
     consistency: Consistency
     at_most_s: float | None
     principal: Principal
+    may_write: bool
     path: str
     """The version and the operation: v3/pipeline."""
 
     @property
     def key(self) -> str:
         """What a stream belongs to: a baton is good for the database and the kind of reads it was made for."""
-        return f"{self.database}@{self.consistency}={self.at_most_s}"
+        return f"{self.database}@{self.consistency}={self.at_most_s}/{self.may_write}"
 
     @property
     def address(self) -> str:
@@ -90,19 +95,27 @@ class DatabaseServer:
         advertise: str | None = None,
         authenticate: Authenticate = anybody,
         authorize: Authorize = allow,
+        origins: Origins | None = None,
+        tls: TlsConfig | None = None,
         limits: HranaLimits | None = None,
         http_limits: HttpLimits = HTTP_LIMITS,
         database_limits: DatabaseLimits | None = None,
         idle_s: float = IDLE_S,
     ) -> None:
-        """`idle_s`: a database of `namespaces` that nobody used for so long is closed until somebody asks for it."""
-        self.url = url_of(listening)
+        """`idle_s`: a database of `namespaces` that nobody used for so long is closed until somebody asks for it.
+
+        `tls`: certificate and key of this server, and whose certificates other servers of its databases have (`ca`);
+        None: no TLS. `origins`: which pages in browsers may send requests; None: those that it serves itself."""
+        files = None if tls is None else TlsFiles(tls, server_side=True)
+        self.url = url_of(listening, "http" if files is None else "https")
         own = (advertise or self.url).rstrip("/")
         self.databases = Databases(client, names, namespaces, announce=own, limits=database_limits, idle_s=idle_s)
         self._limits, self._http_limits = limits or HranaLimits(), http_limits
         self._authenticate, self._authorize = authenticate, authorize
         self.streams = Streams(self._limits)
-        self._forwarder = Forwarder(own, self._limits)
+        others = TlsConfig("required") if tls is None else TlsConfig("required", tls.ca)
+        self._forwarder = Forwarder(own, self._limits, TlsFiles(others, server_side=False).context)
+        self._origins = origins or Origins([urlsplit(own).hostname or ""])
         app = application(
             [
                 Route("/health", self._health, methods=["GET"]),
@@ -110,7 +123,7 @@ class DatabaseServer:
                 Route("/{path:path}", self._get, methods=["GET"]),
             ]
         )
-        self._http = HttpServer(app, listening, http_limits)
+        self._http = HttpServer(app, listening, http_limits, files)
 
     async def start(self) -> None:
         """Open the databases and serve."""
@@ -155,6 +168,7 @@ class DatabaseServer:
             return json_answer(request, {"version": last})
         if before or last:
             raise HttpProblem(404, "NOT_FOUND", f"{request.url.path}: GET is served for /, /health and /DATABASE/v3")
+        self._origins.check(request)
         await self._authenticate(request)
         return json_answer(request, self.report())
 
@@ -172,17 +186,19 @@ class DatabaseServer:
                 f"POST {request.url.path}: served are /DATABASE/v3/pipeline, v3/cursor, v2/pipeline, v1/execute and "
                 "v1/batch",
             )
+        self._origins.check(request)
         principal = await self._authenticate(request)
         wanted = found["database"] or request.headers.get("buckram-database", "")
         reading = _READING.fullmatch(wanted)
         name = self.databases.find(reading["name"] if reading else wanted, request.headers.get("host", ""))
-        await self._authorize(principal, name)
+        may_write = await self._authorize(principal, name)
         consistency: Consistency = "linearizable"
         if reading:
             consistency = "leader" if reading["how"] == "leader" else "stale"
         seconds = None if reading is None or reading["seconds"] is None else float(reading["seconds"])
         path = f"{found['version']}/{found['operation']}"
-        return Target(name, consistency, seconds if consistency == "stale" else None, principal, path)
+        at_most_s = seconds if consistency == "stale" else None
+        return Target(name, consistency, at_most_s, principal, may_write, path)
 
     async def _answer(self, request: Request, target: Target, body: bytes) -> Response:
         try:
@@ -210,7 +226,9 @@ class DatabaseServer:
             return await self._send_on(request, target, database, raw, body)
 
         def session() -> Session:
-            return Session(database, consistency=target.consistency, at_most_s=target.at_most_s)
+            return Session(
+                database, consistency=target.consistency, at_most_s=target.at_most_s, may_write=target.may_write
+            )
 
         if target.path.startswith("v1/"):
             return await self._version_1(request, target, session(), raw)

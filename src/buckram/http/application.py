@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
 
 from starlette.applications import Starlette
@@ -12,17 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from buckram.core.security.principal import Principal
 from buckram.http.problems import HttpProblem, json_answer
 
-
-@dataclass(frozen=True, slots=True)
-class Principal:
-    """Who asks, as found by authentication."""
-
-    name: str
-
-
-ANYBODY = Principal("anybody")
+ANYBODY = Principal("anybody", admin=True)
 Authenticate = Callable[[Request], Awaitable[Principal]]
 """Finds out who sends a request, before anything of its body is read. Raises HttpProblem 401 for nobody it knows."""
 

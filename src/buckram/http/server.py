@@ -16,6 +16,7 @@ from buckram.errors import ConfigError
 from buckram.http.connection import limited
 from buckram.http.limits import HttpLimits
 from buckram.net.tasks import TaskScope
+from buckram.net.tls_files import TlsFiles
 
 _BACKLOG = 1024
 
@@ -31,10 +32,10 @@ def bind(host: str, port: int, what: str = "the address") -> socket.socket:
         raise ConfigError(f"{what} {host}:{port}: {error.strerror or error}; choose an address of this host") from None
 
 
-def url_of(listening: socket.socket) -> str:
+def url_of(listening: socket.socket, scheme: str = "http") -> str:
     """The address of a listening socket as a URL without a slash at its end."""
     host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 class _Server(uvicorn.Server):
@@ -46,25 +47,32 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """An application on a listening socket, which it takes over. `async with` or start() and close()."""
+    """An application on a listening socket, which it takes over. `async with` or start() and close().
 
-    def __init__(self, app: ASGIApp, listening: socket.socket, limits: HttpLimits | None = None) -> None:
-        self.url = url_of(listening)
+    `tls`: the certificate that it shows, which is read again when its files change; None: no TLS.
+    """
+
+    def __init__(
+        self, app: ASGIApp, listening: socket.socket, limits: HttpLimits | None = None, tls: TlsFiles | None = None
+    ) -> None:
+        self.url = url_of(listening, "http" if tls is None else "https")
         self._listening, limits = listening, limits or HttpLimits()
-        self._server = _Server(
-            uvicorn.Config(
-                app,
-                http=limited(limits),
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                timeout_keep_alive=max(1, round(limits.idle_s)),
-                timeout_graceful_shutdown=limits.drain_s,
-            )
+        config = uvicorn.Config(
+            app,
+            http=limited(limits),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=max(1, round(limits.idle_s)),
+            timeout_graceful_shutdown=limits.drain_s,
         )
+        if tls is not None:
+            config.load()
+            config.ssl = tls.lasting_context()
+        self._server = _Server(config)
         self._scope = TaskScope(f"http server at {self.url}")
         self._serving: asyncio.Task[None] | None = None
         self._closed = False

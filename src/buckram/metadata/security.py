@@ -19,7 +19,7 @@ from buckram.core.security.tokens import Revocations, Token, new_signing_key, si
 from buckram.core.streams.names import DEFAULT_NAMESPACE, check_name
 from buckram.errors import InvalidArgument, KeyExists, MalformedRecord, MetadataUnavailable, NoSuchKey, VersionConflict
 from buckram.seams import KeyStore, MetadataStore, Notify
-from buckram.types import Create, KeyOp, SetValue
+from buckram.types import Create, Delete, KeyOp, SetValue
 
 FOLDER = "security"
 _TRIES = 20
@@ -132,16 +132,12 @@ class SecurityStore:
         _check_subject(subject)
         path, value = self._path("revoked", _encoded(subject)), json.dumps({"before_s": now_s}).encode()
         for _ in range(_TRIES):
-            try:
-                version = (await self._keys.get(path)).version
-                # Deleted and made anew, so that whoever watches which keys there are hears of it.
-                await self._keys.delete(path, version)
-            except NoSuchKey:
-                pass
-            except VersionConflict:
-                continue
-            with contextlib.suppress(KeyExists):
-                await self._keys.create(path, value)
+            ops: list[KeyOp] = [Create(path, value)]
+            with contextlib.suppress(NoSuchKey):
+                # Deleted and made anew in one step, so that whoever watches which keys there are hears of it.
+                ops.insert(0, Delete(path, (await self._keys.get(path)).version))
+            with contextlib.suppress(KeyExists, VersionConflict, NoSuchKey):
+                await self._keys.multi(ops)
                 return
         raise MetadataUnavailable(f"{path}: others changed it {_TRIES} times meanwhile; try again")
 

@@ -7,10 +7,11 @@ import json
 import os
 import random
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from buckram.config import TlsConfig
 from buckram.errors import ConfigError
 from buckram.metadata.etcd.uri import EtcdUri, parse_etcd
 from buckram.metadata.memory import MemoryKeys, MemoryTree
@@ -18,11 +19,17 @@ from buckram.metadata.service.uri import ServiceUri, parse_service
 from buckram.metadata.sqlite import SqliteKeys
 from buckram.metadata.store import TreeStore
 from buckram.metadata.zookeeper.uri import ZkUri, parse_zookeeper
+from buckram.net.tls_files import TlsFiles
 from buckram.seams import KeyStore, MetadataStore, Network, Runtime
 
 VARIABLE = "BUCKRAM_METADATA"
 ZOOKEEPER_AUTH = "BUCKRAM_ZOOKEEPER_AUTH"
-"""SCHEME:CREDENTIAL, such as digest:user:password. Nodes are then made for whoever has the same."""
+"""SCHEME:CREDENTIAL, such as digest:user:password, or sasl:user:password for a login by SASL DIGEST-MD5. Nodes are then
+made for whoever has the same."""
+ZOOKEEPER_CA, ZOOKEEPER_CERT = "BUCKRAM_ZOOKEEPER_CA", "BUCKRAM_ZOOKEEPER_CERT"
+ZOOKEEPER_KEY = "BUCKRAM_ZOOKEEPER_KEY"
+"""Files for TLS to ZooKeeper, which is used where BUCKRAM_ZOOKEEPER_CA says who is trusted; the others are what this
+side shows of itself."""
 ETCD_AUTH = "BUCKRAM_ETCD_AUTH"
 """USER:PASSWORD, for URIs that name no user."""
 ETCD_CA, ETCD_CERT, ETCD_KEY = "BUCKRAM_ETCD_CA", "BUCKRAM_ETCD_CERT", "BUCKRAM_ETCD_KEY"
@@ -146,10 +153,27 @@ def _open_zookeeper(uri: ZkUri, rng: random.Random) -> TreeStore:
     scheme, colon, credential = given.partition(":")
     if given and not (scheme and colon and credential):
         raise ConfigError(f"{ZOOKEEPER_AUTH}: needs SCHEME:CREDENTIAL, for example digest:user:password")
+    if scheme == "sasl" and ":" not in credential:
+        raise ConfigError(f"{ZOOKEEPER_AUTH}: SASL needs a user and a password, sasl:user:password")
     session = KazooSession(
-        ",".join(uri.hosts), acl="creator" if given else "open", auth=[(scheme, credential)] if given else []
+        ",".join(uri.hosts),
+        acl="creator" if given else "open",
+        auth=[(scheme, credential)] if given else [],
+        tls=_zookeeper_tls(),
     )
     return ZooKeeperStore(session, uri.root, rng, manager=uri.manager, uri=str(uri))
+
+
+def _zookeeper_tls() -> Callable[[], ssl.SSLContext] | None:
+    ca, certificate, key = (os.environ.get(name, "") for name in (ZOOKEEPER_CA, ZOOKEEPER_CERT, ZOOKEEPER_KEY))
+    if not ca:
+        if certificate or key:
+            raise ConfigError(f"{ZOOKEEPER_CERT}: TLS to ZooKeeper needs {ZOOKEEPER_CA}, who is trusted, as well")
+        return None
+    try:
+        return TlsFiles(TlsConfig("required", ca, certificate, key), server_side=False).context
+    except ConfigError as error:
+        raise ConfigError(f"{ZOOKEEPER_CA}, {ZOOKEEPER_CERT} and {ZOOKEEPER_KEY}: {error}") from None
 
 
 def _open_etcd(uri: EtcdUri, rng: random.Random) -> TreeStore:

@@ -39,6 +39,16 @@ class TlsFiles:
                 _log.error("the certificates in use stay: %s", error)
         return self._context
 
+    def lasting_context(self) -> ssl.SSLContext:
+        """A context for a server that takes one for good: each handshake uses what `context` gives at that time."""
+        lasting = self._load()
+
+        def choose(tls: ssl.SSLObject | ssl.SSLSocket, name: str | None, before: ssl.SSLContext) -> None:
+            tls.context = self.context()
+
+        lasting.sni_callback = choose  # called in every handshake, whether the client names a host or not
+        return lasting
+
     def _look(self) -> _State:
         found: list[tuple[int, int, int] | None] = []
         for path in self._files:

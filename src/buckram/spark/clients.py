@@ -12,11 +12,13 @@ import gc
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from buckram.errors import BuckramError, MetadataUnavailable, NoSuchKey
 from buckram.net.allocator import keep_freed_memory
+from buckram.spark.access import encryption_of, way_in
 from buckram.types import BookieInfo, BookieSet, History, LedgerId, Versioned
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ class Connection(NamedTuple):
         return self.thread.run(lambda: call(self.client))
 
 
-_connections: dict[tuple[int, str], Connection] = {}
+_connections: dict[tuple[int, str, str], Connection] = {}
 
 
 def connection(uri: str) -> Connection:
@@ -50,14 +52,14 @@ def connection(uri: str) -> Connection:
     from buckram.client.client import client_config, connect
     from buckram.sync.thread import LoopThread
 
-    key = (os.getpid(), uri)
+    key = (os.getpid(), str(uri), str(way_in(uri)))
     found = _connections.get(key)
     if found is None:
         thread = LoopThread()
         config = client_config()
 
         async def start() -> Client:
-            return await connect(uri, config=config)
+            return await connect(str(uri), config=config, encryption=encryption_of(uri), **way_in(uri))
 
         try:
             client = thread.run(start)
@@ -204,9 +206,13 @@ class PinnedStore:
 
     async def _open(self) -> MetadataStore:
         from buckram.metadata.uri import open_store
+        from buckram.net.logins import secured_by
+        from buckram.net.runtime import production_runtime
 
+        world = production_runtime()
+        world = replace(world, network=secured_by(os.environ, world.network, **way_in(self.uri)))
         try:
-            return await open_store(self.uri)
+            return await open_store(str(self.uri), world)
         except BuckramError as error:
             # A reader ignores an unavailable store, and the error of its read says more to the user.
             raise MetadataUnavailable(str(error)) from None
@@ -230,7 +236,7 @@ class Direct(NamedTuple):
             self.thread.run(self.client.services.bookies.refresh)
 
 
-_direct: dict[tuple[int, str, str, History], Direct] = {}
+_direct: dict[tuple[int, str, str, str, History], Direct] = {}
 
 
 def direct_client(uri: str, cluster: str, history: History) -> Direct:
@@ -238,7 +244,7 @@ def direct_client(uri: str, cluster: str, history: History) -> Direct:
     from buckram.client.client import connect
     from buckram.sync.thread import LoopThread
 
-    key = (os.getpid(), uri, cluster, history)
+    key = (os.getpid(), str(uri), str(way_in(uri)), cluster, history)
     found = _direct.get(key)
     if found is None:
         thread = LoopThread()
@@ -246,7 +252,7 @@ def direct_client(uri: str, cluster: str, history: History) -> Direct:
 
         async def start() -> Client:
             # Reading ledgers with known metadata calls only what PinnedStore has.
-            return await connect(cast("MetadataStore", store))
+            return await connect(cast("MetadataStore", store), encryption=encryption_of(uri), **way_in(uri))
 
         found = _direct[key] = Direct(thread, thread.run(start), store)
     return found

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from buckram.core.streams.names import check_name, stream_name
 from buckram.errors import InvalidArgument
+from buckram.spark.access import SECRET_OPTIONS, cluster_uri
 from buckram.types import MAX_LEDGER_ID
 
 Role = Literal["read", "stream", "write"]
@@ -205,6 +206,26 @@ class Option(NamedTuple):
 
 OPTIONS: tuple[Option, ...] = (
     Option("metadata", ALL, None, "The cluster: a metadata URI, such as `zk://host:2181/ledgers`", a_text, "needed"),
+    # how to enter it
+    Option(
+        "token",
+        ALL,
+        None,
+        "Who this is, as `buckram token create` printed it; Spark hides the value of an option of this name",
+        a_text,
+        "`BUCKRAM_TOKEN` of the driver",
+    ),
+    Option("tokenFile", ALL, None, "File of the driver's machine with the token", a_text),
+    Option(
+        "tls.ca",
+        ALL,
+        None,
+        "PEM file, on every machine: whose certificates are trusted; turns TLS on",
+        a_text,
+        "`BUCKRAM_CA` of the driver",
+    ),
+    Option("tls.certificate", ALL, None, "PEM file, on every machine: the certificate to show", a_text),
+    Option("tls.key", ALL, None, "PEM file, on every machine: its private key; mode 0600", a_text),
     # what to read
     Option(
         "subscribe",
@@ -360,6 +381,7 @@ def values(given: Mapping[str, str], *roles: Role) -> dict[str, Any]:
             'option "metadata" is missing: the URI of the cluster, for example sqlite:///abs/path (of a table of the '
             "catalog Spark tells only those that follow its name: FROM orders WITH (metadata = '...'))"
         )
+    found["metadata"] = cluster_uri(found["metadata"], {name: found.pop(name, None) for name in SECRET_OPTIONS})
     return found
 
 

@@ -22,9 +22,11 @@ from buckram.client.client import Client
 from buckram.client.read.open import digest_of
 from buckram.client.read.reader import Reader
 from buckram.core.ledgers.metadata import BIRTH
+from buckram.core.security.encryption import ENCRYPTION, key_id_of
+from buckram.core.security.namespaces import LEDGER_NAMESPACE
 from buckram.core.streams.changes import check_usable
 from buckram.core.streams.head import Head, Segment
-from buckram.core.streams.names import DEFAULT_NAMESPACE, StreamName, stream_name
+from buckram.core.streams.names import DEFAULT_NAMESPACE, OWNER, OWNER_UID, StreamName, stream_name
 from buckram.core.wire.introduction import identity_properties
 from buckram.errors import NoSuchKey, NoSuchLedger, NoSuchStream, NotReadable, ReadFailed, RecordsLost
 from buckram.spark.finder import Finder
@@ -328,10 +330,10 @@ class Planner:
         seen = self._ends.get(segment.ledger)
         if not metadata.closed and (seen is None or seen[1] < stop):
             return await self._client.open(segment.ledger)
-        digest = digest_of(segment.ledger, metadata, b"", None)
-        return Reader(
-            self._client.services, segment.ledger, Versioned(metadata, -1), digest, -1 if seen is None else seen[0]
-        )
+        services = self._client.services
+        plain = digest_of(segment.ledger, metadata, b"", None)
+        digest = await services.encryption.reading_soon(segment.ledger, metadata, plain)
+        return Reader(services, segment.ledger, Versioned(metadata, -1), digest, -1 if seen is None else seen[0])
 
     def _partition(self, slices: list[Slice], known: dict[LedgerId, LedgerMetadata]) -> StreamPartition:
         # A partition is pickled, so it has only what is needed for reading.
@@ -356,8 +358,10 @@ class Planner:
 
 
 def _needed(metadata: LedgerMetadata) -> LedgerMetadata:
-    """Return the metadata that a reader needs; of custom metadata that is only the ledger's birth."""
-    custom = {key: value for key, value in metadata.custom_metadata.items() if key == BIRTH}
+    """Return the metadata that a reader needs; of custom metadata that is the ledger's birth, and its namespace and key
+    if it is encrypted."""
+    kept = (BIRTH, ENCRYPTION, LEDGER_NAMESPACE, OWNER, OWNER_UID) if key_id_of(metadata.custom_metadata) else (BIRTH,)
+    custom = {key: value for key, value in metadata.custom_metadata.items() if key in kept}
     return replace(metadata, custom_metadata=custom)
 
 

@@ -20,6 +20,7 @@ from buckram.client.read.reader import Reader
 from buckram.client.shared.services import Services
 from buckram.core.ledgers.reading import spans
 from buckram.core.ledgers.recovery import quorum_of
+from buckram.core.security.encryption import key_id_of
 from buckram.core.streams.batch import Batch, decode
 from buckram.core.streams.names import stream_name
 from buckram.errors import (
@@ -33,6 +34,7 @@ from buckram.errors import (
     ReadFailed,
     RecordsLost,
 )
+from buckram.spark.access import ClusterUri
 from buckram.spark.clients import connection, direct_client, prepare_process, without_traceback
 from buckram.spark.columns import BATCH_BYTES, BATCH_ROWS, Shape, StreamRows
 from buckram.spark.local_scan import LocalScan
@@ -77,10 +79,11 @@ class PartitionReader:
     def _slice(self, partition: StreamPartition, piece: Slice) -> Iterator[Batch]:
         """Yield the records of a slice: by scans, then with the client, then through the segment list."""
         place = _Place(piece.first, piece.first_entry)
-        try:
-            yield from self._entries(piece, place, _scan_entries(partition, piece, local=self._local))
-        except ScanFailed as failed:
-            log.info("%s: reading on with the client", failed)
+        if self._may_scan(partition, piece):
+            try:
+                yield from self._entries(piece, place, _scan_entries(partition, piece, local=self._local))
+            except ScanFailed as failed:
+                log.info("%s: reading on with the client", failed)
         pauses = iter(_PAUSES_S)
         while place.offset < piece.stop:
             before = place.offset
@@ -99,6 +102,11 @@ class PartitionReader:
                 if pause is None:
                     raise ReadFailed(piece.ledger, _explain_failure(failed, partition, piece)) from None
                 time.sleep(pause)
+
+    def _may_scan(self, partition: StreamPartition, piece: Slice) -> bool:
+        """Scans know neither TLS nor logins, nor keys of encrypted ledgers: the client does."""
+        secured = isinstance(self._uri, ClusterUri) and self._uri.secured
+        return not secured and not key_id_of(partition.ledgers[piece.ledger].custom_metadata)
 
     def _entries(self, piece: Slice, place: _Place, found: Iterator[tuple[EntryId, bytes]]) -> Iterator[Batch]:
         """Yield the wanted records of entries from `place` on, and move it."""
@@ -161,7 +169,7 @@ class PartitionReader:
 
 def _reader(services: Services, piece: Slice, metadata: LedgerMetadata) -> Reader:
     """Return a reader with the metadata that the planner saw; its version -1 lets any newer metadata replace it."""
-    digest = digest_of(piece.ledger, metadata, b"", None)
+    digest = services.encryption.reading(piece.ledger, metadata, digest_of(piece.ledger, metadata, b"", None))
     return Reader(services, piece.ledger, Versioned(metadata, -1), digest, piece.last_entry)
 
 

@@ -37,13 +37,15 @@ class Session:
         at_most_s: float | None = None,
         leader_wait_s: float = 0.0,
         announced: str = "",
+        may_write: bool = True,
     ) -> None:
-        """`leader_wait_s`: how long a statement waits if nobody leads, or this replica, `announced` so, is about to."""
+        """`may_write`: whether statements may change the database. `leader_wait_s`: how long a statement waits if no
+        replica leads, or this one, `announced` so, is about to."""
         if at_most_s is not None and consistency != "stale":
             raise InvalidArgument(f'at_most_s={at_most_s!r} is for consistency="stale", not {consistency!r}')
         self.database = database
         self._consistency, self._at_most_s, self._leader_wait_s = consistency, at_most_s, leader_wait_s
-        self._announced = announced
+        self._announced, self.may_write = announced, may_write
         self._caller = CallerTransaction()
         self._transaction: OpenTransaction | None = None
         self._gone: BuckramError | None = None
@@ -57,6 +59,8 @@ class Session:
         """Execute one statement. After a transaction was lost, each one raises the same error until ROLLBACK."""
         if not is_single(sql):
             raise self._error("there is more than one statement; send them one by one, or as a script")
+        if not self.may_write and not (await self.database.describe(sql)).read_only:
+            raise self._error("attempt to write without the permission `append` on this database", 8, "SQLITE_READONLY")
         statement = classify(sql)
         do = self._plan(statement)
         if do in (Do.BEGIN, Do.BEGIN_AND_RUN):

@@ -19,7 +19,7 @@ from buckram.client.read.reader import Reader as _Reader
 from buckram.client.shared import leftover
 from buckram.client.shared.opening import NotAsync
 from buckram.client.write.writer import Writer as _Writer
-from buckram.config import ClientConfig, NetConfig
+from buckram.config import ClientConfig, EncryptionConfig, NetConfig, TlsConfig
 from buckram.errors import BuckramError
 from buckram.machine.settings import MachineSettings
 from buckram.net.tasks import TaskScope
@@ -57,18 +57,26 @@ _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
 def connect(
-    metadata: str | MetadataStore | None = None, *, config: ClientConfig | None = None, net: NetConfig | None = None
+    metadata: str | MetadataStore | None = None,
+    *,
+    config: ClientConfig | None = None,
+    net: NetConfig | None = None,
+    tls: TlsConfig | None = None,
+    token: str = "",
+    encryption: EncryptionConfig | None = None,
 ) -> Client:
     """A client of the cluster that `metadata` names (a URI; None: that of BUCKRAM_METADATA or of `buckram up` here).
 
-    Errors as those of buckram.connect, ClusterNotInitialised first of all.
+    Arguments and errors as those of buckram.connect, ClusterNotInitialised first of all.
     """
     settings = config or _client.client_config()
     thread = LoopThread()
     try:
 
         async def start() -> _client.Client:
-            return await _client.connect(metadata, config=settings, net=net)
+            return await _client.connect(
+                metadata, config=settings, net=net, tls=tls, token=token, encryption=encryption
+            )
 
         return Client(thread, thread.run(start), settings)
     except BaseException:
@@ -102,6 +110,7 @@ class Client(NotAsync):
         deferred_sync: bool = False,
         degraded: bool = True,
         placement: str | None = None,
+        encrypt: bool = False,
     ) -> Writer:
         """A new ledger and its writer; arguments as in buckram.Client.create."""
 
@@ -118,6 +127,7 @@ class Client(NotAsync):
                 deferred_sync=deferred_sync,
                 degraded=degraded,
                 placement=placement,
+                encrypt=encrypt,
             )
             return writer, TaskScope(f"sync writer {writer.ledger_id}")
 

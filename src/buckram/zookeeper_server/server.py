@@ -40,6 +40,8 @@ def start_zookeeper(
     sync: bool = True,
     heap_mb: int = 256,
     tick_ms: int = 1000,
+    options: tuple[str, ...] = (),
+    java_options: tuple[str, ...] = (),
     deadline_s: float = READY_SECONDS,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> ZooKeeperServer:
@@ -47,10 +49,13 @@ def start_zookeeper(
     is the same server again.
 
     `port` 0 is the port that the directory had before, else a free one. Sessions time out between 2 and 100 ticks.
+    `options` are further lines of zoo.cfg, `java_options` further flags of the JVM.
     Blocks; `cancelled` is asked now and then and ends the wait. ConfigError without Java or PySpark, ForeignDirectory,
     PortInUse, ZooKeeperFailed.
     """
-    settings = Settings(host=host, sync=sync, heap_mb=heap_mb, tick_ms=tick_ms)
+    settings = Settings(
+        host=host, sync=sync, heap_mb=heap_mb, tick_ms=tick_ms, options=options, java_options=java_options
+    )
     server = ZooKeeperServer(Path(data_dir), settings, port=port)
     try:
         server.start()

@@ -29,6 +29,8 @@ JARS = (
     "netty-buffer",
     "netty-codec-base",
 )
+TLS_JARS = ("netty-resolver", "netty-transport-classes-epoll", "netty-transport-native-unix-common")
+"""What it loads besides with netty for the connections of clients, which TLS needs."""
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 LOGGING = Path(__file__).parent / "log4j2.properties"
 LOG_PIECE_KIB = 16 * 1024
@@ -51,7 +53,8 @@ class Settings:
     """One server. `sync`: every transaction is on the device before it is answered; False is for tests only.
 
     Sessions of clients time out between two and a hundred ticks; the server looks for dead ones once a tick.
-    `members` is empty for a server on its own; then `number` means nothing.
+    `members` is empty for a server on its own; then `number` means nothing. `options` are further lines of zoo.cfg,
+    KEY=VALUE, and `java_options` further flags of the JVM.
     """
 
     host: str = "127.0.0.1"
@@ -60,6 +63,8 @@ class Settings:
     sync: bool = True
     members: tuple[Member, ...] = ()
     number: int = 0
+    options: tuple[str, ...] = ()
+    java_options: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, value, low, high in (("tick_ms", self.tick_ms, 50, 60_000), ("heap_mb", self.heap_mb, 32, 65_536)):
@@ -86,7 +91,7 @@ def zoo_cfg(settings: Settings, data: Path, port: int) -> str:
         values |= {"initLimit": 40, "syncLimit": 20}
         for m in settings.members:
             values[f"server.{m.number}"] = f"{m.host or settings.host}:{m.peer_port}:{m.election_port}"
-    return "".join(f"{key}={value}\n" for key, value in values.items())
+    return "".join([*(f"{key}={value}\n" for key, value in values.items()), *(f"{one}\n" for one in settings.options)])
 
 
 def _escaped(text: str) -> str:
@@ -98,7 +103,7 @@ def _escaped(text: str) -> str:
 
 def java_command(settings: Settings, directory: Path, config: Path, log: Path) -> list[str]:
     """The whole command line; ConfigError when there is no Java or no PySpark."""
-    jars = find_jars()
+    jars = find_jars((*JARS, *TLS_JARS) if any("Netty" in one for one in settings.options) else JARS)
     java = find_java(wanted_by="ZooKeeper").home / "bin" / "java"
     return [
         str(java),
@@ -117,6 +122,7 @@ def java_command(settings: Settings, directory: Path, config: Path, log: Path) -
         f"-Dzookeeper.forceSync={'yes' if settings.sync else 'no'}",
         # Servers that lost their leader ask each other again at least this often; the default backs off to a minute.
         "-Dzookeeper.fastleader.maxNotificationInterval=1000",
+        *settings.java_options,
         "-cp",
         ":".join(map(str, jars)),
         MAIN_CLASS,
@@ -124,7 +130,7 @@ def java_command(settings: Settings, directory: Path, config: Path, log: Path) -
     ]
 
 
-def find_jars() -> Sequence[Path]:
+def find_jars(names: Sequence[str] = JARS) -> Sequence[Path]:
     """The jars of the server out of PySpark's; ConfigError that says what to install when they are not there."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
@@ -133,7 +139,7 @@ def find_jars() -> Sequence[Path]:
             "or use a ZooKeeper of your own with --metadata zk://HOST:PORT/ledgers"
         )
     folder = Path(next(iter(spec.submodule_search_locations))) / "jars"
-    found = [next(iter(sorted(folder.glob(f"{name}-[0-9]*.jar"))), None) for name in JARS]
+    found = [next(iter(sorted(folder.glob(f"{name}-[0-9]*.jar"))), None) for name in names]
     if found[0] is None:
         raise ConfigError(
             f"{folder} holds no zookeeper-*.jar: this PySpark was installed without its jars; "
@@ -141,4 +147,4 @@ def find_jars() -> Sequence[Path]:
         )
     chosen = [jar for jar in found if jar is not None]
     # Another PySpark may cut its libraries differently: then all of them, at some cost of start time.
-    return chosen if len(chosen) == len(JARS) else [folder / "*"]
+    return chosen if len(chosen) == len(names) else [folder / "*"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.support.polling import until
 from tests.support.secure_kit import Guarded, guarded
 
 from buckram import connect
-from buckram.bookie.service.access import READ, EntryAccess, Gate
+from buckram.bookie.service.access import READ, EntryAccess, Gate, bits
 from buckram.bookie.service.limits import Budget
 from buckram.bookie.service.owners import Owner, Owners
 from buckram.bookie.service.server import BookieServer
@@ -23,10 +24,19 @@ from buckram.client.client import Client
 from buckram.config import AuthConfig, ClientConfig, NetConfig
 from buckram.core.ledgers.metadata import created
 from buckram.core.ledgers.metadata_codec import serialise
-from buckram.core.security.acl import PERMISSIONS
+from buckram.core.security.acl import PERMISSIONS, Acl
 from buckram.core.security.principal import Principal
 from buckram.core.streams.head import Head, encode_head
-from buckram.core.wire.context import OP_BATCH_READ, ReplyContext
+from buckram.core.wire.adds import AddRun
+from buckram.core.wire.context import (
+    OP_BATCH_READ,
+    OP_FORCE,
+    OP_LIST_ENTRIES,
+    OP_READ,
+    OP_READ_LAC,
+    OP_WRITE_LAC,
+    ReplyContext,
+)
 from buckram.core.wire.messages import BatchRead, Force, ListEntries, Read, ReadLac, WriteLac
 from buckram.core.wire.server import Incoming, Item, ServerProtocol
 from buckram.errors import AccessRefused, BuckramError, Code, KeyExists
@@ -357,3 +367,55 @@ async def test_a_client_without_the_key_of_a_streams_data_gets_it_with_the_head(
             key = f"{own}/streams/heads/shop/old"
             assert await alice.services.store.keys.create(key, encode_head(Head("a" * 32, 0))) == 0
         assert (await running.store.keys.get(f"{own}/streams/data/{'a' * 32}")).value == b""
+
+
+KEY = b"k" * 20
+ASKED: dict[str, tuple[Item, str]] = {
+    "read": (Incoming(Read(7, 0), ReplyContext(2, 2, OP_READ, 7, 0)), "read"),
+    "batch read": (Incoming(BatchRead(7, 0, 5, 100), ReplyContext(2, 2, OP_BATCH_READ, 7, 0)), "read"),
+    "read the LAC": (Incoming(ReadLac(7), ReplyContext(3, 3, OP_READ_LAC, 7, 0)), "read"),
+    "list entries": (Incoming(ListEntries(7), ReplyContext(3, 3, OP_LIST_ENTRIES, 7, 0)), "read"),
+    "fence": (Incoming(Read(7, -1, True, KEY), ReplyContext(2, 2, OP_READ, 7, -1)), "append"),
+    "fence all": (Incoming(BatchRead(7, 0, 5, 9, True, KEY), ReplyContext(2, 2, OP_BATCH_READ, 7, 0)), "append"),
+    "force": (Incoming(Force(7), ReplyContext(3, 3, OP_FORCE, 7, 0)), "append"),
+    "write the LAC": (Incoming(WriteLac(7, 0, KEY, bytes(20)), ReplyContext(3, 3, OP_WRITE_LAC, 7, 0)), "append"),
+    "add": (AddRun(b"", 0, 0, 7, 0, 1, KEY, 0, -1, 0), "append"),
+}  # fmt: skip
+
+
+class Granted:
+    """What alice was granted on everything, for now."""
+
+    version = 0
+    acl = Acl()
+
+    def grant(self, permissions: Iterable[str]) -> None:
+        self.version += 1
+        self.acl = Acl().granting("token:alice", "shop", permissions)
+
+    def rights(self, session: Session, namespace: str) -> int:
+        return bits(self.acl.allowed(Principal("token:alice"), namespace))
+
+
+async def test_each_request_about_entries_needs_its_permission_and_no_other() -> None:
+    judge, passed = Granted(), list[object]()
+
+    def take(session: Session, item: object) -> None:
+        passed.append(item)
+
+    access = EntryAccess(Owners(await memory_metadata()), judge, take, take, lambda _: b"")
+    access.owners.note(7, Owner("shop", 1, b"b" * 16, access.now() + 3600))
+    session = Session(
+        ServerProtocol(1 << 20), Budget(1 << 20, 1 << 20), BookieServer(production_runtime(), CONFIG, NET)
+    )
+    gate = Gate(access, session)
+    for what, (item, needed) in ASKED.items():
+        for size in range(len(PERMISSIONS) + 1):
+            for given in itertools.combinations(PERMISSIONS, size):
+                judge.grant(given)
+                passed.clear()
+                if isinstance(item, AddRun):
+                    gate.add(session, item)
+                else:
+                    gate.item(session, item)
+                assert passed == ([item] if needed in given or "admin" in given else []), (what, given)

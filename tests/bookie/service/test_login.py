@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import logging
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,7 @@ from tests.support.polling import until
 from tests.support.secure_kit import Files, Guarded, guarded
 
 from buckram import connect
-from buckram.config import AuthConfig, ClientConfig, TlsConfig
+from buckram.config import AuthConfig, ClientConfig, EncryptionConfig, TlsConfig
 from buckram.core.wire import v2 as wire_v2
 from buckram.core.wire import v3 as wire_v3
 from buckram.core.wire.messages import Auth, AuthReply, GetBookieInfo, Read
@@ -235,3 +237,42 @@ async def test_settings_that_do_not_do(tmp_path: Path, auth: AuthConfig, why: st
     with pytest.raises(ConfigError, match=why):
         async with guarded(tmp_path, TlsConfig(), auth):
             pass
+
+
+async def test_secrets_are_in_no_log_error_report_or_representation(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logins that succeed and fail in every way, at the most talkative level of every log."""
+    caplog.set_level(logging.DEBUG)
+    users, password, key = tmp_path / "users", "a-password-nobody-shall-see", "ab" * 32
+    users.write_text(f"alice:{password}\n")
+    users.chmod(0o600)
+    (tmp_path / "default.keys").write_text(f"{key}\n")
+    (tmp_path / "default.keys").chmod(0o600)
+    auth = AuthConfig(logins="token sasl", sasl_users=str(users))
+    encryption = EncryptionConfig(keys=str(tmp_path / "{namespace}.keys"))
+    said: list[str] = []
+    async with guarded(tmp_path, auth=auth) as running:
+        token, expired = await running.token(), await running.token(lasts_s=-1)
+        forged = token[:-8] + "AAAAAAAA"
+        config = ClientConfig(local_read_bytes=0)
+        async with connect(running.service, token=token, encryption=encryption, config=config) as client:
+            async with client.create(ensemble=1) as writer:
+                await writer.append(b"sealed")
+            said.append(repr(client) + repr(client.services.encryption))
+        for bad in (expired, forged, f"{token}x"):
+            with pytest.raises(BuckramError) as error:
+                async with connect(running.service, token=bad, config=config):
+                    pass
+            said.append(f"{error.value} {error.value!r} {error.value.__cause__!r} {error.value.__context__!r}")
+        for given in (password, password + "x"):
+            network = SecureNetwork(TcpNetwork(local=False), None, login=lambda: SaslLogin("alice", given))  # noqa: B023
+            with contextlib.suppress(LoginRefused):
+                transport, _ = await network.connect("127.0.0.1", running.port, asyncio.Protocol)
+                transport.abort()
+        said += [running.bookie.report().decode(errors="replace"), repr(running.bookie.info)]
+        said.append(json.dumps(await running.security.tokens()))
+    secrets = [token, expired, forged, password, key]
+    for text in (*said, caplog.text):
+        assert [secret for secret in secrets if secret in text] == []
+    assert "a login is refused" in caplog.text

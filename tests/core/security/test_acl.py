@@ -52,3 +52,12 @@ def test_the_namespace_of_servers_is_granted_by_its_name_and_for_reading() -> No
     assert everything.allowed(ALICE, "system") == frozenset()
     assert everything.granting("token:alice", "system", PERMISSIONS).allowed(ALICE, "system") == {"read"}
     assert everything.allowed(Principal("token:root", admin=True), "system") == set(PERMISSIONS)
+
+
+def test_a_grant_on_a_database_says_nothing_of_its_namespace() -> None:
+    alice = Principal("token:alice")
+    acl = Acl().granting("token:alice", "shop/main", ["read"]).granting("token:alice", "shop-*", ["append"])
+    assert acl.allowed_on(alice, "shop/main") == {"read"}
+    assert acl.allowed_on(alice, "shop/other") == frozenset()
+    assert acl.allowed(alice, "shop") == frozenset()
+    assert acl.allowed_on(alice, "shop-1/main") == {"append"}

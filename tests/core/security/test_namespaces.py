@@ -34,6 +34,8 @@ TABLE: list[tuple[str, KeyUse, bytes | None, str | None]] = [
     ("/buckram/streams/heads/shop/s", CREATE, b"", "create"),
     ("/buckram/streams/heads/shop/s", SET, b"", "append"),
     ("/buckram/streams/heads/shop/s", DELETE, None, "delete"),
+    (DATA, CREATE, b"", "create"),
+    (DATA, DELETE, None, "append"),
     (f"{DATA}/lease", CREATE, b"", "append"),
     (f"{DATA}/pages/1", SET, b"", "append"),
     (f"{DATA}/intents", LIST, None, "read"),

@@ -40,6 +40,7 @@ from buckram.core.wire.messages import (
 )
 from buckram.core.wire.server import (
     AuthStep,
+    BeginTls,
     Close,
     Incoming,
     Item,
@@ -422,3 +423,29 @@ def test_a_v2_batch_reply_names_its_request_also_in_errors() -> None:
     data = encode_reply(item.context, BatchReadReply(Code.OK, 1, 2, [b"a" * 40, b"b" * 50]))
     assert wire_v2.decode_reply(data[4:])[0] == BatchReadReply(Code.OK, 1, 2, [b"a" * 40, b"b" * 50])
     assert wire_v2.decode_reply(encode_error(item.context, Code.IO_ERROR)[4:])[2] == 55
+
+
+class OneWord:
+    """A login that takes any word."""
+
+    plugin = "word"
+
+    def step(self, payload: bytes) -> AuthStep:
+        return AuthStep(b"", done=True)
+
+
+@pytest.mark.parametrize("needs_login", [True, False])
+def test_start_tls_is_the_first_request_or_none(needs_login: bool) -> None:
+    """Whoever stands between a client and the bookie could log in, or ask, before the client's START_TLS arrives."""
+    start = wire_v3.encode_request(StartTls(), 2)
+    before = wire_v3.encode_request(Auth("word", b"mine") if needs_login else ReadLac(1), 1)
+
+    def server() -> ServerProtocol:
+        return ServerProtocol(LIMIT, auth=OneWord() if needs_login else None, offers_tls=True)
+
+    for chunks in ((before + start,), (before, start)):
+        protocol = server()
+        items = [item for chunk in chunks for item in protocol.feed(chunk)]
+        assert isinstance(items[-1], Close)
+        assert "START_TLS" in items[-1].reason
+    assert isinstance(server().feed(start)[-1], BeginTls)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
+from buckram.bookie.service.births import MAX_NAMED
 from buckram.bookie.service.owners import Owners
 from buckram.bookie.service.session import AddHandler, Session
 from buckram.core.ledgers.metadata import is_certain
@@ -39,8 +40,10 @@ Rights = Callable[[Session, str], int]
 class Judge(Protocol):
     """Knows grants (`bookie/service/guard.py`)."""
 
-    version: int
-    """Another one whenever grants changed."""
+    @property
+    def version(self) -> int:
+        """Another one whenever grants changed."""
+        ...
 
     def rights(self, session: Session, namespace: str) -> int: ...
 
@@ -99,16 +102,16 @@ class EntryAccess:
     def now(self) -> float:
         return self._loop.time()
 
-    def right(self, session: Session, ledger_id: LedgerId, needed: int, looked: bool) -> Right | None:
-        """What a connection may do with the ledger that it means, which it is made to mean from now on. None: metadata
-        has to be asked, because the namespace is not known, or what is known refuses what is `needed`, or may be about
-        another ledger that had this id. `looked`: it was asked just now."""
+    def right(self, session: Session, ledger_id: LedgerId, named: bytes, needed: int, *, looked: bool) -> Right | None:
+        """What a connection may do with the ledger that it means. None: metadata has to be asked, because the namespace
+        is not known, or what is known refuses what is `needed`, or may be about another ledger that had this id.
+        `named`: the birth that the client named, b"" for none. `looked`: metadata was asked just now."""
         owner = self.owners.get(ledger_id)
         if owner is None:
             return None
         if self.is_open(session):
-            return Right(READ | APPEND, session.named.get(ledger_id, b""), _EVER)
-        named, recent = session.named.get(ledger_id, b""), self.now() < owner.at + _RECENT_S
+            return Right(READ | APPEND, named, _EVER)
+        recent = self.now() < owner.at + _RECENT_S
         rights = self.judge.rights(session, owner.namespace)
         if not looked:
             sure = named == owner.birth if named else recent or self._birth_here(ledger_id) == owner.birth != b""
@@ -116,9 +119,8 @@ class EntryAccess:
                 return None
         if named and owner.birth and named != owner.birth:
             return NOTHING  # there is no such ledger any more
-        if owner.birth and not named:
-            session.births.name(ledger_id, owner.birth)
-        return Right(rights, owner.birth, _EVER if is_certain(owner.birth) else self.now() + _RECENT_S)
+        lasts = bool(named) and is_certain(owner.birth)
+        return Right(rights, owner.birth, _EVER if lasts else self.now() + _RECENT_S)
 
     @property
     def version(self) -> int:
@@ -160,6 +162,8 @@ class Gate:
         self._access, self._session = access, session
         self._judge, self._add, self._open = access.judge, access.add, access.is_open(session)
         self._rights: dict[LedgerId, Right] = {}
+        self._meant: dict[LedgerId, bytes] = {}
+        """Births that this gate, and not the client, had the connection mean."""
         self._version = access.version
         self._waiting: list[Item] = []
         self._held = 0
@@ -215,13 +219,26 @@ class Gate:
         known = self._rights.get(ledger_id, NOTHING)
         if known.rights & needed and self._counts(ledger_id, known):
             return known.rights
-        found = self._access.right(self._session, ledger_id, needed, looked)
+        named = self._session.named.get(ledger_id, b"")
+        if self._meant.get(ledger_id) == named:
+            named = b""  # by this gate, and not by the client
+        found = self._access.right(self._session, ledger_id, named, needed, looked=looked)
         if found is None:
             return None
+        if found.birth and not named:
+            self._mean(ledger_id, found.birth)
         if len(self._rights) >= _MOST_LEDGERS:
             self._rights.clear()
         self._rights[ledger_id] = found
         return found.rights
+
+    def _mean(self, ledger_id: LedgerId, birth: bytes) -> None:
+        """Have the connection mean the ledger that was judged, and no other that has its id."""
+        if self._session.named.get(ledger_id) != birth:
+            self._session.births.name(ledger_id, birth)
+        self._meant[ledger_id] = birth
+        if len(self._meant) > MAX_NAMED:
+            del self._meant[next(iter(self._meant))]
 
     def _wait(self, item: Item) -> None:
         size = item.end - item.start if isinstance(item, AddRun) else 256

@@ -89,7 +89,8 @@ async def recover_ledger(
     metadata = versioned.metadata
     check(metadata.closed, "S2", f"ledger {ledger_id} is {metadata.state.name} after recovery")
     assert metadata.last_entry is not None
-    return Reader(services, ledger_id, versioned, opened, metadata.last_entry, on_closed=on_closed)
+    reading = await services.encryption.reading_later(ledger_id, metadata, opened, password)
+    return Reader(services, ledger_id, versioned, reading, metadata.last_entry, on_closed=on_closed)
 
 
 async def _close(services: Services, cell: MetadataCell, ledger_id: LedgerId, digest: Digest, key: bytes) -> None:

@@ -47,17 +47,18 @@ async def open_ledger(
 ) -> Reader:
     """Return a reader of the ledger as it is.
 
-    Errors: NoSuchLedger, Unauthorized, MetadataUnavailable, and ReadFailed where too few bookies say how far an open
-    ledger is confirmed.
+    Errors: NoSuchLedger, Unauthorized, EncryptionKeyMissing, MetadataUnavailable, and ReadFailed where too few bookies
+    say how far an open ledger is confirmed.
     """
     services.guard()
     versioned = await services.store.read_ledger(check_ledger_id(ledger_id))
     metadata = versioned.metadata
     check_password(ledger_id, metadata, password)
     opener = digest_of(ledger_id, metadata, password, digest)
+    reading = await services.encryption.reading_soon(ledger_id, metadata, opener, password)
     async with TaskScope(f"open {ledger_id}") as scope:
         lac = await read_last_confirmed(services, ledger_id, metadata, opener, scope)
-    return Reader(services, ledger_id, versioned, opener, lac, on_closed=on_closed)
+    return Reader(services, ledger_id, versioned, reading, lac, on_closed=on_closed)
 
 
 async def list_ledgers(services: Services) -> AsyncIterator[LedgerId]:

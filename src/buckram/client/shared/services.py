@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from buckram.client.shared.bookies import BookieWatcher
 from buckram.client.shared.clocks import Clocks
 from buckram.client.shared.copies import Copies
+from buckram.client.shared.encryption import EncryptionKeys
 from buckram.client.shared.identities import Identities
 from buckram.client.shared.lagging import LaggingLedgers
 from buckram.client.shared.send_batcher import SendBatcher
@@ -38,6 +39,7 @@ class Services:
     clocks: Clocks
     lagging: LaggingLedgers
     weights: Weights = field(default_factory=Weights)
+    encryption: EncryptionKeys = field(default_factory=EncryptionKeys)
     batcher: SendBatcher = field(default_factory=SendBatcher)
     handles: dict[int, StopHandle] = field(default_factory=dict)
     """What stops each open handle (by its `id()`) when the client is closed."""

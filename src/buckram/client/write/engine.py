@@ -30,6 +30,7 @@ from buckram.core.ledgers.metadata import birth_of
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.placement.judge import breaches
 from buckram.core.placement.policy import policy_of
+from buckram.core.security.encryption import OVERHEAD, Cipher
 from buckram.core.security.namespaces import namespace_of_ledger
 from buckram.core.streams.names import DEFAULT_NAMESPACE
 from buckram.errors import (
@@ -69,6 +70,7 @@ class LedgerAppender:
         explicit_ids: bool = False,
         deferred_sync: bool = False,
         absent: Collection[int] = (),
+        cipher: Cipher | None = None,
         on_closed: OnAppenderClosed | None = None,
     ) -> None:
         metadata, config, pool = current.metadata, services.config, services.pool
@@ -81,7 +83,7 @@ class LedgerAppender:
         self._digest = digest
         self._services, self._on_closed = services, on_closed
         self._loop = asyncio.get_running_loop()
-        self._max_payload = services.net.max_frame_bytes - FRAME_RESERVE_BYTES
+        self._max_payload = services.net.max_frame_bytes - FRAME_RESERVE_BYTES - (0 if cipher is None else OVERHEAD)
         self._cell = MetadataCell(services.store, ledger_id, current)
         self._window = window = AppendWindow(
             ledger_id,
@@ -103,6 +105,7 @@ class LedgerAppender:
             owner=self,
             explicit_lac=self._lac,
             lane="" if self.namespace == DEFAULT_NAMESPACE else self.namespace,
+            cipher=cipher,
         )
         self._completions = Completions()
         self._room = AppendRoom(

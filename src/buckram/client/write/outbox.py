@@ -17,6 +17,7 @@ from buckram.client.write.explicit_lac import ExplicitLac
 from buckram.core.entries.entry import Digest
 from buckram.core.ledgers.append import AppendWindow, Run, Send
 from buckram.core.placement.latency import Probe
+from buckram.core.security.encryption import OVERHEAD, Cipher
 from buckram.core.wire.acks import AckSink
 from buckram.core.wire.adds import cut_frames, frame_adds
 from buckram.types import NO_ENTRY, BookieId, EntryId, Slot
@@ -45,7 +46,8 @@ class OutboxOwner(AckSink, Protocol):
 class Outbox:
     """The unsent appends of `owner`; `explicit_lac` is informed of the LAC that left with each run.
 
-    `lane`: the name of the lanes that they take, so that other namespaces' adds do not wait behind them.
+    `lane`: the name of the lanes that they take, so that other namespaces' adds do not wait behind them. `cipher` seals
+    each entry when it gets its id; None: entries are stored as they are.
     """
 
     def __init__(
@@ -58,10 +60,11 @@ class Outbox:
         owner: OutboxOwner,
         explicit_lac: ExplicitLac,
         lane: str = "",
+        cipher: Cipher | None = None,
     ) -> None:
         self._lane = lane
         self._window, self._services, self._digest, self._key = window, services, digest, master_key
-        self._owner, self._explicit_lac = owner, explicit_lac
+        self._owner, self._explicit_lac, self._cipher = owner, explicit_lac, cipher
         self._loop = asyncio.get_running_loop()
         self._bodies: list[bytes] = []
         self._ids: list[EntryId] = []
@@ -86,6 +89,9 @@ class Outbox:
 
     def add(self, bodies: Sequence[bytes], size: int) -> EntryId:
         """Give them the next ids and send them at the end of this turn; returns the first id."""
+        if self._cipher is not None:
+            bodies = self._cipher.seal_all(self._window.next_entry, bodies)
+            size += OVERHEAD * len(bodies)
         first = self._window.enqueue(len(bodies), size)
         if not self._bodies:
             self._first = first
@@ -96,6 +102,8 @@ class Outbox:
 
     def add_at(self, entry: EntryId, body: bytes) -> None:
         """With the caller's id; DuplicateEntry."""
+        if self._cipher is not None:
+            body = self._cipher.seal(entry, body)
         self._window.enqueue_at(entry, len(body))
         if not self._bodies:
             self._batcher.ask(self)

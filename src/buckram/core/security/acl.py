@@ -21,7 +21,8 @@ SERVERS = "system"
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """`who` is a principal's name or `role:NAME`; `namespaces` a name or a pattern such as `shop-*`."""
+    """`who` is a principal's name or `role:NAME`; `namespaces` a name or a pattern such as `shop-*`, or the full name
+    of a database, `shop/main`, or a pattern of such names."""
 
     who: str
     namespaces: str
@@ -57,6 +58,10 @@ class Acl:
         """Only servers write there; reading has to be granted by name, not by a pattern."""
         named = [one.permissions for one in self.grants if one.names(principal) and one.namespaces == SERVERS]
         return frozenset({"read"}) if any(found & {"read", "admin"} for found in named) else frozenset()
+
+    def allowed_on(self, principal: Principal, name: str) -> frozenset[str]:
+        """The same for a database, NAMESPACE/NAME: by grants on its namespace, and by those on its full name."""
+        return self.allowed(principal, name.partition("/")[0]) | self.allowed(principal, name)
 
     def concern(self, principal: Principal) -> bool:
         """Whether the principal was granted anything at all."""

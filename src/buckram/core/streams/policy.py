@@ -8,7 +8,7 @@ their own.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,8 @@ class Policy:
     retention_consumed: bool = False
     """Records that every cursor has passed are truncated; nothing while there is no cursor."""
     compression: str = "none"
+    encryption: str = "optional"
+    """Whether entries are encrypted where the writer has a key (optional), or nothing is written without one."""
     max_producers: int = 10_000
     producer_s: float = 7 * 86_400.0
     """A producer that appended nothing for so long is forgotten."""
@@ -96,8 +98,8 @@ def _checked(name: str, value: Any) -> Any:
         if not isinstance(value, str):
             raise InvalidArgument(f"policy setting placement = {value!r}: needs words such as 'rack:2'")
         return str(PlacementPolicy.parse(value)) if value else ""
-    if name in ("digest", "compression"):
-        known = _DIGESTS if name == "digest" else CODECS
+    if name in _CHOICES:
+        known = _CHOICES[name]
         if value not in known:
             raise InvalidArgument(f"policy setting {name} = {value!r}: choose one of {', '.join(known)}")
         return value
@@ -113,6 +115,11 @@ def _checked(name: str, value: Any) -> Any:
     return value if whole else float(value)
 
 
+_CHOICES: dict[str, Collection[str]] = {
+    "digest": _DIGESTS,
+    "compression": CODECS,
+    "encryption": ("optional", "required"),
+}
 _BOUNDS: dict[str, tuple[float, float]] = {
     "roll_bytes": (4096, 2**40),
     "roll_s": (0.1, 366 * 86_400.0),

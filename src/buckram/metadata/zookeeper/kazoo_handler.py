@@ -11,6 +11,7 @@ import contextlib
 import logging
 import select
 import socket
+import ssl
 import threading
 import time
 from collections import deque
@@ -27,6 +28,7 @@ _SENDS_IN_A_ROW = 32
 """After so many requests the socket is looked at, so that a stream of requests never holds up the answers."""
 
 
+_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 OnResult = Callable[["Result"], None]
 """Called once with a request's result when it is settled: with a value or an exception."""
 
@@ -128,7 +130,7 @@ class _BlockSocket:
 
     def fill(self) -> None:
         """Take what the kernel has, without waiting."""
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(*_NOT_NOW):
             block = self._sock.recv(_BLOCK)
             self._ended = not block
             self._in, self._at = block, 0
@@ -144,7 +146,7 @@ class _BlockSocket:
 
     def flush(self) -> None:
         """Give the kernel what it takes, without waiting."""
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(*_NOT_NOW):
             while self._out:
                 del self._out[: self._sock.send(self._out)]
 
@@ -198,16 +200,24 @@ class OneThreadHandler:
 
     A server gets `connect_s` to take a connection, and is left when it has said nothing for `silence_s` after it was
     asked something: kazoo itself stays with a silent one as long as there are requests. `on_result` is called with each
-    result that is settled, mostly in the thread; `on_end` in the thread, as its last deed.
+    result that is settled, mostly in the thread; `on_end` in the thread, as its last deed. `tls` gives the context of a
+    new connection; None: no TLS.
     """
 
     name = "buckram"
     timeout_exception = KazooTimeoutError
     sleep_func = staticmethod(time.sleep)
 
-    def __init__(self, connect_s: float, silence_s: float, on_result: OnResult, on_end: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        connect_s: float,
+        silence_s: float,
+        on_result: OnResult,
+        on_end: Callable[[], None],
+        tls: Callable[[], ssl.SSLContext] | None = None,
+    ) -> None:
         self.running = False
-        self._connect_s, self._silence_s = connect_s, silence_s
+        self._connect_s, self._silence_s, self._tls = connect_s, silence_s, tls
         self._on_result, self._on_end = on_result, on_end
         self._sends = 0
 
@@ -246,9 +256,18 @@ class OneThreadHandler:
     def dispatch_callback(self, callback: Any) -> None:
         callback.func(*callback.args)
 
-    def create_connection(self, address: tuple[str, int], timeout: float | None = None, **others: Any) -> _BlockSocket:
+    def create_connection(
+        self, address: tuple[str, int], timeout: float | None = None, hostname: str = "", **others: Any
+    ) -> _BlockSocket:
+        """Connect to an address, which `hostname` was resolved to; the handshake of TLS is part of it."""
         sock = socket.create_connection(address, self._connect_s)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._tls is not None:
+            try:
+                sock = self._tls().wrap_socket(sock, server_hostname=hostname.strip("[]") or address[0])
+            except BaseException:
+                sock.close()
+                raise
         return _BlockSocket(sock)
 
     def create_socket_pair(self) -> tuple[_Wakes, _Wakes]:

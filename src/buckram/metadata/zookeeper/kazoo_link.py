@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,6 +17,7 @@ from typing import Any, Protocol
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
+from kazoo.handlers.threading import SequentialThreadingHandler
 
 from buckram.errors import InvalidArgument, MetadataUnavailable
 from buckram.metadata.zookeeper.kazoo_handler import OneThreadHandler, OnResult, Result
@@ -27,6 +29,8 @@ _kazoo_log.setLevel(logging.ERROR)  # what it warns of, again and again, kazoo_s
 _RECONNECT = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 1.0, "max_jitter": 0.4}
 _RESTART_S = 0.25
 _BATCH = 500
+SASL = "sasl"
+"""The scheme of credentials that log in by SASL DIGEST-MD5, for servers that ask for that."""
 _CHANGES = {change.name: change for change in Change}
 
 
@@ -53,8 +57,11 @@ class KazooLink:
         *,
         on_state: OnState,
         on_change: OnNodeChange,
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
-        self._hosts, self._session_timeout_s, self._auth = hosts, session_timeout_s, auth
+        self._hosts, self._session_timeout_s, self._tls = hosts, session_timeout_s, tls
+        self._auth = [(scheme, credential) for scheme, credential in auth if scheme != SASL]
+        self._sasl = next((credential.partition(":")[::2] for scheme, credential in auth if scheme == SASL), None)
         self._on_state, self._on_change = on_state, on_change
         self._loop = asyncio.get_running_loop()
         self._arrived: deque[Callable[[], None]] = deque()
@@ -87,7 +94,11 @@ class KazooLink:
         except ValueError:
             raise InvalidArgument(f"{ticket[:40]!r} is no ticket of a ZooKeeper session") from None
         client = KazooClient(
-            hosts=self._hosts.replace(";", ","), client_id=identity, timeout=self._session_timeout_s, logger=_kazoo_log
+            hosts=self._hosts.replace(";", ","),
+            client_id=identity,
+            timeout=self._session_timeout_s,
+            handler=_ThreadingHandler(self._tls),
+            logger=_kazoo_log,
         )
         try:
             await asyncio.to_thread(client.start, wait_s)
@@ -109,12 +120,14 @@ class KazooLink:
             self._session_timeout_s * 2 / 3,
             on_result=lambda result: self._arrive(partial(_hand_over, result)),
             on_end=lambda: self._arrive(partial(self._ended, client)),
+            tls=self._tls,
         )
         client = KazooClient(
             hosts=hosts,
             timeout=self._session_timeout_s,
             handler=handler,
             auth_data=list(self._auth),
+            sasl_options=None if self._sasl is None else _sasl_options(*self._sasl),
             connection_retry=dict(_RECONNECT),
             logger=_kazoo_log,
         )
@@ -186,3 +199,23 @@ def _stop(client: Any) -> None:
         client.close()
     except Exception as error:  # kazoo raises plain Exceptions for a thread that is still in a system call
         _log.info("the connection to ZooKeeper is still closing: %s", error)
+
+
+class _ThreadingHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """kazoo's own handler, with the TLS of this session."""
+
+    def __init__(self, tls: Callable[[], ssl.SSLContext] | None) -> None:
+        super().__init__()
+        self._tls = tls
+
+    def create_connection(self, *given: Any, **named: Any) -> Any:
+        sock = super().create_connection(*given, **named)
+        if self._tls is None:
+            return sock
+        name = named.get("hostname") or named["address"][0]
+        sock.setblocking(True)
+        return self._tls().wrap_socket(sock, server_hostname=name.strip("[]"))
+
+
+def _sasl_options(user: str, password: str) -> dict[str, str]:
+    return {"mechanism": "DIGEST-MD5", "username": user, "password": password}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -72,7 +73,8 @@ class KazooSession:
     """A ZkSession. It connects by itself, from its construction on; close it on the loop it was made on.
 
     `hosts` is host:port[,host:port]. `acl` "creator" gives new nodes to whoever is authenticated as this session is,
-    which needs `auth`: pairs of scheme and credential, such as ("digest", "user:password"). An operation that is not
+    which needs `auth`: pairs of scheme and credential, such as ("digest", "user:password"), or "sasl" for a login by
+    SASL DIGEST-MD5. `tls` gives the context of a new connection; None: no TLS. An operation that is not
     answered within `operation_timeout_s` fails with MetadataUnavailable; at most 10,000 wait at the same time.
     """
 
@@ -84,6 +86,7 @@ class KazooSession:
         operation_timeout_s: float = 10.0,
         acl: Literal["open", "creator"] = "open",
         auth: Sequence[tuple[str, str]] = (),
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         if acl == "creator" and not auth:
             raise ConfigError("ZooKeeper nodes of their creator only need credentials: give a scheme and user:password")
@@ -116,7 +119,7 @@ class KazooSession:
         self._refused = ""
         self._closing: asyncio.Future[None] | None = None
         self._link = KazooLink(
-            hosts, session_timeout_s, auth, on_state=self._state_changed, on_change=self._node_changed
+            hosts, session_timeout_s, auth, on_state=self._state_changed, on_change=self._node_changed, tls=tls
         )
 
     # the ZkSession face

@@ -111,6 +111,7 @@ async def make_ledger(
             digest=policy.digest,
             ledger_id=ledger,
             placement=policy.placement or None,
+            encrypt=policy.encryption == "required",
             custom_metadata={**(marks or {}), **owner_mark(name, uid, purpose)},
         )
     except BuckramError as error:

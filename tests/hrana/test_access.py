@@ -1,0 +1,177 @@
+"""Tokens, grants and TLS of a server of databases."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.hrana.kit import Hrana, execute, serving
+from tests.support.polling import until
+from tests.support.secure_kit import Files
+
+from buckram.client.client import Client
+from buckram.config import TlsConfig
+from buckram.errors import AccessRefused, ConfigError
+from buckram.hrana.access import TokenAccess
+from buckram.hrana.server import DatabaseServer
+from buckram.http.origins import Origins
+from buckram.metadata.security import SecurityStore
+from buckram.net.runtime import production_runtime
+from buckram.net.tls_files import TlsFiles
+
+
+@asynccontextmanager
+async def guarded(client: Client) -> AsyncIterator[tuple[DatabaseServer, TokenAccess, SecurityStore]]:
+    store = client.services.store
+    async with (
+        TokenAccess(store, production_runtime().clock) as access,
+        serving(
+            client,
+            "shop/main",
+            "shop/other",
+            authenticate=access.authenticate,
+            authorize=access.authorize,
+            origins=Origins(any_host=True),
+        ) as server,
+    ):
+        yield server, access, SecurityStore(store)
+
+
+async def token_of(security: SecurityStore, subject: str, *roles: str, lasts_s: float = 3600) -> dict[str, str]:
+    now = time.time()
+    return {"Authorization": f"Bearer {(await security.create_token(subject, roles, now, now + lasts_s))[1]}"}
+
+
+async def granted(access: TokenAccess, security: SecurityStore, who: str, what: str, *permissions: str) -> None:
+    """In force when it returns."""
+    wanted = await security.change_acl(lambda acl: acl.granting(who, what, permissions))
+    await until(lambda: access._security.state.acl == wanted)
+
+
+async def code(hrana: Hrana, sql: str, headers: dict[str, str]) -> object:
+    """200, the HTTP status of a refusal, or the code of the statement's error."""
+    answer = await hrana.post("v3/pipeline", {"requests": [execute(sql), {"type": "close"}]}, **headers)
+    if answer.status != 200:
+        return answer.status
+    first = answer.value["results"][0]
+    return 200 if first["type"] == "ok" else first["error"]["code"]
+
+
+async def test_a_token_and_its_grants_decide(client: Client) -> None:
+    async with guarded(client) as (server, access, security):
+        hrana = await Hrana.to(server.url)
+        alice, root = await token_of(security, "alice"), await token_of(security, "root", "admin")
+        expired = await token_of(security, "alice", lasts_s=-1)
+        assert await code(hrana, "SELECT 1", {}) == 401
+        assert await code(hrana, "SELECT 1", {"Authorization": "Bearer x.y.z"}) == 401
+        assert await code(hrana, "SELECT 1", {"Authorization": "Basic eDp5"}) == 401
+        assert await code(hrana, "SELECT 1", expired) == 401
+        assert await code(hrana, "CREATE TABLE t (x)", root) == 200
+        assert await code(hrana, "SELECT 1", alice) == 403
+        await granted(access, security, "token:alice", "shop/main", "read")
+        assert await code(hrana, "SELECT * FROM t", alice) == 200
+        for sql in ("INSERT INTO t VALUES (1)", "CREATE TABLE u (x)", "DROP TABLE t", "PRAGMA user_version = 5"):
+            assert await code(hrana, sql, alice) == "SQLITE_READONLY", sql
+        other = await Hrana.to(server.url, "/shop/other")
+        assert await code(other, "SELECT 1", alice) == 403
+        await granted(access, security, "token:alice", "shop/main", "append")
+        assert await code(hrana, "INSERT INTO t VALUES (1)", alice) == 200
+        await security.revoke_subject("alice", time.time() + 1)
+        await until(lambda: bool(access._security.state.revoked.subjects))
+        assert await code(hrana, "SELECT 1", alice) == 401
+
+
+async def test_a_reader_changes_nothing_in_a_batch_or_a_transaction(client: Client) -> None:
+    async with guarded(client) as (server, access, security):
+        hrana = await Hrana.to(server.url)
+        root, alice = await token_of(security, "root", "admin"), await token_of(security, "alice")
+        assert await code(hrana, "CREATE TABLE t (x)", root) == 200
+        await granted(access, security, "token:alice", "shop", "read")
+        steps = [{"stmt": {"sql": sql}} for sql in ("BEGIN", "INSERT INTO t VALUES (1)", "COMMIT")]
+        batch = {"requests": [{"type": "batch", "batch": {"steps": steps}}]}
+        assert (await hrana.post("v3/pipeline", batch, **alice)).status == 200
+        begun = {"requests": [execute("BEGIN IMMEDIATE"), execute("INSERT INTO t VALUES (2)"), execute("COMMIT")]}
+        assert (await hrana.post("v3/pipeline", begun, **alice)).status == 200
+        sequence = {"requests": [{"type": "sequence", "sql": "INSERT INTO t VALUES (3); INSERT INTO t VALUES (4)"}]}
+        assert (await hrana.post("v3/pipeline", sequence, **alice)).status == 200
+        assert (await hrana.post("v1/execute", {"stmt": {"sql": "INSERT INTO t VALUES (5)"}}, **alice)).status == 400
+        counted = await hrana.post("v1/execute", {"stmt": {"sql": "SELECT count(*) FROM t"}}, **alice)
+        assert counted.value["result"]["rows"] == [[{"type": "integer", "value": "0"}]]
+
+
+async def test_a_stream_is_of_the_principal_that_began_it(client: Client) -> None:
+    async with guarded(client) as (server, access, security):
+        await granted(access, security, "token:alice", "shop", "read", "append")
+        await granted(access, security, "token:mallory", "shop", "read", "append")
+        alice, mallory = await token_of(security, "alice"), await token_of(security, "mallory")
+        hrana = await Hrana.to(server.url)
+        begun = await hrana.post("v3/pipeline", {"requests": [execute("BEGIN")]}, **alice)
+        taken = {"baton": begun.value["baton"], "requests": [execute("SELECT 1")]}
+        assert (await hrana.post("v3/pipeline", taken, **mallory)).status == 400
+        assert (await hrana.post("v3/pipeline", taken, **alice)).status == 200
+
+
+async def test_it_speaks_tls_with_the_certificate_of_the_moment(client: Client, tmp_path: Path) -> None:
+    files = Files(tmp_path / "ca")
+    tls = TlsConfig("required", files.bookie.ca, files.bookie.certificate, files.bookie.key)
+    trust = TlsFiles(files.client, server_side=False)
+    async with serving(client, "shop/main", tls=tls) as server:
+        assert server.url.startswith("https://")
+        first = await Hrana.to(server.url, tls=trust.context())
+        assert await code(first, "SELECT 1", {}) == 200
+        before = first.raw.writer.get_extra_info("ssl_object").getpeercert()["serialNumber"]
+        files.authority.bookie("bookie", ["127.0.0.1", "localhost"])
+        second = await Hrana.to(server.url, tls=trust.context())
+        assert await code(second, "SELECT 1", {}) == 200
+        assert second.raw.writer.get_extra_info("ssl_object").getpeercert()["serialNumber"] != before
+        assert await code(first, "SELECT 1", {}) == 200
+
+
+async def test_followers_send_requests_on_through_tls_with_the_clients_token(client: Client, tmp_path: Path) -> None:
+    files = Files(tmp_path / "ca")
+    tls = TlsConfig("required", files.bookie.ca, files.bookie.certificate, files.bookie.key)
+    async with TokenAccess(client.services.store, production_runtime().clock) as access:
+        security = SecurityStore(client.services.store)
+        settings = {"tls": tls, "authenticate": access.authenticate, "authorize": access.authorize}
+        async with serving(client, "shop/main", **settings) as leader, serving(client, "shop/main", **settings) as next:
+            await (await leader.databases.get("shop/main")).lead()
+            root = await token_of(security, "root", "admin")
+            hrana = await Hrana.to(next.url, tls=TlsFiles(files.client, server_side=False).context())
+            assert await code(hrana, "CREATE TABLE t (x)", root) == 200
+            assert await code(hrana, "CREATE TABLE u (x)", {}) == 401
+
+
+async def test_keys_and_grants_are_for_who_opens_the_store(client: Client) -> None:
+    class Served:
+        """A store as a bookie serves it, as far as keys are concerned."""
+
+        uri = "buckram://h/"
+        own = client.services.store.own
+
+        async def instance_id(self) -> str:
+            return "x"
+
+        @property
+        def keys(self) -> object:
+            raise AccessRefused("/buckram/security", "in the store itself only")
+
+    with pytest.raises(ConfigError, match="needs the metadata store itself"):
+        async with TokenAccess(Served(), production_runtime().clock):  # type: ignore[arg-type]
+            pass
+
+
+async def test_pages_in_browsers_are_not_the_servers_clients(client: Client) -> None:
+    async with serving(client, "shop/main", origins=Origins(["db.example.org"], ["https://admin.example.org"])) as one:
+        hrana = await Hrana.to(one.url)
+        port = one.url.rpartition(":")[2]
+        assert await code(hrana, "SELECT 1", {"Origin": "http://evil.example"}) == 403
+        assert await code(hrana, "SELECT 1", {"Origin": "null"}) == 403
+        assert await code(hrana, "SELECT 1", {"Host": f"rebound.evil.example:{port}"}) == 403
+        assert await code(hrana, "SELECT 1", {"Origin": "https://admin.example.org"}) == 200
+        assert await code(hrana, "SELECT 1", {"Host": f"127.0.0.1:{port}", "Origin": f"http://127.0.0.1:{port}"}) == 200
+        for host in ("localhost", "[::1]:80", "db.example.org", "main.shop.db.example.org:81", "10.1.2.3"):
+            assert await code(hrana, "SELECT 1", {"Host": host}) == 200, host
+        assert (await hrana.raw.ask("GET /", Host="evil.example")).status == 403
