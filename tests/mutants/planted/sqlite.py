@@ -39,19 +39,25 @@ MUTANTS = (
     TestMutant(
         "sqlite-row-is-life",
         "a session without its file lives as long as its row",
-        edited((f"{TREE}._notice_lost_session", "row is None or not self._lock.intact()", "row is None")),
+        edited((f"{TREE}._notice_lost_session", "not (known and self._lock.intact())", "not known")),
         INTERLEAVED,
     ),
     TestMutant(
         "sqlite-never-lost",
         "a session that others have ended goes on",
-        edited((f"{TREE}._notice_lost_session", "if row is None or not self._lock.intact():", "if False:")),
+        edited(
+            (
+                f"{TREE}._notice_lost_session",
+                "if self._lock is not None and not (known and self._lock.intact()):",
+                "if False:",
+            )
+        ),
         INTERLEAVED,
     ),
     TestMutant(
         "sqlite-writes-when-lost",
         "a write does not check whether its session has ended",
-        edited((f"{TREE}._write_all", "self._notice_lost_session()", "pass")),
+        edited((f"{TREE}._write_all", "self._notice_lost_session(self._is_own_known())", "pass")),
         INTERLEAVED,
     ),
     TestMutant(
