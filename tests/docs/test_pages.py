@@ -122,7 +122,8 @@ def test_commands_named_in_pages_exist() -> None:
 
 PUBLIC_NAMES = [
     "AccessRefused", "AlreadyRegistered", "Batch", "BookieError", "BookieIOError", "BookieInfo", "BookieReadOnly",
-    "BookieTooBusy", "BookieUnavailable", "BuckramError", "BufferFull", "CheckpointReset", "ChildFailed", "Client",
+    "BookieTooBusy", "BookieUnavailable", "BuckramError", "BufferFull", "Change", "ChangesGone", "ChangesNotKept",
+    "CheckpointReset", "ChildFailed", "Client", "EncryptionKeyMissing", "QuotaExceeded",
     "ClientConfig", "ClusterNotInitialised", "CommandForgotten", "CommandRefused", "CommandTooLarge",
     "CommandUnknown", "CommitUnknown", "ConfigError", "CorruptEntry", "CorruptStore", "CursorMoved", "DataLost",
     "Database", "DatabaseBusy", "DatabaseError", "DatabaseExists", "DatabaseFailed", "DatabaseLimits", "Described",

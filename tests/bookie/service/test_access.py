@@ -408,6 +408,7 @@ async def test_each_request_about_entries_needs_its_permission_and_no_other() ->
     session = Session(
         ServerProtocol(1 << 20), Budget(1 << 20, 1 << 20), BookieServer(production_runtime(), CONFIG, NET)
     )
+    session.principal = Principal("token:alice")
     gate = Gate(access, session)
     for what, (item, needed) in ASKED.items():
         for size in range(len(PERMISSIONS) + 1):

@@ -56,8 +56,7 @@ async def test_a_ledgers_life_in_requests_to_zookeeper(running: Running) -> None
         assert (count.reads, count.writes) == (0, 2)
         await writer.close()
         assert (count.reads, count.writes) == (0, 3)
-        # Each asks once whether it may take adds; a look at the store's past, by then or in between, is three reads.
-        assert [one.reads % 3 for one in bookies] == [1] * 3
+        # Each asks once whether it may take adds; looks at the store's past and for quotas come in between.
         assert all(4 <= one.reads <= 10 and one.writes <= 2 for one in bookies)
         async with client.open(writer.ledger_id) as reader:
             assert [entry.payload for entry in await reader.read(0, 9)] == [b"x"] * 10

@@ -94,12 +94,17 @@ class KeySession:
 
     def prompt_for_change(self, ops: Sequence[KeyOp]) -> PromptKeys | None:
         """Where a change is begun that needs no look at what is there; None: `carry_out` does it."""
-        if self._rules is not None or self._closed or self._prompt is None:
+        if self._rules is not None or self._closed or self._prompt is None or self._shared.noting is not None:
             return None
-        for op in ops:
-            if self._is_secret(op.key) or (isinstance(op, Create) and op.ephemeral and self._own is None):
-                return None
-        return self._prompt
+        return None if any(map(self._needs_a_look, ops)) else self._prompt
+
+    def _needs_a_look(self, op: KeyOp) -> bool:
+        """Whether a change is a secret's, a first session key, or a new stream, which quotas and uids are about."""
+        if isinstance(op, Create):
+            heads = f"{self._store.own}/streams/heads/"
+            if (op.ephemeral and self._own is None) or op.key.startswith(heads):
+                return True
+        return self._is_secret(op.key)
 
     async def carry_out(self, request: KeyRequest) -> KeyReply:
         """Return the reply, or raise what the store or `KeyAccess` says."""
