@@ -216,6 +216,14 @@ class Cluster:
         uri = uri or f"{self.backend.name}:test"
         return self.backend.store(await self.keys(), uri, random.Random(seed), takeover_wait_s)
 
+    async def direct(self) -> TreeStore:
+        """The store itself, also where a bookie stands between it and clients, who do not know where ledgers are."""
+        if not isinstance(self.backend, ServiceBackend):
+            return await self.store()
+        store = await self.backend._open_behind()
+        self.opened.append(store.keys)
+        return store
+
     async def folder_store(self) -> TreeStore:
         """Buckram's own layout, which the embedded stores have, on any keys."""
         store = TreeStore(await self.keys(), "folder:test", random.Random(1))

@@ -151,7 +151,8 @@ async def test_ledger_ids_have_limits(cluster: Cluster) -> None:
 
 async def test_a_record_that_does_not_parse_is_an_error_with_a_name(cluster: Cluster) -> None:
     store = await cluster.store()
-    await store.keys.create(store.layout.ledger(8), b"not metadata")
+    direct = await cluster.direct()
+    await direct.keys.create(direct.layout.ledger(8), b"not metadata")
     with pytest.raises(MalformedRecord, match="ledger 8"):
         await store.read_ledger(8)
     with pytest.raises(ValueTooLarge):
@@ -160,12 +161,13 @@ async def test_a_record_that_does_not_parse_is_an_error_with_a_name(cluster: Clu
 
 async def test_listing_ten_thousand_ledgers(cluster: Cluster) -> None:
     store = await cluster.store()
-    key = store.layout.ledger
+    direct = await cluster.direct()
+    key = direct.layout.ledger
     ids = [number * 7 for number in range(10_000)]
     record = b"BookieMetadataFormatVersion\t1\n1\n1\n0\n0\ta:1\n"
     for start in range(0, len(ids), 2000):
-        await store.keys.multi([Create(key(ledger_id), record) for ledger_id in ids[start : start + 2000]])
-    await store.keys.create(key(7).rpartition("/")[0] + "/stray", b"")
+        await direct.keys.multi([Create(key(ledger_id), record) for ledger_id in ids[start : start + 2000]])
+    await direct.keys.create(key(7).rpartition("/")[0] + "/stray", b"")
     seen: list[int] = []
     while page := await store.list_ledgers(after=seen[-1] if seen else -1, limit=999):
         seen += page
@@ -176,11 +178,12 @@ async def test_listing_ten_thousand_ledgers(cluster: Cluster) -> None:
 
 async def test_records_are_read_in_pages_and_bad_ones_are_named(cluster: Cluster) -> None:
     store = await cluster.store()
+    direct = await cluster.direct()
     ids = [number * 7 for number in range(300)]
     for ledger_id in ids:
-        await store.keys.create(store.layout.ledger(ledger_id), serialise(new_ledger(number=b"%d" % ledger_id)))
-    await store.keys.create(store.layout.ledger(9), b"not metadata")
-    await store.keys.create(store.layout.ledger(7).rpartition("/")[0] + "/stray", b"")
+        await direct.keys.create(direct.layout.ledger(ledger_id), serialise(new_ledger(number=b"%d" % ledger_id)))
+    await direct.keys.create(direct.layout.ledger(9), b"not metadata")
+    await direct.keys.create(direct.layout.ledger(7).rpartition("/")[0] + "/stray", b"")
     ids = sorted([*ids, 9])
     seen: list[tuple[int, Versioned | MalformedRecord]] = []
     while page := await store.read_ledgers(after=seen[-1][0] if seen else -1, limit=140):
