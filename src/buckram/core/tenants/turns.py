@@ -15,11 +15,14 @@ QUANTUM = 64 * 1024
 class Turns(Generic[T]):
     """Tenants take turns in the order in which they began to wait; each turn adds QUANTUM bytes to what one may take.
 
-    A tenant whose turn is over goes to the end, and one with nothing left loses what it saved up.
+    A tenant whose turn is over goes to the end, and one with nothing left loses what it saved up. If there is no room
+    left in the middle of a turn, that turn goes on first when there is.
     """
 
     def __init__(self) -> None:
         self._deficits: dict[T, int] = {}
+        self._interrupted: T | None = None
+        """The first one, if it is in the middle of its turn."""
 
     def __len__(self) -> int:
         return len(self._deficits)
@@ -32,6 +35,8 @@ class Turns(Generic[T]):
 
     def leave(self, tenant: T) -> None:
         self._deficits.pop(tenant, None)
+        if self._interrupted == tenant:
+            self._interrupted = None
 
     def serve(self, room: int, next_size: Callable[[T], int | None], take: Callable[[T], None]) -> int:
         """Let tenants take, one after the other, until `room` bytes are used up. Returns the bytes that are left.
@@ -42,7 +47,8 @@ class Turns(Generic[T]):
         served = False
         while self._deficits and (room > 0 or not served):
             tenant = next(iter(self._deficits))
-            saved = self._deficits.pop(tenant) + QUANTUM
+            goes_on, self._interrupted = self._interrupted == tenant, None
+            saved = self._deficits[tenant] + (0 if goes_on else QUANTUM)
             size = next_size(tenant)
             while size is not None and size <= saved and (room > 0 or not served):
                 take(tenant)
@@ -50,6 +56,10 @@ class Turns(Generic[T]):
                 saved -= size
                 room -= size
                 size = next_size(tenant)
+            if size is not None and size <= saved:
+                self._deficits[tenant], self._interrupted = saved, tenant
+                continue
+            del self._deficits[tenant]
             if size is not None:
                 self._deficits[tenant] = saved
         return room
