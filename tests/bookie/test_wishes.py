@@ -12,6 +12,8 @@ from tests.support.polling import until
 from buckram.core.healing.wishes import NOTHING, Wish
 from buckram.errors import Code, WrongCookie
 from buckram.metadata.memory import MemoryTree
+from buckram.metadata.sqlite import SqliteKeys
+from buckram.metadata.uri import open_store
 from buckram.metadata.wishes import change_wish, read_wish, wish_key
 
 
@@ -83,3 +85,17 @@ async def test_what_is_no_wish_leaves_the_bookie_as_it_is(tmp_path: Path) -> Non
         await operator.keys.set(key, b"?", (await operator.keys.get(key)).version)
         await change_wish(operator, "another", lambda wish: Wish(readonly=True))
         assert (await (await kit.wire()).call(add(1, 0))).code is Code.READ_ONLY
+
+
+async def test_an_idle_bookie_looks_at_the_metadata_file_twice_a_second_at_most(tmp_path: Path) -> None:
+    """Everything that bookies watch is read every few seconds anyway; each look takes half a millisecond of CPU."""
+    (tmp_path / "b1").mkdir()
+    store = await open_store(f"sqlite://{tmp_path}/metadata.db")
+    await store.initialise()
+    keys = store.keys
+    assert isinstance(keys, SqliteKeys)
+    async with running(tmp_path / "b1", metadata=store):
+        watched = keys._worker._watches
+        await until(lambda: {"wishes", "tenants"} <= {key.split("/")[2] for _, key in watched if key.count("/") > 1})
+        assert keys._worker._pause() == 0.5, sorted(watched)
+    await store.close()

@@ -28,7 +28,7 @@ from buckram.seams import Notify
 from buckram.types import Create, Delete, KeyOp, KeyValue, SetValue
 
 _POLL_S = 0.05
-_PATIENT_POLL_S, _PATIENT = 0.5, ("/buckram/wishes/", "/buckram/security")
+_PATIENT_POLL_S, _PATIENT = 0.5, ("/buckram/wishes/", "/buckram/security", "/buckram/tenants")
 """While nothing but these keys is watched: every bookie watches them, and reads them every few seconds anyway."""
 _EAGER_POLL_S, _EAGER = 0.01, "/buckram/streams/"
 """While keys below it are watched: a look at a counter of the file, because readers of a stream wait for the next
