@@ -87,12 +87,7 @@ async def read_changes(
         raise ChangesGone(str(name), begin, oldest)
     if begin > end:
         raise InvalidArgument(f"database {name}: offset {begin} is beyond the end of its log, which is {end}")
-    state = ChangeState(str(name))
-    fold = Fold(str(name), state)
-    loaded, _ = await load_newest(Place(client, ns.store, name, head.uid), head, state.fault, begin)
-    if loaded is not None:
-        fold.restore(loaded.header, loaded.sessions, loaded.chunks)
-        del loaded
+    fold, state = await change_fold(client, ns, name, head, begin)
     try:
         async for offset in folded(ns, name, fold, sure, None if follow else end):
             found, state.found = state.found, []
@@ -101,6 +96,18 @@ async def read_changes(
                     yield change
     except OffsetTruncated as error:
         raise ChangesGone(str(name), fold.applied, error.earliest) from None
+
+
+async def change_fold(
+    client: Client, ns: Namespace, name: StreamName, head: Head, at_most: Offset
+) -> tuple[Fold, ChangeState]:
+    """A fold of the log, and its state, from the newest good snapshot of a state up to this offset; for `folded`."""
+    state = ChangeState(str(name))
+    fold = Fold(str(name), state)
+    loaded, _ = await load_newest(Place(client, ns.store, name, head.uid), head, state.fault, at_most)
+    if loaded is not None:
+        fold.restore(loaded.header, loaded.sessions, loaded.chunks)
+    return fold, state
 
 
 async def ends(client: Client, ns: Namespace, name: StreamName, head: Head) -> tuple[Offset, Offset]:
@@ -142,4 +149,4 @@ def _oldest(head: Head) -> int:
     return max(head.earliest, head.snapshots[0].offset)
 
 
-__all__ = ["ChangeState", "ends", "folded", "read_changes"]
+__all__ = ["ChangeState", "change_fold", "ends", "folded", "read_changes"]

@@ -11,10 +11,8 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from buckram.core.machine.fold import Fold
-from buckram.db.changes import ChangeState, ends, folded
+from buckram.db.changes import change_fold, ends, folded
 from buckram.errors import BuckramError, NoSuchKey
-from buckram.machine.snapshots import Place, load_newest
 from buckram.net.tasks import TaskScope
 from buckram.streams.shared.metadata import retry_metadata
 
@@ -104,12 +102,7 @@ async def _log_digests(client: Client, ns: Namespace, name: StreamName, wanted: 
     """The digests that the log has after these numbers of groups, as far as what is kept reaches."""
     head = (await ns.store.read(name)).head
     oldest = head.snapshots[0].offset if head.snapshots and head.earliest else 0
-    state = ChangeState(str(name))
-    fold = Fold(str(name), state)
-    loaded, _ = await load_newest(Place(client, ns.store, name, head.uid), head, state.fault, oldest)
-    if loaded is not None:
-        fold.restore(loaded.header, loaded.sessions, loaded.chunks)
-        del loaded
+    fold, state = await change_fold(client, ns, name, head, oldest)
     found = {state.sequence: state.pages_digest}
     async for _ in folded(ns, name, fold, *await ends(client, ns, name, head)):
         found[state.sequence] = state.pages_digest

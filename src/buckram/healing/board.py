@@ -15,6 +15,7 @@ from typing import Any
 from buckram.core.healing.losses import Brake
 from buckram.core.healing.status import Waiting, parse_waiting
 from buckram.errors import KeyExists, MalformedRecord, NoSuchKey, VersionConflict
+from buckram.metadata.overwriting import remove
 from buckram.seams import MetadataStore, Notify
 from buckram.types import BookieId, LedgerId
 
@@ -103,8 +104,7 @@ class Board:
         folder, after, wanted = f"{self._base}/waiting", "", {f"{ledger:0{_DIGITS}d}" for ledger in ledgers}
         while names := await self._keys.children(folder, after=after, limit=_PAGE):
             for key in (f"{folder}/{name}" for name in names if name in wanted):
-                with suppress(NoSuchKey, VersionConflict):
-                    await self._keys.delete(key, (await self._keys.get(key)).version)
+                await remove(self._keys, key)
             after = names[-1]
 
     async def waiting(self) -> AsyncIterator[Waiting]:

@@ -12,7 +12,8 @@ import time
 from contextlib import suppress
 
 from buckram.core.tenants.audit import AuditEvent
-from buckram.errors import InvalidArgument, KeyExists, MetadataError, NoSuchKey, VersionConflict
+from buckram.errors import InvalidArgument, KeyExists, MetadataError, NoSuchKey
+from buckram.metadata.overwriting import remove
 from buckram.seams import MetadataStore, Notify
 
 FOLDER = "audit"
@@ -59,8 +60,7 @@ async def notes(store: MetadataStore, watch: Notify | None = None) -> dict[str, 
 
 async def drop_note(store: MetadataStore, key: str) -> None:
     """It is written down."""
-    with suppress(NoSuchKey, VersionConflict):
-        await store.keys.delete(key, (await store.keys.get(key)).version)
+    await remove(store.keys, key)
 
 
 __all__ = ["MetadataError", "drop_note", "leave_note", "notes", "turn_on"]

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from buckram.core.healing.records import VOTE_PREFIX, TreePaths, encode_holder, parse_holder, vote_number
 from buckram.errors import KeyExists, MetadataUnavailable, NoSuchKey, VersionConflict
+from buckram.metadata.overwriting import remove
 from buckram.seams import KeyStore, Notify
 
 _PAGE, _TRIES = 1000, 20
@@ -105,9 +106,7 @@ class Election:
         """Take this session's votes back. Idempotent."""
         for vote in await self.votes():
             if vote.owned:
-                with suppress(NoSuchKey, VersionConflict):
-                    key = f"{self._folder}/{vote.name}"
-                    await self._keys.delete(key, (await self._keys.get(key)).version)
+                await remove(self._keys, f"{self._folder}/{vote.name}")
 
 
 def elected_of(votes: Sequence[Vote]) -> str:

@@ -18,6 +18,8 @@ WITNESSES, SUSPECTS, BRAKES, COLLECT = "witness", "suspects", "brakes", "collect
 waits, and the word that lets it go on."""
 WISHES, COLLECTED = "wishes", "collected"
 """Below ClusterLayout.own: what operators ask of single bookies, and what a collection came to that was asked for."""
+SECURITY = "security"
+"""Below ClusterLayout.own: keys that sign tokens, tokens, revocations and grants (metadata/security)."""
 TENANTS = "tenants"
 """Below ClusterLayout.own: quotas of namespaces, and what bookies say of their use (metadata/tenants)."""
 

@@ -18,10 +18,10 @@ from buckram.core.security.acl import Acl
 from buckram.core.security.tokens import Revocations, Token, new_signing_key, sign
 from buckram.core.streams.names import DEFAULT_NAMESPACE, check_name
 from buckram.errors import InvalidArgument, KeyExists, MalformedRecord, MetadataUnavailable, NoSuchKey, VersionConflict
+from buckram.metadata.layout import SECURITY
 from buckram.seams import KeyStore, MetadataStore, Notify
 from buckram.types import Create, Delete, KeyOp, SetValue
 
-FOLDER = "security"
 _TRIES = 20
 _SUBJECT = "subject:"
 
@@ -40,7 +40,7 @@ class SecurityStore:
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
-        self._folder = f"{store.own}/{FOLDER}"
+        self._folder = f"{store.own}/{SECURITY}"
 
     @property
     def store(self) -> MetadataStore:

@@ -22,13 +22,14 @@ from typing import TypeVar, cast
 
 from buckram.errors import ForkedClient, InvalidArgument, MetadataError, MetadataUnavailable, NoSuchKey
 from buckram.metadata.keys import check_key, check_multi, check_op, check_parent
+from buckram.metadata.layout import SECURITY, TENANTS, WISHES
 from buckram.metadata.sqlite_holder import advice
 from buckram.metadata.sqlite_tree import Busy, SqliteTree, Token, WatchKey
 from buckram.seams import Notify
 from buckram.types import Create, Delete, KeyOp, KeyValue, SetValue
 
 _POLL_S = 0.05
-_PATIENT_POLL_S, _PATIENT = 0.5, ("/buckram/wishes/", "/buckram/security", "/buckram/tenants")
+_PATIENT_POLL_S, _PATIENT = 0.5, tuple(f"/buckram/{folder}" for folder in (WISHES, SECURITY, TENANTS))
 """While nothing but these keys is watched: every bookie watches them, and reads them every few seconds anyway."""
 _EAGER_POLL_S, _EAGER = 0.01, "/buckram/streams/"
 """While keys below it are watched: a look at a counter of the file, because readers of a stream wait for the next

@@ -23,6 +23,7 @@ from buckram.errors import (
     VersionConflict,
 )
 from buckram.metadata.layout import TENANTS
+from buckram.metadata.overwriting import overwrite, remove
 from buckram.seams import KeyStore, MetadataStore, Notify
 from buckram.types import BookieId
 
@@ -72,8 +73,7 @@ class TenantStore:
 
     async def turn_off(self) -> None:
         """Have bookies count nothing and hold to nothing any more; quotas stay for when they are turned on again."""
-        with suppress(NoSuchKey, VersionConflict):
-            await self._keys.delete(self._path("on"), (await self._keys.get(self._path("on"))).version)
+        await remove(self._keys, self._path("on"))
 
     # Quotas
 
@@ -124,33 +124,17 @@ class TenantStore:
 
     async def forget(self, namespace: str) -> None:
         """Remove the quotas of a namespace that was deleted."""
-        key = self._path("quotas", namespace)
-        with suppress(NoSuchKey, VersionConflict):
-            await self._keys.delete(key, (await self._keys.get(key)).version)
+        await remove(self._keys, self._path("quotas", namespace))
 
     # Usage
 
     async def publish(self, bookie: BookieId, found: Mapping[str, Usage], round_number: int) -> None:
         """Say what namespaces use on one bookie; only it calls this. MetadataError."""
-        await self._put(self._path("usage", bookie), encode_usage(found, round_number))
+        await overwrite(self._keys, self._path("usage", bookie), encode_usage(found, round_number))
 
     async def publish_counts(self, found: Mapping[str, Counts], round_number: int) -> None:
         """Say what namespaces have by their records. MetadataError."""
-        await self._put(self._path("counts"), encode_counts(found, round_number))
-
-    async def _put(self, key: str, value: bytes) -> None:
-        for _ in range(_TRIES):
-            try:
-                version = (await self._keys.get(key)).version
-                await self._keys.set(key, value, version)
-                return
-            except VersionConflict:
-                continue
-            except NoSuchKey:
-                with suppress(KeyExists):
-                    await self._keys.create(key, value)
-                    return
-        raise MetadataUnavailable(f"{key}: others changed it {_TRIES} times meanwhile; try again")
+        await overwrite(self._keys, self._path("counts"), encode_counts(found, round_number))
 
     async def published(self) -> Published:
         """What the bookies of the cluster said last; records that do not parse are left out. MetadataError."""
@@ -170,6 +154,4 @@ class TenantStore:
 
     async def drop(self, bookie: BookieId) -> None:
         """Remove what a bookie published that is no part of the cluster any more."""
-        key = self._path("usage", bookie)
-        with suppress(NoSuchKey, VersionConflict):
-            await self._keys.delete(key, (await self._keys.get(key)).version)
+        await remove(self._keys, self._path("usage", bookie))

@@ -31,6 +31,7 @@ from buckram.core.healing.records import (
 )
 from buckram.errors import KeyExists, KeyNotEmpty, MetadataUnavailable, NoSuchKey, VersionConflict
 from buckram.metadata.keys import split
+from buckram.metadata.overwriting import overwrite
 from buckram.seams import KeyStore, Notify
 from buckram.types import BookieId, CheckVersion, Create, Delete, LedgerId
 
@@ -304,18 +305,7 @@ class Underreplication:
 
     async def set_delay(self, seconds: int) -> None:
         """For all auditors of the cluster. To write the value that is there asks for an audit now."""
-        key, value = self.paths.delay, str(seconds).encode()
-        for _ in range(_TRIES):
-            try:
-                await self._keys.set(key, value, (await self._keys.get(key)).version)
-                return
-            except VersionConflict:
-                continue
-            except NoSuchKey:
-                with suppress(KeyExists):
-                    await self._keys.create(key, value)
-                    return
-        raise MetadataUnavailable(f"{key}: it changes too fast; try again")
+        await overwrite(self._keys, self.paths.delay, str(seconds).encode())
 
     async def last_run_ms(self, check: str) -> int:
         """When a periodic check was last complete; -1: never."""

@@ -33,8 +33,6 @@ READ, APPEND = 1, 2
 _MOST_LEDGERS = 100_000
 _RECENT_S = 1.0
 """For so long metadata's answer counts where nothing here confirms which ledger the id means."""
-Rights = Callable[[Session, str], int]
-"""What a connection may do with the ledgers of a namespace: READ and APPEND."""
 
 
 class Judge(Protocol):
@@ -46,15 +44,6 @@ class Judge(Protocol):
         ...
 
     def rights(self, session: Session, namespace: str) -> int: ...
-
-
-class Everybody:
-    """Everybody may do everything: a bookie without authorisation."""
-
-    version = 0
-
-    def rights(self, session: Session, namespace: str) -> int:
-        return READ | APPEND
 
 
 class Right(NamedTuple):
@@ -84,8 +73,7 @@ class EntryAccess:
         birth_here: Callable[[LedgerId], bytes],
     ) -> None:
         self.add, self._handle = add, handle
-        self.judge: Judge = judge or Everybody()
-        self._judges = judge is not None
+        self._judge = judge
         self._birth_here = birth_here
         self.owners = owners
         self._loop = asyncio.get_running_loop()
@@ -109,10 +97,10 @@ class EntryAccess:
         owner = self.owners.get(ledger_id)
         if owner is None:
             return None
-        if self.is_open(session):
+        if self._judge is None or self.is_open(session):
             return Right(READ | APPEND, named, _EVER)
         recent = self.now() < owner.at + _RECENT_S
-        rights = self.judge.rights(session, owner.namespace)
+        rights = self._judge.rights(session, owner.namespace)
         if not looked:
             sure = named == owner.birth if named else recent or self._birth_here(ledger_id) == owner.birth != b""
             if not sure or (not recent and not rights & needed):
@@ -124,11 +112,12 @@ class EntryAccess:
 
     @property
     def version(self) -> int:
-        return self.judge.version
+        """Another one whenever grants changed."""
+        return 0 if self._judge is None else self._judge.version
 
     def is_open(self, session: Session) -> bool:
         """Whether nothing that comes on a connection is ever refused."""
-        return not self._judges or session.principal.admin
+        return self._judge is None or session.principal.admin
 
     def find_out(self, ledger_id: LedgerId, then: Callable[[Code], None], *, is_open: bool) -> None:
         """Look at metadata, then call with OK, or with the code of an answer to whatever waits."""
@@ -160,7 +149,7 @@ class Gate:
 
     def __init__(self, access: EntryAccess, session: Session) -> None:
         self._access, self._session = access, session
-        self._judge, self._add, self._open = access.judge, access.add, access.is_open(session)
+        self._add, self._open = access.add, access.is_open(session)
         self._rights: dict[LedgerId, Right] = {}
         self._meant: dict[LedgerId, bytes] = {}
         """Births that this gate, and not the client, had the connection mean."""
@@ -202,7 +191,7 @@ class Gate:
     def _counts(self, ledger_id: LedgerId, known: Right) -> bool:
         """Whether grants, and the ledger that the connection means, are still what they were."""
         return (
-            self._version == self._judge.version
+            self._version == self._access.version
             and self._session.named.get(ledger_id, b"") == known.birth
             and (known.until == _EVER or self._access.now() < known.until)
         )

@@ -14,6 +14,7 @@ from buckram.core.security.access import KeyAccess, KeyRules, KeyUse
 from buckram.core.security.namespaces import uid_in
 from buckram.errors import AccessRefused, MetadataError, MetadataUnavailable, NoSuchKey
 from buckram.metadata.keys import MAX_PAGE, PromptKeys
+from buckram.metadata.layout import SECURITY
 from buckram.metadata.service.packets import Event, KeyReply, KeyRequest, Kind, encode_event, names_that_fit
 from buckram.metadata.store import TreeStore
 from buckram.seams import KeyStore, Notify
@@ -100,11 +101,11 @@ class KeySession:
 
     def _needs_a_look(self, op: KeyOp) -> bool:
         """Whether a change is a secret's, a first session key, or a new stream, which quotas and uids are about."""
-        if isinstance(op, Create):
-            heads = f"{self._store.own}/streams/heads/"
-            if (op.ephemeral and self._own is None) or op.key.startswith(heads):
-                return True
-        return self._is_secret(op.key)
+        first = isinstance(op, Create) and op.ephemeral and self._own is None
+        return first or self._makes_stream(op) or self._is_secret(op.key)
+
+    def _makes_stream(self, op: KeyOp) -> bool:
+        return isinstance(op, Create) and op.key.startswith(f"{self._store.own}/streams/heads/")
 
     async def carry_out(self, request: KeyRequest) -> KeyReply:
         """Return the reply, or raise what the store or `KeyAccess` says."""
@@ -282,7 +283,7 @@ class KeySession:
             raise AccessRefused(key, "keys, revocations and grants are read and written in the store itself only")
 
     def _is_secret(self, key: str) -> bool:
-        secrets = f"{self._store.own}/security"
+        secrets = f"{self._store.own}/{SECURITY}"
         return key.startswith(secrets) and key[len(secrets) : len(secrets) + 1] in ("", "/")
 
     async def _find_out(self, rules: KeyRules, key: str) -> None:
@@ -323,9 +324,7 @@ class KeySession:
         """With the key that each new stream's data are below: whoever creates it first has the uid."""
         streams = f"{self._store.own}/streams"
         made = {op.key for op in ops if isinstance(op, Create)}
-        uids = [
-            uid_in(op.key, op.value) for op in ops if isinstance(op, Create) and op.key.startswith(f"{streams}/heads/")
-        ]
+        uids = [uid_in(op.key, op.value) for op in ops if isinstance(op, Create) and self._makes_stream(op)]
         wanted = dict.fromkeys(f"{streams}/data/{uid}" for uid in uids if uid)
         return [*ops, *(Create(key, b"") for key in wanted if key not in made)]
 

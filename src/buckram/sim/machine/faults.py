@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from buckram.client.client import Client
@@ -14,7 +15,7 @@ from buckram.core.streams.policy import merged
 from buckram.errors import BuckramError
 from buckram.sim.engine.faults import FaultRunner, register_common
 from buckram.sim.engine.faults.registry import MACHINES, STREAMS, fault_names
-from buckram.sim.engine.world import Died
+from buckram.sim.engine.world import Died, World
 from buckram.streams.shared.ledgers import SNAPSHOT, make_ledger, present_op
 from buckram.streams.shared.metadata import StreamStore
 
@@ -78,6 +79,18 @@ async def lose_head(f: FaultRunner) -> None:
         await asyncio.sleep(f.rng.random() * 0.5)
 
 
+@contextmanager
+def _cut(world: World, host: str, links: Sequence[tuple[str, str]]) -> Iterator[None]:
+    """What a host sends or is sent goes lost on these links, each from a source to a target."""
+    world.disturb(host, 1)
+    for source, target in links:
+        world.fabric.block(source, target)
+    yield
+    for source, target in links:
+        world.fabric.unblock(source, target)
+    world.disturb(host, -1)
+
+
 async def cut_off_replica(f: FaultRunner) -> None:
     """A replica is cut off from everybody, or from the metadata store alone, while its lease ends."""
     hosts = _replicas(f)
@@ -85,15 +98,8 @@ async def cut_off_replica(f: FaultRunner) -> None:
         return
     host, world = f.rng.choice(hosts), f.world
     others = ["meta"] if f.rng.random() < 0.5 else [name for name in [*world.processes, "meta"] if name != host]
-    world.disturb(host, 1)
-    for other in others:
-        world.fabric.block(host, other)
-        world.fabric.block(other, host)
-    await asyncio.sleep(f.rng.random() * 6)
-    for other in others:
-        world.fabric.unblock(host, other)
-        world.fabric.unblock(other, host)
-    world.disturb(host, -1)
+    with _cut(world, host, [link for other in others for link in ((host, other), (other, host))]):
+        await asyncio.sleep(f.rng.random() * 6)
 
 
 async def depose_leader(f: FaultRunner) -> None:
@@ -101,15 +107,10 @@ async def depose_leader(f: FaultRunner) -> None:
     host, world = _leader(f), f.world
     if host not in _replicas(f):
         return
-    world.disturb(host, 1)
-    for source, target in (("meta", host), (host, "meta")):
-        world.fabric.block(source, target)
-    world.sessions[host].expire()
-    world.report.situation("a lease ended under a replica")
-    await asyncio.sleep(1.0 + f.rng.random() * 4)
-    for source, target in (("meta", host), (host, "meta")):
-        world.fabric.unblock(source, target)
-    world.disturb(host, -1)
+    with _cut(world, host, [("meta", host), (host, "meta")]):
+        world.sessions[host].expire()
+        world.report.situation("a lease ended under a replica")
+        await asyncio.sleep(1.0 + f.rng.random() * 4)
 
 
 async def deafen_leader(f: FaultRunner) -> None:
@@ -119,13 +120,8 @@ async def deafen_leader(f: FaultRunner) -> None:
         return
     bookies = [machine.host for machine in world.machines.values()]
     others = [*bookies, "meta"] if f.rng.random() < 0.5 else bookies
-    world.disturb(host, 1)
-    for other in others:
-        world.fabric.block(other, host)
-    await asyncio.sleep(f.rng.random() * 6)
-    for other in others:
-        world.fabric.unblock(other, host)
-    world.disturb(host, -1)
+    with _cut(world, host, [(other, host) for other in others]):
+        await asyncio.sleep(f.rng.random() * 6)
 
 
 async def damage_snapshot(f: FaultRunner) -> None:
