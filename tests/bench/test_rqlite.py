@@ -50,5 +50,6 @@ def test_a_program_that_is_not_there_and_a_machine_without_go_are_named(
         rqlite.find()
     monkeypatch.delenv("BENCH_RQLITED")
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(rqlite.Missing, match="no Go to build it"):
         rqlite.find()

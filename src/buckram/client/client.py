@@ -204,7 +204,7 @@ class Client(NotBlocking):
         the client's setting for this ledger; the record keeps it, so that ensemble changes, recovery and repair follow
         it. Entries are encrypted where there is a key for the ledger's namespace; `encrypt`: refuse to write without
         one (ConfigError). Errors: NotEnoughBookies, LedgerExists (the id is taken), LedgerIdUsed (a ledger of this id
-        was deleted), LedgerIdsExhausted.
+        was deleted), LedgerIdsExhausted, QuotaExceeded (the namespace has as many ledgers as it may).
         """
         quorum = Quorum.parse(ensemble)
         if write_quorum is not None or ack_quorum is not None:
@@ -275,7 +275,7 @@ class Client(NotBlocking):
         """Open a ledger for reading as it is, without fencing or writing: `await client.open(id)` or `async with`.
 
         The metadata name the digest; pass `digest` only for old records that do not. Errors: NoSuchLedger,
-        Unauthorized, ReadFailed (too few bookies of an open ledger answer).
+        Unauthorized, EncryptionKeyMissing, ReadFailed (too few bookies of an open ledger answer).
         """
         secret, kind = password_bytes(password), None if digest is None else digest_type(digest)
         return Opening(
@@ -290,7 +290,8 @@ class Client(NotBlocking):
     ) -> Opening[Reader]:
         """Fence the ledger's writer, close the ledger and return a reader of it. A closed ledger is just opened.
 
-        Errors: NoSuchLedger, Unauthorized (nothing was fenced or written), RecoveryFailed (too few bookies, try later).
+        Errors: NoSuchLedger, Unauthorized and EncryptionKeyMissing (nothing was fenced or written), RecoveryFailed (too
+        few bookies, try later).
         """
         secret, kind = password_bytes(password), None if digest is None else digest_type(digest)
         return Opening(

@@ -18,8 +18,8 @@ class StreamWriter(NotBlocking):
     Errors of appends: RecordTooLarge, TxidOutOfOrder, OffsetMismatch, OutOfOrderSequence, ProducerForgotten,
     BufferFull and InvalidArgument mean that nothing was written. After any other error the record may or may not
     become part of the stream, and the writer is finished: WriterLost (another writer took over, or the stream was
-    deleted), WriterFailed, HandleClosed. In a forked child process each call raises ForkedClient. Cancelling an append
-    abandons the wait, not the write.
+    deleted), WriterFailed, QuotaExceeded (the namespace has stored as many bytes as it may), HandleClosed. In a forked
+    child process each call raises ForkedClient. Cancelling an append abandons the wait, not the write.
     """
 
     def __init__(self, engine: StreamEngine) -> None:
