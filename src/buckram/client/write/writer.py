@@ -16,8 +16,8 @@ class Writer(NotBlocking):
 
     `async with` flushes and closes. Errors of appends: LedgerClosed, EntryTooLarge, DuplicateEntry, BufferFull and
     InvalidArgument mean that nothing was written; after any other (LedgerFenced, WriteFailed, Unauthorized,
-    QuotaExceeded, HandleClosed) the entry may or may not become part of the ledger, and the writer is finished. ForkedClient in a
-    child process. Cancelling an append abandons the wait, not the write.
+    QuotaExceeded, HandleClosed) the entry may or may not become part of the ledger, and the writer is finished.
+    ForkedClient in a child process. Cancelling an append abandons the wait, not the write.
     """
 
     def __init__(self, engine: LedgerAppender) -> None:

@@ -70,8 +70,8 @@ class StreamReader(NotBlocking):
     """`async for record in reader`, or batches with `async for batch in reader.batches()`; one consumer at a time.
 
     Errors: NoSuchStream, OffsetOutOfRange, OffsetTruncated (the position was truncated; with on_truncated="skip" the
-    reader goes on at the earliest offset instead), CorruptEntry, MissingCodec, EncryptionKeyMissing, ReadFailed (retryable),
-    HandleClosed. After an error the next call continues at the same position.
+    reader goes on at the earliest offset instead), CorruptEntry, MissingCodec, EncryptionKeyMissing, ReadFailed
+    (retryable), HandleClosed. After an error the next call continues at the same position.
     """
 
     def __init__(
