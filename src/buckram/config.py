@@ -263,7 +263,7 @@ class HealingConfig:
     open_ledger_grace_s: float = _key(
         600.0, "how long an open ledger of a lost bookie must stand still before it is recovered"
     )
-    copy_bytes_per_s: int = _key(32 * MIB, "speed limit of one replicator; 0: none")
+    copy_bytes_per_s: int = _key(16 * MIB, "speed limit of one replicator; 0: none")
     ledgers_at_once: int = _key(
         4, "ledgers that one replicator copies at the same time; sixteen of less than 512 KB count as one", least=1
     )

@@ -27,14 +27,49 @@ async def test_a_replicator_whose_session_ends_drops_what_it_copies_and_begins_a
         worker = Replicator(client, "r", slow)
         scope.spawn(worker.run(), "replicator")
         await until(lambda: _is_true(lambda: bool(worker._active)), "at work")
-        await tree.enable(False)  # so that it does not begin anew before it was seen to stop
+        await until(lambda: _is_true(lambda: bool(worker._attempts)), "copying")
+        (attempt,) = worker._attempts.values()
         worker._session_lost()
-        await until(lambda: _is_true(lambda: not worker._active), "stopped", seconds=1.0)
+        await until(lambda: _is_true(lambda: worker._attempts.get(ledger) is not attempt), "stopped", seconds=1.0)
+        assert attempt.expired()
         assert gone in await members(client, ledger)
-        await tree.enable(True)
 
         async def healed() -> bool:
             return gone not in await members(client, ledger)
+
+        await until(healed, "healed")
+
+
+async def test_what_is_being_copied_stops_when_autorecovery_is_disabled_and_goes_on_when_it_is_enabled() -> None:
+    slow = replace(QUICK, copy_bytes_per_s=10_000, ledgers_at_once=1)
+    async with cluster(bookies=4) as c, c.client() as client, TaskScope("test") as scope:
+        ledgers = [await write(client, 200) for _ in range(40)]
+        gone = sorted(await members(client, ledgers[0]))[0]
+        await c.kill(c.bookies.index(gone))
+        tree = Underreplication(client.services.store.keys, client.services.store.root, "test")
+        await tree.prepare()
+        await until(lambda: _is_gone(client, gone), "gone")
+        marked = [ledger for ledger in ledgers if gone in await members(client, ledger)]
+        for ledger in marked:
+            await tree.mark(ledger, [gone], 0)
+        worker = Replicator(client, "r", slow)
+        running = scope.spawn(worker.run(), "replicator")
+        await until(lambda: _is_true(lambda: bool(worker._attempts)), "copying")
+        await tree.enable(False)
+
+        async def stopped() -> bool:
+            return not worker._active and not await tree.locked()
+
+        await until(stopped, "stopped", seconds=5.0)
+        left = [ledger for ledger in marked if gone in await members(client, ledger)]
+        assert left
+        running.cancel()
+        await worker.close()
+        scope.spawn(Replicator(client, "q", QUICK).run(), "replicator")
+        await tree.enable(True)
+
+        async def healed() -> bool:
+            return not [ledger for ledger in left if gone in await members(client, ledger)]
 
         await until(healed, "healed")
 

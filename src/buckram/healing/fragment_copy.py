@@ -29,7 +29,8 @@ from buckram.net.tasks import TaskScope
 from buckram.types import BookieId, EntryId, Fragment, LedgerId, Position, Slot
 
 _BATCH_ENTRIES = 20_000
-_AHEAD_BYTES = 8 * 1024 * 1024
+_AHEAD_BYTES, _PACED_AHEAD_BYTES = 8 * 1024 * 1024, 1024 * 1024
+"""What may be unacknowledged; the second where a speed limit says that others are to have their share of the disk."""
 _RUN_ENTRIES, _RUN_BYTES = 1000, 256 * 1024
 """Of what is sent at once. The target syncs about so many bytes at a time, and its neighbours on the same disk wait."""
 _WALKERS = 32
@@ -152,13 +153,14 @@ class FragmentCopy:
             run = chunk[at]
             at += run.entries
             last = run.first + run.entries - 1
+            # Before, not after: many fragments are copied side by side, and share one limit.
+            await self._pace.take(run.size)
             sink.sent(len(run.frames), run.first, last)
             acks = ack_frames(self.ledger, run.first, run.entries)
             lane.send(run.frames, acks, [(sink, Slot(0), run.first, last)], copies_on_v2=ours)
             done.entries += run.entries
             done.bytes += run.size
-            await sink.acknowledged(_AHEAD_BYTES)
-            await self._pace.take(run.size)
+            await sink.acknowledged(_PACED_AHEAD_BYTES if self._pace.limited else _AHEAD_BYTES)
 
     def _runs(self, ledger: LedgerId, first: EntryId, bodies: Sequence[bytes]) -> list[_Run]:
         """For each good entry from the first on the run that it is sent with: no object is made for an entry."""

@@ -10,6 +10,7 @@ import asyncio
 import heapq
 import logging
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 
 from buckram.client.client import Client
@@ -48,6 +49,8 @@ _BATCH = 16
 _SMALL_BYTES, _SMALL_AT_ONCE = 512 * 1024, 16
 """So many ledgers with at most so much to copy count as one."""
 _READS_AT_ONCE = 64
+_BURST_S = 0.02
+"""Copies go out evenly: what a target has to sync at once holds up the writers on its disk."""
 _REPORT_S = 0.25
 """Progress is not written more often, but for the last of a round."""
 
@@ -60,9 +63,13 @@ class Replicator:
         self.name = name
         self._tree = Underreplication(self._store.keys, self._store.root, name)
         self._board = Board(self._store)
-        pace = Pace(config.copy_bytes_per_s or None)
+        pace = Pace(config.copy_bytes_per_s or None, burst_s=_BURST_S)
         self._repair = LedgerRepair(client, OpenLedgers(client, config.open_ledger_grace_s), pace)
         self._changed = asyncio.Event()
+        self._rules_changed = asyncio.Event()
+        """Copying was disabled or enabled, or the brake was pulled or released."""
+        self._forbidden = False
+        """It was found to be, while ledgers were in work."""
         self._queue: list[tuple[int, Candidate]] = []
         self._leaving: frozenset[BookieId] = frozenset()
         """Bookies that give everything away."""
@@ -78,7 +85,7 @@ class Replicator:
         self._unmarked: list[LedgerId] = []
         """Those of the batch that are whole: what is left of them is looked at together."""
         self._attempts: dict[LedgerId, asyncio.Timeout] = {}
-        """What ends the attempts at ledgers when their locks are gone."""
+        """What ends the attempts at ledgers when their locks are gone, or when copying is forbidden."""
         self._kept: dict[LedgerId, None] = {}
         """Locks that this session may have: a request for one, or to give one back, may have failed half-way."""
         self._sessions = 0
@@ -133,7 +140,7 @@ class Replicator:
 
     async def _work(self) -> None:
         """Work on the next ledgers, some at a time, more of small ones: those wait for answers most of the time."""
-        at_once = self._config.ledgers_at_once
+        at_once, self._forbidden = self._config.ledgers_at_once, False
         small, large = deque[Candidate](), deque[Candidate]()
         while self._queue and len(small) + _SMALL_AT_ONCE * len(large) < _BATCH * at_once * _SMALL_AT_ONCE:
             candidate = heapq.heappop(self._queue)[1]
@@ -154,19 +161,43 @@ class Replicator:
         try:
             async with TaskScope(f"replicator {self.name}") as scope:
                 working = {scope.spawn(next_one(part), "ledgers") for part in parts}
+                watching = scope.spawn(self._stop_when_forbidden([small, large]), "rules")
                 while working:
                     done, working = await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
                     for task in done:
                         if error := task.result():
                             raise error
+                watching.cancel()
         finally:
             self._coming.clear()
         unmarked, self._unmarked = self._unmarked, []
         await self._board.clear_waiting(unmarked)
         await self._tree.tidy(unmarked)
 
+    async def _stop_when_forbidden(self, coming: Sequence[deque[Candidate]]) -> None:
+        """End what is in work, and begin nothing more, once copying is disabled or the brake holds."""
+        while True:
+            await self._rules_changed.wait()
+            self._rules_changed.clear()
+            try:
+                forbidden = not await self._may_work()
+            except MetadataError as error:
+                log.warning("replicator %s stops: whether it may work is not known: %s", self.name, error)
+                forbidden = True
+            if forbidden:
+                self._forbidden = True
+                for candidates in coming:
+                    candidates.clear()
+                self._end_attempts()
+                return
+
     async def _may_work(self) -> bool:
-        return await self._tree.enabled(self._changed.set) and await self._board.brake(self._changed.set) is None
+        watch = self._look_at_rules
+        return await self._tree.enabled(watch) and await self._board.brake(watch) is None
+
+    def _look_at_rules(self) -> None:
+        self._rules_changed.set()
+        self._changed.set()
 
     async def _fill(self) -> None:
         """Read the marks and put those that may be tried now in order of their urgency."""
@@ -214,12 +245,12 @@ class Replicator:
         if not await self._tree.lock(ledger, candidate.folder_version):
             del self._kept[ledger]
             return
-        if sessions != self._sessions:
-            return  # the session ended meanwhile, perhaps with this lock; the next round takes it anew
+        if sessions != self._sessions or self._forbidden:
+            return  # meanwhile, and perhaps with this lock; the next round gives it back or takes it anew
         self._active[ledger] = None
-        lock_lost = self._attempts[ledger] = asyncio.timeout(None)
+        ended = self._attempts[ledger] = asyncio.timeout(None)
         try:
-            async with lock_lost:
+            async with ended:
                 mark, outcome = await self._look(ledger)
                 self._attempts.pop(ledger, None)  # its session may have ended this moment
             self.copied_bytes += outcome.copied.bytes
@@ -229,9 +260,10 @@ class Replicator:
             elif not outcome.whole:
                 await self._wait(ledger, outcome)
         except TimeoutError:
-            if not lock_lost.expired():
+            if not ended.expired():
                 raise
-            log.info("replicator %s leaves ledger %d: its session ended, others may work on it", self.name, ledger)
+            why = "its session ended" if sessions != self._sessions else "copying is not allowed any more"
+            log.info("replicator %s leaves ledger %d as it is: %s", self.name, ledger, why)
         finally:
             self._attempts.pop(ledger, None)
             del self._active[ledger]
@@ -271,11 +303,14 @@ class Replicator:
         """All locks are gone, so others may work on these ledgers by now: every attempt ends at once."""
         self._sessions += 1
         self._tree.locks_lost()
-        now = asyncio.get_running_loop().time()
-        for lock_lost in self._attempts.values():
-            lock_lost.reschedule(now)
-        self._attempts.clear()
+        self._end_attempts()
         self._changed.set()
+
+    def _end_attempts(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for ended in self._attempts.values():
+            ended.reschedule(now)
+        self._attempts.clear()
 
     async def _attempt(self, ledger: LedgerId, named: tuple[str, ...]) -> Outcome:
         try:

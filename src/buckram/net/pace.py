@@ -10,20 +10,27 @@ _BURST_S = 0.25
 class Pace:
     """`await pace.take(size)` before (or after) moving so many bytes; None or 0 bytes per second never waits."""
 
-    def __init__(self, bytes_per_s: float | None, within: Pace | None = None) -> None:
-        """`within`: a limit for several jobs together, which counts as well."""
+    def __init__(self, bytes_per_s: float | None, within: Pace | None = None, *, burst_s: float = _BURST_S) -> None:
+        """`within`: a limit for several jobs together, which counts as well. `burst_s`: what so many seconds are good
+        for may be used up at once, where nothing was moved for a while."""
         self._rate = bytes_per_s or 0.0
         self._within = within
+        self._burst_s = burst_s
         self._due = 0.0
 
+    @property
+    def limited(self) -> bool:
+        """Whether there is a limit at all."""
+        return self._rate > 0 or (self._within is not None and self._within.limited)
+
     async def take(self, size: int) -> None:
-        """Waits until the bytes before these have had their time; a quarter of a second may be used up at once."""
+        """Wait until the bytes before these have had their time."""
         if self._within is not None:
             await self._within.take(size)
         if not self._rate:
             return
         now = asyncio.get_running_loop().time()
-        self._due = max(self._due, now - _BURST_S) + size / self._rate
+        self._due = max(self._due, now - self._burst_s) + size / self._rate
         if self._due > now:
             await asyncio.sleep(self._due - now)
 

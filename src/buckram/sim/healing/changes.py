@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from buckram.sim.engine.checkers.facts import fragment_of, members_of
+from buckram.sim.healing.marks import REPLICATOR
 from buckram.sim.healing.reasons import entries_of
 from buckram.types import BookieId, LedgerId, LedgerMetadata, LedgerState
 
@@ -29,6 +30,8 @@ class Changes:
         before = {bookie for fragment in old.fragments for bookie in fragment.ensemble}
         after = {bookie for fragment in new.fragments for bookie in fragment.ensemble}
         self.placed.setdefault(ledger, set()).update(after - before)
+        if who.startswith(REPLICATOR):
+            self.rules.marks.check_allowed(who, "changes", ledger)
         holds = self.rules.marks.holds_lock(who, ledger)
         self.report.check("H5", holds, "{} changes ledger {} without its lock", who, ledger)
         for fragment in new.fragments:

@@ -44,13 +44,18 @@ class Marks:
             if old is not None:
                 self.lock_gone_at[ledger, parse_holder(old.value)] = self._now()
             return
+        self.check_allowed(who, "takes", ledger)
+
+    def check_allowed(self, who: str, does: str, ledger: LedgerId) -> None:
+        """H9, the brake: what is forbidden is not begun, and what is under way ends."""
         now = self._now()
         for name, since in (("H9", self.rules.disabled_at), ("brake", self.rules.brake_at)):
             self.report.check(
                 name,
                 since is None or now - since < UNDER_WAY_S,
-                "{} takes ledger {} although that was forbidden {:.1f} s ago",
+                "{} {} ledger {} although that was forbidden {:.1f} s ago",
                 who,
+                does,
                 ledger,
                 now - (since or 0.0),
             )
