@@ -180,7 +180,8 @@ class BookieWatcher:
 
         None is left out: order is about latency, never about correctness.
         """
-        members = self.recent.quick_first(members, self._now())
+        if self.recent.uneven:
+            members = self.recent.quick_first(members, self._now())
         if self._here is not NOWHERE:
             members = by_distance(members, self._here, self.topology)
         if self.recent.quiet and not self.convicted and not self.slow and self._registered.issuperset(members):

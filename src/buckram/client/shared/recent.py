@@ -55,10 +55,13 @@ class Recent:
         """Whether no bookie failed or was beaten by another lately."""
         return not self._failed_until and not self._slow_until
 
+    @property
+    def uneven(self) -> bool:
+        """Whether reads from some bookie take longer than from others."""
+        return self.reads.uneven or self.batches.uneven
+
     def quick_first(self, members: Sequence[BookieId], now: float) -> Sequence[BookieId]:
         """The members, those last from which reads took long."""
-        if not self.reads.uneven and not self.batches.uneven:
-            return members
         return quick_first(members, now, (self.reads, self.batches))
 
     def read_class(self, bookie: BookieId, now: float) -> int:
