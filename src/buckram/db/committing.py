@@ -18,6 +18,7 @@ from buckram.errors import (
     CommandForgotten,
     CommandUnknown,
     CommitUnknown,
+    DatabaseBusy,
     HandleClosed,
     NotLeader,
     ReplicaStopped,
@@ -69,6 +70,16 @@ class Committing:
     def counts(self, token: str) -> str | None:
         """The counts of what was committed under a caller's token, as far as this replica knows."""
         return self._state.outcomes.counts(token)
+
+    def full(self) -> DatabaseBusy | None:
+        """Why no new token can be used: each must be known for a day. For the process that leads."""
+        limit, leader = self._state.engine.limits.token_bytes, self._leader
+        now = max(self._replica.fold.time_us, leader.engine.now()) if leader is not None else 0
+        count = self._state.outcomes.full(now, limit)
+        if not count:
+            return None
+        text = f"{count} tokens of the last 24 hours take {limit} bytes or more; commit without a token, or later"
+        return DatabaseBusy(self._state.database, f"{text} (limit: DatabaseLimits.token_bytes)")
 
     def own_token(self, pending: Pending) -> str:
         """The token under which anybody can ask what became of a group."""

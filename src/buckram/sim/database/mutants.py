@@ -150,9 +150,9 @@ MUTANTS: dict[str, Mutant] = {
             "a snapshot does not have the tokens that were used",
             edited(
                 (
-                    "buckram.core.db.outcomes:Outcomes.state",
-                    "list(self._receipts.items())",
-                    "[]",
+                    "buckram.core.db.outcomes:Outcomes.receipts",
+                    "*(dict(span.receipts) for span in self._spans[-1:])",
+                    "*(dict.fromkeys(map(str, range(len(span.receipts))), '') for span in self._spans[-1:])",
                 )
             ),
             100,
@@ -196,7 +196,7 @@ MUTANTS: dict[str, Mutant] = {
             "unknown-is-aborted",
             "D5, D7",
             "whoever asks for the outcome of a leader's own token is told that it was aborted",
-            edited(("buckram.core.db.outcomes:Outcomes.has", "run[1] <= sequence", "run[1] < sequence < 0")),
+            edited(("buckram.core.db.outcomes:Outcomes.has", "at >= 0 and", "at < 0 and")),
             100,
             faults=_DEAF,
         ),
