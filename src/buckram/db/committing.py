@@ -6,11 +6,14 @@ Not here: computing them (`db/engine.py`), applying them (`db/state.py`).
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import Iterable
 
 from buckram.core.db.outcomes import OwnToken
 from buckram.core.db.parts import cut
 from buckram.core.machine.records import COMMAND_OVERHEAD
-from buckram.core.machine.tokens import Sequences
+from buckram.core.machine.sessions import Forgotten, Outcome
+from buckram.core.machine.tokens import Sequences, Token
 from buckram.db.execution import Pending
 from buckram.db.state import DatabaseState
 from buckram.errors import (
@@ -23,11 +26,12 @@ from buckram.errors import (
     NotLeader,
     ReplicaStopped,
 )
-from buckram.machine.leader import Leader
+from buckram.machine.leader import Leader, Result
 from buckram.machine.replica import Replica
 from buckram.net.tasks import TaskScope
 
 _PART_BYTES = 512 * 1024
+_PARTS_AHEAD = 8
 
 
 class Committing:
@@ -122,15 +126,8 @@ class Committing:
             if leader is not self._leader:
                 return NotLeader(self._state.database, "")
             limit = min(leader.engine.max_record_bytes - COMMAND_OVERHEAD, _PART_BYTES)
-            parts = list(cut(pending.payload, pending.leadership, pending.sequence, limit))
-            tokens = [own.take() for _ in parts]
-            try:
-                for token, part in zip(tokens[:-1], parts[:-1], strict=True):
-                    await self._replica.execute(token, own.lowest, part)
-                outcome = await self._replica.execute(tokens[-1], own.lowest, parts[-1])
-            finally:
-                for token in tokens:
-                    own.done(token)
+            parts = cut(pending.payload, pending.leadership, pending.sequence, limit)
+            outcome = await self._send(leader, own, parts)
         except CommandUnknown as error:
             return self._unknown(pending, error.reason)
         except (ReplicaStopped, CommandForgotten) as error:
@@ -138,6 +135,40 @@ class Committing:
         except BuckramError as error:
             return error
         return NotLeader(self._state.database, "") if outcome.refused else None
+
+    async def _send(self, leader: Leader, own: Sequences, parts: Iterable[bytes]) -> Outcome:
+        """Write all parts, a few ahead of those that are acknowledged; returns what became of the last one.
+
+        Raises what `Replica.execute` raises: where nothing was sent of a part, nothing was of those behind it.
+        """
+        flying: deque[tuple[Token, asyncio.Future[Result]]] = deque()
+        outcome: Outcome | None = None
+        try:
+            for part in parts:
+                if len(flying) >= _PARTS_AHEAD:
+                    outcome = await self._acknowledged(own, flying)
+                if not leader.has_room:
+                    await leader.room()
+                token = own.take()
+                flying.append((token, leader.command(token, own.lowest, part)))
+            while flying:
+                outcome = await self._acknowledged(own, flying)
+        finally:
+            for token, future in flying:
+                own.done(token)
+                future.cancel()
+        assert outcome is not None, "a group has a part"
+        return outcome
+
+    async def _acknowledged(self, own: Sequences, flying: deque[tuple[Token, asyncio.Future[Result]]]) -> Outcome:
+        """Wait for the first part that flies."""
+        token, future = flying[0]
+        result = await future
+        flying.popleft()
+        own.done(token)
+        if isinstance(result, Forgotten):
+            raise CommandForgotten(self._state.database, token.text(self._replica.place.uid), result.message)
+        return result
 
     def _unknown(self, pending: Pending, reason: str) -> CommitUnknown:
         return CommitUnknown(self._state.database, self.own_token(pending), reason)

@@ -72,8 +72,8 @@ class Reading:
         return self._executor
 
     def execute(self, statement: Statement) -> SqlResult:
-        executor = self.executor()
-        executor.given_bytes, executor.guard.deadline = 0, self._engine.threads.now() + self._engine.limits.query_s
+        executor, engine = self.executor(), self._engine
+        executor.given_bytes, executor.guard.deadline = 0, engine.threads.now() + engine.limits.query_s
         try:
             return executor.read(statement)
         finally:
@@ -133,8 +133,8 @@ class Reading:
         self._executor = self._files = None
 
 
-_Job = tuple[Callable[[Reading], Any], "asyncio.Future[Any]", int]
-"""What is to be done, whoever waits for it, and how much room it takes while it waits."""
+_Job = tuple[Statement | Callable[[Reading], Any], "asyncio.Future[Any]", int]
+"""What is to be executed or done, whoever waits for it, and how much room it takes while it waits."""
 _Answer = tuple["asyncio.Future[Any]", int, Any, Exception | None]
 
 
@@ -162,13 +162,13 @@ class Readers:
 
     def execute(self, statement: Statement) -> asyncio.Future[SqlResult]:
         """Execute a statement that reads. Raises DatabaseBusy if too many wait."""
-        return self._ask(lambda reading: reading.execute(statement), self._room.take((statement,)))
+        return self._ask(statement, self._room.take((statement,)))
 
     def run(self, work: Callable[[Reading], Any]) -> asyncio.Future[Any]:
         """Do something with a reading connection, in one of the threads."""
         return self._ask(work, 0)
 
-    def _ask(self, work: Callable[[Reading], Any], size: int) -> asyncio.Future[Any]:
+    def _ask(self, work: Statement | Callable[[Reading], Any], size: int) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
         self._waiting.append((work, future, size))
         if not self._asked:
@@ -281,7 +281,7 @@ def _answer(reading: Reading, job: _Job) -> _Answer:
     if future.cancelled():
         return future, size, None, None
     try:
-        return future, size, work(reading), None
+        return future, size, reading.execute(work) if isinstance(work, Statement) else work(reading), None
     except Exception as error:
         return future, size, None, error
 

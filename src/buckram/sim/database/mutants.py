@@ -13,11 +13,11 @@ from buckram.sim.engine.planting import Patches
 
 _EXECUTION = "buckram.db.execution:Execution"
 _STATE = "buckram.db.state:DatabaseState"
-_LAST_PART = "outcome = await self._replica.execute(tokens[-1], own.lowest, parts[-1])"
+_SENT = "outcome = await self._send(leader, own, parts)"
 _WRITTEN_TWICE = (
     "buckram.db.committing:Committing._append",
-    _LAST_PART,
-    f"{_LAST_PART}\n            await self._replica.execute(own.take(), own.lowest, parts[-1])",
+    _SENT,
+    f"parts = [*parts]\n        {_SENT}\n        await self._send(leader, own, parts[-1:])",
 )
 _DEPOSED = ("depose the leader",) * 4
 _DEAF = ("deafen the leader",) * 4
