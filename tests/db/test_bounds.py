@@ -332,7 +332,9 @@ def test_bad_limits_are_named(name: str, value: object) -> None:
         DatabaseLimits(**{name: value})  # type: ignore[arg-type]  # the wrong type
 
 
-async def test_the_parts_of_a_large_group_are_written_a_few_ahead(ns: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_parts_of_a_large_group_are_written_a_few_ahead(
+    ns: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(committing, "_PART_BYTES", 2000)
     async with ns.database("main") as db:
         await db.lead()

@@ -81,9 +81,20 @@ class Reading:
                 # A savepoint: whoever reads next must not see the state of today for ever.
                 self.close()
 
-    def pin(self) -> None:
-        """Let the statements until `unpin` have one state, which has everything that was committed before."""
-        self.executor().pin()
+    def pin(self) -> Callable[[Statement], SqlResult]:
+        """Let the statements until `unpin` have one state, which has everything that was committed before.
+
+        Returns what executes them.
+        """
+        executor, engine = self.executor(), self._engine
+        executor.pin()
+        read, guard, now, query_s = executor.read, executor.guard, engine.threads.now, engine.limits.query_s
+
+        def execute(statement: Statement) -> SqlResult:
+            executor.given_bytes, guard.deadline = 0, now() + query_s
+            return read(statement)
+
+        return execute
 
     def unpin(self) -> None:
         """End that. The connection goes if it cannot be ended."""
@@ -212,21 +223,29 @@ class Readers:
         waiting = self._waiting
         while count := min(len(waiting), _AT_ONCE):
             # What is asked from now on may have to see a later state, and is not of this transaction.
-            pinned = count > _FEW and _pinned(reading)
+            pinned = _pinned(reading) if count > _FEW else None
             try:
-                self._work_off(reading, count)
+                self._work_off(reading, count, reading.execute if pinned is None else pinned)
             finally:
-                if pinned:
+                if pinned is not None:
                     reading.unpin()
             if waiting:
                 self._tell(False)
         self._tell(True)
 
-    def _work_off(self, reading: Reading, count: int) -> None:
+    def _work_off(self, reading: Reading, count: int, execute: Callable[[Statement], SqlResult]) -> None:
         waiting, done = self._waiting, self._done
         with suppress(IndexError):  # Another thread may have helped.
             for _ in range(count):
-                done.append(_answer(reading, waiting.popleft()))
+                work, future, size = waiting.popleft()
+                given: Any = None
+                failed: Exception | None = None
+                try:
+                    if not future.cancelled():
+                        given = execute(work) if isinstance(work, Statement) else work(reading)
+                except Exception as error:
+                    failed = error
+                done.append((future, size, given, failed))
                 if reading.given_bytes >= _LARGE_BYTES:
                     self._tell(False)
 
@@ -267,23 +286,12 @@ class Readers:
             await thread_ended(thread)
 
 
-def _pinned(reading: Reading) -> bool:
+def _pinned(reading: Reading) -> Callable[[Statement], SqlResult] | None:
     """One state for several statements saves the locks of each. Where that fails, each says why."""
     try:
-        reading.pin()
+        return reading.pin()
     except (BuckramError, apsw.Error):
-        return False
-    return True
-
-
-def _answer(reading: Reading, job: _Job) -> _Answer:
-    work, future, size = job
-    if future.cancelled():
-        return future, size, None, None
-    try:
-        return future, size, reading.execute(work) if isinstance(work, Statement) else work(reading), None
-    except Exception as error:
-        return future, size, None, error
+        return None
 
 
 __all__ = ["Reading", "Readers"]
