@@ -1,7 +1,11 @@
-"""What objects do: puts of 1 KB by 64 tasks, and one large object put and got, 3/3/2; and a million names."""
+"""What objects do: puts of 1 KB by 64 tasks, and one large object put and got, 3/3/2; and a million names.
+
+The disk bounds the large put, so plain copies of as many bytes are made right after it.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import random
@@ -10,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from bench.harness import Bench, inside
+from bench.healing import plain_copy
 from bench.machine import cpu_seconds, memory
 from bench.rates import rate
 from buckram import Client
@@ -81,11 +86,19 @@ async def load(bench: Bench, client: Client) -> Figures:
         figures |= (await rate(TASKS, SECONDS / 3, get, bench.pids)).figures("get")
         with _spent("put_mb", LARGE_MB, bench, figures):
             await objects.put("large", _pieces())
+        figures["plain_copies_mb_per_s"] = round(await asyncio.to_thread(_plain_copies, bench), 1)
         with _spent("get_mb", LARGE_MB, bench, figures):
             size = sum([len(piece) async for piece in objects.read("large")])
         if size != LARGE_MB * len(PIECE):
             raise RuntimeError(f"{size} bytes were read, and {LARGE_MB} MB were put")
     return figures
+
+
+def _plain_copies(bench: Bench) -> float:
+    """MB/s of an object whose three copies are plain ones, one after the other and synced each 4 MB, on this disk."""
+    size = LARGE_MB * len(PIECE)
+    rates = [plain_copy(bookie.directory, bench.folder, size) for bookie in bench.bookies]
+    return 1e-6 / sum(1 / each for each in rates)
 
 
 async def _pieces() -> AsyncIterator[bytes]:

@@ -13,7 +13,7 @@ import pytest
 from tests.db.kit import check_equal, image_of
 from tests.support.polling import until
 
-from buckram.db import statements
+from buckram.db import committing, statements
 from buckram.db.database import Database
 from buckram.db.settings import DatabaseLimits
 from buckram.errors import (
@@ -330,3 +330,19 @@ async def test_a_statement_of_many_results_does_not_hold_up_its_group(ns: Namesp
 def test_bad_limits_are_named(name: str, value: object) -> None:
     with pytest.raises((InvalidArgument, BuckramError), match=f"{name} = {value}: needs a whole number"):
         DatabaseLimits(**{name: value})  # type: ignore[arg-type]  # the wrong type
+
+
+async def test_the_parts_of_a_large_group_are_written_a_few_ahead(
+    ns: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committing, "_PART_BYTES", 2000)
+    async with ns.database("main") as db:
+        await db.lead()
+        await db.execute("CREATE TABLE item (data BLOB)")
+        leader, ahead = await db._committing.leader(), list[int]()
+        command = leader.command
+        monkeypatch.setattr(leader, "command", lambda *args: (ahead.append(leader.pending), command(*args))[1])
+        await db.execute("INSERT INTO item VALUES (randomblob(60000))")
+        assert len(ahead) > 30
+        assert max(ahead) == committing._PARTS_AHEAD - 1
+        assert (await db.query("SELECT length(data) FROM item")).rows == [(60000,)]

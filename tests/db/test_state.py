@@ -8,6 +8,7 @@ from contextlib import closing
 
 import pytest
 
+from buckram.core.db import outcomes
 from buckram.core.db.digest import EMPTY_DIGEST, EMPTY_PAGE, differences, page_hash, patched, replaced
 from buckram.core.db.group import Group, PageChange, Receipt, encode_group
 from buckram.core.db.parts import cut
@@ -108,6 +109,31 @@ async def test_a_snapshot_has_all_of_the_state(replica: Rebuilt) -> None:
         other.state.restore([b"".join(chunks)[:-1]])
         with pytest.raises(DatabaseFailed, match="cut"):
             await other.engine.settled(1)
+    finally:
+        await other.engine.close()
+
+
+async def test_tokens_go_by_the_time_of_the_log_on_every_replica(
+    replica: Rebuilt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outcomes, "KEPT_ANYWAY", 0)
+
+    def commit(state: DatabaseState, sequence: int, time_us: int) -> None:
+        group = Group(7, sequence, 1, EMPTY_DIGEST, [Receipt(f"token{sequence}", "[]")], [])
+        state.apply_entry(LogEntry(sequence, time_us, encode_group(group, Codec())))
+
+    commit(replica.state, 1, 0)
+    commit(replica.state, 2, outcomes.SPAN_US)
+    chunks = await _snapshot(replica)
+    other = Rebuilt("shop/main", None, THREADS)
+    try:
+        other.state.restore(chunks)
+        for number, (time_us, known) in enumerate(((outcomes.KEPT_US, [1, 2]), (outcomes.KEPT_US + 1, [2])), 3):
+            for state in (replica.state, other.state):
+                commit(state, number, time_us)
+                assert [one for one in (1, 2) if state.outcomes.counts(f"token{one}") is not None] == known
+        await other.engine.settled(4)
+        assert await _snapshot(other) == await _snapshot(replica)
     finally:
         await other.engine.close()
 

@@ -12,9 +12,6 @@ from tests.hrana.kit import Hrana, execute, serving
 from tests.support.polling import until
 
 from buckram.client.client import Client
-from buckram.core.db import outcomes
-from buckram.core.db.group import Group, Receipt
-from buckram.core.db.outcomes import Outcomes
 from buckram.db.database import Database
 from buckram.db.settings import DatabaseLimits
 from buckram.errors import DatabaseBusy, NotLeader, SqlError
@@ -195,25 +192,25 @@ async def test_a_wrong_number_of_arguments_is_told(db: Database) -> None:
         await db.execute("SELECT buckram_outcome()")
 
 
-def test_the_newest_tokens_are_kept_as_many_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outcomes, "MAX_TOKENS", 5)
-    monkeypatch.setattr(outcomes, "MAX_BYTES", 100)
-    kept = Outcomes()
-
-    def commit(number: int, counts: str) -> None:
-        kept.committed(Group(0, number, 1, 0, [Receipt(f"t{number}", counts)], []))
-
-    def known() -> list[int]:
-        return [number for number in range(20) if kept.counts(f"t{number}") is not None]
-
-    for number in range(7):
-        commit(number, "[]")
-    assert known() == [2, 3, 4, 5, 6]
-    commit(7, "x" * 94)
-    assert known() == [6, 7]
-    for _ in range(3):
-        commit(6, "[]")  # The same token again takes no more room.
-    assert known() == [6, 7]
-    kept = Outcomes.of(kept.state())
-    commit(8, "x" * 90)
-    assert known() == [8]
+async def test_where_no_more_tokens_can_be_kept_new_ones_are_refused(ns: Namespace) -> None:
+    limits = DatabaseLimits(token_bytes=64 * 1024)
+    async with ns.database("small", limits=limits) as db:
+        await db.lead()
+        await db.execute("CREATE TABLE item (id INTEGER PRIMARY KEY, name TEXT)", token="first")
+        calls = [db.execute(INSERT, (str(number),), token=f"{number:0100}") for number in range(600)]
+        told = await asyncio.gather(*calls, return_exceptions=True)
+        kept = [number for number, one in enumerate(told) if not isinstance(one, BaseException)]
+        assert 200 < len(kept) < 600
+        with pytest.raises(DatabaseBusy, match=r"tokens of the last 24 hours.*65536.*without a token.*token_bytes"):
+            await db.execute(INSERT, ("more",), token="more")
+        assert await db.outcome("more") == "aborted"
+        # What was done is known, and done once; what has no token of its own goes on.
+        assert (await db.execute(INSERT, ("again",), token=f"{kept[0]:0100}")).rows_affected == 1
+        assert await db.outcome("first") == "committed"
+        transaction = await db.begin("immediate")
+        await transaction.execute(INSERT, ("transaction",))
+        with pytest.raises(DatabaseBusy, match="token_bytes"):
+            await transaction.commit(token="more")
+        await transaction.commit()
+        names = [row[0] for row in (await db.query("SELECT name FROM item ORDER BY id")).rows]
+        assert names == [*map(str, kept), "transaction"]

@@ -6,11 +6,14 @@ Not here: computing them (`db/engine.py`), applying them (`db/state.py`).
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import Iterable
 
 from buckram.core.db.outcomes import OwnToken
 from buckram.core.db.parts import cut
 from buckram.core.machine.records import COMMAND_OVERHEAD
-from buckram.core.machine.tokens import Sequences
+from buckram.core.machine.sessions import Forgotten, Outcome
+from buckram.core.machine.tokens import Sequences, Token
 from buckram.db.execution import Pending
 from buckram.db.state import DatabaseState
 from buckram.errors import (
@@ -18,15 +21,17 @@ from buckram.errors import (
     CommandForgotten,
     CommandUnknown,
     CommitUnknown,
+    DatabaseBusy,
     HandleClosed,
     NotLeader,
     ReplicaStopped,
 )
-from buckram.machine.leader import Leader
+from buckram.machine.leader import Leader, Result
 from buckram.machine.replica import Replica
 from buckram.net.tasks import TaskScope
 
 _PART_BYTES = 512 * 1024
+_PARTS_AHEAD = 8
 
 
 class Committing:
@@ -70,6 +75,16 @@ class Committing:
         """The counts of what was committed under a caller's token, as far as this replica knows."""
         return self._state.outcomes.counts(token)
 
+    def full(self) -> DatabaseBusy | None:
+        """Why no new token can be used: each must be known for a day. For the process that leads."""
+        limit, leader = self._state.engine.limits.token_bytes, self._leader
+        now = max(self._replica.fold.time_us, leader.engine.now()) if leader is not None else 0
+        count = self._state.outcomes.full(now, limit)
+        if not count:
+            return None
+        text = f"{count} tokens of the last 24 hours take {limit} bytes or more; commit without a token, or later"
+        return DatabaseBusy(self._state.database, f"{text} (limit: DatabaseLimits.token_bytes)")
+
     def own_token(self, pending: Pending) -> str:
         """The token under which anybody can ask what became of a group."""
         return str(OwnToken(self._replica.place.uid, pending.leadership, pending.sequence))
@@ -111,15 +126,8 @@ class Committing:
             if leader is not self._leader:
                 return NotLeader(self._state.database, "")
             limit = min(leader.engine.max_record_bytes - COMMAND_OVERHEAD, _PART_BYTES)
-            parts = list(cut(pending.payload, pending.leadership, pending.sequence, limit))
-            tokens = [own.take() for _ in parts]
-            try:
-                for token, part in zip(tokens[:-1], parts[:-1], strict=True):
-                    await self._replica.execute(token, own.lowest, part)
-                outcome = await self._replica.execute(tokens[-1], own.lowest, parts[-1])
-            finally:
-                for token in tokens:
-                    own.done(token)
+            parts = cut(pending.payload, pending.leadership, pending.sequence, limit)
+            outcome = await self._send(leader, own, parts)
         except CommandUnknown as error:
             return self._unknown(pending, error.reason)
         except (ReplicaStopped, CommandForgotten) as error:
@@ -127,6 +135,40 @@ class Committing:
         except BuckramError as error:
             return error
         return NotLeader(self._state.database, "") if outcome.refused else None
+
+    async def _send(self, leader: Leader, own: Sequences, parts: Iterable[bytes]) -> Outcome:
+        """Write all parts, a few ahead of those that are acknowledged; returns what became of the last one.
+
+        Raises what `Replica.execute` raises: where nothing was sent of a part, nothing was of those behind it.
+        """
+        flying: deque[tuple[Token, asyncio.Future[Result]]] = deque()
+        outcome: Outcome | None = None
+        try:
+            for part in parts:
+                if len(flying) >= _PARTS_AHEAD:
+                    outcome = await self._acknowledged(own, flying)
+                if not leader.has_room:
+                    await leader.room()
+                token = own.take()
+                flying.append((token, leader.command(token, own.lowest, part)))
+            while flying:
+                outcome = await self._acknowledged(own, flying)
+        finally:
+            for token, future in flying:
+                own.done(token)
+                future.cancel()
+        assert outcome is not None, "a group has a part"
+        return outcome
+
+    async def _acknowledged(self, own: Sequences, flying: deque[tuple[Token, asyncio.Future[Result]]]) -> Outcome:
+        """Wait for the first part that flies."""
+        token, future = flying[0]
+        result = await future
+        flying.popleft()
+        own.done(token)
+        if isinstance(result, Forgotten):
+            raise CommandForgotten(self._state.database, token.text(self._replica.place.uid), result.message)
+        return result
 
     def _unknown(self, pending: Pending, reason: str) -> CommitUnknown:
         return CommitUnknown(self._state.database, self.own_token(pending), reason)

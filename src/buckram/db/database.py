@@ -178,7 +178,12 @@ class Database(NotBlocking):
         with `at_most_s` it lacks nothing that was committed so many seconds before the call, with `after` nothing
         below this offset (`applied` of the leader after a write). Raises NotLeader, TooStale.
         """
-        return await self._query(statement(sql, parameters), consistency, at_most_s, after)
+        one = statement(sql, parameters)
+        if consistency != "stale" or at_most_s is not None or after is not None:
+            return await self._query(one, consistency, at_most_s, after)
+        self._engine.check()
+        self._replica.check_running()
+        return await self._readers.execute(one)
 
     async def _query(self, one: Any, consistency: Consistency, at_most_s: float | None, after: int | None) -> SqlResult:
         replica = self._replica

@@ -72,8 +72,8 @@ class Reading:
         return self._executor
 
     def execute(self, statement: Statement) -> SqlResult:
-        executor = self.executor()
-        executor.given_bytes, executor.guard.deadline = 0, self._engine.threads.now() + self._engine.limits.query_s
+        executor, engine = self.executor(), self._engine
+        executor.given_bytes, executor.guard.deadline = 0, engine.threads.now() + engine.limits.query_s
         try:
             return executor.read(statement)
         finally:
@@ -81,9 +81,20 @@ class Reading:
                 # A savepoint: whoever reads next must not see the state of today for ever.
                 self.close()
 
-    def pin(self) -> None:
-        """Let the statements until `unpin` have one state, which has everything that was committed before."""
-        self.executor().pin()
+    def pin(self) -> Callable[[Statement], SqlResult]:
+        """Let the statements until `unpin` have one state, which has everything that was committed before.
+
+        Returns what executes them.
+        """
+        executor, engine = self.executor(), self._engine
+        executor.pin()
+        read, guard, now, query_s = executor.read, executor.guard, engine.threads.now, engine.limits.query_s
+
+        def execute(statement: Statement) -> SqlResult:
+            executor.given_bytes, guard.deadline = 0, now() + query_s
+            return read(statement)
+
+        return execute
 
     def unpin(self) -> None:
         """End that. The connection goes if it cannot be ended."""
@@ -133,8 +144,8 @@ class Reading:
         self._executor = self._files = None
 
 
-_Job = tuple[Callable[[Reading], Any], "asyncio.Future[Any]", int]
-"""What is to be done, whoever waits for it, and how much room it takes while it waits."""
+_Job = tuple[Statement | Callable[[Reading], Any], "asyncio.Future[Any]", int]
+"""What is to be executed or done, whoever waits for it, and how much room it takes while it waits."""
 _Answer = tuple["asyncio.Future[Any]", int, Any, Exception | None]
 
 
@@ -162,13 +173,13 @@ class Readers:
 
     def execute(self, statement: Statement) -> asyncio.Future[SqlResult]:
         """Execute a statement that reads. Raises DatabaseBusy if too many wait."""
-        return self._ask(lambda reading: reading.execute(statement), self._room.take((statement,)))
+        return self._ask(statement, self._room.take((statement,)))
 
     def run(self, work: Callable[[Reading], Any]) -> asyncio.Future[Any]:
         """Do something with a reading connection, in one of the threads."""
         return self._ask(work, 0)
 
-    def _ask(self, work: Callable[[Reading], Any], size: int) -> asyncio.Future[Any]:
+    def _ask(self, work: Statement | Callable[[Reading], Any], size: int) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
         self._waiting.append((work, future, size))
         if not self._asked:
@@ -212,21 +223,29 @@ class Readers:
         waiting = self._waiting
         while count := min(len(waiting), _AT_ONCE):
             # What is asked from now on may have to see a later state, and is not of this transaction.
-            pinned = count > _FEW and _pinned(reading)
+            pinned = _pinned(reading) if count > _FEW else None
             try:
-                self._work_off(reading, count)
+                self._work_off(reading, count, reading.execute if pinned is None else pinned)
             finally:
-                if pinned:
+                if pinned is not None:
                     reading.unpin()
             if waiting:
                 self._tell(False)
         self._tell(True)
 
-    def _work_off(self, reading: Reading, count: int) -> None:
+    def _work_off(self, reading: Reading, count: int, execute: Callable[[Statement], SqlResult]) -> None:
         waiting, done = self._waiting, self._done
         with suppress(IndexError):  # Another thread may have helped.
             for _ in range(count):
-                done.append(_answer(reading, waiting.popleft()))
+                work, future, size = waiting.popleft()
+                given: Any = None
+                failed: Exception | None = None
+                try:
+                    if not future.cancelled():
+                        given = execute(work) if isinstance(work, Statement) else work(reading)
+                except Exception as error:
+                    failed = error
+                done.append((future, size, given, failed))
                 if reading.given_bytes >= _LARGE_BYTES:
                     self._tell(False)
 
@@ -267,23 +286,12 @@ class Readers:
             await thread_ended(thread)
 
 
-def _pinned(reading: Reading) -> bool:
+def _pinned(reading: Reading) -> Callable[[Statement], SqlResult] | None:
     """One state for several statements saves the locks of each. Where that fails, each says why."""
     try:
-        reading.pin()
+        return reading.pin()
     except (BuckramError, apsw.Error):
-        return False
-    return True
-
-
-def _answer(reading: Reading, job: _Job) -> _Answer:
-    work, future, size = job
-    if future.cancelled():
-        return future, size, None, None
-    try:
-        return future, size, work(reading), None
-    except Exception as error:
-        return future, size, None, error
+        return None
 
 
 __all__ = ["Reading", "Readers"]

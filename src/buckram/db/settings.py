@@ -17,6 +17,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "waiting_bytes": (64 * 1024, 2**34),
     "open_transactions": (1, 100_000),
     "reading_transactions": (1, 10_000),
+    "token_bytes": (64 * 1024, 2**36),
 }
 _SECONDS = "_s"
 
@@ -43,6 +44,8 @@ class DatabaseLimits:
     """So many transactions may be open or wait for their turn; the next one gets DatabaseBusy at once."""
     reading_transactions: int = 100
     """So many transactions that have not written yet may read a state of their own; each has three open files."""
+    token_bytes: int = 256 * _MIB
+    """So many bytes of memory may the tokens of a day have, about 200 each; calls under new ones get DatabaseBusy."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -10,6 +10,7 @@ import asyncio
 import json
 import struct
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from buckram.core.db.changes import separated
@@ -25,7 +26,7 @@ from buckram.db.execution import Pending
 from buckram.db.wal_files import Image
 from buckram.errors import CommandRefused, MalformedBatch
 
-FORMAT = 1
+FORMAT = 2
 _SIZE = struct.Struct(">I")
 _CHUNK_PAGES = 128
 
@@ -67,7 +68,7 @@ class DatabaseState:
         if group.sequence != self.sequence + 1:
             raise CommandRefused(f"group {group.sequence} was made for another state; {self.sequence} are committed")
         self.sequence, self._digest = group.sequence, group.digest
-        self.outcomes.committed(group)
+        self.outcomes.committed(group, entry.time_us)
         self.changes = changes
         self._hand_over(entry.offset, group)
         return group.digest.to_bytes(8, "big")
@@ -92,7 +93,7 @@ class DatabaseState:
             "outcomes": self.outcomes.state(),
             "parts": [part.hex() for part in self._joiner.held],
         }
-        return Snapshot(self.engine.image(self.sequence), head)
+        return Snapshot(self.engine.image(self.sequence), head, self.outcomes.receipts())
 
     def fault(self, chunks: Sequence[bytes]) -> str:
         try:
@@ -100,10 +101,11 @@ class DatabaseState:
             first = next(pieces, None)
             if first is None:
                 return "it is empty"
-            head = _unpacked_head(codec, first)
+            head = _unpacked(codec, first)
             if head.get("format") != FORMAT:
-                return ""  # A newer version wrote it, which is told when it is restored.
+                return ""  # Another version wrote it, which is told when it is restored.
             digest = number = 0
+            _outcomes(codec, pieces, head["outcomes"])
             for data in _page_runs(codec, pieces, head["pages"]):
                 pages = (data[at : at + PAGE_BYTES] for at in range(0, len(data), PAGE_BYTES))
                 digest = digest_of(pages, number + 1, digest)
@@ -132,7 +134,7 @@ class DatabaseState:
         self._begin(
             head["sequence"],
             head["digest"],
-            Outcomes.of(head["outcomes"]),
+            _outcomes(codec, pieces, head["outcomes"]),
             Joiner([bytes.fromhex(part) for part in head["parts"]]),
         )
         self.engine.restore(lambda: _page_runs(codec, pieces, head["pages"]), self.sequence, self._digest)
@@ -144,8 +146,8 @@ class DatabaseState:
 class Snapshot:
     """The pieces of a snapshot, a Prepared (`core/machine/fold.py`)."""
 
-    def __init__(self, image: asyncio.Future[Image], head: dict[str, Any]) -> None:
-        self._future, self._head = image, head
+    def __init__(self, image: asyncio.Future[Image], head: dict[str, Any], receipts: list[dict[str, str]]) -> None:
+        self._future, self._head, self._receipts = image, head, receipts
         self._image: Image | None = None
 
     async def ready(self) -> None:
@@ -159,9 +161,9 @@ class Snapshot:
     def __iter__(self) -> Iterator[bytes]:
         image, codec = self._image, Codec()
         assert image is not None, "it is not ready"
-        text = json.dumps({**self._head, "pages": image.size}).encode()
-        packed = codec.compress(text)
-        yield _SIZE.pack(8 + len(packed)) + len(text).to_bytes(8, "big") + packed
+        yield _packed(codec, {**self._head, "pages": image.size})
+        for receipts in self._receipts:
+            yield _packed(codec, receipts)
         numbers = range(1, image.size + 1)
         for first in range(0, len(numbers), _CHUNK_PAGES):
             packed = codec.compress(b"".join(image.page(number) for number in numbers[first : first + _CHUNK_PAGES]))
@@ -175,13 +177,25 @@ def _page_runs(codec: Codec, pieces: Iterable[bytes], size: int) -> Iterator[byt
         yield codec.decompress(piece, count * PAGE_BYTES)
 
 
-def _unpacked_head(codec: Codec, packed: bytes) -> dict[str, Any]:
+def _packed(codec: Codec, value: dict[str, Any]) -> bytes:
+    """A piece of JSON."""
+    text = json.dumps(value).encode()
+    packed = codec.compress(text)
+    return _SIZE.pack(8 + len(packed)) + len(text).to_bytes(8, "big") + packed
+
+
+def _unpacked(codec: Codec, packed: bytes) -> dict[str, Any]:
     raw: dict[str, Any] = json.loads(codec.decompress(packed[8:], int.from_bytes(packed[:8], "big")))
     return raw
 
 
+def _outcomes(codec: Codec, pieces: Iterator[bytes], state: dict[str, Any]) -> Outcomes:
+    """Takes a piece for each span of tokens."""
+    return Outcomes.of(state, (_unpacked(codec, piece) for piece in islice(pieces, len(state["spans"]))))
+
+
 def _head(codec: Codec, packed: bytes) -> dict[str, Any]:
-    raw = _unpacked_head(codec, packed)
+    raw = _unpacked(codec, packed)
     if raw.get("format") != FORMAT:
         raise ValueError(f"a snapshot of a database of format {raw.get('format')}; this version knows {FORMAT}")
     return raw

@@ -198,23 +198,23 @@ class Executor:
 
     def read(self, statement: Statement) -> SqlResult:
         """Execute one statement on a connection that only reads. Errors as of `execute`, in less time."""
-        sql, guard, shape = statement.sql, self.guard, self._described.get(statement.sql)
-        if not _text(sql).single:
+        sql, parameters = statement
+        shape = self._described.get(sql)
+        if shape is None and not _text(sql).single:
             return self.execute(statement)
-        guard.refusal, guard.overdue = "", False
-        cursor = self.connection.cursor()
+        self.guard.refusal, self.guard.overdue = "", False
+        cursor: apsw.Cursor | None = None
         try:
-            cursor.execute(sql, statement.parameters or None)
+            cursor = self.connection.execute(sql, parameters or None)
             if shape is None:
                 shape = self._shape(sql, cursor.get_description())
-            rows = self._rows(cursor)
+            return SqlResult(*shape, self._rows(cursor))
         except apsw.ExecutionCompleteError:
             return self.execute(statement)  # There are no rows, and it cannot be asked for its columns any more.
         except Exception as error:
+            if cursor is not None:
+                cursor.close(True)  # After its last row it has closed itself.
             raise self.translated(error) from None
-        finally:
-            cursor.close(True)
-        return SqlResult(*shape, rows)
 
     def _shape(self, sql: str, described: tuple[tuple[str, str | None], ...]) -> _Shape:
         shape = tuple(column[0] for column in described), tuple(column[1] for column in described)

@@ -206,7 +206,8 @@ class OpenTransaction:
         """Commit, and return the counts of all statements. After an SqlError (a deferred constraint) it goes on.
 
         Under a `token` it is committed once: if something was under it before, this transaction is rolled back, and the
-        counts are those of the first time. Raises NotLeader and TransactionExpired (rolled back), CommitUnknown.
+        counts are those of the first time. Raises NotLeader and TransactionExpired (rolled back), CommitUnknown, and
+        DatabaseBusy (it goes on) where there is no room for new tokens.
         """
         receipt = None if token is None else Receipt(check_token(token), encode_counts(self._results))
         results = self._results
@@ -218,6 +219,8 @@ class OpenTransaction:
             if counts is not None:
                 results = decode_counts(counts)
                 await self._roll_back()
+            elif receipt is not None and (full := self._committing.full()) is not None:
+                raise full
             elif self._turn is not None:
                 await self._commit(receipt)
         self._end()

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from buckram.db.database import Database
     from buckram.streams.namespace import Namespace
 
-_PAGES = 512
+_PAGES = 4096
+"""Of a group. Its parts are written behind one another, and the next group waits for the last of them."""
 _WAL = b"\2\2"
 _BUSY_MS = 5000
 Pages = Callable[[int], bytes]

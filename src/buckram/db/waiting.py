@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from buckram.core.db.sql import Statement
+from buckram.core.db.sql import Parameters, SqlValue, Statement
 from buckram.db.settings import DatabaseLimits
 from buckram.errors import DatabaseBusy
 
+_LONG = (str, bytes)
 _CALL_BYTES = 500
 """What a call takes besides its statements."""
 
@@ -17,9 +18,13 @@ def size_of(statements: Iterable[Statement]) -> int:
     size = _CALL_BYTES
     for sql, parameters in statements:
         size += len(sql)
-        for value in parameters.values() if isinstance(parameters, Mapping) else parameters:
-            size += len(value) if isinstance(value, str | bytes) else 8
+        for value in parameters if type(parameters) is tuple else _values(parameters):
+            size += len(value) if isinstance(value, _LONG) else 8
     return size
+
+
+def _values(parameters: Parameters) -> Iterable[SqlValue]:
+    return parameters.values() if isinstance(parameters, Mapping) else parameters
 
 
 class Room:

@@ -208,7 +208,11 @@ class Writer:
             if waiting.leader is not leader:
                 fail_future(waiting.future, NotLeader(self._engine.database, ""))
             elif not self._repeated(waiting):
-                served.append(waiting)
+                full = self._committing.full() if waiting.token is not None else None
+                if full is None:
+                    served.append(waiting)
+                else:
+                    fail_future(waiting.future, full)
         if served and served[0].alone:
             await self._alone(leadership, served[0])
         elif served:

@@ -70,6 +70,7 @@ class Leader:
         self._fold, self._freshness = fold, freshness
         self._digest_commands, self._max_pending = settings.digest_commands, settings.max_pending
         self._on_applied = on_applied
+        self._limit = engine.max_record_bytes - records.COMMAND_OVERHEAD
         self._loop = asyncio.get_running_loop()
         self._batch: list[_Pending] = []
         self._sent: list[_Pending] = []
@@ -147,9 +148,8 @@ class Leader:
         if present is not None:
             present.others = [*(present.others or ()), future]
             return future
-        limit = self.engine.max_record_bytes - records.COMMAND_OVERHEAD
-        if len(payload) > limit:
-            raise CommandTooLarge(self._fold.machine, len(payload), limit)
+        if len(payload) > self._limit:
+            raise CommandTooLarge(self._fold.machine, len(payload), self._limit)
         value = records.encode_command(self._now(), token.session, token.sequence, lowest, payload)
         pending = _Pending(value, token, future)
         self._inflight[token] = pending
@@ -184,7 +184,8 @@ class Leader:
 
     def _put(self, pending: _Pending) -> None:
         self._batch.append(pending)
-        self._ask_turn()
+        if not self._turn_asked:
+            self._ask_turn()
 
     def _ask_turn(self) -> None:
         if not self._turn_asked:

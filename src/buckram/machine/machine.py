@@ -202,26 +202,24 @@ class Machine(NotBlocking, Generic[M]):
         payload = self._state.encode(command)
         if token is not None:
             return _result(await self._replica.execute(self._given(token), 0, payload))
-        try:
-            return _result(await self._execute_once(payload))
-        except CommandForgotten:
-            # A new token that is not known: the session was silent for so long that replicas dropped it.
-            self._sequences = None
-            return _result(await self._execute_once(payload))
-
-    async def _execute_once(self, payload: bytes) -> Outcome:
-        """Execute under a new token. Its result is not kept, unless the caller does not know the outcome."""
-        own = self._sequences or await self._session()
-        token = own.take()
-        known = True
-        try:
-            return await self._replica.execute(token, own.lowest, payload)
-        except CommandUnknown:
-            known = False
-            raise
-        finally:
-            if known:
-                own.done(token)
+        again = False
+        while True:
+            own = self._sequences or await self._session()
+            given, known = own.take(), True
+            try:
+                return _result(await self._replica.execute(given, own.lowest, payload))
+            except CommandUnknown:
+                known = False
+                raise
+            except CommandForgotten:
+                if again:
+                    raise
+                # A new token that is not known: the session was silent for so long that replicas dropped it.
+                self._sequences, again = None, True
+            finally:
+                # Its result is not kept, unless the caller does not know the outcome.
+                if known:
+                    own.done(given)
 
     async def token(self) -> str:
         """A new token, to be kept before its command is executed: then a program that crashed can repeat the command.

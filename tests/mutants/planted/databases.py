@@ -109,6 +109,20 @@ MUTANTS = (
         (_TOKENS + "test_a_transaction_under_a_used_token_is_rolled_back_and_told_the_first_counts",),
     ),
     TestMutant(
+        "db-token-too-old",
+        "a token is forgotten a day after the first one of its span, and not after the last",
+        edited(("buckram.core.db.outcomes:Outcomes._expired", "span.ended_us", "span.began_us")),
+        ("tests/core/db/test_outcomes.py::test_the_outcome_of_a_token_is_known_for_a_day",),
+    ),
+    TestMutant(
+        "db-tokens-unbounded",
+        "a transaction is committed under a token that there is no room for",
+        edited(
+            ("buckram.db.transactions:OpenTransaction.commit", "(full := self._committing.full())", "(full := None)")
+        ),
+        (_TOKENS + "test_where_no_more_tokens_can_be_kept_new_ones_are_refused",),
+    ),
+    TestMutant(
         "db-receipt-of-nothing",
         "what changed nothing leaves no receipt",
         edited(("buckram.db.execution:Execution._record_receipts", "not self._wrote", "False")),

