@@ -1,8 +1,6 @@
-"""`buckram acl`: grants of permissions on namespaces. Who makes them opens the metadata store directly."""
+"""`buckram acl`: grants of permissions on namespaces and streams. Who makes them opens the metadata store directly."""
 
 from __future__ import annotations
-
-import fnmatch
 
 import click
 
@@ -18,7 +16,7 @@ from buckram.metadata.security import SecurityStore
 
 @click.group()
 def acl() -> None:
-    """Who may do what with which namespaces, once bookies have `[auth] authorisation = on`."""
+    """Who may do what with which namespaces and streams, once bookies have `[auth] authorisation = on`."""
 
 
 def _permissions(text: str) -> list[str]:
@@ -39,6 +37,17 @@ def _who(principal: str) -> str:
 
 
 principal_option = click.option("--principal", required=True, metavar="P", help="token:S, cert:S, sasl:S or role:R.")
+
+
+def _check(name: str) -> str:
+    """A namespace or a stream, or a pattern of either. InvalidArgument."""
+    namespace, slash, stream = name.partition("/")
+    if not namespace or (slash and not stream) or "/" in stream:
+        more = "; the objects of a namespace are granted together, as NAMESPACE/buckram.objects" if stream else ""
+        raise InvalidArgument(f"{name!r}: needs NAMESPACE or NAMESPACE/STREAM, or a pattern such as 'shop/o*'{more}")
+    return name
+
+
 permission_option = click.option(
     "--permission", "text", required=True, metavar="P,...", help=f"Some of {', '.join(PERMISSIONS)}."
 )
@@ -51,9 +60,10 @@ permission_option = click.option(
 @metadata_option
 @json_option
 def grant(principal: str, text: str, namespace: str, uri: str | None, as_json: bool) -> None:
-    """Let a principal or role do more with NAMESPACE, which may be a pattern such as 'shop-*'.
+    """Let a principal or role do more with NAMESPACE and all in it, or with the streams of a pattern such as 'shop-*'.
 
-    NAMESPACE/DATABASE is a single database, for the clients of `buckram db serve`.
+    NAMESPACE/STREAM is a single stream or database, and 'shop/o*' a pattern of them; the objects of a namespace are
+    NAMESPACE/buckram.objects.
 
     \b
     Examples:
@@ -61,6 +71,7 @@ def grant(principal: str, text: str, namespace: str, uri: str | None, as_json: b
       buckram acl grant --principal token:bob --permission read shop/main
     """
     who, permissions = _who(principal), _permissions(text)
+    _check(namespace)
 
     async def main() -> Acl:
         async with security_store(uri) as (security, _):
@@ -129,7 +140,7 @@ def check(principal: str, roles: tuple[str, ...], text: str, namespace: str, uri
 
     async def main() -> frozenset[str]:
         async with security_store(uri) as (security, _):
-            return (await security.acl()).allowed_on(Principal(who, roles, "admin" in roles), namespace)
+            return (await security.acl()).allowed(Principal(who, roles, "admin" in roles), namespace)
 
     allowed = run_async(main())
     missing = [one for one in permissions if one not in allowed]
@@ -146,7 +157,7 @@ async def _require(security: SecurityStore, namespace: str) -> None:
 
 
 def _show(acl: Acl, who: str, namespace: str, as_json: bool) -> None:
-    found = [one for one in acl.grants if one.who == who and fnmatch.fnmatchcase(namespace, one.namespaces)]
+    found = [one for one in acl.grants if one.who == who and (one.namespaces == namespace or one.covers(namespace))]
     permissions = sorted({permission for one in found for permission in one.permissions})
     if as_json:
         emit({"principal": who, "namespace": namespace, "permissions": permissions})
