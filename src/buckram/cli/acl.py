@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from buckram.cli.exits import Exit
 from buckram.cli.options import json_option, metadata_option, run_async
 from buckram.cli.output import emit, table
 from buckram.cli.token import security_store
@@ -148,7 +149,8 @@ def check(principal: str, roles: tuple[str, ...], text: str, namespace: str, uri
         emit({"allowed": not missing, "permissions": sorted(allowed)})
     else:
         click.echo("allowed" if not missing else f"not allowed: {', '.join(missing)}")
-    raise SystemExit(1 if missing else 0)
+    if missing:
+        raise click.exceptions.Exit(Exit.FAILED)
 
 
 async def _require(security: SecurityStore, namespace: str) -> None:
