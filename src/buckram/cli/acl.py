@@ -61,10 +61,10 @@ permission_option = click.option(
 @metadata_option
 @json_option
 def grant(principal: str, text: str, namespace: str, uri: str | None, as_json: bool) -> None:
-    """Let a principal or role do more with NAMESPACE and all in it, or with the streams of a pattern such as 'shop-*'.
+    """Let a principal or role do more with NAMESPACE and all that is in it.
 
-    NAMESPACE/STREAM is a single stream or database, and 'shop/o*' a pattern of them; the objects of a namespace are
-    NAMESPACE/buckram.objects.
+    It may be a pattern such as 'shop-*'. NAMESPACE/STREAM is a single stream or database, and 'shop/o*' a pattern of
+    them; the objects of a namespace are NAMESPACE/buckram.objects.
 
     \b
     Examples:
