@@ -80,6 +80,7 @@ async def _check_refused(kind: str, address: str, inner: SecureStore) -> None:
 
 def _check_files(folder: Path, inner: SecureStore) -> None:
     """What is secret is for its owner, and in no log or command line."""
+    assert stat.S_IMODE((folder.parent / inner.kind).stat().st_mode) == 0o700
     secrets = {path for path in folder.iterdir() if path.suffix not in (".pem",) or path.name.endswith(".both.pem")}
     assert folder / SETTINGS in secrets
     assert {stat.S_IMODE(path.stat().st_mode) for path in secrets} == {0o600}

@@ -43,6 +43,9 @@ class SecureStore:
         and `start_etcd`, and ConfigError without the extra `security`."""
         need_extra("--secure")
         self._make_missing()
+        # Its files have the keys that tokens are signed with.
+        directory.mkdir(exist_ok=True)
+        directory.chmod(0o700)
         if self.kind == "etcd":
             pair = TlsConfig("required", str(self.guard.ca), str(self._file("pem")), str(self._file("key")))
             server = start_etcd(directory, tls=pair, deadline_s=deadline_s, cancelled=cancelled)
