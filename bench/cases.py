@@ -228,6 +228,14 @@ def tls() -> Figures:
 
 
 @case
+def tenants_unreached() -> Figures:
+    """CPU an add with tokens, grants and quotas that are not reached, beside bookies without; what a login costs."""
+    from bench.security import tenants_unreached
+
+    return tenants_unreached()
+
+
+@case
 def scale_ledgers() -> Figures:
     """Cost of an add on a bookie that has seen 1,000 to 1,000,000 ledgers (BENCH_SCALE_LEDGERS)."""
     from bench import scale

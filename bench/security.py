@@ -1,4 +1,5 @@
-"""What security costs: metadata through a bookie beside the store itself, and adds through TLS beside clear text."""
+"""What security costs: metadata through a bookie beside the store itself, adds and connections through TLS beside clear
+text, and adds where bookies ask who it is and hold to grants and quotas that are not reached."""
 
 from __future__ import annotations
 
@@ -16,13 +17,23 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.harness import cluster, data_root, last_json
-from bench.machine import cpu_seconds
+from bench.harness import Bench, cluster, data_root, last_json
+from bench.machine import Watch, cpu_seconds
+from buckram.metadata.security import SecurityStore
+from buckram.metadata.tenants import TenantStore
 from buckram.metadata.uri import open_store
+from buckram.net.logins import TOKEN_VARIABLE, secured_by
+from buckram.net.tcp import TcpNetwork
 
 KEYS = 300
 READS = int(os.environ.get("BENCH_METADATA_READS", "3000"))
 SECONDS = os.environ.get("BENCH_SECONDS", "15")
+PACED = 1000
+CONNECTS = 200
+ROUNDS = 3
+KNOWN_S = 4.0
+"""After so long bookies know grants and quotas."""
+ASKING = {"BUCKRAM_AUTH_LOGINS": "token", "BUCKRAM_AUTH_AUTHORISATION": "on"}
 
 
 def metadata_service() -> dict[str, Any]:
@@ -33,8 +44,9 @@ def metadata_service() -> dict[str, Any]:
         ready, pid = bench.bookies[0].ready, bench.bookies[0].pid
         assert ready is not None
         served = f"buckram://{ready.host}:{ready.port}/"
-        rounds = [(asyncio.run(_load(bench.uri, pid)), asyncio.run(_load(served, pid))) for _ in range(3)]
-    figures: dict[str, Any] = {}
+        with Watch(None, bench.pids) as watch:
+            rounds = [(asyncio.run(_load(bench.uri, pid)), asyncio.run(_load(served, pid))) for _ in range(3)]
+    figures: dict[str, Any] = {"foreign_cpu": watch.foreign_share}
     for name in rounds[0][0]:
         for place, what in enumerate(("", "_cpu")):
             direct, through = (statistics.median(pair[side][name][place] for pair in rounds) for side in (0, 1))
@@ -80,24 +92,93 @@ async def _timed(
 
 
 def tls() -> dict[str, Any]:
-    """Adds a second, and CPU of client and bookies an add. TCP on both sides: a Unix socket would need no TLS."""
+    """Adds a second, their CPU, p99 of paced ones and the time to connect. TCP on both sides: a Unix socket would need
+    no TLS."""
     figures: dict[str, Any] = {}
     for name, options in (("clear", []), ("secure", ["--secure"])):
         with _up(options) as ready:
             client = ready["client"] or {}
             known = {"BUCKRAM_CA": client["ca"], "BUCKRAM_TOKEN": client["token"]} if client else {}
             pids = [bookie["pid"] for bookie in ready["bookies"]]
-            before = sum(map(cpu_seconds, pids))
             command = [sys.executable, "-m", "buckram", "bench", "write", "--ledgers", "1", "--seconds", SECONDS]
             environment = {**_environment(), **known, "BUCKRAM_METADATA": ready["uri"]}
-            written = last_json([*command, "--json"], environment)
-            spent = sum(map(cpu_seconds, pids)) - before
+            before = sum(map(cpu_seconds, pids))
+            with Watch(None, pids) as watch:
+                written = last_json([*command, "--json"], environment)
+                spent = sum(map(cpu_seconds, pids)) - before
+                paced = last_json([*command, "--rate", str(PACED), "--json"], environment)
+                connects = asyncio.run(_connects(ready["bookies"][0]["port"], known))
         figures |= {
             f"{name}_adds_per_s": written["adds_per_s"],
             f"{name}_client_cpu_us_per_add": written["client_cpu_us_per_add"],
             f"{name}_bookie_cpu_us_per_add": round(spent / max(1, written["acked"]) / len(pids) * 1e6, 2),
+            f"{name}_paced_p50_ms": paced["p50_ms"],
+            f"{name}_paced_p99_ms": paced["p99_ms"],
+            f"{name}_connect_ms": connects,
+            f"{name}_foreign_cpu": watch.foreign_share,
         }
     return figures
+
+
+async def _connects(port: int, known: Mapping[str, str]) -> float:
+    """Median milliseconds to connect to a bookie, with the TLS and the login that the settings name, on both sides."""
+    network = secured_by({name: value for name, value in known.items() if name != TOKEN_VARIABLE},
+                         TcpNetwork(local=False), token=known.get(TOKEN_VARIABLE, ""))  # fmt: skip
+    times: list[float] = []
+    for _ in range(CONNECTS):
+        began = time.perf_counter()
+        transport, _ = await network.connect("127.0.0.1", port, asyncio.Protocol)
+        times.append(time.perf_counter() - began)
+        transport.abort()
+    return round(statistics.median(times) * 1000, 3)
+
+
+def tenants_unreached() -> dict[str, Any]:
+    """CPU an add where bookies ask for tokens and hold to grants and quotas that are not reached, beside bookies that
+    do none of it; and what a login adds to a connection. In turns, so that both have the same machine."""
+    with cluster() as plain, cluster(environment=ASKING) as asking:
+        token = asyncio.run(_grant(asking.uri))
+        sides = {"plain": (plain, {}), "asking": (asking, {TOKEN_VARIABLE: token})}
+        runs: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
+        with Watch(None, [*plain.pids, *asking.pids]) as watch:
+            for _ in range(ROUNDS):
+                for name, (bench, known) in sides.items():
+                    runs[name].append(_cost(bench, known))
+    figures: dict[str, Any] = {"foreign_cpu": watch.foreign_share}
+    for figure in ("adds_per_s", "client_cpu_us_per_add", "bookie_cpu_us_per_add", "connect_ms"):
+        both = {name: statistics.median(run[figure] for run in found) for name, found in runs.items()}
+        figures |= {f"{name}_{figure}": round(value, 3) for name, value in both.items()}
+        if figure.endswith("cpu_us_per_add"):
+            figures[f"{figure}_times"] = round(both["asking"] / max(both["plain"], 1e-9), 3)
+    figures["login_ms"] = round(figures["asking_connect_ms"] - figures["plain_connect_ms"], 3)
+    return figures
+
+
+def _cost(bench: Bench, known: Mapping[str, str]) -> dict[str, float]:
+    """A write load of one ledger, what an add of it cost, and the time to connect."""
+    ready = bench.bookies[0].ready
+    assert ready is not None
+    before = sum(map(cpu_seconds, bench.pids))
+    load = ("--ledgers", 1, "--size", 1024, "--ensemble", "3/3/2", "--seconds", float(SECONDS) / 3)
+    written = bench.run("bench", "write", *load, environment={**_environment(), **known})
+    spent = sum(map(cpu_seconds, bench.pids)) - before
+    cpu = spent / max(1, written["acked"]) / len(bench.pids) * 1e6
+    return {**written, "bookie_cpu_us_per_add": cpu, "connect_ms": asyncio.run(_connects(ready.port, known))}
+
+
+async def _grant(uri: str) -> str:
+    """A token that may use namespace `default`, and quotas of it that nothing reaches; bookies know both afterwards."""
+    store = await open_store(uri)
+    try:
+        security, now = SecurityStore(store), time.time()
+        await security.change_acl(lambda acl: acl.granting("token:bench", "default", ("read", "append", "create")))
+        far = {"stored_bytes": 1 << 50, "in_bytes_per_s": 1 << 40, "in_entries_per_s": 1 << 40}
+        await TenantStore(store).set_quotas("default", far)
+        token = (await security.create_token("bench", (), now, now + 86_400))[1]
+        await asyncio.sleep(KNOWN_S)
+        return token
+    finally:
+        await store.close()
 
 
 def _environment() -> Mapping[str, str]:

@@ -27,6 +27,7 @@ from rich.table import Table
 
 from buckram import connect
 from buckram.cli.secure_directory import SecureDirectory
+from buckram.cli.secure_store import SecureStore
 from buckram.errors import ConfigError, NoSuchStream
 from buckram.etcd_server import start_etcd
 from buckram.metadata.uri import init_cluster, open_store
@@ -45,6 +46,7 @@ DEAD = f"bookie-{VICTIM + 1}"
 KILL_AFTER = 1
 """The driver is killed when so many batches of a query are published."""
 PATIENCE_S = 90.0
+SERVER_SECONDS = 120.0
 # Results go to standard output at a width that does not depend on the terminal's.
 out = Console(width=100, highlight=False)
 began = time.monotonic()
@@ -88,10 +90,17 @@ def main() -> int:
 
 
 @contextlib.contextmanager
-def metadata_store(kind: str, folder: Path) -> Iterator[str]:
+def metadata_store(kind: str, folder: Path, guard: SecureDirectory | None) -> Iterator[str]:
     """The URI of an empty store: a database file, or a server of ZooKeeper or etcd that runs as long as the job."""
     if kind == "sqlite":
         yield f"sqlite://{folder / 'metadata.db'}"
+        return
+    if guard is not None:
+        inner = SecureStore(guard, kind)
+        with inner.start(folder / kind, SERVER_SECONDS, lambda: False) as server:
+            step(f"{kind} runs at {server.address}, with TLS and a user: process {server.pid}")
+            os.environ.update(inner.settings())  # bookies and healing open it, and nobody else
+            yield inner.uri(server)
         return
     if kind == "etcd":
         with start_etcd(folder / "etcd") as etcd:
@@ -116,7 +125,7 @@ def run(folder: Path, store: str, limit: int | None, picture: Path, *, secure: b
         return 1
     written, story = Written(load.shares(kinds)), Story()
     guard = SecureDirectory(folder / "security") if secure else None
-    with metadata_store(store, folder) as uri:
+    with metadata_store(store, folder, guard) as uri:
         asyncio.run(prepare(uri, guard))
         found, ledgers = job(folder, uri, guard, written, story)
     return show(written, found, story, ledgers, picture)

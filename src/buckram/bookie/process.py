@@ -326,7 +326,7 @@ class Bookie:
         guard = self._guard
         if self.accounting is None:
             return {}
-        return self.accounting.used_up(lambda name: guard is None or bool(guard.rights(session, name)))
+        return self.accounting.used_up(lambda name: guard is None or guard.may_know(session, name))
 
     def identity(self) -> Identity:
         """Return what this bookie says of itself to clients that introduce themselves, once it serves."""

@@ -1,11 +1,10 @@
-"""`buckram acl`: grants of permissions on namespaces. Who makes them opens the metadata store directly."""
+"""`buckram acl`: grants of permissions on namespaces and streams. Who makes them opens the metadata store directly."""
 
 from __future__ import annotations
 
-import fnmatch
-
 import click
 
+from buckram.cli.exits import Exit
 from buckram.cli.options import json_option, metadata_option, run_async
 from buckram.cli.output import emit, table
 from buckram.cli.token import security_store
@@ -18,7 +17,7 @@ from buckram.metadata.security import SecurityStore
 
 @click.group()
 def acl() -> None:
-    """Who may do what with which namespaces, once bookies have `[auth] authorisation = on`."""
+    """Who may do what with which namespaces and streams, once bookies have `[auth] authorisation = on`."""
 
 
 def _permissions(text: str) -> list[str]:
@@ -39,6 +38,17 @@ def _who(principal: str) -> str:
 
 
 principal_option = click.option("--principal", required=True, metavar="P", help="token:S, cert:S, sasl:S or role:R.")
+
+
+def _check(name: str) -> str:
+    """A namespace or a stream, or a pattern of either. InvalidArgument."""
+    namespace, slash, stream = name.partition("/")
+    if not namespace or (slash and not stream) or "/" in stream:
+        more = "; the objects of a namespace are granted together, as NAMESPACE/buckram.objects" if stream else ""
+        raise InvalidArgument(f"{name!r}: needs NAMESPACE or NAMESPACE/STREAM, or a pattern such as 'shop/o*'{more}")
+    return name
+
+
 permission_option = click.option(
     "--permission", "text", required=True, metavar="P,...", help=f"Some of {', '.join(PERMISSIONS)}."
 )
@@ -51,9 +61,10 @@ permission_option = click.option(
 @metadata_option
 @json_option
 def grant(principal: str, text: str, namespace: str, uri: str | None, as_json: bool) -> None:
-    """Let a principal or role do more with NAMESPACE, which may be a pattern such as 'shop-*'.
+    """Let a principal or role do more with NAMESPACE and all that is in it.
 
-    NAMESPACE/DATABASE is a single database, for the clients of `buckram db serve`.
+    It may be a pattern such as 'shop-*'. NAMESPACE/STREAM is a single stream or database, and 'shop/o*' a pattern of
+    them; the objects of a namespace are NAMESPACE/buckram.objects.
 
     \b
     Examples:
@@ -61,6 +72,7 @@ def grant(principal: str, text: str, namespace: str, uri: str | None, as_json: b
       buckram acl grant --principal token:bob --permission read shop/main
     """
     who, permissions = _who(principal), _permissions(text)
+    _check(namespace)
 
     async def main() -> Acl:
         async with security_store(uri) as (security, _):
@@ -129,7 +141,7 @@ def check(principal: str, roles: tuple[str, ...], text: str, namespace: str, uri
 
     async def main() -> frozenset[str]:
         async with security_store(uri) as (security, _):
-            return (await security.acl()).allowed_on(Principal(who, roles, "admin" in roles), namespace)
+            return (await security.acl()).allowed(Principal(who, roles, "admin" in roles), namespace)
 
     allowed = run_async(main())
     missing = [one for one in permissions if one not in allowed]
@@ -137,7 +149,8 @@ def check(principal: str, roles: tuple[str, ...], text: str, namespace: str, uri
         emit({"allowed": not missing, "permissions": sorted(allowed)})
     else:
         click.echo("allowed" if not missing else f"not allowed: {', '.join(missing)}")
-    raise SystemExit(1 if missing else 0)
+    if missing:
+        raise click.exceptions.Exit(Exit.FAILED)
 
 
 async def _require(security: SecurityStore, namespace: str) -> None:
@@ -146,7 +159,7 @@ async def _require(security: SecurityStore, namespace: str) -> None:
 
 
 def _show(acl: Acl, who: str, namespace: str, as_json: bool) -> None:
-    found = [one for one in acl.grants if one.who == who and fnmatch.fnmatchcase(namespace, one.namespaces)]
+    found = [one for one in acl.grants if one.who == who and (one.namespaces == namespace or one.covers(namespace))]
     permissions = sorted({permission for one in found for permission in one.permissions})
     if as_json:
         emit({"principal": who, "namespace": namespace, "permissions": permissions})

@@ -17,6 +17,7 @@ from buckram.cli.exits import Exit
 from buckram.cli.options import json_option, run_async
 from buckram.cli.output import counted, emit, remark
 from buckram.cli.secure_directory import FOLDER, SecureDirectory
+from buckram.cli.secure_store import SecureStore
 from buckram.cli.up_threads import healing_thread, janitor_thread
 from buckram.config import host_port
 from buckram.errors import ChildFailed, ConfigError, EtcdFailed, InvalidArgument, ZooKeeperFailed
@@ -106,7 +107,7 @@ def up(
             place.check_is_ours()
             if disks is not None:
                 place.disks = _disks(disks)
-            _choose_security(place, secure, kind)
+            _choose_security(place, secure)
             _run(place, bookies, kind, every, autorecovery, metrics, http, as_json, stop)
     except (ChildFailed, ZooKeeperFailed, EtcdFailed):
         if not stop.is_set():
@@ -129,17 +130,20 @@ def _run(
     pages = served or scraped
     _choose_kind(place, kind)
     _say_shared(place.disks)
+    guard = SecureDirectory(place.root / FOLDER) if place.secure else None
+    inner = None if guard is None or place.kind == "sqlite" else SecureStore(guard, place.kind)
     with ExitStack() as cleanup:
         server: ZooKeeperServer | EtcdServer | None = None
         if place.kind != "sqlite":
-            server = _start_server(place, stop)
+            server = _start_server(place, inner, stop)
             cleanup.callback(server.stop)
+        if inner is not None:
+            os.environ.update(inner.settings())  # for this process, and the bookies
         # Before the first bookie makes its directory: a start that is cut short must not lose count of them.
         place.place(count)
         before, place.bookies = place.bookies, count
         place.write()
         uri = place.metadata or f"sqlite://{place.root / 'metadata.db'}"
-        guard = SecureDirectory(place.root / FOLDER) if place.secure else None
         run_async(_prepare(uri, before, count, guard))
         if guard is not None:
             os.environ.update(guard.admin_settings())  # for the threads below, which are clients, too
@@ -161,7 +165,8 @@ def _run(
             cleanup.enter_context(janitor_thread(uri, janitor_s))
         if healing:
             cleanup.enter_context(healing_thread(uri, LOST_BOOKIE_DELAY_S))
-        _report(children, uri, place.kind, server, pages, guard, as_json)
+        opening = None if inner is None else inner.write_settings(uri)
+        _report(children, uri, place.kind, server, pages, guard, opening, as_json)
         _watch(children, NAMES[place.kind], server, stop)
 
 
@@ -227,9 +232,14 @@ def _choose_kind(place: ClusterDirectory, kind: str | None) -> None:
         )
 
 
-def _start_server(place: ClusterDirectory, stop: threading.Event) -> ZooKeeperServer | EtcdServer:
+def _start_server(
+    place: ClusterDirectory, secured: SecureStore | None, stop: threading.Event
+) -> ZooKeeperServer | EtcdServer:
     server: ZooKeeperServer | EtcdServer
-    if place.kind == "zookeeper":
+    if secured is not None:
+        server = secured.start(place.root / place.kind, SERVER_SECONDS, stop.is_set)
+        uri = secured.uri(server)
+    elif place.kind == "zookeeper":
         server = start_zookeeper(place.root / "zookeeper", deadline_s=SERVER_SECONDS, cancelled=stop.is_set)
         uri = f"zk://{server.address}/ledgers"
     else:
@@ -241,10 +251,8 @@ def _start_server(place: ClusterDirectory, stop: threading.Event) -> ZooKeeperSe
     return server
 
 
-def _choose_security(place: ClusterDirectory, secure: bool, kind: str | None) -> None:
+def _choose_security(place: ClusterDirectory, secure: bool) -> None:
     """A cluster that was made secure stays so, and one that was not is not changed behind the back of its clients."""
-    if secure and (kind or place.kind) != "sqlite":
-        raise InvalidArgument("--secure: only with the embedded metadata database so far; leave out the other option")
     if secure and place.made and not place.secure:
         raise ConfigError(
             f"--secure: {place.root} was made without it; docs/explanation/security.md says how to turn it on"
@@ -332,8 +340,10 @@ def _report(
     server: ZooKeeperServer | EtcdServer | None,
     pages: dict[int, str],
     guard: SecureDirectory | None,
+    opening: Path | None,
     as_json: bool,
 ) -> None:
+    """`opening`: the file with what opens the metadata store, where it asks for that."""
     lines: list[tuple[ReadyLine, str | None]] = [
         (child.ready, pages.get(n)) for n, child in children.items() if child.ready is not None
     ]
@@ -350,6 +360,7 @@ def _report(
                 "etcd": address if kind == "etcd" else None,
                 "not_started": missing,
                 "client": None if guard is None else {"token": guard.client_token, "ca": str(guard.ca)},
+                "store_settings": None if opening is None else str(opening),
             }
         )
         return
@@ -357,6 +368,8 @@ def _report(
     click.echo(f"  for other users and machines, through its bookies: {service}")
     if server is not None:
         click.echo(f"  {NAMES[kind]} at {server.address}, process {server.pid}")
+    if opening is not None:
+        click.echo(f"  administrators of this machine open it with what is in {opening}: run `. {opening}` in a shell")
     for line, page in lines:
         told = f", metrics at http://{page}/metrics" if page else ""
         click.echo(f"  {line.bookie_id} at {line.host}:{line.port}, process {line.pid}{told}")

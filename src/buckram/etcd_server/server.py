@@ -6,6 +6,7 @@ is gone, however that died: a shell beside it waits for the end of its standard 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -15,15 +16,17 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from buckram.errors import ConfigError, EtcdFailed, ForeignDirectory, PortInUse
+from buckram.config import TlsConfig
+from buckram.errors import ConfigError, EtcdFailed, ForeignDirectory, InvalidArgument, PortInUse
 from buckram.zookeeper_server.directory import read_description, write_description
-from buckram.zookeeper_server.server import WATCHDOG, check_port, free_port
+from buckram.zookeeper_server.server import WATCHDOG, check_port, client_context, free_port
 
 FORMAT_VERSION = 1
 DESCRIPTION = "etcd.json"
@@ -45,7 +48,8 @@ _HELP = (
 class EtcdSettings:
     """One server. `sync`: every change is on the device before it is answered; False is for tests only.
 
-    `members` is name=URL of every server of a cluster, empty for one on its own; `options` are etcd's.
+    `members` is name=URL of every server of a cluster, empty for one on its own; `options` are etcd's. With `tls`
+    clients are served through TLS only, with its certificate; for a server on its own.
     """
 
     host: str = "127.0.0.1"
@@ -54,6 +58,16 @@ class EtcdSettings:
     peer_port: int = 0
     members: str = ""
     options: tuple[str, ...] = ()
+    tls: TlsConfig | None = None
+
+    def __post_init__(self) -> None:
+        if self.tls is not None and self.members:
+            raise InvalidArgument("tls: a cluster that is started here has none; leave it out, or start one server")
+
+    @property
+    def scheme(self) -> str:
+        """Of the URLs of this server."""
+        return "http" if self.tls is None else "https"
 
 
 def find_etcd() -> Path:
@@ -77,10 +91,10 @@ def find_etcd() -> Path:
 def etcd_command(program: Path, settings: EtcdSettings, data: Path, port: int, peer_port: int) -> list[str]:
     """The whole command line of a server. Other members of a cluster reach it at the host that clients use."""
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    peer = f"http://{_reachable(settings.host) if settings.members else '127.0.0.1'}:{peer_port}"
+    peer = f"{settings.scheme}://{_reachable(settings.host) if settings.members else '127.0.0.1'}:{peer_port}"
     command = [str(program), f"--name={settings.name}", f"--data-dir={data}"]
-    command += [f"--listen-client-urls=http://{host}:{port}"]
-    command += [f"--advertise-client-urls=http://{_reachable(settings.host)}:{port}"]
+    command += [f"--listen-client-urls={settings.scheme}://{host}:{port}"]
+    command += [f"--advertise-client-urls={settings.scheme}://{_reachable(settings.host)}:{port}"]
     command += [f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"]
     command += [f"--initial-cluster={settings.members or f'{settings.name}={peer}'}"]
     # Without it the history of all keys is kept for ever.
@@ -88,7 +102,16 @@ def etcd_command(program: Path, settings: EtcdSettings, data: Path, port: int, p
     command += [] if settings.sync else ["--unsafe-no-fsync"]
     # A server on its own has nobody to wait for before it leads.
     command += [] if settings.members else ["--heartbeat-interval=20", "--election-timeout=200"]
-    return [*command, *settings.options]
+    return [*command, *_certificates(settings.tls), *settings.options]
+
+
+def _certificates(tls: TlsConfig | None) -> list[str]:
+    """Options for TLS. Nobody has a certificate with which the port of other servers lets them in."""
+    if tls is None:
+        return []
+    pair = [f"cert-file={tls.certificate}", f"key-file={tls.key}"]
+    peer = [*pair, f"trusted-ca-file={tls.ca}", "client-cert-auth"]
+    return [*(f"--{one}" for one in pair), *(f"--peer-{one}" for one in peer)]
 
 
 def _reachable(host: str) -> str:
@@ -104,15 +127,17 @@ def start_etcd(
     host: str = "127.0.0.1",
     sync: bool = True,
     options: tuple[str, ...] = (),
+    tls: TlsConfig | None = None,
     deadline_s: float = READY_SECONDS,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> EtcdServer:
     """Start a server on `data_dir` and wait until it serves; the same directory is the same server again.
 
-    `port` 0 is the port that the directory had before, else a free one. Blocks; `cancelled` is asked now and then and
+    `port` 0 is the port that the directory had before, else a free one. `tls`: clients are served through TLS only,
+    with this certificate. Blocks; `cancelled` is asked now and then and
     ends the wait. ConfigError without etcd, ForeignDirectory, PortInUse, EtcdFailed.
     """
-    server = EtcdServer(Path(data_dir), EtcdSettings(host=host, sync=sync, options=options), port=port)
+    server = EtcdServer(Path(data_dir), EtcdSettings(host=host, sync=sync, options=options, tls=tls), port=port)
     try:
         server.start()
         server.wait_ready(deadline_s, cancelled)
@@ -130,6 +155,7 @@ class EtcdServer:
         """Locks the directory; nothing runs yet. The errors of `start_etcd`."""
         self.program = find_etcd()
         self.settings = settings
+        self._context = None if settings.tls is None else client_context(settings.tls)
         self.path = directory.absolute()
         self.path.mkdir(parents=True, exist_ok=True)
         self.log = self.path / "etcd.log"
@@ -234,13 +260,25 @@ class EtcdServer:
 
     def status(self) -> dict[str, object]:
         """What it says of itself; empty when nobody answers."""
-        request = urllib.request.Request(f"http://{self.address}/v3/maintenance/status", b"{}")
+        found = self.ask("maintenance/status", {})
+        return found if "leader" in found and found["leader"] != "0" else {}
+
+    def ask(self, path: str, body: Mapping[str, object]) -> dict[str, object]:
+        """The answer to a request of its JSON interface, which has `error` where it was refused; empty when nobody
+        answers."""
+        url = f"{self.settings.scheme}://{self.address}/v3/{path}"
+        request = urllib.request.Request(url, json.dumps(body).encode())
         try:
-            with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:
+            with urllib.request.urlopen(request, timeout=ANSWER_SECONDS, context=self._context) as answer:
                 found = json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            with contextlib.suppress(OSError, ValueError):
+                found = json.loads(error.read())
+                return found if isinstance(found, dict) else {}
+            return {}
         except (OSError, ValueError):
             return {}
-        return found if isinstance(found, dict) and "leader" in found and found["leader"] != "0" else {}
+        return found if isinstance(found, dict) else {}
 
     def last_words(self) -> str:
         try:

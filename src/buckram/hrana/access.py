@@ -54,7 +54,7 @@ class TokenAccess:
 
     async def authorize(self, principal: Principal, database: str) -> bool:
         """As Authorize of the server."""
-        allowed = self._security.state.acl.allowed_on(principal, database)
+        allowed = self._security.state.acl.allowed(principal, database)
         if "read" not in allowed:
             raise HttpProblem(
                 403,

@@ -11,12 +11,14 @@ import os
 import random
 import signal
 import socket
+import ssl
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+from buckram.config import TlsConfig
 from buckram.errors import ConfigError, InvalidArgument, PortInUse, ZooKeeperFailed
 from buckram.zookeeper_server.directory import POLL_SECONDS, ServerDirectory
 from buckram.zookeeper_server.settings import Settings, java_command, zoo_cfg
@@ -42,6 +44,7 @@ def start_zookeeper(
     tick_ms: int = 1000,
     options: tuple[str, ...] = (),
     java_options: tuple[str, ...] = (),
+    tls: TlsConfig | None = None,
     deadline_s: float = READY_SECONDS,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> ZooKeeperServer:
@@ -49,12 +52,13 @@ def start_zookeeper(
     is the same server again.
 
     `port` 0 is the port that the directory had before, else a free one. Sessions time out between 2 and 100 ticks.
-    `options` are further lines of zoo.cfg, `java_options` further flags of the JVM.
+    `options` are further lines of zoo.cfg, `java_options` further flags of the JVM. `tls`: clients are served through
+    TLS only; its certificate is a PEM file that has the key as well.
     Blocks; `cancelled` is asked now and then and ends the wait. ConfigError without Java or PySpark, ForeignDirectory,
     PortInUse, ZooKeeperFailed.
     """
     settings = Settings(
-        host=host, sync=sync, heap_mb=heap_mb, tick_ms=tick_ms, options=options, java_options=java_options
+        host=host, sync=sync, heap_mb=heap_mb, tick_ms=tick_ms, options=options, java_options=java_options, tls=tls
     )
     server = ZooKeeperServer(Path(data_dir), settings, port=port)
     try:
@@ -75,6 +79,7 @@ class ZooKeeperServer:
         if not 0 <= port <= 65535:
             raise InvalidArgument(f"port {port}: needs 0 to 65535; 0 picks a free one")
         self.settings = settings
+        self._context = None if settings.tls is None else client_context(settings.tls)
         self._command = java_command(
             settings, directory.absolute(), directory.absolute() / "zoo.cfg", directory.absolute() / "zookeeper.log"
         )
@@ -181,8 +186,12 @@ class ZooKeeperServer:
 
     def ask(self, word: str) -> bytes:
         """The answer to one of ZooKeeper's four-letter words; empty when nobody answers."""
+        host = _reachable(self.settings.host)
         try:
-            with socket.create_connection((_reachable(self.settings.host), self.port), ANSWER_SECONDS) as connection:
+            with contextlib.ExitStack() as opened:
+                connection = opened.enter_context(socket.create_connection((host, self.port), ANSWER_SECONDS))
+                if self._context is not None:
+                    connection = opened.enter_context(self._context.wrap_socket(connection, server_hostname=host))
                 connection.sendall(word.encode())
                 return b"".join(iter(lambda: connection.recv(65536), b""))
         except OSError:
@@ -254,6 +263,14 @@ class ZooKeeperServer:
             assert self._watchdog.stdin is not None
             self._watchdog.stdin.close()
             self._watchdog = None
+
+
+def client_context(tls: TlsConfig) -> ssl.SSLContext:
+    """How to ask a server that has a certificate of this authority. ConfigError."""
+    try:
+        return ssl.create_default_context(cafile=tls.ca)
+    except OSError as error:
+        raise ConfigError(f"{tls.ca}: no PEM file of certificates that can be read: {error}") from None
 
 
 def _reachable(host: str) -> str:

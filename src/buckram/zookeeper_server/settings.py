@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from buckram.config import TlsConfig
 from buckram.errors import ConfigError, InvalidArgument
 from buckram.java import find_java
 
@@ -29,6 +30,7 @@ JARS = (
     "netty-buffer",
     "netty-codec-base",
 )
+NETTY = "org.apache.zookeeper.server.NettyServerCnxnFactory"
 TLS_JARS = ("netty-resolver", "netty-transport-classes-epoll", "netty-transport-native-unix-common")
 """What it loads besides with netty for the connections of clients, which TLS needs."""
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
@@ -54,7 +56,8 @@ class Settings:
 
     Sessions of clients time out between two and a hundred ticks; the server looks for dead ones once a tick.
     `members` is empty for a server on its own; then `number` means nothing. `options` are further lines of zoo.cfg,
-    KEY=VALUE, and `java_options` further flags of the JVM.
+    KEY=VALUE, and `java_options` further flags of the JVM. With `tls` clients are served through TLS only; its
+    `certificate` is a PEM file that has the key as well, and `ca` the authority of it. For a server on its own.
     """
 
     host: str = "127.0.0.1"
@@ -65,19 +68,21 @@ class Settings:
     number: int = 0
     options: tuple[str, ...] = ()
     java_options: tuple[str, ...] = ()
+    tls: TlsConfig | None = None
 
     def __post_init__(self) -> None:
         for name, value, low, high in (("tick_ms", self.tick_ms, 50, 60_000), ("heap_mb", self.heap_mb, 32, 65_536)):
             if not low <= value <= high:
                 raise InvalidArgument(f"{name} = {value}: a ZooKeeper server needs {low} to {high}")
+        if self.tls is not None and self.members:
+            raise InvalidArgument("tls: an ensemble that is started here has none; leave it out, or start one server")
 
 
 def zoo_cfg(settings: Settings, data: Path, port: int) -> str:
     """The server's configuration file."""
     values: dict[str, object] = {
         "dataDir": _escaped(str(data)),
-        "clientPort": port,
-        "clientPortAddress": settings.host,
+        **_listening(settings, port),
         "tickTime": settings.tick_ms,
         "minSessionTimeout": 2 * settings.tick_ms,
         "maxSessionTimeout": 100 * settings.tick_ms,
@@ -94,6 +99,23 @@ def zoo_cfg(settings: Settings, data: Path, port: int) -> str:
     return "".join([*(f"{key}={value}\n" for key, value in values.items()), *(f"{one}\n" for one in settings.options)])
 
 
+def _listening(settings: Settings, port: int) -> dict[str, object]:
+    """Where clients are served, and how."""
+    tls = settings.tls
+    if tls is None:
+        return {"clientPort": port, "clientPortAddress": settings.host}
+    return {
+        "secureClientPort": port,
+        "secureClientPortAddress": settings.host,
+        "serverCnxnFactory": NETTY,
+        "ssl.keyStore.location": _escaped(tls.certificate),
+        "ssl.keyStore.type": "PEM",
+        "ssl.trustStore.location": _escaped(tls.ca),
+        "ssl.trustStore.type": "PEM",
+        "ssl.clientAuth": "none",  # a user and a password say who a client is
+    }
+
+
 def _escaped(text: str) -> str:
     """A value as Java's property files take it: Latin-1 with escapes."""
     units = text.encode("utf-16-be", "surrogatepass")
@@ -103,7 +125,8 @@ def _escaped(text: str) -> str:
 
 def java_command(settings: Settings, directory: Path, config: Path, log: Path) -> list[str]:
     """The whole command line; ConfigError when there is no Java or no PySpark."""
-    jars = find_jars((*JARS, *TLS_JARS) if any("Netty" in one for one in settings.options) else JARS)
+    netty = settings.tls is not None or any("Netty" in one for one in settings.options)
+    jars = find_jars((*JARS, *TLS_JARS) if netty else JARS)
     java = find_java(wanted_by="ZooKeeper").home / "bin" / "java"
     return [
         str(java),

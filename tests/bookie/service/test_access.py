@@ -112,6 +112,13 @@ NEEDS: dict[Callable[[Client, str], Awaitable[None]], set[str]] = {
     delete_stream: {"read", "append", "delete"},
     change_policy: {"admin"},
 }
+ON_STREAM = {
+    read: ("orders", {"read"}),
+    append: ("orders", {"read", "append"}),
+    create_stream: ("another", {"read", "create"}),
+    delete_stream: ("orders", {"read", "append", "delete"}),
+}
+"""What the operation needs where only a stream was granted."""
 
 
 @pytest.mark.parametrize("operation", list(NEEDS), ids=lambda operation: operation.__name__)
@@ -133,6 +140,56 @@ async def test_an_operation_needs_its_permissions_and_no_other(
             with pytest.raises(AccessRefused):
                 await operation(client, "other")
             await operation(client, "shop")
+
+
+@pytest.mark.parametrize("operation", list(ON_STREAM), ids=lambda operation: operation.__name__)
+async def test_a_grant_on_a_stream_is_enough_for_it_and_for_no_other(
+    tmp_path: Path, operation: Callable[[Client, str], Awaitable[None]]
+) -> None:
+    stream, needed = ON_STREAM[operation]
+    async with guarded(tmp_path, auth=AUTH) as running:
+        await prepared(running)
+        for missing in sorted(needed):
+            await grant(running, "token:alice", f"shop/{stream}", set(PERMISSIONS) - {missing, "admin"})
+            async with client_of(running, "alice") as client:
+                with pytest.raises(BuckramError):
+                    async with asyncio.timeout(20):
+                        await operation(client, "shop")
+        await grant(running, "token:alice", f"shop/{stream}", needed)
+        async with client_of(running, "alice") as client:
+            with pytest.raises(AccessRefused):
+                await operation(client, "other")
+            with pytest.raises(BuckramError):
+                await change_policy(client, "shop")
+            await operation(client, "shop")
+
+
+async def test_who_may_use_one_stream_sees_and_reads_no_other(tmp_path: Path) -> None:
+    async with guarded(tmp_path, auth=AUTH) as running:
+        await prepared(running)
+        bookie = running.bookie.info
+        assert bookie is not None
+        async with client_of(running, "root", "admin") as admin:
+            async with admin.namespace("shop").writer("bills") as writer:
+                await writer.append(b"secret")
+            (row,) = [row async for row in admin.namespace("shop").segments("bills")]
+        await grant(running, "token:alice", "shop/orders", {"read", "append", "create", "delete"})
+        async with client_of(running, "alice") as alice:
+            shop = alice.namespace("shop")
+            assert await shop.list() == ["orders"]
+            await read(alice, "shop")
+            with pytest.raises(AccessRefused):
+                await shop.get("bills", 0)
+            for request in (Read(row.ledger, 0), Read(row.ledger, -1, True, KEY), ReadLac(row.ledger)):
+                reply = await alice.services.pool.call(bookie.bookie_id, request)
+                assert reply.code is Code.UNAUTHORIZED, request
+            with pytest.raises(AccessRefused):
+                await alice.services.store.read_ledger(row.ledger)
+            head = await running.store.keys.get(f"{running.store.own}/streams/heads/shop/bills")
+            with pytest.raises(AccessRefused):
+                await alice.services.store.keys.set(
+                    f"{running.store.own}/streams/heads/shop/orders", head.value, head.version
+                )
 
 
 async def test_a_new_grant_counts_on_open_connections_and_so_does_its_end(tmp_path: Path) -> None:

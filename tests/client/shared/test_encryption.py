@@ -19,6 +19,7 @@ from buckram.config import ClientConfig, EncryptionConfig, NetConfig
 from buckram.core.security.encryption import ENCRYPTION, OVERHEAD, Cipher, Key
 from buckram.disk.local import LocalDisk
 from buckram.errors import ConfigError, EncryptionKeyMissing, EntryTooLarge
+from buckram.metadata.backup import copy_of, write_file
 from buckram.metadata.store import TreeStore
 from buckram.net.runtime import production_runtime
 
@@ -238,3 +239,58 @@ async def test_settings_without_a_place_for_the_namespace_are_refused_and_names_
     assert await found.current("../shop") is None
     assert "k" * 32 not in repr(Key.of(b"k" * 32))
     assert (b"k" * 32).hex() not in repr(Key.of(b"k" * 32))
+
+
+class Notes:
+    """A machine that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.kept: list[str] = []
+
+    def apply(self, command: str) -> int:
+        self.kept.append(command)
+        return len(self.kept)
+
+    def snapshot(self) -> bytes:
+        return "\n".join(self.kept).encode()
+
+    def restore(self, data: bytes) -> None:
+        self.kept = data.decode().split("\n")
+
+
+async def filled(client: Client, namespace: str, secret: str) -> None:
+    """Keep `secret` in every way there is, each with a snapshot where it has such."""
+    space = client.namespace(namespace)
+    async with space.writer("records") as writer:
+        await writer.append(secret.encode(), key=secret.encode(), headers={"note": secret.encode()})
+    async with client.objects(namespace) as objects:
+        await objects.put(f"{secret}.txt", secret.encode(), metadata={"about": secret})
+        await objects.put("large", secret.encode() * 100_000)
+    async with space.machine("notes", Notes) as machine:
+        await machine.lead()
+        await machine.execute(secret)
+        await machine.snapshot()
+    async with space.database("main") as db:
+        await db.lead()
+        await db.execute("CREATE TABLE t (a TEXT)")
+        await db.execute("INSERT INTO t VALUES (?)", [secret])
+        await db.snapshot()
+
+
+async def test_objects_machines_databases_and_backups_of_the_cluster_hold_no_plain_text(
+    tmp_path: Path, store: TreeStore, keys: Keys
+) -> None:
+    """But a database that somebody writes into a file, with the key, is a file of SQLite's for anybody."""
+    keys.put("shop", b"k" * 32)
+    secret, public = "only-for-who-has-the-key", "everybody-may-know-this"
+    async with client_with(store, keys.config) as client:
+        await client.namespaces.create("shop", ensemble="1/1/1", encryption="required")
+        await client.namespaces.create("open", ensemble="1/1/1")
+        await filled(client, "shop", secret)
+        await filled(client, "open", public)
+        await client.namespace("shop").backup_database("main", str(tmp_path / "main.db"))
+        write_file(tmp_path / "bookie" / "backup-of-the-metadata", await copy_of(store))
+    found = on_disk(tmp_path / "bookie")
+    assert found.count(public.encode()) > 6
+    assert secret.encode() not in found
+    assert secret.encode() in (tmp_path / "main.db").read_bytes()

@@ -54,10 +54,48 @@ def test_the_namespace_of_servers_is_granted_by_its_name_and_for_reading() -> No
     assert everything.allowed(Principal("token:root", admin=True), "system") == set(PERMISSIONS)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "covered", "not_covered"),
+    [
+        ("shop", ["shop", "shop/orders", "shop/buckram.objects"], ["shop2", "shop2/orders", "a/shop"]),
+        ("shop/orders", ["shop/orders"], ["shop", "shop/orders2", "other/orders"]),
+        ("shop/o*", ["shop/orders", "shop/old"], ["shop", "shop/", "shop/bills", "shop2/orders"]),
+        ("s*/orders", ["shop/orders", "s/orders"], ["shop/old", "s/a/orders", "x/orders"]),
+        # A pattern of namespaces ends at the slash, and does not reach into the names behind it.
+        ("s*s", ["ships", "ships/any"], ["shop/orders", "shop/s"]),
+        ("*", ["shop", "shop/orders"], []),
+        ("*/*", ["shop/orders"], ["shop"]),
+    ],
+)
+def test_a_grant_covers_a_namespace_with_all_in_it_or_streams(
+    pattern: str, covered: list[str], not_covered: list[str]
+) -> None:
+    acl = Acl().granting("token:alice", pattern, ["read"])
+    assert [name for name in covered if not acl.allowed(ALICE, name)] == []
+    assert [name for name in not_covered if acl.allowed(ALICE, name)] == []
+
+
+def test_who_may_use_one_stream_is_known_in_its_namespace_and_in_no_other() -> None:
+    acl = Acl().granting("token:alice", "shop/orders", ["append"]).granting("role:ops", "s*/x", ["read"])
+    assert acl.within(ALICE, "shop") == {"append", "read"}
+    assert acl.within(ALICE, "s2") == {"read"}
+    assert acl.within(ALICE, "other") == frozenset()
+    assert acl.within(Principal("token:bob"), "shop") == frozenset()
+    assert acl.within(ALICE, "system") == frozenset()
+    assert acl.granting("token:alice", "system/audit", ["read"]).within(ALICE, "system") == {"read"}
+
+
+def test_patterns_of_streams_do_not_reach_what_servers_write() -> None:
+    acl = Acl().granting("token:alice", "*/*", PERMISSIONS).granting("token:alice", "sys*/audit", PERMISSIONS)
+    assert acl.allowed(ALICE, "system/audit") == frozenset()
+    assert acl.granting("token:alice", "system/audit", PERMISSIONS).allowed(ALICE, "system/audit") == {"read"}
+    assert acl.granting("token:alice", "system", ["read"]).allowed(ALICE, "system/audit") == {"read"}
+
+
 def test_a_grant_on_a_database_says_nothing_of_its_namespace() -> None:
     alice = Principal("token:alice")
     acl = Acl().granting("token:alice", "shop/main", ["read"]).granting("token:alice", "shop-*", ["append"])
-    assert acl.allowed_on(alice, "shop/main") == {"read"}
-    assert acl.allowed_on(alice, "shop/other") == frozenset()
+    assert acl.allowed(alice, "shop/main") == {"read"}
+    assert acl.allowed(alice, "shop/other") == frozenset()
     assert acl.allowed(alice, "shop") == frozenset()
-    assert acl.allowed_on(alice, "shop-1/main") == {"append"}
+    assert acl.allowed(alice, "shop-1/main") == {"append"}

@@ -10,7 +10,13 @@ from buckram.core.ledgers.metadata import created
 from buckram.core.ledgers.metadata_codec import serialise
 from buckram.core.security.access import KeyUse, OpenAccess
 from buckram.core.security.acl import PERMISSIONS, Acl
-from buckram.core.security.namespaces import Known, NamespaceRules, Places, namespace_of_ledger
+from buckram.core.security.namespaces import (
+    Known,
+    NamespaceRules,
+    Places,
+    granted_name_of_ledger,
+    namespace_of_ledger,
+)
 from buckram.core.security.principal import Principal
 
 PLACES = Places("/ledgers", "/buckram", lambda key: key.startswith("/ledgers/all/"))
@@ -62,9 +68,9 @@ TABLE: list[tuple[str, KeyUse, bytes | None, str | None]] = [
 ]
 
 
-def rules(*permissions: str, namespace: str = "shop") -> NamespaceRules:
+def rules(*permissions: str, namespace: str = "shop", known: Known | None = None) -> NamespaceRules:
     acl = Acl().granting(ALICE.name, namespace, permissions)
-    return NamespaceRules(PLACES, lambda: acl, ALICE, Known({UID: "shop"}, {LEDGER: "shop"}))
+    return NamespaceRules(PLACES, lambda: acl, ALICE, known or Known({UID: "shop/s"}, {LEDGER: "shop"}))
 
 
 @pytest.mark.parametrize(("key", "use", "value", "needed"), TABLE)
@@ -74,6 +80,60 @@ def test_each_operation_needs_its_permission(key: str, use: KeyUse, value: bytes
             allowed = rules(*given).refusal(key, use, value) == ""
             assert allowed == (needed is not None and (needed in given or "admin" in given)), given
     assert rules(*PERMISSIONS, namespace="elsewhere").refusal(key, use, value) != ""
+
+
+OF_STREAM = "/ledgers/all/0000000000000000008"
+STREAM_RECORDS = {
+    name: serialise(
+        created(1, 1, 1, ("b",), custom_metadata={"buckram.stream": name.encode(), "buckram.stream.uid": b"u"})
+    )
+    for name in ("shop/s", "shop/t")
+}
+# What a grant on stream `shop/s` decides: key, use, value and permission; None: it decides nothing of that.
+STREAMS: list[tuple[str, KeyUse, bytes | None, str | None]] = [
+    ("/buckram/streams/namespaces/shop", READ, None, "read"),
+    ("/buckram/streams/namespaces/shop", SET, b"", None),
+    ("/buckram/tenants/quotas/shop", READ, None, "read"),
+    ("/buckram/streams/heads/shop", LIST, None, "read"),
+    ("/buckram/streams/heads/shop", CREATE, b"", None),
+    ("/buckram/streams/heads/shop/s", READ, None, "read"),
+    ("/buckram/streams/heads/shop/s", CREATE, b"", "create"),
+    ("/buckram/streams/heads/shop/s", SET, b"", "append"),
+    ("/buckram/streams/heads/shop/s", DELETE, None, "delete"),
+    ("/buckram/streams/heads/shop/t", READ, None, None),
+    ("/buckram/streams/heads/shop/t", CREATE, b"", None),
+    ("/buckram/streams/heads/shop/t", SET, b"", None),
+    ("/buckram/streams/heads/shop/t", DELETE, None, None),
+    (DATA, CREATE, b"", "create"),
+    (f"{DATA}/lease", CREATE, b"", "append"),
+    (f"{DATA}/pages/1", SET, b"", "append"),
+    (f"{DATA}/intents", LIST, None, "read"),
+    (f"{DATA}/cursors/c", SET, b"", "read"),
+    ("/buckram/streams/data/" + "t" * 32 + "/lease", READ, None, None),
+    ("/buckram/streams/data/" + "t" * 32 + "/cursors/c", SET, b"", None),
+    (OF_STREAM, READ, STREAM_RECORDS["shop/s"], "read"),
+    (OF_STREAM, READ, STREAM_RECORDS["shop/t"], None),
+    (OF_STREAM, CREATE, STREAM_RECORDS["shop/s"], "append"),
+    (OF_STREAM, CREATE, STREAM_RECORDS["shop/t"], None),
+    (OF_STREAM, SET, STREAM_RECORDS["shop/s"], "append"),
+    (OF_STREAM, SET, STREAM_RECORDS["shop/t"], None),
+    (OF_STREAM, DELETE, None, "delete"),
+    (LEDGER, READ, RECORDS["shop"], None),
+    (LEDGER, CREATE, RECORDS["shop"], None),
+    (LEDGER, DELETE, None, None),
+]
+
+
+@pytest.mark.parametrize(("key", "use", "value", "needed"), STREAMS)
+@pytest.mark.parametrize("name", ["shop/s", "s*/s"])
+def test_a_grant_on_a_stream_is_for_that_stream_only(
+    key: str, use: KeyUse, value: bytes | None, needed: str | None, name: str
+) -> None:
+    known = Known({UID: "shop/s", "t" * 32: "shop/t"}, {LEDGER: "shop", OF_STREAM: "shop/s"})
+    for size in range(len(PERMISSIONS)):
+        for given in itertools.combinations(PERMISSIONS, size):
+            allowed = rules(*given, namespace=name, known=known).refusal(key, use, value) == ""
+            assert allowed == (needed is not None and (needed in given or "admin" in given)), given
 
 
 @pytest.mark.parametrize("key", ["/ledgers/INSTANCEID", "/ledgers/available", "/ledgers/available/b", "/buckram/slow"])
@@ -101,6 +161,8 @@ def test_ids_of_ledgers_are_given_to_whoever_was_granted_something() -> None:
 def test_a_ledger_is_of_its_streams_namespace_or_says_it_or_is_of_the_default_one() -> None:
     stream = {"buckram.stream": b"shop/s", "buckram.stream.uid": b"u", "buckram.namespace": b"other"}
     assert namespace_of_ledger(stream) == "shop"
+    assert granted_name_of_ledger(stream) == "shop/s"
+    assert granted_name_of_ledger({"buckram.namespace": b"other"}) == "other"
     assert namespace_of_ledger({"buckram.namespace": b"other"}) == "other"
     assert namespace_of_ledger({}) == "default"
 

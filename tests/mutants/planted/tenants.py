@@ -47,8 +47,20 @@ MUTANTS = (
     TestMutant(
         "trail-by-pattern",
         "a grant on all namespaces gives the audit trail",
-        edited(("buckram.core.security.acl:Acl.allowed", "if namespace == SERVERS:", "if False:")),
+        edited(("buckram.core.security.acl:Acl.allowed", 'if name.partition("/")[0] == SERVERS:', "if False:")),
         (_TRAIL + "test_only_servers_write_there_and_a_pattern_does_not_give_it_to_readers",),
+    ),
+    TestMutant(
+        "stream-for-its-namespace",
+        "a grant on one stream is one on all streams of the namespace",
+        edited(("buckram.core.security.acl:Grant.covers", "fnmatchcase(stream, rest)", "True")),
+        ("tests/core/security/test_acl.py::test_a_grant_covers_a_namespace_with_all_in_it_or_streams",),
+    ),
+    TestMutant(
+        "names-of-other-streams",
+        "whoever may use one stream of a namespace is shown the names of all",
+        edited(("buckram.bookie.service.key_session:KeySession._children", "if rules is None or", "if True or")),
+        ("tests/bookie/service/test_access.py::test_who_may_use_one_stream_sees_and_reads_no_other",),
     ),
     TestMutant(
         "trail-forgets",

@@ -1,9 +1,9 @@
 """Entries: may who is on this connection append to, or read, this ledger? One look-up for a run or a batch.
 
 Only connections of peers whom grants concern come here, and, while namespaces have quotas, all others. The first
-request of a ledger has to wait for a look at metadata, which says the ledger's namespace, and what arrives on the
-connection behind it waits, too, in its order. Where nothing is ever refused, because there is no authorisation or an
-administrator asks, nothing urgent waits, nor depends on an answer.
+request of a ledger has to wait for a look at metadata, which says the ledger's stream or namespace, and what arrives
+on the connection behind it waits, too, in its order. Where nothing is ever refused, because there is no authorisation
+or an administrator asks, nothing urgent waits, nor depends on an answer.
 
 An id can be given again, so what is known of a ledger is known of its birth. The connection is made to mean that birth
 (`bookie/service/births.py`): what another ledger of the same id has stored here is not there for it.
@@ -43,7 +43,7 @@ class Judge(Protocol):
         """Another one whenever grants changed."""
         ...
 
-    def rights(self, session: Session, namespace: str) -> int: ...
+    def rights(self, session: Session, name: str) -> int: ...
 
 
 class Right(NamedTuple):
@@ -100,7 +100,7 @@ class EntryAccess:
         if self._judge is None or self.is_open(session):
             return Right(READ | APPEND, named, _EVER)
         recent = self.now() < owner.at + _RECENT_S
-        rights = self._judge.rights(session, owner.namespace)
+        rights = self._judge.rights(session, owner.granted_name)
         if not looked:
             sure = named == owner.birth if named else recent or self._birth_here(ledger_id) == owner.birth != b""
             if not sure or (not recent and not rights & needed):

@@ -85,8 +85,13 @@ class Guard:
             return None
         return NamespaceRules(self._places, lambda: self.state.acl, principal, self._known)
 
-    def rights(self, session: Session, namespace: str) -> int:
-        """READ and APPEND of a connection on the ledgers of a namespace."""
+    def rights(self, session: Session, name: str) -> int:
+        """READ and APPEND of a connection on the ledgers of a stream, or on those of a namespace that are no
+        stream's."""
         if not self.authorises or session.principal.admin:
             return READ | APPEND
-        return bits(self.state.acl.allowed(session.principal, namespace))
+        return bits(self.state.acl.allowed(session.principal, name))
+
+    def may_know(self, session: Session, namespace: str) -> bool:
+        """Whether a connection may be told about a namespace as a whole, such as its quotas."""
+        return not self.authorises or bool(self.state.acl.within(session.principal, namespace))

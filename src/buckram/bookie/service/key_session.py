@@ -115,8 +115,7 @@ class KeySession:
             case Kind.CHILDREN:
                 await self._check(request.key, KeyUse.LIST)
                 watch = self._watch((Kind.CHILDREN_CHANGED, request.key)) if request.watch else None
-                names = await self._keys.children(request.key, after=request.after, limit=request.limit, watch=watch)
-                return names_that_fit(names, self._room)
+                return names_that_fit(await self._children(request, watch), self._room)
             case Kind.VALUES:
                 await self._check(request.key, KeyUse.LIST)
                 return self._fitting(await self._values(request))
@@ -200,6 +199,18 @@ class KeySession:
                 raise
             rules.learn(key, found.value)
         return self._seen(found)
+
+    async def _children(self, request: KeyRequest, watch: Notify | None) -> list[str]:
+        """Names below a key, and of streams those that the principal may read; empty only when there are no more."""
+        rules, after = self._rules, request.after
+        while True:
+            names = await self._keys.children(request.key, after=after, limit=request.limit, watch=watch)
+            if rules is None or not request.key.startswith(f"{self._store.own}/streams/heads/"):
+                return names
+            seen = [name for name in names if rules.refusal(f"{request.key}/{name}", KeyUse.READ) == ""]
+            if seen or not names:
+                return seen
+            after, watch = names[-1], None
 
     async def _values(self, request: KeyRequest) -> list[tuple[str, KeyValue]]:
         """Those that the principal may read; empty only when there are no more."""

@@ -1,6 +1,7 @@
-"""Whose ledgers are: the namespace and the number of copies of each, read from metadata once and kept.
+"""Whose ledgers are: the namespace, the stream and the number of copies of each, read from metadata once and kept.
 
-A ledger's namespace never changes, so what was read stays right. What could not be read is nobody's for a moment.
+A ledger's namespace and stream never change, so what was read stays right. What could not be read is nobody's for a
+moment.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import asyncio
 from typing import NamedTuple
 
 from buckram.core.ledgers.metadata import birth_of
-from buckram.core.security.namespaces import namespace_of_ledger
+from buckram.core.security.namespaces import granted_name_of_ledger, namespace_of_ledger
 from buckram.seams import MetadataStore
 from buckram.types import LedgerId, LedgerMetadata
 
@@ -18,20 +19,27 @@ MOST = 100_000
 
 class Owner(NamedTuple):
     """What metadata said of a ledger at loop time `at`. `namespace` "": nobody's. `copies`: how many bookies get each
-    entry. `birth` is b"" where the record has none."""
+    entry. `birth` is b"" where the record has none. `stream`: its full name, "" for a ledger of its own."""
 
     namespace: str
     copies: int = 1
     birth: bytes = b""
     at: float = 0.0
+    stream: str = ""
+
+    @property
+    def granted_name(self) -> str:
+        """What grants call it."""
+        return self.stream or self.namespace
 
 
 NOBODY = Owner("")
 
 
 def owner_of_ledger(metadata: LedgerMetadata, now: float) -> Owner:
-    namespace = namespace_of_ledger(metadata.custom_metadata)
-    return Owner(namespace, max(1, metadata.write_quorum), birth_of(metadata), now)
+    namespace, name = namespace_of_ledger(metadata.custom_metadata), granted_name_of_ledger(metadata.custom_metadata)
+    stream = "" if name == namespace else name
+    return Owner(namespace, max(1, metadata.write_quorum), birth_of(metadata), now, stream)
 
 
 class Owners:

@@ -1,4 +1,4 @@
-"""Grants: which principal or role may do what with which namespaces. Nothing is allowed that was not granted.
+"""Grants: which principal or role may do what with which namespaces and streams. Nothing else is allowed.
 
 Pure. Not here: where they are kept (`metadata/security.py`), what an operation needs (`core/security/namespaces.py`).
 """
@@ -6,8 +6,8 @@ Pure. Not here: where they are kept (`metadata/security.py`), what an operation 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from buckram.core.security.principal import Principal
@@ -21,8 +21,8 @@ SERVERS = "system"
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """`who` is a principal's name or `role:NAME`; `namespaces` a name or a pattern such as `shop-*`, or the full name
-    of a database, `shop/main`, or a pattern of such names."""
+    """`who` is a principal's name or `role:NAME`; `namespaces` the name of a namespace or a pattern such as `shop-*`,
+    for all that is in them; or the full name of a stream or database, `shop/orders`, or a pattern such as `shop/o*`."""
 
     who: str
     namespaces: str
@@ -32,8 +32,14 @@ class Grant:
         by_role = self.who.startswith(ROLE) and self.who.removeprefix(ROLE) in principal.roles
         return by_role or self.who == principal.name
 
-    def concerns(self, principal: Principal, namespace: str) -> bool:
-        return self.names(principal) and fnmatchcase(namespace, self.namespaces)
+    def covers(self, name: str) -> bool:
+        """Whether a namespace, or a stream by its full name, is one of those that the grant is for."""
+        namespace, _, stream = name.partition("/")
+        first, deeper, rest = self.namespaces.partition("/")
+        return fnmatchcase(namespace, first) and (not deeper or (bool(stream) and fnmatchcase(stream, rest)))
+
+    def concerns(self, principal: Principal, name: str) -> bool:
+        return self.names(principal) and self.covers(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,26 +48,31 @@ class Acl:
 
     grants: tuple[Grant, ...] = ()
 
-    def allowed(self, principal: Principal, namespace: str) -> frozenset[str]:
-        """Return what the principal may do with a namespace."""
+    def allowed(self, principal: Principal, name: str) -> frozenset[str]:
+        """Return what the principal may do with a namespace, or with a stream by its full name: by grants on the
+        stream's namespace, and by those on the stream."""
         if principal.admin:
             return frozenset(PERMISSIONS)
+        if name.partition("/")[0] == SERVERS:
+            return self._of_servers(principal, (SERVERS, name))
+        return _together(grant for grant in self.grants if grant.concerns(principal, name))
+
+    def within(self, principal: Principal, namespace: str) -> frozenset[str]:
+        """Return what the principal may do with a namespace or with at least some streams in it. This is enough to
+        know that the namespace is there, its policy and its quotas."""
+        if principal.admin:
+            return frozenset(PERMISSIONS)
+        own = [grant for grant in self.grants if grant.names(principal)]
         if namespace == SERVERS:
-            return self._of_servers(principal)
-        found: set[str] = set()
-        for grant in self.grants:
-            if grant.concerns(principal, namespace):
-                found |= grant.permissions
-        return frozenset(PERMISSIONS) if "admin" in found else frozenset(found)
+            names = [one.namespaces for one in own if one.namespaces.partition("/")[0] == SERVERS]
+            return self._of_servers(principal, names)
+        spaces = (replace(grant, namespaces=grant.namespaces.partition("/")[0]) for grant in own)
+        return _together(grant for grant in spaces if grant.covers(namespace))
 
-    def _of_servers(self, principal: Principal) -> frozenset[str]:
-        """Only servers write there; reading has to be granted by name, not by a pattern."""
-        named = [one.permissions for one in self.grants if one.names(principal) and one.namespaces == SERVERS]
+    def _of_servers(self, principal: Principal, names: Collection[str]) -> frozenset[str]:
+        """Only servers write there; reading has to be granted by one of these names, not by a pattern."""
+        named = [one.permissions for one in self.grants if one.names(principal) and one.namespaces in names]
         return frozenset({"read"}) if any(found & {"read", "admin"} for found in named) else frozenset()
-
-    def allowed_on(self, principal: Principal, name: str) -> frozenset[str]:
-        """The same for a database, NAMESPACE/NAME: by grants on its namespace, and by those on its full name."""
-        return self.allowed(principal, name.partition("/")[0]) | self.allowed(principal, name)
 
     def concern(self, principal: Principal) -> bool:
         """Whether the principal was granted anything at all."""
@@ -104,6 +115,12 @@ class Acl:
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"no grants: {error!r}") from None
+
+
+def _together(grants: Iterable[Grant]) -> frozenset[str]:
+    """What grants allow; `admin` is all."""
+    found = {permission for grant in grants for permission in grant.permissions}
+    return frozenset(PERMISSIONS) if "admin" in found else frozenset(found)
 
 
 def _known(permissions: Iterable[str]) -> frozenset[str]:

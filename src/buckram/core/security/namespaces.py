@@ -1,11 +1,11 @@
-"""Which namespace a key or a ledger belongs to, and which permission an operation on it needs.
+"""Which namespace or stream a key or a ledger belongs to, and which permission an operation on it needs.
 
 Default is no: a key that no row here knows is for administrators. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from buckram.core.ledgers.metadata_codec import parse
@@ -30,6 +30,12 @@ def namespace_of_ledger(custom_metadata: Mapping[str, bytes]) -> str:
         return owner[0].partition("/")[0]
     found = custom_metadata.get(LEDGER_NAMESPACE)
     return DEFAULT_NAMESPACE if found is None else found.decode(errors="replace")
+
+
+def granted_name_of_ledger(custom_metadata: Mapping[str, bytes]) -> str:
+    """What grants call a ledger: the full name of its stream, or the namespace of a ledger of its own."""
+    owner = owner_of(custom_metadata)
+    return namespace_of_ledger(custom_metadata) if owner is None else owner[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +63,14 @@ class Places:
         return key.removeprefix(f"{self.data}/").partition("/")[0] if key.startswith(f"{self.data}/") else ""
 
     def head_of(self, key: str) -> str:
-        """The namespace of the stream whose head the key is; "" for any other key."""
-        namespace, _, stream = key.removeprefix(f"{self.heads}/").partition("/")
-        return namespace if key.startswith(f"{self.heads}/") and stream else ""
+        """The full name of the stream whose head the key is; "" for any other key."""
+        name = key.removeprefix(f"{self.heads}/")
+        return name if key.startswith(f"{self.heads}/") and name.partition("/")[2] else ""
 
 
 @dataclass(slots=True)
 class Known:
-    """Namespaces of streams by their uids and of ledgers by their keys, as they were read."""
+    """Full names of streams by their uids, and what ledgers are called by grants by their keys, as they were read."""
 
     uids: dict[str, str] = field(default_factory=dict)
     ledgers: dict[str, str] = field(default_factory=dict)
@@ -77,10 +83,10 @@ class Known:
     def of_ledger(self, key: str) -> str | None:
         return self.ledgers.get(key) or (None if self.below is None else self.below.of_ledger(key))
 
-    def note(self, where: dict[str, str], what: str, namespace: str) -> None:
+    def note(self, where: dict[str, str], what: str, name: str) -> None:
         if len(where) >= _MOST_KNOWN:
             where.clear()  # it is read again
-        where[what] = namespace
+        where[what] = name
 
 
 class NamespaceRules:
@@ -88,9 +94,6 @@ class NamespaceRules:
 
     def __init__(self, places: Places, acl: Callable[[], Acl], principal: Principal, known: Known) -> None:
         self.places, self._acl, self._principal, self.known = places, acl, principal, known
-
-    def allowed(self, namespace: str) -> frozenset[str]:
-        return self._acl().allowed(self._principal, namespace)
 
     def trial(self) -> NamespaceRules:
         """The same rules, whose `learn` changes nothing here."""
@@ -100,13 +103,13 @@ class NamespaceRules:
         return self.places.is_ledger(key)
 
     def learn(self, key: str, value: bytes) -> None:
-        namespace = self.places.head_of(key)
-        if namespace:
+        stream = self.places.head_of(key)
+        if stream:
             uid = uid_in(key, value)
             if uid:
-                self.known.note(self.known.uids, uid, namespace)
+                self.known.note(self.known.uids, uid, stream)
         elif self.places.is_ledger(key):
-            found = _ledger_namespace(value)
+            found = _ledger_name(value)
             if found is not None:
                 self.known.note(self.known.ledgers, key, found)
 
@@ -119,49 +122,49 @@ class NamespaceRules:
         if _is_below(key, f"{places.own}/streams/namespaces"):
             return self._of_record(key.removeprefix(f"{places.own}/streams/namespaces").lstrip("/"), use)
         if key.startswith(f"{places.quotas}/") and use is KeyUse.READ:
-            return self._needs(key.removeprefix(f"{places.quotas}/"), "read")
+            return self._needs_within(key.removeprefix(f"{places.quotas}/"), "read")
         if _is_below(key, places.heads):
             return self._of_head(key, use)
         uid = places.uid(key)
         if uid:
-            namespace = self.known.of_uid(uid)
-            return None if namespace is None else self._needs(namespace, _of_data(key, places, uid, use))
+            stream = self.known.of_uid(uid)
+            return None if stream is None else self._needs(stream, _of_data(key, places, uid, use))
         if key == places.root:  # ids of new ledgers
             usable = use in (KeyUse.CREATE, KeyUse.READ) and self._acl().concern(self._principal)
             return "" if usable else _ADMINISTRATORS
         return _ADMINISTRATORS
 
     def _of_ledger(self, key: str, use: KeyUse, value: bytes | None) -> str | None:
-        said = None if value is None else _ledger_namespace(value)
+        said = None if value is None else _ledger_name(value)
         if use is KeyUse.CREATE:
             return _ADMINISTRATORS if said is None else self._needs(said, "append")
         known = self.known.of_ledger(key) if use is not KeyUse.READ or value is None else said
         if known is None:
             return None if value is None or use is KeyUse.SET else _ADMINISTRATORS
         if use is KeyUse.SET and said != known:
-            return f"a ledger of namespace {known} stays one"
+            return f"a ledger of {_what(known)} stays one"
         return self._needs(known, {KeyUse.SET: "append", KeyUse.DELETE: "delete"}.get(use, "read"))
 
     def _of_record(self, namespace: str, use: KeyUse) -> str:
         if not namespace:
             return "" if use is KeyUse.LIST else _ADMINISTRATORS
-        return self._needs(namespace, "read" if use in _READ else "admin")
+        return self._needs_within(namespace, "read") if use in _READ else self._needs(namespace, "admin")
 
     def _of_head(self, key: str, use: KeyUse) -> str:
         namespace, _, stream = key.removeprefix(self.places.heads).lstrip("/").partition("/")
         if not namespace:
             return "" if use is KeyUse.LIST else _ADMINISTRATORS
-        if use in _READ:
-            return self._needs(namespace, "read")
         if not stream:
-            return self._needs(namespace, "create")
-        needed = {KeyUse.CREATE: "create", KeyUse.DELETE: "delete", KeyUse.SET: "append"}[use]
-        return self._needs(namespace, needed)
+            return self._needs_within(namespace, "read") if use in _READ else self._needs(namespace, "create")
+        needed = {KeyUse.CREATE: "create", KeyUse.DELETE: "delete", KeyUse.SET: "append"}.get(use, "read")
+        return self._needs(f"{namespace}/{stream}", needed)
 
-    def _needs(self, namespace: str, permission: str) -> str:
-        if permission in self.allowed(namespace):
-            return ""
-        return f"it has no permission `{permission}` on namespace {namespace} (`buckram acl grant` gives it)"
+    def _needs(self, name: str, permission: str) -> str:
+        return _lacking(self._acl().allowed(self._principal, name), name, permission)
+
+    def _needs_within(self, namespace: str, permission: str) -> str:
+        """For what concerns a namespace, and so whoever may use a single stream of it."""
+        return _lacking(self._acl().within(self._principal, namespace), namespace, permission)
 
 
 def uid_in(key: str, value: bytes) -> str:
@@ -172,9 +175,19 @@ def uid_in(key: str, value: bytes) -> str:
         return ""
 
 
-def _ledger_namespace(value: bytes) -> str | None:
+def _lacking(allowed: Collection[str], name: str, permission: str) -> str:
+    if permission in allowed:
+        return ""
+    return f"it has no permission `{permission}` on {_what(name)} (`buckram acl grant` gives it)"
+
+
+def _what(name: str) -> str:
+    return f"stream {name}" if "/" in name else f"namespace {name}"
+
+
+def _ledger_name(value: bytes) -> str | None:
     try:
-        return namespace_of_ledger(parse(value).custom_metadata)
+        return granted_name_of_ledger(parse(value).custom_metadata)
     except BuckramError:
         return None
 
