@@ -18,6 +18,7 @@ import click
 
 from buckram.cli.confirm import confirm_loss
 from buckram.cli.logs import level_on_hangup, service_log
+from buckram.cli.notify import notify_ready
 from buckram.cli.options import cluster_uri, json_option, metadata_option, read_toml, run_async, yes_option
 from buckram.cli.output import emit
 from buckram.config import Sourced, load
@@ -124,6 +125,7 @@ def _run(
         else:
             told = f", HTTP at http://{http}/" if http else ""
             print(f"bookie {info.bookie_id} serves at {host}:{port}, process {os.getpid()}{told}", flush=True)
+        notify_ready()
 
     def on_loop(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
