@@ -8,6 +8,14 @@ from typing import Any, NamedTuple
 
 FOLDER = Path(__file__).parents[1] / "deploy" / "grafana"
 BY = 'instance=~"$instance"'
+VARIABLES = {
+    "bookie": ("instance", "buckram_bookie_state"),
+    "streams": ("stream", "buckram_stream_end_offset"),
+    "spark": ("application", "buckram_stream_application_version"),
+    "tenants": ("namespace", "buckram_namespace_stored_bytes"),
+    "databases": ("database", "buckram_database_offset"),
+}
+"""What can be chosen at the top of a dashboard: a label, and the metric that has its values."""
 
 
 class Panel(NamedTuple):
@@ -31,6 +39,12 @@ def quantiles(histogram: str, by: str = "") -> tuple[tuple[str, str], ...]:
 
 def rate(metric: str, chosen: str = "") -> str:
     return f"sum(rate({metric}{chosen}[$__rate_interval]))"
+
+
+def chosen(metric: str, label: str, legend: str = "", *, of: str = "value") -> tuple[tuple[str, str], ...]:
+    """A metric of the exporter for what was chosen by `label`."""
+    found = f'{metric}{{{label}=~"${label}"}}'
+    return ((f"rate({found}[$__rate_interval])" if of == "rate" else found, legend or f"{{{{{label}}}}}"),)
 
 
 def each(metric: str, *, of: str = "rate") -> tuple[tuple[str, str], ...]:
@@ -81,6 +95,29 @@ DASHBOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
                     ("sum(buckram_bookie_collection_waiting_ledgers)", "ledgers that wait for a word"),
                 ),
             ),
+            Panel(
+                "Ledgers that lack copies",
+                "short",
+                (
+                    ("buckram_cluster_marked_ledgers", "marked"),
+                    ("buckram_cluster_unreadable_ledgers", "of them with entries that cannot be read"),
+                ),
+            ),
+            Panel(
+                "Copies are made again",
+                "Bps",
+                (("buckram_cluster_copied_bytes_per_second", "by all replicators"),),
+            ),
+            Panel("Oldest ledger that lacks copies", "s", (("buckram_cluster_oldest_mark_seconds", "marked since"),)),
+            Panel(
+                "Self-healing is there",
+                "short",
+                (
+                    ("buckram_cluster_auditor", "auditor"),
+                    ("buckram_cluster_autorecovery_enabled", "enabled"),
+                    ("buckram_cluster_brake", "brake: nothing is copied"),
+                ),
+            ),
         ),
     ),
     "bookie": (
@@ -115,6 +152,117 @@ DASHBOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
             Panel("Bytes checked per second", "Bps", each("buckram_scrub_bytes_total")),
         ),
     ),
+    "streams": (
+        "Buckram: streams",
+        (
+            Panel("Records per second", "ops", chosen("buckram_stream_end_offset", "stream", of="rate")),
+            Panel("Lag of cursors", "short", chosen("buckram_cursor_lag_records", "stream", "{{stream}} {{cursor}}")),
+            Panel(
+                "Cursors moved before",
+                "s",
+                (('time() - buckram_cursor_moved_timestamp_seconds{stream=~"$stream"}', "{{stream}} {{cursor}}"),),
+            ),
+            Panel(
+                "Records kept",
+                "short",
+                (
+                    (
+                        'buckram_stream_end_offset{stream=~"$stream"} '
+                        '- buckram_stream_earliest_offset{stream=~"$stream"}',
+                        "{{stream}}",
+                    ),
+                ),
+            ),
+            Panel("Segments", "short", chosen("buckram_stream_segments", "stream")),
+            Panel("Has a writer", "short", chosen("buckram_stream_has_writer", "stream")),
+            Panel("Streams that are not shown", "short", (("buckram_cluster_streams_left_out", "left out"),)),
+            Panel(
+                "The exporter's looks",
+                "s",
+                (
+                    ("buckram_exporter_look_seconds", "took"),
+                    ("time() - buckram_exporter_look_timestamp_seconds", "ago"),
+                ),
+            ),
+        ),
+    ),
+    "spark": (
+        "Buckram: Spark",
+        (
+            Panel(
+                "Batches per minute",
+                "short",
+                (
+                    (
+                        'rate(buckram_stream_application_version{application=~"$application"}[$__rate_interval]) * 60',
+                        "{{application}} to {{stream}}",
+                    ),
+                ),
+            ),
+            Panel(
+                "Newest batch",
+                "short",
+                chosen("buckram_stream_application_version", "application", "{{application}} to {{stream}}"),
+            ),
+            Panel(
+                "Published before",
+                "s",
+                (
+                    (
+                        'time() - buckram_stream_application_timestamp_seconds{application=~"$application"}',
+                        "{{application}} to {{stream}}",
+                    ),
+                ),
+            ),
+            Panel("Lag of queries' cursors", "short", (("buckram_cursor_lag_records", "{{stream}} {{cursor}}"),)),
+        ),
+    ),
+    "tenants": (
+        "Buckram: tenants",
+        (
+            Panel("Bytes stored", "bytes", chosen("buckram_namespace_stored_bytes", "namespace")),
+            Panel(
+                "Part of the quota of bytes stored",
+                "percentunit",
+                (
+                    (
+                        'buckram_namespace_stored_bytes{namespace=~"$namespace"} '
+                        '/ on (namespace) group_left () buckram_namespace_quota{quota="stored_bytes"}',
+                        "{{namespace}}",
+                    ),
+                ),
+            ),
+            Panel("Bytes in per second", "Bps", chosen("buckram_namespace_in_bytes_per_second", "namespace")),
+            Panel("Entries in per second", "ops", chosen("buckram_namespace_in_entries_per_second", "namespace")),
+            Panel("Bytes out per second", "Bps", chosen("buckram_namespace_out_bytes_per_second", "namespace")),
+            Panel("Connections", "short", chosen("buckram_namespace_connections", "namespace")),
+            Panel("Ledgers", "short", chosen("buckram_namespace_ledgers", "namespace")),
+            Panel("Streams", "short", chosen("buckram_namespace_streams", "namespace")),
+            Panel("Quotas", "short", chosen("buckram_namespace_quota", "namespace", "{{namespace}} {{quota}}")),
+        ),
+    ),
+    "databases": (
+        "Buckram: databases",
+        (
+            Panel("Transactions per second", "ops", chosen("buckram_database_offset", "database", of="rate")),
+            Panel("Has a leader", "short", chosen("buckram_database_leaders", "database")),
+            Panel(
+                "Lag of replicas",
+                "short",
+                chosen("buckram_database_replica_lag_records", "database", "{{database}} {{server}}"),
+            ),
+            Panel(
+                "Replicas",
+                "short",
+                (
+                    (
+                        'count by (database) (buckram_database_replica_lag_records{database=~"$database"})',
+                        "{{database}}",
+                    ),
+                ),
+            ),
+        ),
+    ),
 }
 
 
@@ -122,11 +270,12 @@ def dashboard(name: str) -> dict[str, Any]:
     title, panels = DASHBOARDS[name]
     source = {"type": "prometheus", "uid": "${source}"}
     variables: list[dict[str, Any]] = [{"name": "source", "type": "datasource", "query": "prometheus"}]
-    if name != "cluster":
-        query = "label_values(buckram_bookie_state, instance)"
+    if name in VARIABLES:
+        label, metric = VARIABLES[name]
+        query = f"label_values({metric}, {label})"
         variables.append(
             {
-                "name": "instance",
+                "name": label,
                 "type": "query",
                 "datasource": source,
                 "query": query,

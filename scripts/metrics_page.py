@@ -10,7 +10,13 @@ from typing import NamedTuple
 SOURCE = Path(__file__).parents[1] / "src" / "buckram"
 KINDS = ("counter", "gauge", "histogram")
 PREFIX = "buckram_"
-WHO = {"bookie": "A bookie", "client": "A client", "net": "A client", "healing": "The auditor"}
+WHO = {
+    "bookie": "A bookie",
+    "client": "A client",
+    "net": "A client",
+    "healing": "The auditor",
+    "exporter": "The exporter",
+}
 """Who has the metrics that a package makes; the parts of these packages run in one process each."""
 
 
@@ -41,7 +47,8 @@ def page(note: str) -> str:
         "# Metrics\n",
         note,
         "A bookie serves its metrics as Prometheus text under `/metrics` of `--metrics HOST:PORT`. A client has its\n"
-        "own in the process that uses it. [Operations](../howto/operations.md#metrics) says which to watch.\n",
+        "own in the process that uses it, and `buckram exporter` serves those of a cluster as a whole.\n"
+        "[Operations](../howto/operations.md#metrics) says which to watch.\n",
     ]
     known = {metric.name: metric for metric in metrics()}
     for title in dict.fromkeys(WHO.values()):

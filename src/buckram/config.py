@@ -271,6 +271,21 @@ class HealingConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class LogConfig:
+    """Logs of processes that run for long: bookies, servers of databases, autorecovery, janitors."""
+
+    level: str = _key(
+        "",
+        "debug, info, warning or error, and after it perhaps LOGGER=LEVEL, as in `info buckram.net=debug`; empty: info "
+        "for bookies and autorecovery, warning for the others, debug where BUCKRAM_DEBUG is set",
+    )
+    format: str = _key("text", "lines for people, or one JSON object a line", choices=("text", "json"))
+    lines_per_minute: int = _key(
+        600, "lines from one place in the program in a minute; of the others only the number is logged; 0: no limit"
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Sourced:
     """A value in force and where it came from: default, file, environment or argument."""
 
@@ -290,6 +305,7 @@ SECTIONS: dict[str, type] = {
     "bookie": BookieConfig,
     "client": ClientConfig,
     "healing": HealingConfig,
+    "log": LogConfig,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -14,14 +15,17 @@ from buckram.admin.sanity import stored_and_read
 from buckram.bookie.gc import Collector
 from buckram.bookie.process import Bookie
 from buckram.bookie.run import Site
-from buckram.errors import BuckramError
+from buckram.errors import BuckramError, ConfigError
 from buckram.healing.asking import ask_readonly
 from buckram.healing.depending import Refused
+from buckram.logs.levels import levels, set_levels
 from buckram.net.http import Answer, Handler, Request, json_answer, text_answer
 from buckram.seams import Space
 from buckram.types import BookieId
 
 PATH, CONFIG = "/api/v1/bookie", "/api/v1/config/server_config"
+LOG_LEVEL = "log.level"
+log = logging.getLogger("buckram.admin")
 _KINDS = {"journal": "journal files", "entrylog": "entrylog files", "index": "index files"}
 
 
@@ -78,14 +82,23 @@ class BookiePages:
             "nettyMaxFrameSizeBytes": str(self._site.settings["net"].max_frame_bytes),
             "logSizeLimit": str(self._site.settings["store"].segment_bytes),
         }
-        return json_answer(theirs | settings)
+        return json_answer(theirs | settings | {LOG_LEVEL: str(levels())})
 
     async def _set_config(self, request: Request) -> Answer:
         wanted = body_object(request, 404, "Request body not found. should contains k-v pairs")
-        if wanted:
+        others = [name for name in wanted if name != LOG_LEVEL]
+        if others:
             raise Wrong(
-                400, f"{', '.join(wanted)[:200]}: no setting of a bookie changes while it runs; restart it with another"
+                400,
+                f"{', '.join(others)[:200]}: of a bookie's settings only {LOG_LEVEL} changes while it runs; restart it "
+                "with another",
             )
+        if LOG_LEVEL in wanted:
+            try:
+                now = set_levels(str(wanted[LOG_LEVEL]), LOG_LEVEL)
+            except ConfigError as error:
+                raise Wrong(400, str(error)) from None
+            log.warning("the level of this log is %s now", now)
         return text_answer("Success set server config.")
 
     # -- what it is

@@ -36,6 +36,9 @@ NOUNS = {
     "key": "buckram.cli.key:key",
     "zookeeper": "buckram.cli.zookeeper:zookeeper",
     "etcd": "buckram.cli.etcd:etcd",
+    "exporter": "buckram.cli.exporter:exporter",
+    "plan": "buckram.cli.plan:plan",
+    "deploy": "buckram.cli.deploy:deploy",
     "bench": "buckram.cli.bench:bench",
     "job": "buckram.cli.job:job",
 }

@@ -12,6 +12,7 @@ import click
 
 from buckram.cli import values
 from buckram.cli.exits import Exit
+from buckram.cli.logs import service_log
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import counted, emit, remark, table
 from buckram.config import load
@@ -58,7 +59,8 @@ def run(uri: str | None, as_json: bool) -> None:
                 if not work.cancelled():
                     raise
 
-    run_async(main())
+    with service_log():
+        run_async(main())
 
 
 @autorecovery.command("status")

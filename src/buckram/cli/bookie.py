@@ -14,6 +14,7 @@ from buckram.cli.bookie_forget import forget, rejoin
 from buckram.cli.bookie_leave import decommission, drain, replace
 from buckram.cli.bookie_run import clear_limbo, config, run
 from buckram.cli.bookie_state import maintenance, readonly, writable
+from buckram.cli.logs import log_level
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import emit, table
 from buckram.core.cluster.bookie_report import BookieReport, Kept, parse_report
@@ -71,6 +72,7 @@ for _command in (
     collect,
     config,
     clear_limbo,
+    log_level,
 ):
     bookie.add_command(_command)
 

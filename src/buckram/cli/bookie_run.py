@@ -17,13 +17,16 @@ from typing import Any
 import click
 
 from buckram.cli.confirm import confirm_loss
+from buckram.cli.logs import level_on_hangup, service_log
+from buckram.cli.notify import notify_ready
 from buckram.cli.options import cluster_uri, json_option, metadata_option, read_toml, run_async, yes_option
 from buckram.cli.output import emit
 from buckram.config import Sourced, load
 from buckram.errors import InvalidArgument
+from buckram.logs.running import Log
 from buckram.types import BookieInfo
 
-SECTIONS = ("bookie", "store", "net", "tls", "auth")
+SECTIONS = ("bookie", "store", "net", "tls", "auth", "log")
 
 
 def config_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -80,15 +83,26 @@ def run(
     Example:
       buckram bookie run --metadata sqlite:///srv/buckram/metadata.db --data /srv/bookie-1 --port 3181
     """
-    from buckram.bookie.run import AdminPages, AuditTrail, run_bookie
-
     where = cluster_uri(uri)
     given = {"host": host, "port": port, "bookie_id": bookie_id, "advertise": advertise, "metrics": metrics}
     given |= {"location": location, "http": http}
     values, _ = _load(config_file, given)
-    _log_to_stderr()
-    _remark_new_cluster(where)
-    run_async(_prepare(where))
+    with service_log(config_file=config_file) as log:
+        _remark_new_cluster(where)
+        run_async(_prepare(where))
+        _run(directory, where, values, log, config_file, until_stdin_closes, as_json)
+
+
+def _run(
+    directory: str,
+    where: str,
+    values: dict[str, Any],
+    log: Log,
+    config_file: str | None,
+    until_stdin_closes: bool,
+    as_json: bool,
+) -> None:
+    from buckram.bookie.run import AdminPages, AuditTrail, run_bookie
 
     admin: AdminPages | None = None
     if values["bookie"].http:
@@ -103,6 +117,7 @@ def run(
         audit = writing
 
     def ready(info: BookieInfo, http: str) -> None:
+        log.name_process(bookie=info.bookie_id)
         address = info.address
         host, port = (address.host, address.port) if address is not None else ("", 0)
         if as_json:
@@ -110,10 +125,12 @@ def run(
         else:
             told = f", HTTP at http://{http}/" if http else ""
             print(f"bookie {info.bookie_id} serves at {host}:{port}, process {os.getpid()}{told}", flush=True)
+        notify_ready()
 
     def on_loop(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
+        level_on_hangup(loop, log, config_file)
         if until_stdin_closes:
             loop.add_reader(sys.stdin.fileno(), _parent_gone, loop, stop)
 
@@ -159,14 +176,6 @@ async def _prepare(uri: str) -> None:
         await init_cluster(store)
     finally:
         await store.close()
-
-
-def _log_to_stderr() -> None:
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.DEBUG if os.environ.get("BUCKRAM_DEBUG") else logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
 
 
 @click.command("config")

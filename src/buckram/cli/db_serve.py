@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
 import signal
-import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import NamedTuple
@@ -15,6 +12,7 @@ from urllib.parse import urlsplit
 import click
 
 from buckram.cli import completion, values
+from buckram.cli.logs import service_log
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import emit
 from buckram.config import TlsConfig
@@ -70,13 +68,9 @@ def serve(
     if advertise is not None and not advertise.startswith(("http://", "https://")):
         raise InvalidArgument(f"--advertise {advertise!r}: needs a URL such as http://10.0.0.7:8080")
     tls = _tls(tls_cert, tls_key, tls_ca)
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.DEBUG if os.environ.get("BUCKRAM_DEBUG") else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
     reach = _Reach(host, port, advertise, values.duration("--idle", idle), tokens, tls, hosts, pages)
-    run_async(_serve(databases, namespaces, reach, uri, as_json))
+    with service_log("warning"):
+        run_async(_serve(databases, namespaces, reach, uri, as_json))
 
 
 class _Reach(NamedTuple):

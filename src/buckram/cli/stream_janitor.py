@@ -6,12 +6,14 @@ import asyncio
 import dataclasses
 import math
 import signal
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from buckram.cli import values
 from buckram.cli.confirm import confirm
+from buckram.cli.logs import service_log
 from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
 from buckram.cli.output import counted, emit, remark, table
 
@@ -74,7 +76,8 @@ def janitor(every: str | None, grace: str, wait: str, with_orphans: bool, uri: s
                 task.result()
             raise click.exceptions.Exit(Exit.OK)
 
-    report = run_async(main())
+    with nullcontext() if interval is None else service_log("warning"):
+        report = run_async(main())
     _tell(report, as_json)
     if report.problems:
         raise click.exceptions.Exit(Exit.FAILED)

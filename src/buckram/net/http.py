@@ -9,13 +9,14 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote
 
 from buckram.config import host_port
+from buckram.logs.request import about_request
 from buckram.seams import Listener, Network
 from buckram.types import BookieAddress
 
@@ -27,6 +28,8 @@ WRITE_S = 30.0
 """A peer that takes nothing of the answer for so long is given up."""
 MOST_CONNECTIONS = 64
 TEXT, JSON = "text/plain; charset=utf-8", "application/json"
+REQUEST_ID = "X-Request-Id"
+"""A request may bring one; the answer and the lines of the log have it, or one of our own."""
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -123,11 +126,13 @@ class _Server:
         await _write(writer, answer, with_body)
 
     async def _answer(self, request: Request) -> Answer:
-        try:
-            return await self._handler(request)
-        except Exception:
-            log.exception("%s %s", request.method, request.path)
-            return text_answer("Internal Server Error: the log says why\n", 500)
+        with about_request(request.headers.get(REQUEST_ID.lower(), "")) as name:
+            try:
+                found = await self._handler(request)
+            except Exception:
+                log.exception("%s %s", request.method, request.path)
+                found = text_answer("Internal Server Error: the log says why\n", 500)
+        return replace(found, headers={**found.headers, REQUEST_ID: name})
 
 
 async def _read(reader: asyncio.StreamReader) -> tuple[Request, bool]:

@@ -19,7 +19,7 @@ from buckram.bookie.service.limits import Budget
 from buckram.bookie.service.long_poll import LongPolls
 from buckram.bookie.service.read_replies import absence
 from buckram.bookie.service.reads import ReadPath
-from buckram.bookie.service.session import REQUEST_COST, Session
+from buckram.bookie.service.session import REQUEST_COST, Session, request_of
 from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.store import Store
 from buckram.core.security.principal import Principal
@@ -283,7 +283,7 @@ class Dispatcher:
         try:
             space = self._bookie.disk_space()
         except OSError as error:
-            log.warning("free space is unknown: %s", error)
+            log.warning("free space is unknown: %s", error, extra=request_of(session, context))
             session.reply(context, BookieInfoReply(Code.IO_ERROR))
             return
         total = space.total_bytes if request.requested & TOTAL_DISK_CAPACITY else None
@@ -316,7 +316,8 @@ class Dispatcher:
         try:
             body = availability.encode_runs(self._store.entries(request.ledger_id))
         except (OSError, StoreError) as error:
-            log.warning("ledger %d: its entries cannot be listed: %s", request.ledger_id, error)
+            what = "ledger %d: its entries cannot be listed: %s"
+            log.warning(what, request.ledger_id, error, extra=request_of(session, context))
             session.reply(context, ListEntriesReply(Code.IO_ERROR, request.ledger_id))
             return
         code = Code.OK if len(body) <= self._max_body else Code.IO_ERROR

@@ -14,7 +14,7 @@ from buckram.bookie.service.admission import Admission, Verdict, needs_proof
 from buckram.bookie.service.births import is_other
 from buckram.bookie.service.long_poll import LongPolls
 from buckram.bookie.service.read_replies import absence, refuse
-from buckram.bookie.service.session import REQUEST_COST, Session
+from buckram.bookie.service.session import REQUEST_COST, Session, request_of
 from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.store import Store
 from buckram.core.wire.context import ReplyContext
@@ -105,7 +105,8 @@ class FencePath:
         try:
             code = self.fence(request.ledger_id, request.master_key, name)
         except StoreError as error:
-            log.warning("ledger %d cannot be fenced: %s", request.ledger_id, error)
+            about = request_of(session, context)
+            log.warning("ledger %d cannot be fenced: %s", request.ledger_id, error, extra=about)
             code = Code.IO_ERROR
         if code is Code.OK:
             if not was_fenced and self.on_fenced is not None:

@@ -20,7 +20,7 @@ from buckram.bookie.service.metadata import MetadataService
 from buckram.bookie.service.noting import Notes
 from buckram.bookie.service.owners import Owners
 from buckram.bookie.service.reads import ReadPath
-from buckram.bookie.service.session import Session
+from buckram.bookie.service.session import Session, request_of
 from buckram.bookie.service.turnstile import Turnstile
 from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.store import Store
@@ -309,7 +309,8 @@ class BookieServer:
             try:
                 service.dispatch.request(session, item.context, item.request)
             except StoreError as error:
-                log.warning("a request is not answered with data: %s", error)
+                about = request_of(session, item.context)
+                log.warning("a request is not answered with data: %s", error, extra=about)
                 session.send(encode_error(item.context, Code.IO_ERROR))
         elif isinstance(item, Named):
             session.births.name(item.ledger_id, item.birth)

@@ -303,3 +303,9 @@ class Session(asyncio.Protocol):
     def peer(self) -> str:
         name = self._transport.get_extra_info("peername")
         return f"{name[0]}:{name[1]}" if isinstance(name, tuple) and len(name) >= 2 else "a client of this machine"
+
+
+def request_of(session: Session, context: ReplyContext) -> dict[str, str]:
+    """For `extra` of a line of the log: who asked, with the number of the request, or its entry where it has none."""
+    number = context.txn or f"{context.ledger_id}/{context.entry_id}"
+    return {"request": f"{session.peer}#{number}"}

@@ -1,0 +1,199 @@
+"""Texts of `buckram deploy systemd`: units, settings of each bookie, what to type to install them. No I/O."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from buckram.core.ledgers.service_info import check_bookie_id
+from buckram.errors import InvalidArgument
+
+ETC = "/etc/buckram"
+_USER = re.compile(r"[a-z_][a-z0-9_-]{0,30}")
+_PATH = re.compile(r"/[\w./@+,=-]*", re.ASCII)
+_URI = re.compile(r"[a-z+]+:[^\s\"'\\`$]{1,1000}")
+_HOST = re.compile(r"[\w.:-]{1,253}", re.ASCII)
+
+SANDBOX = """\
+NoNewPrivileges=yes
+ProtectSystem=strict
+ProtectHome=yes
+PrivateTmp=yes
+PrivateDevices=yes
+ProtectClock=yes
+ProtectControlGroups=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX
+RestrictNamespaces=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+SystemCallArchitectures=native
+UMask=0027
+"""
+"""A service reads the system, writes where its unit says, and gets no rights that its user has not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One machine of a cluster: a bookie for each disk, and what looks after the cluster.
+
+    `disks` are directories, each on a disk of its own; ports count up from the first bookie's. Raises InvalidArgument
+    for what systemd or a shell would read as something else.
+    """
+
+    metadata: str
+    disks: Sequence[str]
+    host: str
+    port: int = 3181
+    http_port: int = 8080
+    bookie_id: str = ""
+    location: str = ""
+    user: str = "buckram"
+    program: str = "/opt/buckram/bin/buckram"
+    janitor: bool = True
+    autorecovery: bool = True
+    writable: Sequence[str] = ()
+    """Directories that all services write into, beside the disks: that of an embedded metadata database."""
+
+    def __post_init__(self) -> None:
+        if not _URI.fullmatch(self.metadata):
+            raise InvalidArgument("--metadata: needs a URI without spaces, quotes, backslashes and dollar signs")
+        paths = [("--disk", one) for one in self.disks] + [("--metadata", one) for one in self.writable]
+        for option, path in [*paths, ("--program", self.program)]:
+            if not _PATH.fullmatch(path) or ".." in path.split("/"):
+                raise InvalidArgument(
+                    f"{option} {path[:200]!r}: needs an absolute path of letters, digits and ./@+,=-_"
+                )
+        doubled = {one for one in self.disks if list(self.disks).count(one) > 1}
+        if doubled or not self.disks:
+            raise InvalidArgument(f"--disk {' '.join(doubled)}: name each disk once, and at least one")
+        if not _USER.fullmatch(self.user):
+            raise InvalidArgument(f"--user {self.user[:40]!r}: needs a user's name such as buckram")
+        if not _HOST.fullmatch(self.host):
+            raise InvalidArgument(f"--host {self.host[:60]!r}: needs a name or an address that other machines reach")
+        if self.location and not _PATH.fullmatch(self.location):
+            raise InvalidArgument(f"--location {self.location[:60]!r}: needs a path such as /rack or /region/rack")
+        if self.bookie_id:
+            check_bookie_id(self.bookie_id)
+        if max(self.port, self.http_port) + len(self.disks) - 1 > 65535:
+            raise InvalidArgument(
+                f"--port {self.port} --http-port {self.http_port}: {len(self.disks)} bookies need as many ports each, "
+                "and 65535 is the last"
+            )
+        if set(range(self.port, self.port + len(self.disks))) & set(self._http_ports()):
+            raise InvalidArgument(f"--port {self.port} --http-port {self.http_port}: the ports overlap")
+
+    def _http_ports(self) -> range:
+        return range(self.http_port, self.http_port + len(self.disks))
+
+    def names(self) -> list[str]:
+        """The units of the bookies, without `.service`: `bookie`, or `bookie-1` and so on where there are several."""
+        return ["bookie"] if len(self.disks) == 1 else [f"bookie-{n}" for n in range(1, len(self.disks) + 1)]
+
+    def services(self) -> list[str]:
+        """All units that are enabled."""
+        return [
+            *self.names(),
+            *(["buckram-autorecovery"] if self.autorecovery else []),
+            *(["buckram-janitor"] if self.janitor else []),
+        ]
+
+    def files(self) -> dict[str, str]:
+        """Texts by path: `systemd/NAME.service` and `buckram/NAME`, which belong in /etc/systemd/system and ETC."""
+        found = {"buckram/buckram.env": _ENVIRONMENT.format(uri=self.metadata)}
+        for number, (name, disk) in enumerate(zip(self.names(), self.disks, strict=True)):
+            found[f"buckram/{name}.toml"] = self._settings(number)
+            found[f"systemd/{name}.service"] = self._bookie(name, disk)
+        if self.autorecovery:
+            found["systemd/buckram-autorecovery.service"] = self._beside("autorecovery", "autorecovery run")
+        if self.janitor:
+            found["systemd/buckram-janitor.service"] = self._beside("janitor", "stream janitor --every 1m")
+        return found
+
+    def install(self) -> list[str]:
+        """The commands for a shell of root, in the directory that has the files."""
+        directories = " ".join(shlex.quote(f"{disk}/bookie") for disk in self.disks)
+        user = self.user
+        return [
+            f"id {user} || useradd --system --no-create-home --shell /usr/sbin/nologin {user}",
+            f"install -d -m 0750 -o root -g {user} {ETC}",
+            f"install -m 0640 -o root -g {user} buckram/* {ETC}/",
+            f"install -d -m 0750 -o {user} -g {user} {directories}",
+            "install -m 0644 systemd/*.service /etc/systemd/system/",
+            "systemctl daemon-reload",
+            f"systemctl enable --now {' '.join(self.services())}",
+        ]
+
+    def _settings(self, number: int) -> str:
+        named = self.bookie_id and (self.bookie_id if len(self.disks) == 1 else f"{self.bookie_id}-{number + 1}")
+        rows = [
+            "# Settings of one bookie; `buckram bookie config --config FILE` shows all. A reload reads [log] level.",
+            "[bookie]",
+            *([f'bookie_id = "{named}"'] if named else []),
+            f'host = "{self.host}"',
+            f"port = {self.port + number}",
+            f'http = "{self.host}:{self.http_port + number}"',
+            *([f'location = "{self.location}"'] if self.location else []),
+            "",
+            "[log]",
+            'level = "info"',
+            'format = "text"',
+        ]
+        return "\n".join(rows) + "\n"
+
+    def _bookie(self, name: str, disk: str) -> str:
+        return f"""\
+[Unit]
+Description=Buckram bookie on {disk}
+Wants=network-online.target
+After=network-online.target
+RequiresMountsFor={disk}
+
+[Service]
+Type=notify
+User={self.user}
+EnvironmentFile={ETC}/buckram.env
+ExecStart={self.program} bookie run --config {ETC}/{name}.toml --data {disk}/bookie
+ExecReload=/bin/kill -HUP $MAINPID
+Restart=on-failure
+RestartSec=5
+RestartPreventExitStatus=2 5
+TimeoutStartSec=15min
+TimeoutStopSec=60
+LimitNOFILE=65536
+OOMScoreAdjust=-500
+ReadWritePaths={" ".join([f"{disk}/bookie", *self.writable])}
+{SANDBOX}
+[Install]
+WantedBy=multi-user.target
+"""
+
+    def _beside(self, name: str, command: str) -> str:
+        return f"""\
+[Unit]
+Description=Buckram {name}
+Wants=network-online.target
+After=network-online.target
+
+[Service]
+Type=exec
+User={self.user}
+EnvironmentFile={ETC}/buckram.env
+ExecStart={self.program} {command}
+Restart=always
+RestartSec=10
+TimeoutStopSec=60
+LimitNOFILE=65536
+{f"ReadWritePaths={' '.join(self.writable)}{chr(10)}" if self.writable else ""}{SANDBOX}
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+_ENVIRONMENT = """\
+# What every Buckram service on this machine needs to know; credentials of the metadata store go here, too.
+BUCKRAM_METADATA={uri}
+"""

@@ -1,0 +1,62 @@
+"""`buckram exporter`: metrics of the cluster as a whole for Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import click
+
+from buckram.cli import values
+from buckram.cli.logs import service_log
+from buckram.cli.notify import notify_ready
+from buckram.cli.options import connected, json_option, metadata_option, run_async
+from buckram.cli.output import emit, remark
+
+
+@click.command()
+@click.option("--listen", default="127.0.0.1:9110", show_default=True, metavar="HOST:PORT", help="Port 0: a free one.")
+@click.option("--every", default="15s", show_default=True, metavar="TIME", help="How often it looks at the cluster.")
+@click.option("--streams", type=click.IntRange(0, 100_000), default=1000, show_default=True, help="At most so many.")
+@metadata_option
+@json_option
+def exporter(listen: str, every: str, streams: int, uri: str | None, as_json: bool) -> None:
+    """Serve metrics of streams, cursors, databases, namespaces and lost copies, until Ctrl-C. One is enough.
+
+    Bookies serve their own (`bookie run --metrics`). It only reads, and a scrape costs the cluster nothing: what it
+    saw last is shown. Dashboards and alert rules for both are in deploy/.
+
+    \b
+    Example:
+      buckram exporter --listen 0.0.0.0:9110
+    """
+    from buckram.net.http import parse_address
+
+    address, pause = parse_address(listen, "--listen"), max(values.duration("--every", every), 0.1)
+
+    async def main() -> None:
+        from buckram.exporter.serving import Exporter
+        from buckram.net.http import serve_http
+        from buckram.net.tcp import TcpNetwork
+
+        async with connected(uri) as client:
+            made = Exporter(client, pause, streams)
+            listener = await serve_http(TcpNetwork(), address, made.answer)
+            try:
+                work = asyncio.ensure_future(made.run())
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    asyncio.get_running_loop().add_signal_handler(number, work.cancel)
+                if as_json:
+                    emit({"host": address.host, "port": listener.port, "pid": os.getpid()})
+                else:
+                    remark(f"metrics at http://{address.host}:{listener.port}/metrics; Ctrl-C ends it")
+                notify_ready()
+                await asyncio.wait((work,))
+                if not work.cancelled():
+                    work.result()
+            finally:
+                await listener.close()
+
+    with service_log("warning"):
+        run_async(main())

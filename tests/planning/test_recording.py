@@ -1,0 +1,38 @@
+"""The usage history is a stream that several processes may add to."""
+
+from __future__ import annotations
+
+from buckram.client.client import connect
+from buckram.core.planning.history import NAMESPACE, STREAM
+from buckram.metadata.topology import change_rack_map
+from buckram.planning.recording import history, record, sample
+from buckram.testing import ThreadedCluster
+
+
+async def test_samples_are_kept_in_order_and_not_too_many() -> None:
+    with ThreadedCluster(bookies=3) as cluster:
+        async with connect(cluster.uri) as client:
+            assert await history(client) == []
+            first = await record(client)
+            assert first is not None
+            assert len(first.bookies) == 3
+            assert all(0 < one.free_bytes <= one.total_bytes for one in first.bookies.values())
+            assert {one.rack for one in first.bookies.values()} == {"/default-rack"}
+            assert await record(client, 300.0) is None, "another process has just recorded"
+            second = await record(client)
+            assert second is not None
+            found = await history(client)
+            assert found == [first, second]
+            assert await history(client, second.wall_s + 1) == []
+            info = await client.namespace(NAMESPACE).info(STREAM)
+            assert info.policy.retention_s == 400 * 86_400
+
+
+async def test_racks_are_those_of_the_topology() -> None:
+    with ThreadedCluster(bookies=1) as cluster:
+        async with connect(cluster.uri) as client:
+            store, bookie = client.services.store, cluster.bookies[0]
+            await change_rack_map(store, lambda kept: kept.placed(bookie, "/eu/r7"))
+        async with connect(cluster.uri) as client:
+            found = await sample(client)
+            assert {one: space.rack for one, space in found.bookies.items()} == {bookie: "/eu/r7"}
