@@ -14,6 +14,7 @@ from buckram.core.tenants.audit import STREAM as AUDIT_STREAM
 from buckram.errors import InvalidArgument, NoSuchNamespace, NoSuchStream
 from buckram.gateway import schema
 from buckram.gateway.failures import bad_request
+from buckram.gateway.history import History
 from buckram.gateway.job_pages import JOB, JobPages
 from buckram.gateway.operations import LIMIT, Ask, Operation, Parameter
 from buckram.gateway.peers import Peers
@@ -61,6 +62,13 @@ _HEALING = schema.record(
     workers=schema.array(schema.ANY_OBJECT),
     queue=schema.array(schema.ANY_OBJECT),
 )
+_SAMPLE = schema.record(
+    time_us=schema.WHOLE,
+    stored_bytes=schema.COUNT,
+    in_bytes_per_s=schema.NUMBER,
+    out_bytes_per_s=schema.NUMBER,
+    under_replicated=schema.COUNT,
+)
 _AUDIT = (
     Parameter("principal", "Only events of this principal, such as token:alice.", schema.TEXT, ""),
     Parameter("action", "Only this action.", schema.one_of(*ACTIONS), ""),
@@ -77,8 +85,8 @@ class ClusterPages:
 
     title = "Cluster"
 
-    def __init__(self, client: Client, peers: Peers, jobs: JobPages) -> None:
-        self._client, self._peers, self._jobs = client, peers, jobs
+    def __init__(self, client: Client, peers: Peers, jobs: JobPages, history: History) -> None:
+        self._client, self._peers, self._jobs, self._history = client, peers, jobs, history
 
     def operations(self) -> Sequence[Operation]:
         return (*self._looking(), *self._changing())
@@ -87,9 +95,11 @@ class ClusterPages:
         rows, shown = schema.record(bookies=schema.array(BOOKIE_ROW)), schema.ANY_OBJECT
         peers = schema.record(gateways=schema.array(schema.record(id=schema.TEXT, url=schema.TEXT)))
         usage = schema.record(namespaces=schema.mapping(schema.ANY_OBJECT))
+        hour = schema.record(samples=schema.array(_SAMPLE))
         audit = schema.record(events=schema.array(schema.ANY_OBJECT))
         return (
             Operation("showStatus", "GET", "/v2/status", "How the cluster is.", "login", self._status, STATUS),
+            Operation("showHistory", "GET", "/v2/history", "The last hour.", "login", self._hour, hour),
             Operation("listBookies", "GET", "/v2/bookies", "List all bookies.", "login", self._bookies, rows),
             Operation("showBookie", "GET", BOOKIE, "What a bookie says of itself.", "login", self._bookie, shown),
             Operation("listGateways", "GET", "/v2/gateways", "List all gateways.", "login", self._gateways, peers),
@@ -184,6 +194,9 @@ class ClusterPages:
 
     async def _status(self, ask: Ask) -> dict[str, Any]:
         return status_json(await look(self._client))
+
+    async def _hour(self, ask: Ask) -> dict[str, Any]:
+        return {"samples": self._history.as_json()}
 
     async def _bookies(self, ask: Ask) -> dict[str, Any]:
         return {"bookies": await bookie_rows(self._client)}

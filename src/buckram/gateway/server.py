@@ -21,6 +21,7 @@ from buckram.gateway.access import Access
 from buckram.gateway.cluster_pages import ClusterPages
 from buckram.gateway.console_pages import ConsolePages
 from buckram.gateway.dispatch import Dispatcher
+from buckram.gateway.history import History
 from buckram.gateway.job_pages import JobPages
 from buckram.gateway.ledger_pages import LedgerPages
 from buckram.gateway.limits import HTTP_LIMITS, GatewayLimits
@@ -78,13 +79,13 @@ class Gateway:
         self.peers = Peers(client.services.store, own)
         self.writers = Writers(client, self.peers, limits)
         self.tails = Tails(client, limits)
-        self._jobs, self._repeats = JobPages(), Repeats(limits)
+        self._jobs, self._repeats, self._history = JobPages(), Repeats(limits), History(client)
         self.parts: Sequence[Part] = (
             RecordPages(client, self.writers, self.tails, room, limits),
             StreamPages(client, self.writers),
             LedgerPages(client, self.writers, room, limits),
             NamespacePages(client),
-            ClusterPages(client, self.peers, self._jobs),
+            ClusterPages(client, self.peers, self._jobs, self._history),
             self._jobs,
             SecurityPages(client, enabled=tokens is not None),
             SessionPages(access, sessions, secure=urlsplit(own).scheme == "https"),
@@ -108,12 +109,14 @@ class Gateway:
         """Serve, and be known to the other gateways of the cluster."""
         await self._http.start()
         await self.peers.start()
+        self._history.start()
 
     async def close(self) -> None:
         """End the tails, let requests that are being served get their answers, then seal what was written. Idempotent.
 
         Clients of tails come again with Last-Event-ID, here or at another gateway.
         """
+        await self._history.close()
         await self.tails.close()
         await self._http.close()
         await self._repeats.close()
