@@ -174,6 +174,7 @@ async def test_the_cluster(api: Api, three_bookies: Cluster) -> None:
     assert [one["state"] for one in (await api.value("GET /v2/status"))["bookies"]] == ["readonly", "down", "writable"]
     assert await api.code("GET /v2/audit") == (400, "INVALID_ARGUMENT")
     assert len((await api.value("GET /v2/gateways"))["gateways"]) == 1
+    assert [one["under_replicated"] for one in (await api.value("GET /v2/history"))["samples"]] == [0]
 
 
 async def test_jobs(api: Api, client: Client) -> None:
