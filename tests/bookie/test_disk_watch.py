@@ -9,12 +9,12 @@ from tests.healing.test_lost_bookie import until, write
 
 from buckram.bookie import disk_watch
 from buckram.bookie.disk_watch import DiskWatch
-from buckram.cli.status import look
 from buckram.client.client import Client
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.wire.messages import DISK_STATE, BookieInfoReply, GetBookieInfo
 from buckram.disk.faulty import DiskFaults, FaultyDisk
 from buckram.testing import Cluster, cluster, in_process
+from buckram.views.status import look
 
 
 @pytest.fixture

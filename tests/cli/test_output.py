@@ -15,10 +15,11 @@ from buckram.cli import values
 from buckram.cli.app import run
 from buckram.cli.exits import Exit, exit_code_of, line_of
 from buckram.cli.output import Degraded, counted, table, transfer
-from buckram.cli.stream_read import Form, _json
+from buckram.cli.stream_read import Form
 from buckram.cli.up import _pages
 from buckram.core.streams.batch import Record
 from buckram.errors import ClusterNotInitialised, ConfigError, InvalidArgument, OffsetTruncated, WriterExists
+from buckram.views.records import record_json
 
 
 def test_one_is_singular() -> None:
@@ -88,7 +89,7 @@ def test_json_lines_are_those_of_the_json_module() -> None:
         Record(3, b"", None, (), 5, 6, None, "p", 4),
     ]
     rows = [*_plain(10), *others]
-    expected = b"".join(json.dumps(_json(row)).encode() + b"\n" for row in rows)
+    expected = b"".join(json.dumps(record_json(row)).encode() + b"\n" for row in rows)
     assert Form(True, False, None, False).show(rows) == expected
 
 
@@ -100,7 +101,7 @@ def test_json_lines_cost_a_fraction_of_the_json_module() -> None:
         if fast:
             form.show(rows)
         else:
-            b"".join(json.dumps(_json(row)).encode() + b"\n" for row in rows)
+            b"".join(json.dumps(record_json(row)).encode() + b"\n" for row in rows)
         return time.thread_time() - begun
 
     assert min(cost(True) for _ in range(5)) < 0.5 * min(cost(False) for _ in range(5))

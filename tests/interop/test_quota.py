@@ -12,7 +12,7 @@ from tests.interop.clusters import PASSWORD, Cluster
 from tests.support.polling import wait_until
 
 from buckram import connect
-from buckram.cli.usage import fresh
+from buckram.views.usage import fresh
 
 RATE = 400
 SECONDS = 60 if os.environ.get("BUCKRAM_SOAK") else 10

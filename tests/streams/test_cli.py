@@ -19,8 +19,8 @@ from tests.support.polling import wait_until
 
 from buckram.cli.app import run as in_process
 from buckram.cli.exits import Exit
-from buckram.cli.record_lines import JsonLines, PlainLines
 from buckram.testing import ThreadedCluster
+from buckram.views.record_lines import JsonLines, PlainLines
 
 Run = Callable[..., Ended]
 

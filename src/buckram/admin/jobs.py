@@ -56,9 +56,11 @@ Work = Callable[[Job], Awaitable[Mapping[str, Any]]]
 
 
 class Jobs:
-    """The jobs of one bookie since its start."""
+    """The jobs of one server since its start."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: str = PATH) -> None:
+        """`path`: where its server lists them."""
+        self._path = path
         self._jobs: dict[str, Job] = {}
         self._scope = TaskScope("jobs")
 
@@ -69,7 +71,7 @@ class Jobs:
         """Begin a job. Raises Wrong (503) while too many run."""
         running = sum(job.state == "running" for job in self._jobs.values())
         if running >= MOST_RUNNING:
-            raise Wrong(503, f"{running} jobs run already, which is the limit: see GET {PATH}, and come later")
+            raise Wrong(503, f"{running} jobs run already, which is the limit: see GET {self._path}, and come later")
         ended = [job.id for job in self._jobs.values() if job.state != "running"]
         for old in ended[: max(0, len(self._jobs) + 1 - MOST_KEPT)]:
             del self._jobs[old]
@@ -82,25 +84,34 @@ class Jobs:
         """Raises Wrong (404)."""
         job = self._jobs.get(job_id)
         if job is None:
-            raise Wrong(404, f"there is no job {job_id[:40]!r} of this bookie since its start; GET {PATH} lists them")
+            raise Wrong(404, f"no job {job_id[:40]!r} of this server since its start; GET {self._path} lists them")
         return job
 
     async def answer(self, request: Request) -> Answer:
         """GET and DELETE of /api/v1/jobs/ID; DELETE cancels."""
         job = self.one(request.path.removeprefix(f"{PATH}/"))
         if request.method == "DELETE":
-            if job.task is not None and job.state == "running":
-                job.task.cancel()
-                await asyncio.wait((job.task,))
+            await self.cancel(job)
         elif request.method != "GET":
             raise Wrong(405, "Should be GET, or DELETE to cancel the job")
         return json_answer(job.as_json())
+
+    @staticmethod
+    async def cancel(job: Job) -> None:
+        """Stop a job if it runs, and wait until it has stopped."""
+        if job.task is not None and job.state == "running":
+            job.task.cancel()
+            await asyncio.wait((job.task,))
+
+    def all(self) -> list[Job]:
+        """All that are known, the oldest first."""
+        return list(self._jobs.values())
 
     async def close(self) -> None:
         await self._scope.close()
 
     async def _list(self, request: Request) -> Answer:
-        return json_answer({"jobs": [job.as_json() for job in self._jobs.values()]})
+        return json_answer({"jobs": [job.as_json() for job in self.all()]})
 
     async def _run(self, job: Job, work: Work) -> None:
         log.info("job %s begins: %s", job.id, job.what)

@@ -21,6 +21,7 @@ NOUNS = {
     "namespace": "buckram.cli.namespace:namespace",
     "object": "buckram.cli.object:object_",
     "db": "buckram.cli.db:db",
+    "gateway": "buckram.cli.gateway:gateway",
     "status": "buckram.cli.status:status",
     "top": "buckram.cli.top:top",
     "doctor": "buckram.cli.doctor:doctor",

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +16,7 @@ from buckram.cli.logs import service_log
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import counted, emit, remark, table
 from buckram.config import load
+from buckram.views.healing import healing_json
 
 if TYPE_CHECKING:
     from buckram.healing.overview import Overview
@@ -83,34 +84,11 @@ def status(uri: str | None, as_json: bool) -> None:
 
     found = run_async(main())
     if as_json:
-        emit(_json(found))
+        emit(healing_json(found))
     else:
         _print(found)
     if found.queue or found.brake is not None:
         raise click.exceptions.Exit(Exit.FAILED)
-
-
-def _json(found: Overview) -> dict[str, Any]:
-    return {
-        "enabled": found.enabled,
-        "auditor": found.auditor or None,
-        "delay_s": found.delay_s,
-        "brake": None if found.brake is None else {"bookies": list(found.brake.bookies), "why": found.brake.why},
-        "workers": [{"worker": one.worker, "bytes_per_s": one.bytes_per_s} for one in found.workers],
-        "queue": [
-            {
-                "ledger": one.ledger,
-                "state": one.state,
-                "why": one.why,
-                "eta_s": one.eta_s,
-                "lost": [list(row) for row in one.lost],
-                "age_s": one.age_s,
-            }
-            for one in found.queue
-        ],
-        "oldest_mark_s": found.oldest.age_s if found.oldest else None,
-        "checks": {check: dict(result) for check, result in found.checks.items()},
-    }
 
 
 def _print(found: Overview) -> None:

@@ -17,18 +17,10 @@ from buckram.cli.bookie_state import maintenance, readonly, writable
 from buckram.cli.logs import log_level
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import emit, table
-from buckram.core.cluster.bookie_report import BookieReport, Kept, parse_report
+from buckram.core.cluster.bookie_report import Kept
 from buckram.core.entries.entry import Digest
 from buckram.core.wire.availability import EntryList
 from buckram.core.wire.messages import (
-    DISK_STATE,
-    FREE_DISK_SPACE,
-    LOSS,
-    MEMORY_USE,
-    REPORT,
-    TOTAL_DISK_CAPACITY,
-    BookieInfoReply,
-    GetBookieInfo,
     ListEntries,
     ListEntriesReply,
     Read,
@@ -37,18 +29,17 @@ from buckram.core.wire.messages import (
 from buckram.errors import (
     BookieError,
     BookieIOError,
-    BookieUnavailable,
     BuckramError,
     Code,
-    NoSuchBookie,
     NoSuchEntry,
     NoSuchLedger,
     UnknownLedgerState,
 )
-from buckram.types import BookieInfo, DigestType
+from buckram.types import DigestType
+from buckram.views.bookies import bookie_rows, bookie_shown, check_known
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    pass
 
 ID = click.IntRange(min=0)
 _COLUMNS = ("id", "host", "port", "state")
@@ -87,39 +78,17 @@ def list_bookies(uri: str | None, as_json: bool) -> None:
     Example:
       buckram bookie list
     """
-    found = run_async(_list(uri))
+
+    async def main() -> list[dict[str, Any]]:
+        async with connected(uri) as client:
+            return await bookie_rows(client)
+
+    found = run_async(main())
     if as_json:
         emit({"bookies": found})
     else:
         keys = (*_COLUMNS, "asked") if any(row["asked"] for row in found) else _COLUMNS
         table([key.upper() for key in keys], [["" if row[key] is None else row[key] for key in keys] for row in found])
-
-
-async def _list(uri: str | None) -> list[dict[str, Any]]:
-    from buckram.metadata.wishes import read_wishes
-
-    async with connected(uri) as client:
-        current = await client.services.store.bookies()
-        known = await client.services.store.known_bookies()
-        wishes = await read_wishes(client.services.store)
-    rows = []
-    for bookie_id in sorted({*known, *current.writable, *current.readonly}):
-        state = "writable" if bookie_id in current.writable else "readonly" if bookie_id in current.readonly else "down"
-        asked = wishes[bookie_id].asked if bookie_id in wishes else ""
-        rows.append(_describe(bookie_id, current.find(bookie_id), state, asked))
-    return rows
-
-
-def _describe(bookie_id: str, info: BookieInfo | None, state: str, asked: str) -> dict[str, Any]:
-    address = info.address if info is not None else None
-    return {
-        "id": bookie_id,
-        "host": address.host if address is not None else None,
-        "port": address.port if address is not None else None,
-        "state": state,
-        "asked": asked,
-        "incarnation": info.incarnation if info is not None else None,
-    }
 
 
 @bookie.command("show")
@@ -138,7 +107,12 @@ def show(bookie_id: str, uri: str | None, as_json: bool) -> None:
     Example:
       buckram bookie show bookie-1
     """
-    found = run_async(_show(uri, bookie_id))
+
+    async def main() -> dict[str, Any]:
+        async with connected(uri) as client:
+            return await bookie_shown(client, bookie_id)
+
+    found = run_async(main())
     if as_json:
         emit(found)
         return
@@ -167,55 +141,6 @@ def _mb(size: int | None) -> float | str:
     return "" if size is None else megabytes(size)
 
 
-async def _show(uri: str | None, bookie_id: str) -> dict[str, Any]:
-    row = next((row for row in await _list(uri) if row["id"] == bookie_id), None)
-    if row is None:
-        raise NoSuchBookie(bookie_id)
-    space: BookieInfoReply | None = None
-    if row["state"] != "down":
-        async with connected(uri) as client:
-            everything = GetBookieInfo(TOTAL_DISK_CAPACITY | FREE_DISK_SPACE | MEMORY_USE | LOSS | DISK_STATE | REPORT)
-            reply = await client.services.pool.call(bookie_id, everything)
-            if isinstance(reply, BookieInfoReply) and reply.code is Code.OK:
-                space = reply
-    return {
-        **row,
-        "total_bytes": space.total_bytes if space is not None else None,
-        "free_bytes": space.free_bytes if space is not None else None,
-        "loss": space.loss if space is not None else None,
-        **_reported(bookie_id, space.report if space is not None else None),
-        "memory": {u.name: {"bytes": u.bytes, "limit_bytes": u.limit} for u in (space.memory if space else ())},
-        "disk": dict(space.figures) if space else {},
-        "troubles": [{"what": t.what, "why": t.why, "do": t.action} for t in (space.troubles if space else ())],
-    }
-
-
-def _reported(bookie_id: str, said: bytes | None) -> dict[str, Any]:
-    """What the bookie says of itself; None where it did not say."""
-    report = BookieReport() if said is None else parse_report(bookie_id, said)
-    newest = report.collection
-    return {
-        "version": report.version or None,
-        "open_files": report.open_files or None,
-        "most_files": report.most_files or None,
-        "connections": report.connections if report.version else None,
-        "most_connections": report.most_connections or None,
-        "collections": report.collections if report.version else None,
-        "bytes_reclaimed": report.collected_bytes if report.version else None,
-        "bytes_reclaimable": None if newest is None else sum(one.bytes or 0 for one in newest.kept),
-        "kept": [] if newest is None else newest.as_json()["kept"],
-    }
-
-
-async def _check_known(client: Client, bookie_id: str) -> None:
-    current = await client.services.store.bookies()
-    if current.find(bookie_id) is not None:
-        return
-    if bookie_id in await client.services.store.known_bookies():
-        raise BookieUnavailable(bookie_id, "is down: it is not registered; start it again")
-    raise NoSuchBookie(bookie_id)
-
-
 @bookie.command("entries")
 @click.argument("bookie_id", shell_complete=completion.bookies)
 @click.option("--ledger", "ledger_id", type=ID, required=True)
@@ -239,7 +164,7 @@ def entries(bookie_id: str, ledger_id: int, uri: str | None, as_json: bool) -> N
 
 async def _entries(uri: str | None, bookie_id: str, ledger_id: int) -> list[tuple[int, int]]:
     async with connected(uri) as client:
-        await _check_known(client, bookie_id)
+        await check_known(client, bookie_id)
         reply = await client.services.pool.call(bookie_id, ListEntries(ledger_id))
     if not isinstance(reply, ListEntriesReply) or reply.code is not Code.OK:
         raise _problem(bookie_id, reply.code, ledger_id)
@@ -269,7 +194,7 @@ def read(bookie_id: str, ledger_id: int, entry_id: int, uri: str | None, as_json
 
 async def _read(uri: str | None, bookie_id: str, ledger_id: int, entry_id: int) -> dict[str, Any]:
     async with connected(uri) as client:
-        await _check_known(client, bookie_id)
+        await check_known(client, bookie_id)
         metadata = (await client.services.store.read_ledger(ledger_id)).metadata
         reply = await client.services.pool.call(bookie_id, Read(ledger_id, entry_id))
     if not isinstance(reply, ReadReply) or reply.code is not Code.OK or reply.body is None:

@@ -14,8 +14,9 @@ from buckram.cli.cluster_require import require
 from buckram.cli.confirm import confirm_loss
 from buckram.cli.exits import Exit
 from buckram.cli.options import cluster_uri, json_option, metadata_option, run_async, yes_option
-from buckram.cli.output import STATES, counted, emit, table
+from buckram.cli.output import counted, emit, table
 from buckram.errors import ConfigError, InvalidArgument
+from buckram.views.ledgers import STATES
 
 if TYPE_CHECKING:
     from buckram.metadata.checkup import Checkup

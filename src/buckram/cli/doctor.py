@@ -95,9 +95,9 @@ async def _metadata(store: TreeStore) -> Examined:
 
 async def _look(client: Client, found: Examined) -> None:
     """What needs a client: the bookies and what they say, healing, clocks, streams."""
-    from buckram.cli.status import look
     from buckram.healing import doctor
     from buckram.healing.leftovers import findings_of_leftovers
+    from buckram.views.status import look
 
     store = client.services.store
     status = await look(client)

@@ -5,8 +5,7 @@ Entries: ledger_write.py, ledger_read.py; check and repair: ledger_check.py.
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -25,15 +24,15 @@ from buckram.cli.options import (
     run_async,
     yes_option,
 )
-from buckram.cli.output import STATES, emit, ledger_json, print_ledger, remark, table
+from buckram.cli.output import emit, print_ledger, remark, table
 from buckram.core.ledgers.quorum import Quorum
-from buckram.errors import AccessRefused, MalformedRecord, MetadataError, NoSuchLedger
+from buckram.errors import MetadataError
 from buckram.types import LedgerMetadata
+from buckram.views.ledgers import STATES, ledger_json, listed_json, records_of
+from buckram.views.ledgers import away as away_of
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
-
-READ_AT_ONCE = 64
+    pass
 
 
 @click.group()
@@ -101,12 +100,7 @@ async def _looked(uri: str | None, ledger_id: int) -> tuple[LedgerMetadata, list
     """Its record, and which of its members are not registered now."""
     async with connected(uri) as client:
         metadata = await client.metadata(ledger_id)
-        return metadata, _away(client, metadata)
-
-
-def _away(client: Client, metadata: LedgerMetadata) -> list[str]:
-    members = dict.fromkeys(bookie for fragment in metadata.fragments for bookie in fragment.ensemble)
-    return [bookie for bookie in members if client.services.bookies.info(bookie) is None]
+        return metadata, away_of(client, metadata)
 
 
 def _print(ledger_id: int, metadata: LedgerMetadata, as_json: bool) -> None:
@@ -139,34 +133,14 @@ async def _list(uri: str | None, ids: bool, as_json: bool) -> None:
             else:
                 print("\n".join(map(str, found)), end="\n" if found else "")
             return
-        rows: list[tuple[int, LedgerMetadata | MetadataError]] = []
-        for start in range(0, len(found), READ_AT_ONCE):
-            asked = found[start : start + READ_AT_ONCE]
-            answers = await asyncio.gather(*(_looked_up(client, ledger_id) for ledger_id in asked))
-            rows += [(known, answer) for known, answer in zip(asked, answers, strict=True) if answer is not None]
+        rows = await records_of(client, found)
         if as_json:
-            emit({"ledgers": [_listed(client, ledger_id, answer) for ledger_id, answer in rows]})
+            emit({"ledgers": [listed_json(client, ledger_id, answer) for ledger_id, answer in rows]})
             return
     table(("LEDGER", "STATE", "LAST", "BYTES", "E/QW/QA", "FRAGMENTS"), [_row(known, answer) for known, answer in rows])
     for _, answer in rows:
         if isinstance(answer, MetadataError):
             remark(f"buckram: {answer}")
-
-
-async def _looked_up(client: Client, ledger_id: int) -> LedgerMetadata | MetadataError | None:
-    """None for a ledger that was deleted meanwhile; one that cannot be read does not keep others from being listed."""
-    try:
-        return await client.metadata(ledger_id)
-    except NoSuchLedger:
-        return None
-    except (MalformedRecord, AccessRefused) as error:
-        return error
-
-
-def _listed(client: Client, ledger_id: int, answer: LedgerMetadata | MetadataError) -> dict[str, Any]:
-    if isinstance(answer, MetadataError):
-        return {"ledger": ledger_id, "state": "unreadable", "last_entry": None, "error": str(answer)}
-    return {**ledger_json(ledger_id, answer), "away": _away(client, answer)}
 
 
 def _row(ledger_id: int, answer: LedgerMetadata | MetadataError) -> tuple[object, ...]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from buckram.cli.options import cluster_uri, json_option, metadata_option, run_async
-from buckram.cli.output import emit, ledger_json, print_ledger
+from buckram.cli.output import emit, print_ledger
+from buckram.views.ledgers import ledger_json
 
 
 @click.group()

@@ -11,11 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from buckram.core.ledgers.metadata import BIRTH
 from buckram.core.streams.names import owner_of
-from buckram.types import LedgerMetadata, LedgerState
-
-STATES = {LedgerState.OPEN: "open", LedgerState.IN_RECOVERY: "in_recovery", LedgerState.CLOSED: "closed"}
+from buckram.types import LedgerMetadata
+from buckram.views.ledgers import ledger_json
 
 
 def emit(value: Mapping[str, Any]) -> None:
@@ -65,28 +63,6 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 def _numbers(column: Sequence[object]) -> bool:
     cells = [cell for cell in column if cell not in ("", None)]
     return bool(cells) and all(isinstance(cell, (int, float)) for cell in cells)
-
-
-def ledger_json(ledger_id: int, metadata: LedgerMetadata) -> dict[str, Any]:
-    """A ledger as `ledger show --json` prints it."""
-    return {
-        "ledger": ledger_id,
-        "state": STATES[metadata.state],
-        "last_entry": metadata.last_entry,
-        "length": metadata.length,
-        "ensemble_size": metadata.ensemble_size,
-        "write_quorum": metadata.write_quorum,
-        "ack_quorum": metadata.ack_quorum,
-        "fragments": [{"first_entry": f.first_entry, "ensemble": list(f.ensemble)} for f in metadata.fragments],
-        "custom_metadata": {
-            key: value.decode("utf-8", "backslashreplace")
-            for key, value in metadata.custom_metadata.items()
-            if key != BIRTH
-        },
-        "birth": metadata.custom_metadata[BIRTH].hex() if BIRTH in metadata.custom_metadata else None,
-        "digest": metadata.digest_type.name.lower() if metadata.digest_type is not None else None,
-        "creation_time_ms": metadata.creation_time_ms,
-    }
 
 
 def print_ledger(ledger_id: int, metadata: LedgerMetadata) -> None:

@@ -6,7 +6,6 @@ Not here: how streams are printed (`cli/stream_show.py`), records (`cli/stream_w
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 import click
@@ -20,10 +19,11 @@ from buckram.cli.output import emit, table
 from buckram.cli.stream_cursor import cursor
 from buckram.cli.stream_janitor import janitor, orphans
 from buckram.cli.stream_read import read, tail
-from buckram.cli.stream_show import info_json, last_append_text, print_stream, writer_text
+from buckram.cli.stream_show import last_append_text, print_stream, writer_text
 from buckram.cli.stream_write import write
 from buckram.core.streams.names import stream_name
-from buckram.errors import BuckramError, InvalidArgument
+from buckram.errors import InvalidArgument
+from buckram.views.streams import info_json, with_last_append
 
 if TYPE_CHECKING:
     from buckram.client.client import Client
@@ -122,21 +122,7 @@ async def _names(client: Client, namespace: str | None, prefix: str) -> list[str
 async def _info(client: Client, full: str) -> StreamInfo:
     name = stream_name(full)
     ns = client.namespace(name.namespace)
-    return await _with_last_append(ns, await ns.info(name.stream))
-
-
-async def _with_last_append(ns: Namespace, info: StreamInfo) -> StreamInfo:
-    """The head knows the last append of sealed segments only; an open one is asked for its last record."""
-    if info.writer is None or info.end <= info.earliest:
-        return info
-    try:
-        async with ns.read(info.name, start=info.end - 1, stop=info.end) as reader:
-            batch = await reader.next_batch()
-    except BuckramError:
-        return info  # truncated meanwhile, or bookies are away: what the head says is still true
-    if batch is None:
-        return info
-    return dataclasses.replace(info, last_append=max(info.last_append, batch.append_time))
+    return await with_last_append(ns, await ns.info(name.stream))
 
 
 @stream.command("show")
@@ -156,7 +142,7 @@ def show(name: str, with_segments: bool, uri: str | None, as_json: bool) -> None
     async def main() -> tuple[StreamInfo, list[CursorInfo], list[Segment]]:
         async with connected(uri) as client:
             ns = client.namespace(full.namespace)
-            info = await _with_last_append(ns, await ns.info(full.stream))
+            info = await with_last_append(ns, await ns.info(full.stream))
             rows = [row async for row in ns.segments(full.stream)] if with_segments else []
             return info, await _cursors(ns, full.stream), rows
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +12,7 @@ from buckram.cli.options import connected, json_option, metadata_option, run_asy
 from buckram.cli.output import emit, table
 from buckram.core.streams.names import stream_name
 from buckram.errors import CursorMoved, StreamError
+from buckram.views.streams import cursor_json
 
 if TYPE_CHECKING:
     from buckram.streams.read.cursors import CursorInfo
@@ -52,10 +53,6 @@ def list_cursors(name: str, uri: str | None, as_json: bool) -> None:
     else:
         rows = [(one.name, one.offset, one.lag, values.iso(one.changed)) for one in found]
         table(("CURSOR", "OFFSET", "LAG", "CHANGED"), rows)
-
-
-def cursor_json(one: CursorInfo) -> dict[str, Any]:
-    return {"cursor": one.name, "offset": one.offset, "lag": one.lag, "changed_us": one.changed}
 
 
 class CursorBackwards(CursorMoved):

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
 import signal
 import sys
-from binascii import b2a_base64
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -20,6 +17,7 @@ from buckram.cli.options import connected, json_option, metadata_option, run_asy
 from buckram.cli.output import shows_bar, transfer
 from buckram.core.streams.names import StreamName, stream_name
 from buckram.errors import InvalidArgument
+from buckram.views.records import record_line
 
 if TYPE_CHECKING:
     from buckram.client.client import Client
@@ -42,7 +40,7 @@ class Form:
 
     def show(self, records: Iterable[Record]) -> bytes:
         if self.as_json:
-            return "".join([_json_line(record) for record in records]).encode()
+            return "".join([record_line(record) for record in records]).encode()
         if self.raw:
             return b"".join(record.value or b"" for record in records)
         return b"".join(self._line(record) for record in records)
@@ -52,50 +50,6 @@ class Form:
         if self.keys is not None:
             parts += [record.key or b"", self.keys.encode()]
         return b"".join([*parts, record.value or b"", b"\n"])
-
-
-def _json_line(record: Record) -> str:
-    """The same bytes as json.dumps makes, many times faster for what most records are: a value, perhaps a key."""
-    offset, value, key, headers, timestamp, append_time, txid, producer, _ = record
-    if headers or txid is not None or producer is not None:
-        return json.dumps(_json(record)) + "\n"
-    key_text = "null" if key is None else f'"{b2a_base64(key, newline=False).decode()}"'
-    text = "null" if value is None else f'"{b2a_base64(value, newline=False).decode()}"'
-    return (
-        f'{{"offset": {offset}, "timestamp_us": {timestamp}, "append_time_us": {append_time}, '
-        f'"key_base64": {key_text}, "value_base64": {text}}}\n'
-    )
-
-
-def _json(record: Record) -> dict[str, Any]:
-    shown: dict[str, Any] = {
-        "offset": record.offset,
-        "timestamp_us": record.timestamp,
-        "append_time_us": record.append_time,
-        "key_base64": _coded(record.key),
-        "value_base64": _coded(record.value),
-    }
-    if record.headers:
-        texts = {name: _text(value) for name, value in record.headers}
-        shown["headers"] = {name: text for name, text in texts.items() if text is not None}
-        others = {name: _coded(value) for name, value in record.headers if texts[name] is None}
-        shown |= {"headers_base64": others} if others else {}
-    if record.txid is not None:
-        shown["txid"] = record.txid
-    if record.producer is not None:
-        shown |= {"producer": record.producer, "sequence": record.sequence}
-    return shown
-
-
-def _text(data: bytes) -> str | None:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return None
-
-
-def _coded(data: bytes | None) -> str | None:
-    return None if data is None else base64.b64encode(data).decode()
 
 
 def form_options(command: Any) -> Any:

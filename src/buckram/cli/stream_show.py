@@ -6,11 +6,11 @@ Not here: the commands, and finding out what they print (`cli/stream.py`).
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from buckram.cli import values
 from buckram.cli.output import counted, emit
-from buckram.cli.stream_cursor import cursor_json
+from buckram.views.streams import cursor_json, info_json, segment_json
 
 if TYPE_CHECKING:
     from buckram.core.streams.head import Segment
@@ -28,48 +28,6 @@ def writer_text(info: StreamInfo) -> str:
     if info.ended or info.writer is None:
         return "ended" if info.ended else ""
     return f"{info.writer.name} (gone)" if info.writer_gone else info.writer.name
-
-
-def info_json(info: StreamInfo) -> dict[str, Any]:
-    """Return what `--json` prints of a stream; times are microseconds UTC."""
-    writer = info.writer
-    return {
-        "stream": info.name,
-        "uid": info.uid,
-        "earliest": info.earliest,
-        "end": info.end,
-        "records": info.end - info.earliest,
-        "ended": info.ended,
-        "segments": info.segments,
-        "writer": None
-        if writer is None
-        else {
-            "name": writer.name,
-            "since_us": writer.since,
-            "gone": info.writer_gone,
-        },
-        "created_us": info.created,
-        "last_append_time_us": info.last_append or None,
-        "policy": dataclasses.asdict(info.policy),
-        "overrides": dict(info.overrides),
-        "properties": dict(info.properties),
-        "transactions": {
-            app: {"version": done.version, "first_offset": done.first_offset, "next_offset": done.next_offset}
-            for app, done in info.transactions.items()
-        },
-    }
-
-
-def segment_json(row: Segment) -> dict[str, Any]:
-    """Return what `--json` prints of a segment; of a sealed one also its summary."""
-    shown: dict[str, Any] = {
-        "number": row.number,
-        "ledger": row.ledger,
-        "first_offset": row.base,
-        "created_us": row.created,
-        "state": "sealed" if row.sealed else "open",
-    }
-    return shown | (row.summary._asdict() if row.summary is not None else {})
 
 
 def print_stream(info: StreamInfo, cursors: list[CursorInfo], rows: list[Segment], as_json: bool) -> None:

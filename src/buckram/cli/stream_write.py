@@ -13,11 +13,11 @@ from buckram.cli import completion
 from buckram.cli.fitting import has_blanks, refuse_blanks
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import Bar, Degraded, emit, input_size, remark, transfer
-from buckram.cli.record_lines import BadLine, JsonLines, PlainLines, Rows
 from buckram.cli.stdin import Lines
 from buckram.core.streams.names import StreamName, stream_name
 from buckram.errors import BuckramError, InvalidArgument, NoSuchStream, WriterExists, WriterLost
 from buckram.net.tasks import TaskScope
+from buckram.views.record_lines import BadLine, JsonLines, PlainLines, Rows
 
 if TYPE_CHECKING:
     from buckram.client.client import Client

@@ -1,185 +1,45 @@
-"""Shelf: many databases of which few are open. One is opened when it is asked for, and closed when it was idle.
+"""Shelf: many databases of which few are open, each with its thread and its local files.
 
-A closed one costs nothing here: no thread, no file, no ledger. Not here: opening one (`db/opening.py`).
+Not here: when one is opened and closed (`net/shelf.py`), opening one (`db/opening.py`).
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Awaitable, Callable
 
 from buckram.db.database import Database
-from buckram.errors import BuckramError, HandleClosed, InvalidArgument
-from buckram.net.tasks import TaskScope
+from buckram.net import shelf
 
 Open = Callable[[str], Awaitable[Database]]
 """Opens the database of a name."""
 
 
-@dataclass(slots=True, eq=False)
-class _Place:
-    opening: asyncio.Task[Database | BuckramError]
-    users: int = 0
-    idle_since: float = 0.0
-
-    @property
-    def database(self) -> Database | None:
-        """The database, once it is open."""
-        opening = self.opening
-        if not opening.done() or opening.cancelled() or opening.exception() is not None:
-            return None
-        found = opening.result()
-        return found if isinstance(found, Database) else None
-
-
-class Use:
+class Use(shelf.Use[Database]):
     """A database that stays open until `give` is called. From `Shelf.take`."""
 
-    __slots__ = ("_give", "database")
-
-    def __init__(self, database: Database, give: Callable[[], None]) -> None:
-        self.database = database
-        self._give: Callable[[], None] | None = give
-
-    def give(self) -> None:
-        """Use it no more. Idempotent."""
-        give, self._give = self._give, None
-        if give is not None:
-            give()
+    @property
+    def database(self) -> Database:
+        """The database."""
+        return self.item
 
 
-class Shelf:
-    """`async with shelf.use("shop/main") as db`. At most `most_open` are open, unless more are in use at once."""
+class Shelf(shelf.Shelf[Database]):
+    """`async with shelf.use("shop/main") as db`. A database that stopped begins from a snapshot at its next use."""
 
     def __init__(self, open_one: Open, *, idle_s: float = 60.0, most_open: int = 200) -> None:
-        if not 0 < idle_s <= 86_400 or not 1 <= most_open <= 100_000:
-            raise InvalidArgument(f"idle_s={idle_s!r}, most_open={most_open!r}: needs up to 86400, and 1 to 100000")
-        self._open_one, self._idle_s, self._most_open = open_one, idle_s, most_open
-        self._loop = asyncio.get_running_loop()
-        self._scope = TaskScope("databases")
-        self._places: OrderedDict[str, _Place] = OrderedDict()
-        """In the order of their last use."""
-        self._closing: dict[str, asyncio.Task[None]] = {}
-        self._sweeping: asyncio.TimerHandle | None = None
-        self._closed = False
-
-    @property
-    def names(self) -> list[str]:
-        """The names of those that are open."""
-        return list(self._places)
-
-    def opened(self) -> dict[str, Database]:
-        """Those that are open, by name; not those that are being opened."""
-        found = ((name, place.database) for name, place in self._places.items())
-        return {name: database for name, database in found if database is not None}
-
-    @asynccontextmanager
-    async def use(self, name: str) -> AsyncIterator[Database]:
-        """The database of this name, which stays open meanwhile. Raises what opening it raises, and HandleClosed."""
-        use = await self.take(name)
-        try:
-            yield use.database
-        finally:
-            use.give()
+        super().__init__(
+            "databases",
+            open_one,
+            Database.aclose,
+            lambda database: database.role == "stopped",
+            idle_s=idle_s,
+            most_open=most_open,
+        )
 
     async def take(self, name: str) -> Use:
-        """The same for a time that is no block: the database is in use until `give` of the value is called."""
-        place = await self._take(name)
-        try:
-            database: Database | BuckramError | None = place.database
-            if database is None:
-                database = await asyncio.shield(place.opening)
-            if isinstance(database, BuckramError):
-                self._forget(name, place)
-                raise database.with_traceback(None)
-        except BaseException:
-            self._give(name, place)
-            raise
-        return Use(database, partial(self._give, name, place))
-
-    def _give(self, name: str, place: _Place) -> None:
-        place.users -= 1
-        database = place.database
-        if database is not None and database.role == "stopped":
-            self._retire(name, place)  # The next use begins from a snapshot.
-        if place.users:
-            return
-        place.idle_since = self._loop.time()
-        if len(self._places) > self._most_open:
-            self._look()
-        elif self._sweeping is None and not self._closed:
-            self._sweeping = self._loop.call_later(self._idle_s, self._look)
-
-    async def _take(self, name: str) -> _Place:
-        while self._closing and (closing := self._closing.get(name)) is not None:
-            await asyncio.wait((closing,))
-        if self._closed:
-            raise HandleClosed("databases: they were closed")
-        place = self._places.get(name)
-        if place is None:
-            place = self._places[name] = _Place(self._scope.spawn(self._opened(name), name))
-        self._places.move_to_end(name)
-        place.users += 1
-        return place
-
-    async def _opened(self, name: str) -> Database | BuckramError:
-        try:
-            return await self._open_one(name)
-        except BuckramError as error:
-            return error
-
-    def _forget(self, name: str, place: _Place) -> None:
-        if self._places.get(name) is place:
-            del self._places[name]
-
-    def _look(self) -> None:
-        """Close those that nobody used for long, and the oldest where too many are open; look again when one is due."""
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-            self._sweeping = None
-        if self._closed:
-            return
-        now, surplus = self._loop.time(), len(self._places) - self._most_open
-        first: float | None = None
-        for name, place in list(self._places.items()):
-            if place.users:
-                continue
-            if surplus > 0 or now - place.idle_since >= self._idle_s:
-                self._retire(name, place)
-                surplus -= 1
-            elif first is None or place.idle_since < first:
-                first = place.idle_since
-        if first is not None:
-            self._sweeping = self._loop.call_later(max(first + self._idle_s - now, 0.01), self._look)
-
-    def _retire(self, name: str, place: _Place) -> None:
-        if self._places.get(name) is place:
-            del self._places[name]
-            self._closing[name] = self._scope.spawn(self._close_one(name, place), f"close {name}")
-
-    async def _close_one(self, name: str, place: _Place) -> None:
-        try:
-            database = await place.opening
-            if isinstance(database, Database):
-                with suppress(BuckramError):
-                    await database.aclose()
-        finally:
-            self._closing.pop(name, None)
-
-    async def close(self) -> None:
-        """Close all of them. Idempotent."""
-        self._closed = True
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-        for name, place in list(self._places.items()):
-            self._retire(name, place)
-        if closing := list(self._closing.values()):
-            await asyncio.wait(closing)
-        await self._scope.close()
+        """The database, in use until `give` of the value is called. Raises what opening it raises, HandleClosed."""
+        found = await super().take(name)
+        return Use(found.item, found.give)
 
 
 __all__ = ["Shelf", "Use"]

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from buckram.http.limits import HttpLimits
 from buckram.http.problems import HttpProblem, too_large
+
+ABORT = "buckram.abort"
+"""In the scope of each request: a function that ends its connection at once, and drops what waits to be sent."""
 
 
 class Connection(HttpToolsProtocol):
@@ -75,6 +78,7 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        cast("dict[str, Any]", self.scope)[ABORT] = self.transport.abort
         self._in_head, self._head_bytes, self._body_ended = True, 0, False
         if self._timer is None:
             self._begin_wait(self._head_too_slow)
@@ -184,4 +188,4 @@ def limited(limits: HttpLimits) -> type[Connection]:
     return type("LimitedConnection", (Connection,), {"limits": limits})
 
 
-__all__ = ["Connection", "limited"]
+__all__ = ["ABORT", "Connection", "limited"]

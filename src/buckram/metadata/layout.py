@@ -22,6 +22,8 @@ SECURITY = "security"
 """Below ClusterLayout.own: keys that sign tokens, tokens, revocations and grants (metadata/security)."""
 TENANTS = "tenants"
 """Below ClusterLayout.own: quotas of namespaces, and what bookies say of their use (metadata/tenants)."""
+GATEWAYS = "gateways"
+"""Below ClusterLayout.own: the addresses of gateways, in ephemeral keys (gateway/peers)."""
 
 
 @dataclass(frozen=True, slots=True)

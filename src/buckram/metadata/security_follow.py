@@ -1,7 +1,7 @@
 """Keys, revocations and grants, followed in the metadata store: what verifies tokens, and says what was granted.
 
 While the store cannot be read, what was known goes on to count. Not here: the keys themselves
-(`metadata/security.py`), who is connected (`bookie/service/guard.py`, `hrana/access.py`).
+(`metadata/security.py`), who is connected (`bookie/service/guard.py`, `http/tokens.py`).
 """
 
 from __future__ import annotations

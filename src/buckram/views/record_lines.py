@@ -21,7 +21,7 @@ class BadLine(InvalidArgument):
 
     def __init__(self, line: int, message: str) -> None:
         super().__init__(f"line {line} of the input {message}; the {line - 1} lines before it are in the stream")
-        self.line = line
+        self.line, self.why = line, message
 
 
 @dataclass(slots=True)

@@ -1,0 +1,70 @@
+"""What commands that serve HTTP share: where they listen, TLS, tokens, names, and being told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from buckram.config import TlsConfig
+from buckram.errors import InvalidArgument
+
+F = TypeVar("F", bound=Callable[..., Any])
+FILE = click.Path(exists=True, dir_okay=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How clients reach a server, and what it asks of them."""
+
+    host: str
+    port: int
+    advertise: str | None
+    tokens: bool
+    tls: TlsConfig | None
+    hosts: Sequence[str]
+    pages: Sequence[str]
+
+    @classmethod
+    def of(cls, options: dict[str, Any]) -> Reach:
+        """From the values of `serving_options`, which are taken out of `options`. InvalidArgument."""
+        advertise = options.pop("advertise")
+        if advertise is not None and not advertise.startswith(("http://", "https://")):
+            raise InvalidArgument(f"--advertise {advertise!r}: needs a URL such as http://10.0.0.7:8080")
+        certificate, key, ca = (options.pop(name) for name in ("tls_cert", "tls_key", "tls_ca"))
+        if bool(certificate) != bool(key):
+            raise InvalidArgument("--tls-cert and --tls-key go together: give both, or none")
+        tls = TlsConfig("required", ca or "", certificate, key or "") if certificate else None
+        rest = {name: options.pop(name) for name in ("host", "port", "tokens", "hosts", "pages")}
+        return cls(advertise=advertise, tls=tls, **rest)
+
+
+def serving_options(command: F) -> F:
+    """The options that `Reach` is made of."""
+    for option in (
+        click.option("--allow-origin", "pages", multiple=True, metavar="URL", help="Origin of pages that may use it."),
+        click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A name by which clients reach it."),
+        click.option("--tls-ca", type=FILE, help="PEM file: who is trusted to certify other servers."),
+        click.option("--tls-key", type=FILE, help="PEM file: the private key of the certificate; mode 0600."),
+        click.option(
+            "--tls-cert", type=FILE, help="PEM file: the certificate to show. With --tls-key the server speaks TLS."
+        ),
+        click.option("--tokens", is_flag=True, help="Ask clients for tokens of the cluster, and let grants decide."),
+        click.option("--advertise", metavar="URL", help="Where other servers reach this one; default its address."),
+        click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="0 takes a free one."),
+        click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
+    ):
+        command = option(command)
+    return command
+
+
+def stop_event() -> asyncio.Event:
+    """An event that SIGINT and SIGTERM set."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    return stop

@@ -1,0 +1,94 @@
+"""Who asks, and what they may do: tokens and sessions of browsers, and the grants of the cluster.
+
+A gateway without tokens lets whoever is on its own machine do everything, and others read (`open_to_all`: do
+everything, too). Not here: the tokens themselves (`http/tokens.py`), pages of other sites (`http/origins.py`).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+
+from starlette.requests import Request
+
+from buckram.core.security.acl import PERMISSIONS
+from buckram.core.security.principal import Principal
+from buckram.gateway.operations import Allowed, Operation
+from buckram.gateway.sessions import Sessions, check_csrf
+from buckram.http.application import ANYBODY
+from buckram.http.origins import Origins
+from buckram.http.problems import HttpProblem
+from buckram.http.tokens import ClusterTokens, bearer_of
+
+ONLOOKER = Principal("onlooker")
+"""Who connects from another machine to a gateway without tokens."""
+
+
+class Access:
+    """Finds out who asks, before anything of a body is read."""
+
+    def __init__(
+        self, tokens: ClusterTokens | None, sessions: Sessions, origins: Origins, *, open_to_all: bool = False
+    ) -> None:
+        self.tokens, self._sessions, self._origins, self._open_to_all = tokens, sessions, origins, open_to_all
+
+    async def who(self, request: Request, operation: Operation) -> Principal:
+        """Raises HttpProblem: 401 for nobody who is known, 403 for a page of another site or a missing permission."""
+        self._origins.check(request)
+        if operation.needs == "nothing":
+            return ONLOOKER
+        principal = self._principal(request, operation)
+        if operation.needs == "administrator" and not principal.admin:
+            raise HttpProblem(
+                403,
+                "FORBIDDEN",
+                f"{principal} is no administrator of the cluster: ask with a token that has the role admin",
+            )
+        return principal
+
+    def allowed(self, principal: Principal) -> Allowed:
+        """What a principal may do with namespaces."""
+        tokens = self.tokens
+        if tokens is None:
+            granted = frozenset(PERMISSIONS) if principal.admin else frozenset({"read"})
+            return lambda namespace: granted
+        return lambda namespace: tokens.acl.allowed(principal, namespace)
+
+    def concerns(self, principal: Principal) -> bool:
+        """Whether the principal was granted anything at all."""
+        return self.tokens is None or self.tokens.acl.concern(principal)
+
+    def _principal(self, request: Request, operation: Operation) -> Principal:
+        if self.tokens is None:
+            return self._without_tokens(request, operation)
+        if "authorization" not in request.headers and (session := self._sessions.find(request)) is not None:
+            if why := self.tokens.why_over(session.token):
+                raise HttpProblem(401, "UNAUTHORIZED", f"the session is over: {why}; log in with another token")
+            if operation.changes:
+                check_csrf(request, session)
+            return session.token.principal
+        return self.tokens.verified(bearer_of(request)).principal
+
+    def _without_tokens(self, request: Request, operation: Operation) -> Principal:
+        if self._open_to_all or is_local(request):
+            return ANYBODY
+        if operation.changes:
+            raise HttpProblem(
+                403,
+                "READ_ONLY",
+                "this gateway has no tokens, so other machines may only read: start it with --tokens, or with --open "
+                "where everybody who can connect may change everything",
+            )
+        return ONLOOKER
+
+
+def is_local(request: Request) -> bool:
+    """Whether a request comes from this machine."""
+    try:
+        address = ipaddress.ip_address(request.client.host if request.client is not None else "")
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+__all__ = ["ONLOOKER", "Access", "is_local"]

@@ -1,0 +1,301 @@
+"""The cluster as a whole: how it is, bookies, gateways, what is being repaired, usage, the audit trail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from buckram.admin.jobs import Job
+from buckram.client.client import Client
+from buckram.core.ledgers.service_info import valid_bookie_id
+from buckram.core.tenants.audit import ACTIONS, AuditEvent
+from buckram.core.tenants.audit import NAMESPACE as AUDIT_NAMESPACE
+from buckram.core.tenants.audit import STREAM as AUDIT_STREAM
+from buckram.errors import InvalidArgument, NoSuchNamespace, NoSuchStream
+from buckram.gateway import schema
+from buckram.gateway.failures import bad_request
+from buckram.gateway.history import History
+from buckram.gateway.job_pages import JOB, JobPages
+from buckram.gateway.operations import LIMIT, Ask, Operation, Parameter
+from buckram.gateway.peers import Peers
+from buckram.healing.asking import ask_readonly
+from buckram.healing.decommission import Departure, Progress, decommission, drain
+from buckram.healing.overview import overview
+from buckram.metadata.tenants import TenantStore
+from buckram.metadata.underreplication import Underreplication
+from buckram.types import BookieId
+from buckram.views.bookies import bookie_rows, bookie_shown
+from buckram.views.healing import healing_json
+from buckram.views.status import look, status_json
+from buckram.views.usage import usage_rows
+
+BOOKIE = "/v2/bookies/{bookie}"
+_PROBLEM = schema.record(what=schema.TEXT, where=schema.TEXT, why=schema.TEXT, do=schema.TEXT)
+_SPACE = schema.record(
+    id=schema.TEXT,
+    state=schema.TEXT,
+    free_bytes=schema.or_null(schema.WHOLE),
+    total_bytes=schema.or_null(schema.WHOLE),
+)
+STATUS = schema.record(
+    more=True,
+    healthy=schema.YES_OR_NO,
+    problems=schema.array(_PROBLEM),
+    bookies=schema.array(_SPACE),
+    under_replicated=schema.COUNT,
+    unavailable=schema.COUNT,
+    queue=schema.array(schema.ANY_OBJECT),
+)
+BOOKIE_ROW = schema.record(
+    more=True,
+    id=schema.TEXT,
+    host=schema.or_null(schema.TEXT),
+    port=schema.or_null(schema.WHOLE),
+    state=schema.one_of("writable", "readonly", "down"),
+    asked=schema.TEXT,
+)
+_HEALING = schema.record(
+    more=True,
+    enabled=schema.YES_OR_NO,
+    auditor=schema.or_null(schema.TEXT),
+    delay_s=schema.NUMBER,
+    workers=schema.array(schema.ANY_OBJECT),
+    queue=schema.array(schema.ANY_OBJECT),
+)
+_SAMPLE = schema.record(
+    time_us=schema.WHOLE,
+    stored_bytes=schema.COUNT,
+    in_bytes_per_s=schema.NUMBER,
+    out_bytes_per_s=schema.NUMBER,
+    under_replicated=schema.COUNT,
+)
+_AUDIT = (
+    Parameter("principal", "Only events of this principal, such as token:alice.", schema.TEXT, ""),
+    Parameter("action", "Only this action.", schema.one_of(*ACTIONS), ""),
+    Parameter("namespace", "Only of this namespace.", schema.TEXT, ""),
+    Parameter("what", "Only about something with this in its name.", schema.TEXT, ""),
+    LIMIT,
+)
+_LOOKED_AT = 20_000
+"""So many of the newest events are searched."""
+
+
+class ClusterPages:
+    """The cluster that the gateway is in."""
+
+    title = "Cluster"
+
+    def __init__(self, client: Client, peers: Peers, jobs: JobPages, history: History) -> None:
+        self._client, self._peers, self._jobs, self._history = client, peers, jobs, history
+
+    def operations(self) -> Sequence[Operation]:
+        return (*self._looking(), *self._changing())
+
+    def _looking(self) -> Sequence[Operation]:
+        rows, shown = schema.record(bookies=schema.array(BOOKIE_ROW)), schema.ANY_OBJECT
+        peers = schema.record(gateways=schema.array(schema.record(id=schema.TEXT, url=schema.TEXT)))
+        usage = schema.record(namespaces=schema.mapping(schema.ANY_OBJECT))
+        hour = schema.record(samples=schema.array(_SAMPLE))
+        audit = schema.record(events=schema.array(schema.ANY_OBJECT))
+        return (
+            Operation("showStatus", "GET", "/v2/status", "How the cluster is.", "login", self._status, STATUS),
+            Operation("showHistory", "GET", "/v2/history", "The last hour.", "login", self._hour, hour),
+            Operation("listBookies", "GET", "/v2/bookies", "List all bookies.", "login", self._bookies, rows),
+            Operation("showBookie", "GET", BOOKIE, "What a bookie says of itself.", "login", self._bookie, shown),
+            Operation("listGateways", "GET", "/v2/gateways", "List all gateways.", "login", self._gateways, peers),
+            Operation(
+                "showReplication",
+                "GET",
+                "/v2/replication",
+                "Which ledgers lack copies, who copies them, why others wait.",
+                "login",
+                self._replication,
+                _HEALING,
+            ),
+            Operation(
+                "showUsage",
+                "GET",
+                "/v2/usage",
+                "What namespaces store, do and may do, as bookies published it last.",
+                "login",
+                self._usage,
+                usage,
+            ),
+            Operation(
+                "searchAudit",
+                "GET",
+                "/v2/audit",
+                "The newest events of the audit trail, the newest first.",
+                "administrator",
+                self._audit,
+                audit,
+                parameters=_AUDIT,
+            ),
+        )
+
+    def _changing(self) -> Sequence[Operation]:
+        enabled = schema.record(enabled=schema.YES_OR_NO)
+        switched = schema.record(enabled=schema.YES_OR_NO, changed=schema.YES_OR_NO)
+        asked = schema.record(bookie=schema.TEXT, state=schema.TEXT)
+        return (
+            Operation(
+                "switchReplication",
+                "PUT",
+                "/v2/replication",
+                "Let copies be made, or begin none any more.",
+                "administrator",
+                self._switch,
+                switched,
+                body=enabled,
+            ),
+            Operation(
+                "setBookieReadonly",
+                "PUT",
+                BOOKIE + "/readonly",
+                "Ask a bookie to take no new entries, or to take them again.",
+                "administrator",
+                self._readonly,
+                asked,
+                body=schema.record(readonly=schema.YES_OR_NO),
+            ),
+            Operation(
+                "drainBookie",
+                "POST",
+                BOOKIE + "/drain",
+                "Begin to copy everything that a living bookie holds to others; it is read-only from now on.",
+                "administrator",
+                self._drain,
+                JOB,
+                202,
+            ),
+            Operation(
+                "decommissionBookie",
+                "POST",
+                BOOKIE + "/decommission",
+                "Begin to copy everything that a stopped bookie held, and to forget the bookie then.",
+                "administrator",
+                self._decommission,
+                JOB,
+                202,
+            ),
+            Operation(
+                "repairLedger",
+                "POST",
+                "/v2/ledgers/{ledger}/repair",
+                "Begin to copy the missing and bad entries of a ledger from good copies.",
+                "administrator",
+                self._repair,
+                JOB,
+                202,
+            ),
+        )
+
+    # -- looking ------------------------------------------------------------------------------------------
+
+    async def _status(self, ask: Ask) -> dict[str, Any]:
+        return status_json(await look(self._client))
+
+    async def _hour(self, ask: Ask) -> dict[str, Any]:
+        return {"samples": self._history.as_json()}
+
+    async def _bookies(self, ask: Ask) -> dict[str, Any]:
+        return {"bookies": await bookie_rows(self._client)}
+
+    async def _bookie(self, ask: Ask) -> dict[str, Any]:
+        return await bookie_shown(self._client, _bookie(ask))
+
+    async def _gateways(self, ask: Ask) -> dict[str, Any]:
+        return {"gateways": [peer._asdict() for peer in await self._peers.shown()]}
+
+    async def _replication(self, ask: Ask) -> dict[str, Any]:
+        services = self._client.services
+        return healing_json(await overview(services.store, services.runtime.clock.wall_us() // 1000))
+
+    async def _usage(self, ask: Ask) -> dict[str, Any]:
+        tenants = TenantStore(self._client.services.store)
+        await tenants.turn_on()
+        rows = usage_rows(await tenants.published(), await tenants.quotas(), "")
+        return {"namespaces": {name: row for name, row in rows.items() if "read" in ask.allowed(name)}}
+
+    async def _audit(self, ask: Ask) -> dict[str, Any]:
+        query, found = dict(ask.query), list[dict[str, Any]]()
+        limit, ns = query.pop("limit"), self._client.namespace(AUDIT_NAMESPACE)
+        try:
+            info = await ns.info(AUDIT_STREAM)
+        except (NoSuchStream, NoSuchNamespace):
+            raise InvalidArgument("there is no audit trail yet: run bookies with [auth] audit = 'on'") from None
+        start = max(info.earliest, info.end - _LOOKED_AT)
+        async with ns.read(AUDIT_STREAM, start=start, stop=info.end, on_truncated="skip") as reader:
+            async for record in reader:
+                event = AuditEvent.parse(record.value or b"")
+                if event.matches(**query):
+                    found.append(event.row())
+                    del found[:-limit]
+        return {"events": found[::-1]}
+
+    # -- changing -----------------------------------------------------------------------------------------
+
+    async def _switch(self, ask: Ask) -> dict[str, Any]:
+        store, on = self._client.services.store, ask.body["enabled"]
+        return {"enabled": on, "changed": await Underreplication(store.keys, store.root, "").enable(on)}
+
+    async def _readonly(self, ask: Ask) -> dict[str, Any]:
+        bookie, wanted = _bookie(ask), ask.body["readonly"]
+        return {"bookie": bookie, "state": (await ask_readonly(self._client, bookie, wanted)).state}
+
+    async def _drain(self, ask: Ask) -> dict[str, Any]:
+        bookie = _bookie(ask)
+
+        async def work(job: Job) -> Mapping[str, Any]:
+            return _left(await drain(self._client, bookie, lambda progress: _told(job, progress)))
+
+        return self._jobs.start(f"drain {bookie}", work)
+
+    async def _decommission(self, ask: Ask) -> dict[str, Any]:
+        bookie = _bookie(ask)
+
+        async def work(job: Job) -> Mapping[str, Any]:
+            return _left(await decommission(self._client, bookie, lambda progress: _told(job, progress)))
+
+        return self._jobs.start(f"decommission {bookie}", work)
+
+    async def _repair(self, ask: Ask) -> dict[str, Any]:
+        ledger = ask.number("ledger")
+        await self._client.metadata(ledger)
+
+        async def work(job: Job) -> Mapping[str, Any]:
+            def told(done: int, total: int) -> None:
+                job.progress(done, total, "copies of entries")
+
+            report = await self._client.repair(ledger, progress=told)
+            return {
+                "ledger": ledger,
+                "healthy": report.healthy,
+                "entries_copied": report.entries_copied,
+                "bytes_copied": report.bytes_copied,
+                "problems": [str(one) for one in report.problems],
+            }
+
+        return self._jobs.start(f"repair ledger {ledger}", work)
+
+
+def _bookie(ask: Ask) -> BookieId:
+    bookie = ask.path["bookie"]
+    if not valid_bookie_id(bookie):
+        raise bad_request(f"bookie {bookie[:80]!r} is no bookie id: GET /v2/bookies lists them")
+    return bookie
+
+
+def _told(job: Job, progress: Progress) -> None:
+    job.progress(progress.done, progress.total, "ledgers", progress.eta_s)
+
+
+def _left(found: Departure) -> dict[str, Any]:
+    """The result of a job. Raises InvalidArgument where ledgers still name the bookie."""
+    if found.remaining:
+        why = "; ".join(f"ledger {ledger}: {found.reasons.get(ledger)}" for ledger in found.remaining[:10])
+        raise InvalidArgument(f"{len(found.remaining)} ledgers still name bookie {found.bookie}: {why}")
+    return {"bookie": found.bookie, "ledgers": found.ledgers, "entries_copied": found.entries, "remaining": 0}
+
+
+__all__ = ["ClusterPages"]

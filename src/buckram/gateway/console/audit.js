@@ -1,0 +1,20 @@
+// The audit trail: who did what.
+
+import { get } from "./api.js";
+import { card, h, table, time } from "./dom.js";
+
+export function audit(main, rest, { every, banner }) {
+  const place = h("div", {});
+  const form = h("form", { onsubmit: (event) => { event.preventDefault(); look().catch((error) => banner(error.message)); } },
+    ["principal", "namespace", "what"].map((name) => h("label", {}, name, h("input", { name }))), h("button", { class: "main" }, "Search"));
+  const look = async () => {
+    const query = new URLSearchParams([...new FormData(form)].filter(([, text]) => text));
+    const found = await get(`/v2/audit?limit=200&${query}`);
+    place.replaceChildren(card("", table("The newest first, at most 200", [
+      ["When", (row) => time(row.time_us)], ["Who", (row) => row.principal], ["Did", (row) => row.action],
+      ["To", (row) => row.what], ["Result", (row) => h("span", { class: row.result === "done" ? "" : "bad" }, row.result)], ["More", (row) => row.detail],
+    ], found.events)));
+  };
+  main.replaceChildren(h("h1", {}, "Audit trail"), form, place);
+  return every(0, look);
+}

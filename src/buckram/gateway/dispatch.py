@@ -1,0 +1,128 @@
+"""Dispatcher: from a request to an operation's handler and back. Who asks is found out first, then the body is read.
+
+Not here: the operations (`operations.py`), who may do what (`access.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from buckram.errors import BuckramError, InvariantViolation
+from buckram.gateway.access import Access
+from buckram.gateway.failures import bad_request, problem_of
+from buckram.gateway.operations import Ask, Operation
+from buckram.gateway.repeats import HEADER, Repeats, fingerprint_of
+from buckram.gateway.room import Room
+from buckram.gateway.schema import fault
+from buckram.gateway.writers import Elsewhere
+from buckram.http.body import read_body
+from buckram.http.limits import HttpLimits
+from buckram.http.problems import HttpProblem, json_answer, redirect
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+JSON = "application/json"
+_OF_NAMESPACE = ("read", "append", "create", "delete", "admin")
+
+
+class Dispatcher:
+    """`endpoint` makes what Starlette calls for a request of an operation."""
+
+    def __init__(self, access: Access, repeats: Repeats, room: Room, limits: HttpLimits) -> None:
+        self._access, self._repeats, self._room, self._limits = access, repeats, room, limits
+
+    def endpoint(self, operation: Operation) -> Endpoint:
+        async def serve(request: Request) -> Response:
+            principal = await self._access.who(request, operation)
+            allowed = self._access.allowed(principal)
+            query = operation.parsed(request.query_params.multi_items())
+            path: Mapping[str, str] = request.path_params
+            bare = Ask(request, principal, allowed, path, query)
+            if operation.needs in _OF_NAMESPACE:
+                bare.require(operation.needs, path["namespace"])
+            if not operation.changes:
+                return await self._answered(operation, bare)
+            media = self._media(operation, request)
+            with self._room.holding(self._size(request)):
+                raw = await read_body(request, self._limits)
+                ask = self._with_body(operation, bare, media, raw)
+                key = request.headers.get(HEADER)
+                if key is None:
+                    return await self._answered(operation, ask)
+                fingerprint = fingerprint_of(request.method, _target(request), raw)
+                return await self._repeats.once(principal.name, key, fingerprint, self._whole(operation, ask))
+
+        return serve
+
+    async def _answered(self, operation: Operation, ask: Ask) -> Response:
+        try:
+            found = await operation.handler(ask)
+        except Elsewhere as error:
+            return redirect(error.url + _target(ask.request))
+        except InvariantViolation:
+            raise
+        except BuckramError as error:
+            raise problem_of(error) from error
+        return found if isinstance(found, Response) else json_answer(ask.request, found, operation.status)
+
+    async def _whole(self, operation: Operation, ask: Ask) -> Response:
+        """The same; a problem becomes an answer, which can be kept."""
+        try:
+            return await self._answered(operation, ask)
+        except HttpProblem as problem:
+            return json_answer(ask.request, problem.content(), problem.status, problem.headers)
+
+    def _size(self, request: Request) -> int:
+        """What a body may take: what it says, within the limit, which is also that of one that says nothing."""
+        declared = request.headers.get("content-length", "")
+        if declared.isdigit() and len(declared) < 19:
+            return min(int(declared), self._limits.body_bytes)
+        return self._limits.body_bytes if "transfer-encoding" in request.headers else 0
+
+    def _media(self, operation: Operation, request: Request) -> str:
+        """The media type of the body. Raises HttpProblem 415 before the body is read."""
+        given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        known = operation.takes or {JSON: ""}
+        if given in known:
+            return given
+        if not given or (given == "application/x-www-form-urlencoded" and operation.takes):  # curl says so by itself
+            return next(iter(known))
+        raise HttpProblem(
+            415,
+            "UNSUPPORTED_MEDIA_TYPE",
+            f"Content-Type {given[:100]!r} is not taken here: send one of {', '.join(known)}",
+            value=given[:100],
+        )
+
+    def _with_body(self, operation: Operation, bare: Ask, media: str, raw: bytes) -> Ask:
+        if operation.takes:
+            return Ask(bare.request, bare.principal, bare.allowed, bare.path, bare.query, None, raw, media)
+        body = _object(raw)
+        if operation.body is None and body:
+            raise bad_request(f"{operation.name} takes no body: leave it out")
+        if operation.body is not None and (trouble := fault(body, operation.body)):
+            raise bad_request(trouble)
+        return Ask(bare.request, bare.principal, bare.allowed, bare.path, bare.query, body)
+
+
+def _target(request: Request) -> str:
+    """Path and query, as they were sent."""
+    query: str = request.scope["query_string"].decode("latin-1")
+    path: str = request.scope["raw_path"].decode("latin-1")
+    return f"{path}?{query}" if query else path
+
+
+def _object(raw: bytes) -> Any:
+    if not raw.strip():
+        return {}
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise HttpProblem(400, "NOT_JSON", f"the body is no JSON: {error}; send one JSON object") from None
+
+
+__all__ = ["Dispatcher", "Endpoint"]

@@ -1,0 +1,75 @@
+"""An answer that is a stream of server-sent events: it writes as fast as its client reads, and ends when that is gone.
+
+Not here: where the events come from (`tails.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from buckram.errors import BuckramError
+from buckram.gateway.failures import code_of
+from buckram.gateway.limits import GatewayLimits
+from buckram.gateway.tails import END, Tail
+from buckram.http.body import ClientGone, while_connected
+from buckram.http.connection import ABORT
+
+MEDIA = "text/event-stream"
+_HEARTBEAT = b": still there\n\n"
+
+
+class EventStream(Response):
+    """The events of a tail. A client that takes nothing for `tail_stuck_s` is cut off; nothing is kept for it."""
+
+    media_type = MEDIA
+
+    def __init__(self, tail: Tail, limits: GatewayLimits) -> None:
+        super().__init__(b"", 200, {"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._tail, self._limits = tail, limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve it: called by the HTTP stack."""
+        try:
+            await while_connected(Request(scope, receive), self._serve(send))
+        except ClientGone:
+            pass
+        except TimeoutError:  # what waits to be sent would wait for ever
+            scope[ABORT]()
+        finally:
+            self._tail.close()
+
+    async def _serve(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        await self._send(send, b"retry: 2000\n\n")
+        more = True
+        while more:
+            data = await self._next()
+            more = data is not None and not data.startswith(b"event: error")
+            await self._send(send, END if data is None else data)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _next(self) -> bytes | None:
+        try:
+            data = await self._tail.next(self._limits.heartbeat_s)
+        except BuckramError as error:
+            return event("error", {"code": code_of(error), "message": str(error), "retryable": error.retryable})
+        return _HEARTBEAT if data == b"" else data
+
+    async def _send(self, send: Send, data: bytes) -> None:
+        async with asyncio.timeout(self._limits.tail_stuck_s):
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+def event(name: str, data: Mapping[str, object]) -> bytes:
+    """One event with a name of its own, and JSON as its data."""
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()
+
+
+__all__ = ["MEDIA", "EventStream", "event"]

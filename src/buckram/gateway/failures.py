@@ -1,0 +1,79 @@
+"""Errors of the cluster as answers of HTTP: a status, a code, and the error's text, which says what to do."""
+
+from __future__ import annotations
+
+import re
+
+from buckram import errors
+from buckram.errors import BuckramError
+from buckram.http.problems import HttpProblem
+
+_STATUSES: tuple[tuple[int, tuple[type[BuckramError], ...]], ...] = (
+    (413, (errors.RecordTooLarge, errors.EntryTooLarge)),
+    (410, (errors.OffsetTruncated,)),
+    (416, (errors.OffsetOutOfRange,)),
+    (
+        404,
+        (
+            errors.NoSuchLedger,
+            errors.NoSuchEntry,
+            errors.NoSuchBookie,
+            errors.NoSuchKey,
+            errors.NoSuchStream,
+            errors.NoSuchNamespace,
+            errors.NoSuchCursor,
+            errors.NoSuchObject,
+            errors.NoSuchDatabase,
+        ),
+    ),
+    (429, (errors.QuotaExceeded,)),
+    (403, (errors.AccessRefused, errors.Unauthorized, errors.EncryptionKeyMissing)),
+    (
+        409,
+        (
+            errors.LedgerFenced,
+            errors.LedgerClosed,
+            errors.LedgerExists,
+            errors.KeyExists,
+            errors.DuplicateEntry,
+            errors.StreamExists,
+            errors.NamespaceExists,
+            errors.NamespaceNotEmpty,
+            errors.StreamEnded,
+            errors.LedgerOfStream,
+            errors.OffsetMismatch,
+            errors.CursorMoved,
+            errors.TxidOutOfOrder,
+            errors.ProducerForgotten,
+            errors.OutOfOrderSequence,
+            errors.WriterExists,
+        ),
+    ),
+    (400, (errors.InvalidArgument,)),
+    (503, (errors.WriterLost, errors.WriterFailed, errors.WriteFailed, errors.HandleClosed)),
+)
+"""The first row that fits counts."""
+_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_NUMBERS = ("earliest", "latest", "offset", "expected", "sequence", "limit")
+"""Fields of errors that programs can use."""
+
+
+def problem_of(error: BuckramError) -> HttpProblem:
+    """Return the answer for an error that ended a request. An InvariantViolation is a bug: let it pass instead."""
+    status = next((status for status, kinds in _STATUSES if isinstance(error, kinds)), 503 if error.retryable else 500)
+    headers = {"Retry-After": "1"} if status in (429, 503) else {}
+    details = {name: value for name in _NUMBERS if type(value := getattr(error, name, None)) is int}
+    return HttpProblem(status, code_of(error), str(error), headers=headers, retryable=error.retryable, **details)
+
+
+def code_of(error: BuckramError) -> str:
+    """NO_SUCH_STREAM of NoSuchStream."""
+    return _WORD.sub("_", type(error).__name__).upper()
+
+
+def bad_request(message: str) -> HttpProblem:
+    """The answer to what a client said wrongly; the text names the value, and what is needed."""
+    return HttpProblem(400, "INVALID_ARGUMENT", message)
+
+
+__all__ = ["bad_request", "code_of", "problem_of"]

@@ -1,0 +1,150 @@
+"""Operations: what one can ask of a gateway. The server routes by them, and its OpenAPI document is made from them.
+
+Not here: carrying one out (`dispatch.py`), the document (`openapi.py`), the handlers (the modules `..._pages.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from buckram.core.security.principal import Principal
+from buckram.gateway.failures import bad_request
+from buckram.gateway.schema import TEXT, WHOLE, Schema, fault
+from buckram.http.problems import HttpProblem
+
+Need = Literal["nothing", "login", "read", "append", "create", "delete", "admin", "administrator"]
+"""What a request has to prove: nothing; who it is; a permission on the namespace of its path, which is granted as in
+`buckram acl`; or that it is an administrator of the cluster. A handler may ask for more (`Ask.require`)."""
+Allowed = Callable[[str], frozenset[str]]
+"""What the one who asks may do with a namespace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request, checked against its operation: parameters and JSON body are what the operation says they are."""
+
+    request: Request
+    principal: Principal
+    allowed: Allowed
+    path: Mapping[str, str]
+    """The parts of the path that have names."""
+    query: Mapping[str, Any]
+    """Every parameter of the operation, with its default where the request has none."""
+    body: Any = None
+    """The JSON body; an empty object where there is none."""
+    raw: bytes = b""
+    """The body of an operation that takes other media types than JSON."""
+    media: str = ""
+    """Its media type, one of those that the operation takes."""
+
+    def require(self, permission: str, namespace: str) -> None:
+        """Raises HttpProblem 403 for a permission that was not granted."""
+        if permission not in self.allowed(namespace):
+            raise HttpProblem(
+                403,
+                "FORBIDDEN",
+                f"{self.principal} has no permission `{permission}` on namespace {namespace} (`buckram acl grant` "
+                "gives it)",
+                value=namespace,
+            )
+
+    def number(self, name: str) -> int:
+        """A whole number that is part of the path. Raises HttpProblem 400."""
+        text = self.path[name]
+        if not (text.isascii() and text.isdigit() and len(text) <= 19):
+            raise bad_request(f"{name} {text[:60]!r}: needs a whole number from 0 on, such as 7")
+        return int(text)
+
+
+Handler = Callable[[Ask], Awaitable[Response | Mapping[str, Any]]]
+"""Returns what is answered as JSON, or a whole response. Raises HttpProblem, or an error of the cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of the query."""
+
+    name: str
+    what: str
+    """What it means, for people."""
+    schema: Schema = field(default_factory=lambda: TEXT)
+    default: Any = None
+
+    def parse(self, text: str) -> Any:
+        """The value that a request gives. Raises HttpProblem 400."""
+        kind, value = self.schema["type"], text
+        found: Any = value
+        if kind == "integer":
+            digits = text.removeprefix("-")
+            if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
+                raise bad_request(f"{self.name} = {text[:60]!r}: needs a whole number")
+            found = int(text)
+        elif kind == "boolean":
+            if text not in ("true", "false"):
+                raise bad_request(f"{self.name} = {text[:60]!r}: needs true or false")
+            found = text == "true"
+        if trouble := fault(found, self.schema, self.name):
+            raise bad_request(trouble)
+        return found
+
+
+LIMIT = Parameter("limit", "At most so many.", {**WHOLE, "minimum": 1, "maximum": 1000}, 100)
+AFTER = Parameter("after", "Only what comes after this one: `next` of the page before.")
+PREFIX = Parameter("prefix", "Only names that begin so.", TEXT, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """`path` has names in braces, as in /v2/namespaces/{namespace}."""
+
+    name: str
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+    path: str
+    what: str
+    """One sentence for people."""
+    needs: Need
+    handler: Handler
+    answer: Schema
+    status: int = 200
+    parameters: Sequence[Parameter] = ()
+    body: Schema | None = None
+    takes: Mapping[str, str] = field(default_factory=dict)
+    """Media types of bodies that are no JSON object, with what they are. The first is meant where none is said."""
+    gives: Mapping[str, str] = field(default_factory=dict)
+    """Media types that the answer may have beside or instead of JSON, with what they are."""
+
+    @property
+    def changes(self) -> bool:
+        """Whether it may change something."""
+        return self.method != "GET"
+
+    def parsed(self, given: Sequence[tuple[str, str]]) -> dict[str, Any]:
+        """The parameters of a query. Raises HttpProblem 400 for unknown, repeated and bad ones."""
+        known = {one.name: one for one in self.parameters}
+        found: dict[str, Any] = {one.name: one.default for one in self.parameters}
+        seen: set[str] = set()
+        for name, text in given:
+            if name not in known or name in seen:
+                what = "is given twice" if name in seen else "is unknown"
+                raise bad_request(f"parameter {name[:60]!r} {what}; there are: {', '.join(known) or 'none'}")
+            seen.add(name)
+            found[name] = known[name].parse(text)
+        return found
+
+
+class Part(Protocol):
+    """A group of operations."""
+
+    title: str
+
+    def operations(self) -> Sequence[Operation]:
+        """Its operations."""
+        ...
+
+
+__all__ = ["AFTER", "LIMIT", "PREFIX", "Allowed", "Ask", "Handler", "Need", "Operation", "Parameter", "Part"]

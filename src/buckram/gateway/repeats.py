@@ -1,0 +1,100 @@
+"""Repeats: a change that comes again with the same Idempotency-Key is carried out once, and answered alike.
+
+Answers are kept in this process for a time. A gateway that was restarted, or another one, does not know them: appends
+that must not be doubled even then say producer and sequence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.responses import Response
+
+from buckram.gateway.failures import bad_request
+from buckram.gateway.limits import GatewayLimits
+from buckram.http.problems import HttpProblem
+from buckram.net.tasks import TaskScope
+
+HEADER = "idempotency-key"
+REPEATED = "Idempotency-Repeated"
+_MOST_KEY_BYTES = 200
+
+
+@dataclass(slots=True)
+class _Kept:
+    fingerprint: bytes
+    task: asyncio.Task[Response]
+    began: float
+
+
+class Repeats:
+    """One for a gateway. What it carries out goes on when its client leaves, since the client may ask again."""
+
+    def __init__(self, limits: GatewayLimits) -> None:
+        self._limits = limits
+        self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
+        self._scope = TaskScope("changes")
+        self._loop = asyncio.get_running_loop()
+
+    async def once(self, who: str, key: str, fingerprint: bytes, work: Coroutine[Any, Any, Response]) -> Response:
+        """What `work` answers, or answered when `who` came with this key first. HttpProblem 422: for another request.
+
+        Only success is kept: what failed changed nothing, or may be tried again.
+        """
+        try:
+            if not 0 < len(key.encode()) <= _MOST_KEY_BYTES:
+                raise bad_request(f"Idempotency-Key has {len(key)} characters: needs 1 to {_MOST_KEY_BYTES} bytes")
+            found = self._find((who, key))
+            if found is not None and found.fingerprint != fingerprint:
+                raise HttpProblem(
+                    422,
+                    "IDEMPOTENCY_KEY_REUSED",
+                    f"Idempotency-Key {key!r} came with another request before: choose a new key for a new request",
+                )
+        except HttpProblem:
+            work.close()
+            raise
+        if found is not None:
+            work.close()
+            answer = await asyncio.shield(found.task)
+            headers = {**dict(answer.headers), REPEATED: "true"}
+            return Response(bytes(answer.body), answer.status_code, headers)
+        kept = _Kept(fingerprint, self._scope.spawn(work, "change"), self._loop.time())
+        self._kept[who, key] = kept
+        kept.task.add_done_callback(lambda task: self._done((who, key), kept, task))
+        return await asyncio.shield(kept.task)
+
+    async def close(self) -> None:
+        """Cancel what is still carried out."""
+        await self._scope.close()
+
+    def _find(self, at: tuple[str, str]) -> _Kept | None:
+        oldest = self._loop.time() - self._limits.repeats_s
+        while self._kept and next(iter(self._kept.values())).began < oldest:
+            self._kept.popitem(last=False)
+        return self._kept.get(at)
+
+    def _done(self, at: tuple[str, str], kept: _Kept, task: asyncio.Task[Response]) -> None:
+        fits = False
+        if not task.cancelled() and task.exception() is None:
+            answer = task.result()
+            fits = answer.status_code < 300 and len(answer.body) <= self._limits.repeat_bytes
+        if not fits and self._kept.get(at) is kept:
+            del self._kept[at]
+        while len(self._kept) > self._limits.repeats:
+            self._kept.popitem(last=False)
+
+
+def fingerprint_of(method: str, target: str, body: bytes) -> bytes:
+    """What tells two requests apart: method, path with query, and body."""
+    digest = hashlib.sha256(f"{method} {target}\n".encode())
+    digest.update(body)
+    return digest.digest()
+
+
+__all__ = ["HEADER", "REPEATED", "Repeats", "fingerprint_of"]

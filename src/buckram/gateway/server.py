@@ -1,0 +1,140 @@
+"""Gateway: one process at one port, with streams, ledgers, the administration of the cluster, and the console.
+
+Here its parts are put together; docs/explanation/gateway.md says how they work.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Sequence
+from types import TracebackType
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from buckram.client.client import Client
+from buckram.config import TlsConfig
+from buckram.gateway.access import Access
+from buckram.gateway.cluster_pages import ClusterPages
+from buckram.gateway.console_pages import ConsolePages
+from buckram.gateway.dispatch import Dispatcher
+from buckram.gateway.history import History
+from buckram.gateway.job_pages import JobPages
+from buckram.gateway.ledger_pages import LedgerPages
+from buckram.gateway.limits import HTTP_LIMITS, GatewayLimits
+from buckram.gateway.namespace_pages import NamespacePages
+from buckram.gateway.openapi import PATH, document
+from buckram.gateway.operations import Part
+from buckram.gateway.peers import Peers
+from buckram.gateway.record_pages import RecordPages
+from buckram.gateway.repeats import Repeats
+from buckram.gateway.room import Room
+from buckram.gateway.security_pages import SecurityPages
+from buckram.gateway.session_pages import SessionPages
+from buckram.gateway.sessions import Sessions
+from buckram.gateway.stream_pages import StreamPages
+from buckram.gateway.tails import Tails
+from buckram.gateway.writers import Writers
+from buckram.http.application import application
+from buckram.http.limits import HttpLimits
+from buckram.http.origins import Origins
+from buckram.http.server import HttpServer, url_of
+from buckram.http.tokens import ClusterTokens
+from buckram.net.tls_files import TlsFiles
+
+
+class Gateway:
+    """Serves a cluster on a listening socket, which it takes over. `async with` or start() and close()."""
+
+    def __init__(
+        self,
+        client: Client,
+        listening: socket.socket,
+        *,
+        advertise: str | None = None,
+        tokens: ClusterTokens | None = None,
+        open_to_all: bool = False,
+        hosts: Sequence[str] = (),
+        pages: Sequence[str] = (),
+        tls: TlsConfig | None = None,
+        limits: GatewayLimits | None = None,
+        http_limits: HttpLimits = HTTP_LIMITS,
+    ) -> None:
+        """`advertise`: where clients and other gateways reach this one; default its address. `tokens`: who asks has to
+        be known; None: whoever is on this machine may do everything, others may read, or do everything as well
+        (`open_to_all`). `hosts`, `pages`: names of this gateway, and origins of pages that may use it. `tls`: its
+        certificate and key; None: no TLS.
+        """
+        files = None if tls is None else TlsFiles(tls, server_side=True)
+        self.url = url_of(listening, "http" if files is None else "https")
+        own = (advertise or self.url).rstrip("/")
+        limits = limits or GatewayLimits()
+        origins = Origins([*hosts, urlsplit(own).hostname or ""], pages, any_host=tokens is not None)
+        sessions = Sessions(limits, client.services.runtime.clock)
+        self.room = room = Room(limits.buffered_bytes)
+        access = Access(tokens, sessions, origins, open_to_all=open_to_all)
+        self.peers = Peers(client.services.store, own)
+        self.writers = Writers(client, self.peers, limits)
+        self.tails = Tails(client, limits)
+        self._jobs, self._repeats, self._history = JobPages(), Repeats(limits), History(client)
+        self.parts: Sequence[Part] = (
+            RecordPages(client, self.writers, self.tails, room, limits),
+            StreamPages(client, self.writers),
+            LedgerPages(client, self.writers, room, limits),
+            NamespacePages(client),
+            ClusterPages(client, self.peers, self._jobs, self._history),
+            self._jobs,
+            SecurityPages(client, enabled=tokens is not None),
+            SessionPages(access, sessions, secure=urlsplit(own).scheme == "https"),
+        )
+        dispatcher = Dispatcher(access, self._repeats, room, http_limits)
+        routes = [
+            Route(one.path, dispatcher.endpoint(one), methods=[one.method])
+            for part in self.parts
+            for one in part.operations()
+        ]
+        self._document = json.dumps(document(self.parts)).encode()
+        app = application([*routes, Route(PATH, self._openapi, methods=["GET"]), *ConsolePages(origins).routes()])
+        self._http = HttpServer(app, listening, http_limits, files)
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return self._http.connections
+
+    async def start(self) -> None:
+        """Serve, and be known to the other gateways of the cluster."""
+        await self._http.start()
+        await self.peers.start()
+        self._history.start()
+
+    async def close(self) -> None:
+        """End the tails, let requests that are being served get their answers, then seal what was written. Idempotent.
+
+        Clients of tails come again with Last-Event-ID, here or at another gateway.
+        """
+        await self._history.close()
+        await self.tails.close()
+        await self._http.close()
+        await self._repeats.close()
+        await self._jobs.close()
+        await self.writers.close()
+        await self.peers.close()
+
+    async def __aenter__(self) -> Gateway:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _openapi(self, request: Request) -> Response:
+        return Response(self._document, 200, {"Cache-Control": "no-cache"}, "application/json")
+
+
+__all__ = ["Gateway"]

@@ -1,0 +1,89 @@
+"""Sessions of browsers: somebody logged in with a token once, and the browser keeps a cookie that scripts cannot read.
+
+Every change that comes with the cookie needs the CSRF token of the session as well, which only a page of the gateway
+itself was told. The token behind a session is looked at again with each request: when it is revoked or expires, the
+session is over. Not here: what a session may do (`access.py`).
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from buckram.core.security.tokens import Token
+from buckram.gateway.limits import GatewayLimits
+from buckram.http.problems import HttpProblem
+from buckram.seams import Clock
+
+COOKIE = "buckram_session"
+CSRF_HEADER = "buckram-csrf"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """`expires_us`: when it is over, in microseconds UTC."""
+
+    token: Token
+    csrf: str
+    expires_us: int
+
+
+class Sessions:
+    """The sessions of one gateway; a browser logs in again at another one, or after a restart."""
+
+    def __init__(self, limits: GatewayLimits, clock: Clock) -> None:
+        self._limits, self._clock = limits, clock
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        """By the secret in the cookie, the oldest first."""
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def begin(self, token: Token) -> tuple[str, Session]:
+        """A new session and the secret for its cookie. The oldest makes room where there are too many."""
+        now = self._clock.wall_us()
+        while self._sessions and next(iter(self._sessions.values())).expires_us <= now:
+            self._sessions.popitem(last=False)
+        while len(self._sessions) >= self._limits.sessions:
+            self._sessions.popitem(last=False)
+        expires = min(now + round(self._limits.session_s * 1e6), round(token.expires_s * 1e6))
+        secret, session = secrets.token_urlsafe(32), Session(token, secrets.token_urlsafe(32), expires)
+        self._sessions[secret] = session
+        return secret, session
+
+    def find(self, request: Request) -> Session | None:
+        """The session of a request's cookie; None without one, or when it is over."""
+        secret = request.cookies.get(COOKIE, "")
+        session = self._sessions.get(secret)
+        if session is not None and session.expires_us <= self._clock.wall_us():
+            del self._sessions[secret]
+            return None
+        return session
+
+    def end(self, request: Request) -> None:
+        """Forget the session of a request, if it has one."""
+        self._sessions.pop(request.cookies.get(COOKIE, ""), None)
+
+    def cookie(self, secret: str, session: Session, *, secure: bool) -> str:
+        """The Set-Cookie header that begins a session; an empty `secret` ends it in the browser."""
+        seconds = max(0, (session.expires_us - self._clock.wall_us()) // 1_000_000) if secret else 0
+        words = [f"{COOKIE}={secret}", "Path=/", "HttpOnly", "SameSite=Strict", f"Max-Age={seconds}"]
+        return "; ".join([*words, "Secure"] if secure else words)
+
+
+def check_csrf(request: Request, session: Session) -> None:
+    """Raises HttpProblem 403 unless the request has the CSRF token of its session."""
+    given = request.headers.get(CSRF_HEADER, "")
+    if not hmac.compare_digest(given.encode(), session.csrf.encode()):
+        raise HttpProblem(
+            403,
+            "CSRF_TOKEN_WRONG",
+            "a change with a browser's session needs its CSRF token in the header Buckram-CSRF: ask GET /v2/session",
+        )
+
+
+__all__ = ["COOKIE", "CSRF_HEADER", "Session", "Sessions", "check_csrf"]

@@ -1,0 +1,59 @@
+"""What namespaces store, do and may do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from buckram.core.tenants.quotas import NONE, Quotas
+from buckram.core.tenants.usage import NOTHING, Counts
+from buckram.metadata.tenants import Published, TenantStore
+from buckram.seams import MetadataStore
+from buckram.types import BookieId
+
+WITHIN_S = 15.0
+_BETWEEN_S = 0.1
+
+
+async def fresh(store: MetadataStore) -> tuple[Published, list[BookieId]]:
+    """What bookies publish from now on, and those that published nothing in time. Turns counting on. MetadataError."""
+    tenants = TenantStore(store)
+    await tenants.turn_on()
+    before = await tenants.published()
+    loop = asyncio.get_running_loop()
+    until = loop.time() + WITHIN_S
+    while True:
+        bookies = await store.bookies()
+        found = await tenants.published()
+        missing = [
+            one
+            for one in (*bookies.writable, *bookies.readonly)
+            if found.rounds.get(one, 0) == before.rounds.get(one, 0)
+        ]
+        if (not missing and found.counts_round != before.counts_round) or loop.time() > until:
+            return found, missing
+        await asyncio.sleep(_BETWEEN_S)
+
+
+def usage_rows(published: Published, quotas: Mapping[str, Quotas], only: str) -> dict[str, dict[str, Any]]:
+    """Return what is shown of each namespace, or of `only` one."""
+    total = published.total
+    rows: dict[str, dict[str, Any]] = {}
+    for name in sorted({*total, *published.counts, *quotas}):
+        if only and name != only:
+            continue
+        used, counts = total.get(name, NOTHING), published.counts.get(name, Counts())
+        rows[name] = {
+            "stored_bytes": used.stored_bytes,
+            "ledgers": counts.ledgers,
+            "streams": counts.streams,
+            "databases": counts.databases,
+            "in_bytes_per_s": round(used.in_bytes_per_s, 1),
+            "in_entries_per_s": round(used.in_entries_per_s, 1),
+            "out_bytes_per_s": round(used.out_bytes_per_s, 1),
+            "connections": used.connections,
+            "applications": dict(counts.applications),
+            "quotas": quotas.get(name, NONE).limits(),
+        }
+    return rows

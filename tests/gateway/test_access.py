@@ -1,0 +1,165 @@
+"""Who may do what: tokens, grants, sessions of browsers, and gateways without tokens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from tests.gateway.kit import Api, serving
+from tests.support.polling import eventually, until
+
+from buckram.client.client import Client
+from buckram.gateway.access import is_local
+from buckram.gateway.limits import GatewayLimits
+from buckram.gateway.server import Gateway
+from buckram.http.tokens import ClusterTokens
+from buckram.metadata.security import SecurityStore
+from buckram.net.runtime import production_runtime
+
+RECORDS = "/v2/namespaces/shop/streams/orders/records"
+
+
+class Guarded:
+    """A gateway that asks for tokens."""
+
+    def __init__(self, gateway: Gateway, tokens: ClusterTokens, security: SecurityStore) -> None:
+        self.gateway, self._tokens, self.security = gateway, tokens, security
+
+    async def token(self, subject: str, *roles: str, lasts_s: float = 3600) -> str:
+        now = time.time()
+        return (await self.security.create_token(subject, roles, now, now + lasts_s))[1]
+
+    async def bearer(self, subject: str, *roles: str, lasts_s: float = 3600) -> dict[str, str]:
+        return {"Authorization": f"Bearer {await self.token(subject, *roles, lasts_s=lasts_s)}"}
+
+    async def grant(self, who: str, what: str, *permissions: str) -> None:
+        wanted = await self.security.change_acl(lambda acl: acl.granting(who, what, permissions))
+        await until(lambda: self._tokens.acl == wanted)
+
+
+@asynccontextmanager
+async def guarded(client: Client, **settings: Any) -> AsyncIterator[Guarded]:
+    store = client.services.store
+    async with (
+        ClusterTokens(store, production_runtime().clock) as tokens,
+        serving(client, tokens=tokens, **settings) as gateway,
+    ):
+        yield Guarded(gateway, tokens, SecurityStore(store))
+
+
+async def test_grants_decide_who_may_do_what(client: Client) -> None:
+    async with guarded(client) as place:
+        api, alice, root = (
+            await Api.to(place.gateway.url),
+            await place.bearer("alice"),
+            await place.bearer("r", "admin"),
+        )
+        body = {"stream": "orders"}
+        assert await api.code("GET /v2/namespaces/shop/streams") == (401, "UNAUTHORIZED")
+        assert await api.code("GET /v2/status", Authorization="Bearer x.y.z") == (401, "UNAUTHORIZED")
+        expired = await place.bearer("alice", lasts_s=-1)
+        assert await api.code("GET /v2/status", **expired) == (401, "UNAUTHORIZED")
+        assert await api.code("GET /v2/namespaces/shop/streams", **alice) == (403, "FORBIDDEN")
+        assert (await api.value("GET /v2/namespaces", **alice))["namespaces"] == []
+        await place.grant("token:alice", "shop", "read")
+        assert (await api.value("GET /v2/namespaces", **alice))["namespaces"] == ["shop"]
+        assert (await api.value("GET /v2/namespaces/shop/streams", **alice))["streams"] == []
+        assert await api.code("POST /v2/namespaces/shop/streams", body, **alice) == (403, "FORBIDDEN")
+        await api.value("POST /v2/namespaces/shop/streams", body, status=201, **root)
+        assert await api.code(f"POST {RECORDS}", b"x", **alice) == (403, "FORBIDDEN")
+        await place.grant("token:alice", "shop", "append")
+        assert (await api.value(f"POST {RECORDS}", b'{"value": "x"}', **alice))["records"] == 1
+        new = "POST /v2/namespaces/shop/streams/new/records?create=true"
+        assert await api.code(new, b'{"value": "x"}', **alice) == (403, "FORBIDDEN")
+        for path in ("GET /v2/tokens", "GET /v2/grants", "GET /v2/jobs", "GET /v2/audit"):
+            assert await api.code(path, **alice) == (403, "FORBIDDEN"), path
+        assert await api.code("DELETE /v2/namespaces/shop/streams/orders", **alice) == (403, "FORBIDDEN")
+
+
+async def test_ledgers_are_their_namespaces(client: Client) -> None:
+    async with guarded(client) as place:
+        api, alice = await Api.to(place.gateway.url), await place.bearer("alice")
+        await place.grant("token:alice", "shop", "read", "append")
+        assert await api.code("POST /v2/ledgers", {"namespace": "default"}, **alice) == (403, "FORBIDDEN")
+        made = (await api.value("POST /v2/ledgers", {"namespace": "shop"}, status=201, **alice))["ledger"]
+        await api.value(f"POST /v2/ledgers/{made}/entries", b"x", Content_Type="application/octet-stream", **alice)
+        assert await api.code(f"DELETE /v2/ledgers/{made}", **alice) == (403, "FORBIDDEN")
+        bob = await place.bearer("bob")
+        assert await api.code(f"GET /v2/ledgers/{made}/entries", **bob) == (403, "FORBIDDEN")
+        assert (await api.value("GET /v2/ledgers", **bob))["ledgers"] == []
+
+
+async def test_a_browser_logs_in_once(client: Client) -> None:
+    async with guarded(client) as place:
+        api, token = await Api.to(place.gateway.url), await place.token("root", "admin")
+        assert await api.code("POST /v2/session", {"token": "x"}) == (401, "UNAUTHORIZED")
+        shown = await api.value("POST /v2/session", {"token": token}, status=201)
+        cookie = api.last.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=Strict" in cookie
+        session = {"Cookie": cookie.partition(";")[0]}
+        assert (await api.value("GET /v2/session", **session))["csrf"] == shown["csrf"]
+        body = {"namespace": "new"}
+        assert await api.code("POST /v2/namespaces", body, **session) == (403, "CSRF_TOKEN_WRONG")
+        assert await api.code("POST /v2/namespaces", body, Buckram_CSRF="x", **session) == (403, "CSRF_TOKEN_WRONG")
+        await api.value("POST /v2/namespaces", body, status=201, Buckram_CSRF=shown["csrf"], **session)
+        assert await api.code("DELETE /v2/session", **session) == (403, "CSRF_TOKEN_WRONG")
+        await api.value("DELETE /v2/session", Buckram_CSRF=shown["csrf"], **session)
+        assert await api.code("GET /v2/session", **session) == (401, "UNAUTHORIZED")
+
+
+async def test_a_session_ends_with_its_token_and_its_time(client: Client) -> None:
+    async with guarded(client, limits=GatewayLimits(session_s=1000)) as place:
+        api, token = await Api.to(place.gateway.url), await place.token("alice")
+        await api.value("POST /v2/session", {"token": token}, status=201)
+        session = {"Cookie": api.last.headers["set-cookie"].partition(";")[0]}
+        assert "Max-Age=999" in api.last.headers["set-cookie"]
+        await place.security.revoke_subject("alice", time.time())
+
+        async def refused() -> bool:
+            return (await api.ask("GET /v2/session", **session)).status == 401
+
+        await eventually(refused)
+
+
+async def test_a_gateway_without_tokens_is_for_this_machine(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(client) as gateway:
+        api = await Api.to(gateway.url)
+        assert (await api.value("GET /v2/session"))["changes"] is True
+        monkeypatch.setattr("buckram.gateway.access.is_local", lambda request: False)
+        assert (await api.value("GET /v2/session"))["changes"] is False
+        assert await api.code("POST /v2/namespaces", {"namespace": "new"}) == (403, "READ_ONLY")
+        assert (await api.value("GET /v2/namespaces/shop"))["namespace"] == "shop"
+        assert await api.code("GET /v2/audit") == (403, "FORBIDDEN")
+        assert await api.code("POST /v2/session", {"token": "x"}) == (409, "NO_SECURITY")
+    async with serving(client, open_to_all=True) as gateway:
+        api = await Api.to(gateway.url)
+        await api.value("POST /v2/namespaces", {"namespace": "new"}, status=201)
+
+
+async def test_pages_of_other_sites_and_unknown_names_are_refused(api: Api) -> None:
+    assert await api.code("GET /v2/status", Origin="http://evil.example") == (403, "FOREIGN_ORIGIN")
+    assert await api.code("GET /v2/status", Host="evil.example") == (403, "UNKNOWN_HOST")
+    assert (await api.raw.ask("GET /", Host="evil.example")).status == 403
+    own = {"Host": "localhost:80", "Origin": "http://localhost:80"}
+    assert (await api.ask("GET /v2/session", **own)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("address", "local"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("10.0.0.1", False),
+        ("", False),
+    ],
+)
+def test_which_addresses_are_this_machine(address: str, local: bool) -> None:
+    request = Request({"type": "http", "client": (address, 1), "headers": []})
+    assert is_local(request) is local
