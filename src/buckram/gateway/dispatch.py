@@ -43,7 +43,7 @@ class Dispatcher:
             path: Mapping[str, str] = request.path_params
             bare = Ask(request, principal, allowed, path, query)
             if operation.needs in _OF_NAMESPACE:
-                bare.require(operation.needs, path["namespace"])
+                bare.require(operation.needs, _granted_name(path))
             if not operation.changes:
                 return await self._answered(operation, bare)
             media = self._media(operation, request)
@@ -107,6 +107,11 @@ class Dispatcher:
         if operation.body is not None and (trouble := fault(body, operation.body)):
             raise bad_request(trouble)
         return Ask(bare.request, bare.principal, bare.allowed, bare.path, bare.query, body)
+
+
+def _granted_name(path: Mapping[str, str]) -> str:
+    """What grants call that which a path is about: a stream by its full name, or else the namespace."""
+    return f"{path['namespace']}/{path['stream']}" if "stream" in path else path["namespace"]
 
 
 def _target(request: Request) -> str:

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from buckram.client.client import Client
 from buckram.client.read.reader import Reader
-from buckram.core.security.namespaces import LEDGER_NAMESPACE, namespace_of_ledger
+from buckram.core.security.namespaces import LEDGER_NAMESPACE, granted_name_of_ledger
 from buckram.core.streams.names import check_name, owner_of
 from buckram.errors import InvalidArgument, MetadataError
 from buckram.gateway import schema
@@ -175,7 +175,7 @@ class LedgerPages:
         rows: list[dict[str, Any]] = []
         for ledger, found in page:
             answer = found if isinstance(found, MetadataError) else found.metadata
-            if isinstance(answer, MetadataError) or "read" in ask.allowed(_namespace(answer)):
+            if isinstance(answer, MetadataError) or _may_read(ask, answer):
                 rows.append(listed_json(self._client, ledger, answer))
         return {"ledgers": rows, "next": page[-1][0] if page else None}
 
@@ -263,7 +263,7 @@ class LedgerPages:
         """The ledger of the path. Raises NoSuchLedger, and HttpProblem 403 without the permission."""
         ledger = ask.number("ledger")
         metadata = await self._client.metadata(ledger)
-        ask.require(permission, _namespace(metadata))
+        ask.require(permission, granted_name_of_ledger(metadata.custom_metadata))
         return ledger, metadata
 
     def _check_free(self, ledger: LedgerId, metadata: LedgerMetadata) -> None:
@@ -272,8 +272,8 @@ class LedgerPages:
             raise InvalidArgument(f"ledger {ledger} belongs to a stream: seal the stream instead")
 
 
-def _namespace(metadata: LedgerMetadata) -> str:
-    return namespace_of_ledger(metadata.custom_metadata)
+def _may_read(ask: Ask, metadata: LedgerMetadata) -> bool:
+    return "read" in ask.allowed(granted_name_of_ledger(metadata.custom_metadata))
 
 
 def _password(ask: Ask) -> bytes:

@@ -21,7 +21,7 @@ Need = Literal["nothing", "login", "read", "append", "create", "delete", "admin"
 """What a request has to prove: nothing; who it is; a permission on the namespace of its path, which is granted as in
 `buckram acl`; or that it is an administrator of the cluster. A handler may ask for more (`Ask.require`)."""
 Allowed = Callable[[str], frozenset[str]]
-"""What the one who asks may do with a namespace."""
+"""What the one who asks may do with a namespace, or with a stream by its full name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +42,14 @@ class Ask:
     media: str = ""
     """Its media type, one of those that the operation takes."""
 
-    def require(self, permission: str, namespace: str) -> None:
-        """Raises HttpProblem 403 for a permission that was not granted."""
-        if permission not in self.allowed(namespace):
+    def require(self, permission: str, name: str) -> None:
+        """Raises HttpProblem 403 for a permission that was not granted on a namespace, or a stream by its full name."""
+        if permission not in self.allowed(name):
             raise HttpProblem(
                 403,
                 "FORBIDDEN",
-                f"{self.principal} has no permission `{permission}` on namespace {namespace} (`buckram acl grant` "
-                "gives it)",
-                value=namespace,
+                f"{self.principal} has no permission `{permission}` on {name} (`buckram acl grant` gives it)",
+                value=name,
             )
 
     def number(self, name: str) -> int:

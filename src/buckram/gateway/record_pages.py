@@ -162,7 +162,7 @@ class RecordPages:
         except NoSuchStream:
             if not query["create"]:
                 raise
-            ask.require("create", name.namespace)
+            ask.require("create", str(name))
             await self._create(name)
             offsets = await self._writers.append(name, act)
         some = len(offsets) > 0
