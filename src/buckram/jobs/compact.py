@@ -18,7 +18,7 @@ from buckram.core.streams.compaction import Run
 from buckram.core.streams.names import stream_name
 from buckram.errors import BuckramError, InvalidArgument, NoSuchEntry, NoSuchLedger, NoSuchStream
 from buckram.jobs.reports import RUN, open_report, run_name
-from buckram.jobs.spreading import Driver, Progress, Row, driver, in_task, parallelism, spread
+from buckram.jobs.spreading import Driver, Progress, Row, connected, driver, in_task, parallelism, spread
 from buckram.net.pace import Pace
 from buckram.streams.maintain.compaction import Compactable, Copied, copy_run, plan_compaction, replace_run
 from buckram.streams.maintain.orphans import all_names
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from buckram.client.client import Client
+    from buckram.spark.access import ClusterUri
 
 SCHEMA = (
     "run string, stream string, first_offset long, next_offset long, segments int, bytes long, ledger long, "
@@ -65,7 +66,7 @@ class CompactReport:
 @dataclass(frozen=True, slots=True)
 class _Task:
     number: int
-    metadata: str
+    cluster: ClusterUri
     work: Compactable
     run: Run
     bytes_per_s: float | None
@@ -95,7 +96,7 @@ def compact(
     found, began = CompactReport(run_name("compact", run)), time.monotonic()
     with driver(metadata) as home, open_report(session, SCHEMA, report, table) as kept:
         work = home.run(partial(_plan, names=streams, target_bytes=target_bytes, found=found))
-        tasks = _tasks(metadata, work, bytes_per_s, parallelism(session))
+        tasks = _tasks(home.cluster, work, bytes_per_s, parallelism(session))
         done, total = 0, sum(task.run.bytes for task in tasks)
         progress(done, total)
         by_stream = {str(one.name): StreamCompaction(str(one.name)) for one in work}
@@ -131,10 +132,10 @@ async def _plan(
     return work
 
 
-def _tasks(metadata: str, work: Sequence[Compactable], bytes_per_s: float | None, width: int) -> list[_Task]:
+def _tasks(cluster: ClusterUri, work: Sequence[Compactable], bytes_per_s: float | None, width: int) -> list[_Task]:
     runs = [(one, run) for one in work for run in one.runs]
     rate = None if bytes_per_s is None else bytes_per_s / max(1, min(width, len(runs)))
-    return [_Task(number, metadata, one, run, rate) for number, (one, run) in enumerate(runs)]
+    return [_Task(number, cluster, one, run, rate) for number, (one, run) in enumerate(runs)]
 
 
 def _rounds(tasks: Sequence[_Task]) -> Iterator[Sequence[_Task]]:
@@ -196,10 +197,9 @@ async def _replace(client: Client, work: Compactable, copied: Copied) -> bool:
 
 def _copy(task: _Task) -> list[Row]:
     """Copy one run, in an executor; returns a row of _TASK_SCHEMA."""
-    from buckram.client.client import connect
 
     async def main() -> bytes:
-        async with connect(task.metadata) as client:
+        async with connected(task.cluster) as client:
             streams = StreamStore(client.services.store)
             made = await copy_run(client, streams, task.work, task.run, pace=Pace(task.bytes_per_s))
             return pickle.dumps(made)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from buckram.errors import BuckramError, InvalidArgument
 from buckram.jobs.reports import RUN, open_report, run_name
-from buckram.jobs.spreading import Progress, Row, driver, in_task, spread
+from buckram.jobs.spreading import Progress, Row, connected, driver, in_task, spread
 from buckram.streams.maintain.orphans import (
     Marked,
     Orphan,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from buckram.client.client import Client
+    from buckram.spark.access import ClusterUri
 
 SCHEMA = (
     "run string, ledger long, stream string, uid string, reason string, safe boolean, age_s double, deleted boolean"
@@ -53,7 +54,7 @@ class OrphansReport:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    metadata: str
+    cluster: ClusterUri
     ledgers: tuple[LedgerId, ...]
 
 
@@ -81,7 +82,7 @@ def orphans(
         ledgers = home.run(_all)
         found.ledgers = len(ledgers)
         tasks = [
-            _Task(metadata, tuple(ledgers[begin : begin + _LEDGERS_A_TASK]))
+            _Task(home.cluster, tuple(ledgers[begin : begin + _LEDGERS_A_TASK]))
             for begin in range(0, len(ledgers), _LEDGERS_A_TASK)
         ]
         marked: list[Marked] = []
@@ -129,10 +130,9 @@ async def _delete(client: Client, found: OrphansReport, per_s: float | None) -> 
 
 def _examine_ledgers(task: _Task) -> list[Row]:
     """Read the owners of the ledgers, then which of them have an intent, in an executor; rows of _MARKED_SCHEMA."""
-    from buckram.client.client import connect
 
     async def main() -> list[Row]:
-        async with connect(task.metadata) as client:
+        async with connected(task.cluster) as client:
             marked = await read_owners(client, task.ledgers)
             pending = await find_with_intents(StreamStore(client.services.store), marked)
         return [

@@ -24,16 +24,16 @@ from buckram.core.wire.introduction import Peer
 from buckram.errors import InvalidArgument, NoSuchLedger
 from buckram.jobs.reports import RUN, Report, open_report, run_name
 from buckram.jobs.scrub_report import BadReplica, ScrubReport, merge_replicas
-from buckram.jobs.spreading import Driver, Progress, Row, driver, in_task, spread
+from buckram.jobs.spreading import Driver, Progress, Row, driver, executor_runtime, in_task, spread
 from buckram.metadata.accused import accuse
 from buckram.net.pace import Pace
-from buckram.net.runtime import production_runtime
 from buckram.types import LedgerId
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from buckram.client.client import Client
+    from buckram.spark.access import ClusterUri
 
 MIB = 1024 * 1024
 SCHEMA = (
@@ -52,6 +52,7 @@ class _Task:
     """Pieces on one bookie that a task reads one after another."""
 
     run: str
+    cluster: ClusterUri
     peer: Peer | None
     pieces: tuple[Piece, ...]
     bytes_per_s: float | None
@@ -115,7 +116,7 @@ def scrub(
             todo = [piece for piece in pieces if _key(piece) not in known]
             for batch in _rounds(todo, chosen.round_of(len({piece.bookie for piece in todo}))):
                 peers = home.run(_peers)
-                tasks = _make_tasks(name, batch, peers, chosen)
+                tasks = _make_tasks(name, home.cluster, batch, peers, chosen)
                 kept.add(spread(session, tasks, _audit, SCHEMA))
                 progress(page + part.index(batch[-1].ledger), len(wanted))
             progress(min(page + _PAGE, len(wanted)), len(wanted))
@@ -182,7 +183,9 @@ def _rounds(pieces: Sequence[Piece], round_bytes: int) -> Iterator[list[Piece]]:
         yield batch
 
 
-def _make_tasks(run: str, pieces: Sequence[Piece], peers: Mapping[str, Peer], settings: ScrubSettings) -> list[_Task]:
+def _make_tasks(
+    run: str, cluster: ClusterUri, pieces: Sequence[Piece], peers: Mapping[str, Peer], settings: ScrubSettings
+) -> list[_Task]:
     """Make tasks that read from one bookie each, in an order that keeps all bookies busy."""
     parts: dict[tuple[int, str], list[Piece]] = {}
     assigned: dict[str, int] = {}
@@ -191,7 +194,7 @@ def _make_tasks(run: str, pieces: Sequence[Piece], peers: Mapping[str, Peer], se
         assigned[piece.bookie] = turn + 1
         parts.setdefault((turn % settings.tasks_per_bookie, piece.bookie), []).append(piece)
     rate = None if settings.bytes_per_s is None else settings.bytes_per_s / settings.tasks_per_bookie
-    return [_Task(run, peers.get(bookie), tuple(part), rate) for (_, bookie), part in sorted(parts.items())]
+    return [_Task(run, cluster, peers.get(bookie), tuple(part), rate) for (_, bookie), part in sorted(parts.items())]
 
 
 # -- in an executor ---------------------------------------------------------------------------------------
@@ -201,7 +204,7 @@ def _audit(task: _Task) -> list[Row]:
     async def main() -> list[Row]:
         pace = Pace(task.bytes_per_s)
         peers = {piece.bookie: task.peer for piece in task.pieces}
-        async with ReplicaAuditor(production_runtime(), peers) as auditor:
+        async with ReplicaAuditor(executor_runtime(task.cluster), peers) as auditor:
             return [_row(task.run, await auditor.check(piece, pace)) for piece in task.pieces]
 
     return in_task(main)

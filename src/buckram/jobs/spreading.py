@@ -10,11 +10,15 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from buckram.net.logins import secured_by
 from buckram.net.loop import loop_factory
+from buckram.net.runtime import production_runtime
+from buckram.spark.access import ClusterUri, cluster_uri, encryption_of, way_in
 from buckram.spark.clients import prepare_process
 from buckram.sync.thread import LoopThread
 
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from buckram.client.client import Client
+    from buckram.client.shared.opening import Opening
+    from buckram.seams import Runtime
 
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -90,11 +96,24 @@ def in_task(main: Callable[[], Awaitable[T]]) -> T:
         return runner.run(run())
 
 
+def connected(cluster: ClusterUri) -> Opening[Client]:
+    """A client that enters as the driver does, in an executor whose environment has no token: as `connect`."""
+    from buckram.client.client import connect
+
+    return connect(str(cluster), encryption=encryption_of(cluster), **way_in(cluster))
+
+
+def executor_runtime(cluster: ClusterUri) -> Runtime:
+    """What connects to bookies in an executor without a client, with the driver's TLS and token. ConfigError."""
+    world = production_runtime()
+    return replace(world, network=secured_by(os.environ, world.network, **way_in(cluster)))
+
+
 class Driver:
     """A client on an event loop of its own, so that jobs also work where a loop runs, as in notebooks."""
 
-    def __init__(self, thread: LoopThread, client: Client) -> None:
-        self._thread, self.client = thread, client
+    def __init__(self, thread: LoopThread, client: Client, cluster: ClusterUri) -> None:
+        self._thread, self.client, self.cluster = thread, client, cluster
 
     def run(self, main: Callable[[Client], Awaitable[T]]) -> T:
         """Run `await main(client)` on the loop, wait for it, and return its result."""
@@ -103,18 +122,18 @@ class Driver:
 
 @contextmanager
 def driver(metadata: str) -> Iterator[Driver]:
-    """Connect to the cluster with this metadata URI. Raises ConfigError, MetadataUnavailable."""
-    from buckram.client.client import connect
-
+    """Connect to the cluster with this metadata URI. Its `cluster` takes the way in, which the environment of this
+    process says, to the executors. Raises ConfigError, MetadataUnavailable."""
+    cluster = metadata if isinstance(metadata, ClusterUri) else cluster_uri(metadata, {})
     thread = LoopThread()
 
     async def start() -> Client:
-        return await connect(metadata)
+        return await connected(cluster)
 
     try:
         client = thread.run(start)
         try:
-            yield Driver(thread, client)
+            yield Driver(thread, client, cluster)
         finally:
             thread.run(client.close)
     finally:
@@ -129,4 +148,14 @@ def parallelism(session: SparkSession) -> int:
         return max(1, int(str(session.conf.get("spark.default.parallelism", "2"))))
 
 
-__all__ = ["Driver", "Progress", "Row", "driver", "in_task", "parallelism", "spread"]
+__all__ = [
+    "Driver",
+    "Progress",
+    "Row",
+    "connected",
+    "driver",
+    "executor_runtime",
+    "in_task",
+    "parallelism",
+    "spread",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -116,6 +117,23 @@ async def test_parents_that_come_and_go_during_a_multi(server: SimZooKeeper) -> 
     with pytest.raises(KeyExists, match="/a/b/d"):
         await keys.multi([Create("/a/x/y", b""), Create("/a/b/d", b"")])
     assert await keys.children("/a") == ["b"], "the parent of what did not happen did not appear"
+
+
+async def test_a_parent_that_another_makes_between_a_multi_and_the_look(server: SimZooKeeper) -> None:
+    """Processes that make their first keys at the same moment: the one that is second finds all parents there."""
+
+    class Beaten(SimZkSession):
+        async def multi(self, ops: Sequence[KeyOp], *, session: int = 0) -> None:
+            try:
+                await super().multi(ops, session=session)
+            except NoSuchKey:
+                if server.tree.peek("/a") is None:
+                    server.tree.create("/a", b"", 0)
+                raise
+
+    keys = ZooKeeperKeys(Beaten(server, DirectConnection("second")))
+    await keys.multi([Create("/a/b", b"1")])
+    assert (await keys.get("/a/b")).value == b"1"
 
 
 async def test_the_callers_own_mistakes_are_not_taken_for_missing_parents(server: SimZooKeeper) -> None:

@@ -49,8 +49,22 @@ def test_plans_cover_all_modes() -> None:
     plans = [make_plan(seed) for seed in range(400)]
     for mode in ("explicit", "deferred", "liar", "attacker", "deleting", "repairing", "hung_for_good", "calm"):
         assert any(getattr(plan, mode) for plan in plans), mode
+    assert {plan.tenants for plan in plans} == {"", "none", "read"}
+    assert {name for plan in plans for name in plan.quotas} == {"stored_bytes", "in_entries_per_s", "in_bytes_per_s"}
     assert all(3 <= plan.bookies <= 5 and plan.faults for plan in plans)
     assert any(plan.shape[0] > plan.shape[1] for plan in plans)
+
+
+def test_lives_with_a_stranger_and_with_quotas_are_the_same_again() -> None:
+    plans = {seed: make_plan(seed) for seed in range(200)}
+    for seed in (
+        next(s for s, p in plans.items() if p.tenants == "read"),
+        next(s for s, p in plans.items() if p.quotas),
+    ):
+        first, again = run_life(seed), run_life(seed)
+        assert first.violations == []
+        assert first.lines == again.lines
+        assert not plans[seed].tenants or first.evaluated["A8"] > 0
 
 
 def test_damage_stays_within_the_guarantee() -> None:
@@ -68,7 +82,7 @@ def test_independent_faults_change_nothing_else_of_a_life() -> None:
     for seed in range(200):
         plan, bare = make_plan(seed), make_cluster(seed)
         assert [fault for fault in plan.faults if fault not in independent] == bare.faults
-        if plan.faults == bare.faults:
+        if plan.faults == bare.faults and not plan.tenants and not plan.quotas:
             assert str(plan) == str(bare)
 
 

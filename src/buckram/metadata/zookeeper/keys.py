@@ -149,11 +149,12 @@ class ZooKeeperKeys:
                 return
             except (NoSuchKey, KeyExists) as error:
                 # Parents come into the multi, so that they appear with it or not at all. If they are as they were
-                # thought to be, it is the caller's own operation that failed.
+                # thought to be, it is the caller's own operation that failed, or a parent was made by somebody else
+                # between the multi and the look.
                 if isinstance(error, KeyExists) and error.key not in missing:
                     raise
                 found = await self._missing_parents(ops)
-                if found == missing:
+                if found == missing and (isinstance(error, KeyExists) or _is_own(error.key, ops)):
                     raise
                 missing = found
         raise MetadataUnavailable(f"multi from {ops[0].key} on: its parents come and go too fast; try again")
@@ -229,6 +230,11 @@ class ZooKeeperKeys:
                     break
                 parent = split(parent)[0]
         return sorted(key for key, exists in known.items() if not exists)
+
+
+def _is_own(key: str, ops: Sequence[KeyOp]) -> bool:
+    """Whether the caller named the key as one that is there; else it is a parent of what is created."""
+    return any(op.key == key for op in ops if not isinstance(op, Create))
 
 
 def _with_bytes(op: KeyOp) -> KeyOp:

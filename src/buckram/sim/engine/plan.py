@@ -6,6 +6,7 @@ Plans favour what exposed defects before: E > Qw, Qw == Qa, Qa = 1, clusters no 
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from buckram.config import BookieConfig, ClientConfig, NetConfig, StoreConfig
@@ -79,6 +80,9 @@ class Plan:
     late_wake: bool = False
     calm: bool = False
     large: bool = False
+    tenants: str = ""
+    """What a client of another tenant may do with the ledgers (none or read), where bookies ask who a client is."""
+    quotas: Mapping[str, int | None] = field(default_factory=dict)
     password: bytes = b""
     busy_s: float = 2.0
     pace: Pace = field(default_factory=Pace)
@@ -110,7 +114,9 @@ class Plan:
             if getattr(self, name)
         ]
         shape = "/".join(map(str, self.shape))
-        places = f" {'regions' if self.regions else 'racks'} {self.racks}" if self.racks else ""
+        places = f" stranger {self.tenants}" if self.tenants else ""
+        places += f" quotas {self.quotas}" if self.quotas else ""
+        places += f" {'regions' if self.regions else 'racks'} {self.racks}" if self.racks else ""
         return (
             f"{self.bookies} bookies, {shape}, {self.digest.name}, v{self.configs.client.wire_protocol}, "
             f"{self.metadata}, about {self.entries} entries, {self.writers}+{self.readers}+{self.recoverers} clients, "

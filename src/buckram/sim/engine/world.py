@@ -17,11 +17,12 @@ from __future__ import annotations
 import asyncio
 import random
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from buckram.bookie.process import Bookie
+from buckram.bookie.service.door import Door
 from buckram.bookie.storage.store import Store
 from buckram.client.client import Client, connect
 from buckram.config import BookieConfig, ClientConfig, NetConfig, StoreConfig
@@ -29,7 +30,7 @@ from buckram.core.placement.topology import LOCATION_PROPERTY
 from buckram.errors import BuckramError
 from buckram.metadata.store import TreeStore
 from buckram.net.stats import NullStats
-from buckram.seams import Runtime
+from buckram.seams import Network, Runtime
 from buckram.sim.engine.checkers.introductions import Introductions
 from buckram.sim.engine.checkers.judge import Judge
 from buckram.sim.engine.checkers.report import Report, Violation
@@ -136,6 +137,10 @@ class World:
         files = random.Random(f"files {seed}")
         self._files = SimLocalFiles(files, self._devices, self._read_from_files) if files.random() < 0.7 else None
         self._threads: list[SimThreads] = []
+        self.door: Callable[[], Door] | None = None
+        """Makes what connections to a bookie pass first; None: nothing."""
+        self.way_in: Callable[[str, Network], Network] | None = None
+        """Makes the network of a client of a host where bookies ask who it is."""
         self.crashes = self.faults = 0
         self.broken: asyncio.Event | None = None
         self._opened: dict[str, tuple[int, tuple[int, int]]] = {}
@@ -235,6 +240,8 @@ class World:
         """Start a client in a new process of the host. Raises Died or MetadataUnavailable."""
         process = self.process(host)
         runtime = self.runtime(process)
+        if self.way_in is not None:
+            runtime = replace(runtime, network=self.way_in(host, runtime.network))
 
         async def start() -> Client:
             store = self.store(process, runtime.rng)
@@ -275,6 +282,7 @@ class World:
                 self.configs.store,
                 self.configs.net,
                 properties={LOCATION_PROPERTY: machine.rack} if machine.rack else None,
+                door=self.door() if self.door is not None else None,
             )
             try:
                 info = await bookie.start()

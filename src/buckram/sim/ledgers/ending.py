@@ -18,6 +18,7 @@ from buckram.sim.engine.faults import FaultRunner
 from buckram.sim.engine.world import Died
 from buckram.sim.ledgers.last_writer import LastWriter
 from buckram.sim.ledgers.reused_ids import ReusedIds
+from buckram.sim.ledgers.tenants import Tenants
 from buckram.sim.ledgers.workload.reading import read_and_report
 from buckram.sim.ledgers.workload.recovering import RecovererActor
 from buckram.sim.ledgers.workload.stage import Stage
@@ -37,10 +38,10 @@ async def clear_limbo(store: Store) -> None:
 class Ending:
     """Ends one life. `hung` is the bookie that stays paused, if any."""
 
-    def __init__(self, stage: Stage, faults: FaultRunner, actors: list[asyncio.Task[None]]) -> None:
+    def __init__(self, stage: Stage, faults: FaultRunner, tenants: Tenants, actors: list[asyncio.Task[None]]) -> None:
         self.stage, self.world, self.plan, self.faults = stage, stage.world, stage.plan, faults
         self.judge, self.report = stage.world.judge, stage.world.report
-        self.actors, self.pace = actors, stage.plan.pace
+        self.tenants, self.actors, self.pace = tenants, actors, stage.plan.pace
         self.hung: str | None = None
 
     async def run(self) -> None:
@@ -55,6 +56,7 @@ class Ending:
         await self._await_tails()
         await self._resume_late_writers()
         await self._read_all(first, client)
+        await self.tenants.lift_quotas()
         if self.plan.repairing and await self._repair_all(first):
             await self._clear_limbo(first)
         if self.plan.calm and self.hung is None:

@@ -18,6 +18,7 @@ from buckram.sim.engine.world import World
 from buckram.sim.ledgers.ending import Ending
 from buckram.sim.ledgers.liar import Liar
 from buckram.sim.ledgers.plan import make_plan
+from buckram.sim.ledgers.tenants import STRANGER, StrangerActor, Tenants
 from buckram.sim.ledgers.workload.reading import ReaderActor
 from buckram.sim.ledgers.workload.recovering import RecovererActor
 from buckram.sim.ledgers.workload.stage import Stage
@@ -48,6 +49,7 @@ class Life:
         self.plan = plan
         self.world = World(plan.seed, echo=echo, configs=plan.configs, metadata=plan.metadata, pace=plan.pace)
         self.stage = Stage(self.world, plan)
+        self.tenants = Tenants(self.stage)
         self.faults = FaultRunner(self.stage)
         if "replay" in plan.faults:
             self.world.fabric.observers.append(_Recorder(self.faults))
@@ -66,7 +68,9 @@ class Life:
     async def _bring_up(self) -> None:
         """Start a cluster without faults; they begin afterwards."""
         world = self.world
-        await world.store(world.loop.world, world.rng).initialise()
+        store = world.store(world.loop.world, world.rng)
+        await store.initialise()
+        await self.tenants.prepare(store)
         for n in range(1, self.plan.bookies + 1):
             rack = self.plan.location(n)
             machine = world.add_machine(f"b{n}", rack)
@@ -86,6 +90,8 @@ class Life:
             actors.append(asyncio.create_task(ReaderActor(stage, f"r{n + 1}").run(), name=f"r{n + 1}"))
         for n in range(plan.recoverers):
             actors.append(asyncio.create_task(RecovererActor(stage, f"c{n + 1}").run(), name=f"c{n + 1}"))
+        if plan.tenants:
+            actors.append(asyncio.create_task(StrangerActor(stage, STRANGER).run(), name=STRANGER))
         watchers = [
             asyncio.create_task(self.faults.supervise(machine), name=f"supervise {machine.name}")
             for machine in self.world.machines.values()
@@ -93,7 +99,7 @@ class Life:
         chaos = asyncio.create_task(self.faults.run(), name="faults")
         await asyncio.sleep(plan.busy_s * 3 + 1.0)
         await chaos
-        await Ending(stage, self.faults, actors).run()
+        await Ending(stage, self.faults, self.tenants, actors).run()
         for task in (*actors, *watchers):
             task.cancel()
 

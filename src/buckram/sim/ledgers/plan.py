@@ -8,10 +8,12 @@ from __future__ import annotations
 import buckram.sim.ledgers.faults  # noqa: F401  # registers its faults before any plan is drawn
 from buckram.sim.engine.faults.registry import LEDGERS
 from buckram.sim.engine.plan import Plan, draw_independent_faults, make_cluster
+from buckram.sim.ledgers.tenants import draw_tenants
 
 
 def make_plan(seed: int) -> Plan:
     """Return the plan of the seed's life of ledgers."""
     plan = make_cluster(seed)
     draw_independent_faults(plan, LEDGERS)
+    draw_tenants(plan)
     return plan

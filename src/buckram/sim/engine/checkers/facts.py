@@ -186,6 +186,8 @@ class Facts:
     """By client: the racks that each write quorum of its ledgers must span, from their creation on."""
     unplaced: Callable[[str, BookieId], bool] = field(default=lambda who, bookie: False)
     """Whether the client cannot know where a bookie was: that was gone before the client began to look."""
+    strangers: dict[str, frozenset[str]] = field(default_factory=dict)
+    """By client of another tenant: what it may do with the ledgers of this life."""
     restores: int = 0
     """How often the metadata store went back to an older state."""
 

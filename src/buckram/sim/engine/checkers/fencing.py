@@ -43,6 +43,7 @@ class BookieDuties(Checker):
                 Code.READ_ONLY,
                 Code.IO_ERROR,
                 Code.TOO_MANY_REQUESTS,
+                Code.QUOTA_EXCEEDED,
             )
             # While metadata is unavailable a bookie cannot know which key is right. It replaces a wrong one afterwards.
             unproven = self._inspector.unproven_key(request.bookie, request.ledger) == request.key

@@ -57,7 +57,7 @@ class Introductions:
         if to_server:
             if exchange.wanted is None and (wanted := _introduction(frame)) is not None:
                 exchange.wanted = wanted
-            elif not conn.ghost and not exchange.checked:
+            elif not conn.ghost and not exchange.checked and not _is_login(frame):
                 self._check_first_request(conn, exchange)
         elif exchange.mismatched:
             self._report.check(
@@ -90,6 +90,16 @@ class Introductions:
             exchange.answered = True
             if exchange.mismatched and not conn.ghost:
                 self._report.situation("introduction refused")
+
+
+def _is_login(frame: bytes) -> bool:
+    """Whether the frame is of a login, which comes before the introduction."""
+    message = pb.Request()
+    try:
+        message.ParseFromString(frame[4:])
+    except DecodeError:
+        return False
+    return bool(message.HasField("authRequest"))
 
 
 def _introduction(frame: bytes) -> Identity | None:

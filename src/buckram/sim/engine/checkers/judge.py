@@ -28,6 +28,7 @@ from buckram.sim.engine.checkers.reading import Completions, Reads
 from buckram.sim.engine.checkers.recovering import RecoveryDuties
 from buckram.sim.engine.checkers.report import Report
 from buckram.sim.engine.checkers.safety import Content, Durability, Order, Records
+from buckram.sim.engine.checkers.tenants import Isolation
 from buckram.sim.engine.checkers.wire import Answer, Request, Wire
 from buckram.types import (
     NO_BIRTH,
@@ -73,21 +74,29 @@ class Judge:
             Absence(facts, report, inspector),
             self.progress,
         ]
+        self._isolation = Isolation(facts, report)
         self.wire = Wire(inspector, self)
         self._inspector = inspector
 
     # the wire
 
+    def _is_strange(self, request: Request | None) -> bool:
+        """Whether it is a stranger's: what clients must do says nothing of it, and what it is told is judged apart."""
+        return request is not None and request.client in self.facts.strangers
+
     def request_sent(self, request: Request) -> None:
-        for checker in self.checkers:
+        for checker in () if self._is_strange(request) else self.checkers:
             checker.request_sent(request)
 
     def request_delivered(self, request: Request) -> None:
-        for checker in self.checkers:
+        for checker in () if self._is_strange(request) else self.checkers:
             checker.request_delivered(request)
 
     def answer_sent(self, answer: Answer) -> None:
         request = answer.request
+        if self._is_strange(request):
+            self._isolation.answer_sent(answer)
+            return
         if request is not None and answer.code is Code.OK:
             ledger = self.facts.ledgers.get(request.ledger)
             if ledger is not None:
@@ -115,7 +124,7 @@ class Judge:
             ledger.claimed_at.setdefault((request.entry, request.bookie), self._inspector.now())
 
     def answer_delivered(self, answer: Answer) -> None:
-        for checker in self.checkers:
+        for checker in () if self._is_strange(answer.request) else self.checkers:
             checker.answer_delivered(answer)
 
     # metadata

@@ -12,8 +12,10 @@ INVARIANTS = tuple(
     + [f"M{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 10, 11)]
     + [f"L{n}" for n in range(1, 15)]
     + ["I14", "I16", "I18"]
+    + ["A8"]
 )
-"""The invariants of ledgers (M9 is about streams). docs/reference/protocol.md has their wording."""
+"""The invariants of ledgers (M9 is about streams). docs/reference/protocol.md has their wording, and that of A8
+docs/explanation/security-design.md."""
 
 SITUATIONS = (
     "an id was used again",
@@ -64,6 +66,9 @@ SITUATIONS = (
     "a copy was collected before metadata named it",
     "a wrong key gave way",
     "a directory that went back was noticed",
+    "a stranger was refused",
+    "a stranger read what it may",
+    "a quota ended a writer",
 )
 
 

@@ -13,7 +13,18 @@ from typing import Any
 from buckram.sim.engine.checkers.report import INVARIANTS
 from buckram.sim.engine.hunting import Kill, first_caught, hunt_all
 from buckram.sim.ledgers.life import run_life
-from buckram.sim.ledgers.mutants import absence, bookie, foreign, identity, racks, reading, recovery, store, writer
+from buckram.sim.ledgers.mutants import (
+    absence,
+    bookie,
+    foreign,
+    identity,
+    racks,
+    reading,
+    recovery,
+    store,
+    tenants,
+    writer,
+)
 from buckram.sim.ledgers.mutants.base import Mutant
 from buckram.sim.ledgers.plan import make_plan
 from buckram.sim.ledgers.scenarios import run_scenario
@@ -30,6 +41,7 @@ MUTANTS: dict[str, Mutant] = {
         *foreign.MUTANTS,
         *store.MUTANTS,
         *racks.MUTANTS,
+        *tenants.MUTANTS,
     )
 }
 RARE = (

@@ -6,7 +6,7 @@ import asyncio
 
 from buckram.client.client import Client
 from buckram.client.write.writer import Writer, engine_of
-from buckram.errors import BuckramError, BufferFull
+from buckram.errors import BuckramError, BufferFull, QuotaExceeded
 from buckram.sim.engine.checkers.facts import Handle
 from buckram.sim.engine.checkers.judge import describe
 from buckram.sim.engine.world import Died
@@ -148,6 +148,8 @@ class WriterActor(Actor):
             self.judge.acked(handle, index, done.result())
         else:
             self.note(f"ledger {handle.ledger}: append {index} failed: {describe(error)}: {error}")
+            if isinstance(error, QuotaExceeded):
+                self.world.report.situation("a quota ended a writer")
             self.judge.failed(handle, index, error)
 
     async def _append_many(self, writer: Writer, handle: Handle, index: int, payloads: list[bytes]) -> None:
