@@ -67,7 +67,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     root = tmp_path_factory.mktemp("deploy")
     uri = f"sqlite://{root / 'metadata.db'}"
     bookies = [
-        BookieProcess(uri, root / f"b{n}", bookie_id=f"bookie-{n}", options=("--http", "127.0.0.1:0"))
+        BookieProcess(
+            uri,
+            root / f"b{n}",
+            bookie_id=f"bookie-{n}",
+            options=("--http", "127.0.0.1:0"),
+            environment={"BUCKRAM_AUTH_AUDIT": "on" if n == 3 else "off"},
+        )
         for n in (1, 2, 3)
     ]
     for one in bookies:
