@@ -38,6 +38,7 @@ NOUNS = {
     "zookeeper": "buckram.cli.zookeeper:zookeeper",
     "etcd": "buckram.cli.etcd:etcd",
     "exporter": "buckram.cli.exporter:exporter",
+    "upgrade-check": "buckram.cli.upgrade_check:upgrade_check",
     "plan": "buckram.cli.plan:plan",
     "deploy": "buckram.cli.deploy:deploy",
     "bench": "buckram.cli.bench:bench",

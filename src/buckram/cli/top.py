@@ -86,7 +86,7 @@ async def _look(client: Client) -> Look:
         one: "writable" if one in registered.writable else "readonly" if one in registered.readonly else "down"
         for one in known
     }
-    found = await asyncio.gather(*(_report(client, one, states[one]) for one in known))
+    found = await asyncio.gather(*(bookie_report(client, one, states[one]) for one in known))
     look.bookies.update(zip(known, found, strict=True))
     names = [
         (namespace, stream)
@@ -103,7 +103,8 @@ async def _look(client: Client) -> Look:
     return look
 
 
-async def _report(client: Client, bookie: str, state: str) -> tuple[str, int | None, BookieReport]:
+async def bookie_report(client: Client, bookie: str, state: str) -> tuple[str, int | None, BookieReport]:
+    """State, free bytes and report of a bookie; state "silent" for one that does not answer."""
     if state == "down":
         return state, None, BookieReport()
     try:
