@@ -114,7 +114,9 @@ async def test_the_console_is_files_that_load_nothing_from_elsewhere(api: Api) -
         assert b"http://" not in found.body.replace(b"http://www.w3.org/", b"")
         assert b"https://" not in found.body
         named += [f"/console/{name}" for name in re.findall(r'from "\./([\w.]+)"', found.body.decode())]
-        await api.raw.send(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nIf-None-Match: {found.headers['etag']}\r\n\r\n".encode())
+        await api.raw.send(
+            f"GET {path} HTTP/1.1\r\nHost: localhost\r\nIf-None-Match: {found.headers['etag']}\r\n\r\n".encode()
+        )
         assert (await api.raw.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 304")
     assert len(seen) > 5
     for path in ("/console/..%2fserver.py", "/console/../server.py", "/console/none.js", "/console/"):
