@@ -1,4 +1,4 @@
-"""The page of a gateway's operations, docs/reference/gateway.md, from the table that it serves; see generate_docs.py."""
+"""The page of a gateway's operations, docs/reference/gateway.md, from the table that it serves (generate_docs.py)."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def page(note: str) -> str:
         "# HTTP of a gateway\n",
         note,
         "`buckram gateway` serves these operations, and `/v2/openapi.json` describes them to programs (OpenAPI 3.1).\n"
-        "[Gateway](../howto/gateway.md) shows how they are used. Errors are JSON with `code` and `message`, which names\n"
-        "the value, the limit and what to do. Every change may come with an `Idempotency-Key`.\n",
+        "[Gateway](../howto/gateway.md) shows how they are used. Errors are JSON with `code` and `message`, which\n"
+        "names the value, the limit and what to do. Every change may come with an `Idempotency-Key`.\n",
     ]
     for part in parts():
         lines.append(f"## {part.title}\n\n| operation | what it does | parameters and body |\n|---|---|---|")
