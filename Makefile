@@ -27,7 +27,7 @@ $(STAMP): $(SETUP_SOURCES)
 	@"$(PYTHON)" scripts/make_venv.py .venv --group dev -e '.[compression,db,fsspec,security,serve,sqlalchemy]' >&2
 	@touch $(STAMP)
 
-setup-all: $(ALL_STAMP)  ## the same with Spark, a Java, etcd, Prometheus, helm, plots and Apache's jars, 1.6 GB: for all other targets
+setup-all: $(ALL_STAMP)  ## the same with Spark, a Java, etcd, Prometheus, helm, a browser, plots and Apache's jars, 1.9 GB: for all other targets
 
 $(ALL_STAMP): $(SETUP_SOURCES)
 	@rm -rf src/buckram/core/entries/_hot.*.so build/lib.* build/temp.*
@@ -35,6 +35,7 @@ $(ALL_STAMP): $(SETUP_SOURCES)
 	@$(BIN)/python -m javakit >&2
 	@$(BIN)/python scripts/fetch_debian.py .venv >&2
 	@$(BIN)/python scripts/fetch_helm.py .venv >&2
+	@$(BIN)/python scripts/fetch_browser.py >&2
 	@touch $(STAMP) $(ALL_STAMP)
 
 run: $(ALL_STAMP)  ## the main job: real records through a Spark pipeline; a bookie, the driver and a database's leader are killed; METADATA=sqlite, zookeeper or etcd; SECURE=1: with TLS, tokens and grants

@@ -220,6 +220,14 @@ def metadata_service() -> Figures:
 
 
 @case
+def gateway() -> Figures:
+    """Appends over HTTP from 8 connections in batches of 100, single ones at 500/s, and 1,000 tails of one stream."""
+    from bench.gateway import measure
+
+    return measure(SECONDS)
+
+
+@case
 def tls() -> Figures:
     """One writer at full speed through TCP: in clear, and with TLS, tokens and grants (`up --secure`)."""
     from bench.security import tls

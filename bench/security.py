@@ -188,7 +188,8 @@ def _environment() -> Mapping[str, str]:
 @contextlib.contextmanager
 def _up(options: list[str]) -> Iterator[dict[str, Any]]:
     folder = Path(tempfile.mkdtemp(prefix="case-", dir=data_root()))
-    command = [sys.executable, "-m", "buckram", "up", "--bookies", "3", "--data", str(folder / "data"), "--json"]
+    command = [sys.executable, "-m", "buckram", "up", "--bookies", "3", "--data", str(folder / "data")]
+    command += ["--no-gateway", "--json"]
     child = subprocess.Popen(
         [*command, "--janitor", "never", "--no-autorecovery", *options], stdout=subprocess.PIPE, env=_environment()
     )

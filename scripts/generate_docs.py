@@ -1,6 +1,6 @@
 """Writes the generated pages of docs/ from the code.
 
-They are configuration.md, commands.md, api.md and metrics.md in docs/reference, and the table of options in
+They are configuration.md, commands.md, api.md, gateway.md and metrics.md in docs/reference, and the table of options in
 docs/tutorial/spark.md.
 `--check` only compares. These pages are generated so that they cannot differ from what the code says. Everything else
 under docs/ is written by hand.
@@ -25,7 +25,7 @@ import click
 from buckram.client.shared.opening import NotAsync, NotBlocking
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from scripts import metrics_page
+from scripts import gateway_page, metrics_page
 from scripts.public_api import NAMES
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -41,6 +41,7 @@ def main() -> int:
         "reference/configuration.md": configuration(),
         "reference/commands.md": commands(),
         "reference/api.md": api(),
+        "reference/gateway.md": gateway_page.page(NOTE),
         "reference/metrics.md": metrics_page.page(NOTE),
         SPARK: spark(),
     }

@@ -64,7 +64,8 @@ class Up:
 
     def __init__(self, directory: Path, *options: object, env: Mapping[str, str] | None = None) -> None:
         self.directory = directory
-        command = [sys.executable, "-m", "buckram", "up", "--data", str(directory), "--json", *map(str, options)]
+        words = [*map(str, options)] if "--gateway" in options else ["--no-gateway", *map(str, options)]
+        command = [sys.executable, "-m", "buckram", "up", "--data", str(directory), "--json", *words]
         given = {**environment(None), **(env or {})}
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=given)
         assert self.process.stdout is not None

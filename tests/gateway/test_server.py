@@ -86,6 +86,20 @@ def _room(gateway: Gateway) -> int:
     return gateway.room.used
 
 
+async def test_an_answer_counts_until_it_is_taken(client: Client) -> None:
+    async with serving(client, limits=GatewayLimits(stuck_s=0.3)) as gateway:
+        api, stuck = await Api.to(gateway.url), await Raw.to(gateway.url)
+        for _ in range(8):
+            await api.value(f"POST {RECORDS}", b"x" * 1_000_000, **VALUE)
+        await api.value("POST /v2/namespaces/shop/streams/orders/seal")
+        stuck.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await stuck.send(b"GET /v2/namespaces/shop/streams/orders/records HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await until(lambda: gateway.room.used > 16_000_000)
+        await until(lambda: gateway.room.used == 0)
+        assert len((await api.ask("GET /v2/namespaces/shop/streams/orders/records")).body) > 8_000_000
+        await until(lambda: gateway.room.used == 0)
+
+
 async def test_bad_json_is_named(api: Api) -> None:
     json_body = {"Content_Type": "application/json"}
     assert await api.code("POST /v2/namespaces", b"{", **json_body) == (400, "NOT_JSON")

@@ -90,7 +90,7 @@ async def test_a_gateway_that_stops_says_so(client: Client, writer: StreamWriter
 
 
 async def test_a_client_that_takes_nothing_is_cut_off(client: Client, writer: StreamWriter) -> None:
-    async with serving(client, limits=GatewayLimits(tail_stuck_s=0.3, tail_ring_bytes=100_000)) as gateway:
+    async with serving(client, limits=GatewayLimits(stuck_s=0.3, tail_ring_bytes=100_000)) as gateway:
         stuck, other = await Events.of(gateway.url, TAIL), await Events.of(gateway.url, TAIL)
         stuck._raw.writer.transport.pause_reading()  # type: ignore[attr-defined]
         taking = asyncio.ensure_future(other.offsets(600))

@@ -26,6 +26,10 @@ _OURS = re.compile(r"up\.lock|cluster\.json(\.new)?|metadata\.db.*|bookie-\d+|zo
 """What a first start that was cut short may have left, and what every new file system has."""
 
 
+GATEWAY = 0
+"""In the place of a bookie's number: the gateway, which has a port as well."""
+
+
 @dataclass
 class ClusterDirectory:
     """What cluster.json says. `ports`: bookie number -> port; only bookies that served at least once are in it.

@@ -11,6 +11,7 @@ from buckram.cli.logs import service_log
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import emit
 from buckram.cli.serving import Reach, serving_options, stop_event
+from buckram.disk.descriptors import raise_limit
 from buckram.errors import ConfigError, InvalidArgument
 
 
@@ -34,6 +35,7 @@ def gateway(open_to_all: bool, uri: str | None, as_json: bool, **reached: Any) -
     reach = Reach.of(reached)
     if open_to_all and reach.tokens:
         raise InvalidArgument("--open and --tokens exclude each other: with tokens grants decide who may change what")
+    raise_limit()
     with service_log("warning"):
         run_async(_serve(reach, open_to_all, uri, as_json))
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 import click
 
 from buckram.cli import values
-from buckram.cli.cluster_directory import ClusterDirectory, only_one
+from buckram.cli.cluster_directory import GATEWAY, ClusterDirectory, only_one
 from buckram.cli.exits import Exit
 from buckram.cli.options import json_option, run_async
 from buckram.cli.output import counted, emit, remark
 from buckram.cli.secure_directory import FOLDER, SecureDirectory
 from buckram.cli.secure_store import SecureStore
+from buckram.cli.up_gateway import running_gateway
 from buckram.cli.up_threads import healing_thread, janitor_thread
 from buckram.config import host_port
 from buckram.errors import ChildFailed, ConfigError, EtcdFailed, InvalidArgument, ZooKeeperFailed
@@ -64,6 +65,7 @@ NAMES = {"sqlite": "the embedded metadata database", "zookeeper": "ZooKeeper", "
     metavar="HOST:PORT",
     help="HTTP API of the first bookie there, of each other one on the next port; with metrics and health.",
 )
+@click.option("--gateway/--no-gateway", default=True, show_default=True, help="HTTP for any language, and a console.")
 @click.option("--secure", is_flag=True, help="TLS, tokens and grants: makes certificates and tokens under DIR.")
 @json_option
 def up(
@@ -76,6 +78,7 @@ def up(
     autorecovery: bool,
     metrics: str | None,
     http: str | None,
+    gateway: bool,
     secure: bool,
     as_json: bool,
 ) -> None:
@@ -108,7 +111,7 @@ def up(
             if disks is not None:
                 place.disks = _disks(disks)
             _choose_security(place, secure)
-            _run(place, bookies, kind, every, autorecovery, metrics, http, as_json, stop)
+            _run(place, bookies, kind, every, autorecovery, metrics, http, gateway, as_json, stop)
     except (ChildFailed, ZooKeeperFailed, EtcdFailed):
         if not stop.is_set():
             raise
@@ -122,6 +125,7 @@ def _run(
     healing: bool,
     metrics: str | None,
     http: str | None,
+    gateway: bool,
     as_json: bool,
     stop: threading.Event,
 ) -> None:
@@ -166,8 +170,18 @@ def _run(
         if healing:
             cleanup.enter_context(healing_thread(uri, LOST_BOOKIE_DELAY_S))
         opening = None if inner is None else inner.write_settings(uri)
-        _report(children, uri, place.kind, server, pages, guard, opening, as_json)
+        console = _gateway(place, uri, cleanup) if gateway else None
+        _report(children, uri, place.kind, server, pages, guard, console, opening, as_json)
         _watch(children, NAMES[place.kind], server, stop)
+
+
+def _gateway(place: ClusterDirectory, uri: str, cleanup: ExitStack) -> str | None:
+    """Start the gateway, at the port that it had before if that is free. Returns its URL."""
+    url = cleanup.enter_context(running_gateway(uri, place.free_port(GATEWAY), tokens=place.secure))
+    if url is not None:
+        place.ports[GATEWAY] = int(url.rpartition(":")[2])
+        place.write()
+    return url
 
 
 def _disks(given: str) -> list[Path]:
@@ -340,6 +354,7 @@ def _report(
     server: ZooKeeperServer | EtcdServer | None,
     pages: dict[int, str],
     guard: SecureDirectory | None,
+    console: str | None,
     opening: Path | None,
     as_json: bool,
 ) -> None:
@@ -359,6 +374,7 @@ def _report(
                 "zookeeper": address if kind == "zookeeper" else None,
                 "etcd": address if kind == "etcd" else None,
                 "not_started": missing,
+                "gateway": console,
                 "client": None if guard is None else {"token": guard.client_token, "ca": str(guard.ca)},
                 "store_settings": None if opening is None else str(opening),
             }
@@ -373,6 +389,8 @@ def _report(
     for line, page in lines:
         told = f", metrics at http://{page}/metrics" if page else ""
         click.echo(f"  {line.bookie_id} at {line.host}:{line.port}, process {line.pid}{told}")
+    if console is not None:
+        click.echo(f"  console and HTTP for any language: {console}")
     if guard is not None:
         click.echo(
             "  a client needs this line; its token may use namespace default (see `buckram acl`, `buckram token`):"

@@ -53,10 +53,6 @@ class Access:
             return lambda namespace: granted
         return lambda namespace: tokens.acl.allowed(principal, namespace)
 
-    def concerns(self, principal: Principal) -> bool:
-        """Whether the principal was granted anything at all."""
-        return self.tokens is None or self.tokens.acl.concern(principal)
-
     def _principal(self, request: Request, operation: Operation) -> Principal:
         if self.tokens is None:
             return self._without_tokens(request, operation)

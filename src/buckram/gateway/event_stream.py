@@ -25,7 +25,7 @@ _HEARTBEAT = b": still there\n\n"
 
 
 class EventStream(Response):
-    """The events of a tail. A client that takes nothing for `tail_stuck_s` is cut off; nothing is kept for it."""
+    """The events of a tail. A client that takes nothing for `stuck_s` is cut off; nothing is kept for it."""
 
     media_type = MEDIA
 
@@ -63,7 +63,7 @@ class EventStream(Response):
         return _HEARTBEAT if data == b"" else data
 
     async def _send(self, send: Send, data: bytes) -> None:
-        async with asyncio.timeout(self._limits.tail_stuck_s):
+        async with asyncio.timeout(self._limits.stuck_s):
             await send({"type": "http.response.body", "body": data, "more_body": True})
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from starlette.responses import Response
@@ -23,10 +23,11 @@ from buckram.gateway.bodies import BYTES, LINES, NDJSON, VALUES, framed, values_
 from buckram.gateway.failures import bad_request
 from buckram.gateway.limits import GatewayLimits
 from buckram.gateway.operations import LIMIT, Ask, Operation, Parameter
+from buckram.gateway.page_answer import PageAnswer
 from buckram.gateway.room import Room
 from buckram.gateway.writers import Writers
 from buckram.http.body import while_connected
-from buckram.types import LedgerId, LedgerMetadata
+from buckram.types import Entry, LedgerId, LedgerMetadata
 from buckram.views.ledgers import away, ledger_json, listed_json
 
 LEDGERS = "/v2/ledgers"
@@ -222,22 +223,28 @@ class LedgerPages:
         return await while_connected(ask.request, self._page(ask, reader))
 
     async def _page(self, ask: Ask, reader: Reader) -> Response:
-        first, most = ask.query["first"], self._limits.page_bytes
-        with self._room.holding(most):
+        first, found, size = ask.query["first"], list[tuple[int, bytes]](), 0
+        held = self._room.held()
+        try:
             async with reader:
                 end = await reader.read_last_confirmed() if ask.query["last"] is None else ask.query["last"]
-                stop, found, size = min(end, first + ask.query["limit"] - 1), list[tuple[int, bytes]](), 0
-                if first <= stop:
-                    async for chunk in reader.chunks(first, stop):
-                        found += [(one.entry_id, one.payload) for one in chunk]
-                        size += sum(len(one.payload) for one in chunk)
-                        if size >= most:
-                            break
+                stop = min(end, first + ask.query["limit"] - 1)
+                async for chunk in reader.chunks(first, stop) if first <= stop else _no_chunks():
+                    found += [(one.entry_id, one.payload) for one in chunk]
+                    more = sum(len(one.payload) for one in chunk)
+                    held.add(more)
+                    size += more
+                    if size >= self._limits.page_bytes:
+                        break
             following = found[-1][0] + 1 if found else first
             media = VALUES if VALUES in ask.request.headers.get("accept", "") else NDJSON
             form = framed if media == VALUES else None
-            body = b"".join(form(payload) if form else _json_line(number, payload) for number, payload in found)
-            return Response(body, 200, {NEXT: str(following)}, media)
+            content = b"".join(form(payload) if form else _json_line(number, payload) for number, payload in found)
+            held.add(len(content))
+        except BaseException:
+            held.release()
+            raise
+        return PageAnswer(content, {NEXT: str(following)}, media, held, self._limits.stuck_s)
 
     async def _close(self, ask: Ask) -> dict[str, Any]:
         ledger, metadata = await self._known(ask, "append")
@@ -274,6 +281,11 @@ class LedgerPages:
 
 def _may_read(ask: Ask, metadata: LedgerMetadata) -> bool:
     return "read" in ask.allowed(granted_name_of_ledger(metadata.custom_metadata))
+
+
+async def _no_chunks() -> AsyncIterator[list[Entry]]:
+    for chunk in list[list[Entry]]():
+        yield chunk
 
 
 def _password(ask: Ask) -> bytes:

@@ -36,8 +36,8 @@ class GatewayLimits:
     """Events of so long share a write."""
     tail_readers: int = 64
     """Tails that may read by themselves at once; others wait for their turn."""
-    tail_stuck_s: float = 60.0
-    """A client that takes nothing for so long is cut off."""
+    stuck_s: float = 60.0
+    """A client that takes nothing of an answer for so long is cut off."""
     heartbeat_s: float = 15.0
     """Without an event for so long a tail sends a comment, so that proxies keep the connection."""
     repeats: int = 10_000

@@ -18,6 +18,7 @@ from buckram.gateway.event_stream import MEDIA, EventStream
 from buckram.gateway.failures import bad_request
 from buckram.gateway.limits import GatewayLimits
 from buckram.gateway.operations import Ask, Operation, Parameter
+from buckram.gateway.page_answer import PageAnswer
 from buckram.gateway.room import Room
 from buckram.gateway.tails import Tails
 from buckram.gateway.writers import Writers
@@ -196,17 +197,24 @@ class RecordPages:
 
     async def _page(self, ask: Ask, reader: StreamReader) -> Response:
         limit, found, size = min(ask.query["limit"], self._limits.records_per_page), list[Batch](), 0
-        with self._room.holding(self._limits.page_bytes):
+        held = self._room.held()
+        try:
             async with reader:
                 position = await reader.open()
                 while limit > 0 and size < self._limits.page_bytes and (batch := await reader.next_batch()) is not None:
+                    held.add(batch.payload_bytes)
                     kept = batch.between(batch.first_offset, batch.first_offset + limit)
                     found.append(kept)
                     limit -= len(kept)
                     size += kept.payload_bytes
                     position = kept.next_offset
             media = chosen_form(ask.request.headers.get("accept", ""))
-            return Response(rendered(media, found), 200, {NEXT: str(position)}, media)
+            content = rendered(media, found)
+            held.add(len(content))
+        except BaseException:
+            held.release()
+            raise
+        return PageAnswer(content, {NEXT: str(position)}, media, held, self._limits.stuck_s)
 
     async def _get(self, ask: Ask) -> Response | dict[str, Any]:
         name = _name(ask)

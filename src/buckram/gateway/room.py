@@ -8,15 +8,45 @@ from contextlib import contextmanager
 from buckram.http.problems import HttpProblem
 
 
+class Held:
+    """What one request has in memory: `add` more, and `release` all of it. From `Room.held`."""
+
+    def __init__(self, room: Room) -> None:
+        self._room, self._size = room, 0
+
+    def add(self, size: int) -> None:
+        """Hold so many bytes more. Raises HttpProblem 503 where there is no room for them."""
+        self._room.take(size)
+        self._size += size
+
+    def release(self) -> None:
+        """Hold nothing any more. Idempotent."""
+        self._room.used -= self._size
+        self._size = 0
+
+
 class Room:
     """Counts what is in memory; who would go over the limit is told to come later, and nothing of it is read."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self.used = limit, 0
 
+    def held(self) -> Held:
+        """Room that is held piece by piece, until it is released."""
+        return Held(self)
+
     @contextmanager
     def holding(self, size: int) -> Iterator[None]:
-        """Hold `size` bytes meanwhile. Raises HttpProblem 503 where there is no room for them."""
+        """Hold `size` bytes meanwhile. Raises HttpProblem 503."""
+        held = self.held()
+        held.add(size)
+        try:
+            yield
+        finally:
+            held.release()
+
+    def take(self, size: int) -> None:
+        """Count so many bytes more. Raises HttpProblem 503 where there is no room for them."""
         if self.used + size > self.limit:
             raise HttpProblem(
                 503,
@@ -29,10 +59,6 @@ class Room:
                 do="send the request again later, or to another gateway",
             )
         self.used += size
-        try:
-            yield
-        finally:
-            self.used -= size
 
 
-__all__ = ["Room"]
+__all__ = ["Held", "Room"]

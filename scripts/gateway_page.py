@@ -1,0 +1,62 @@
+"""The page of a gateway's operations, docs/reference/gateway.md, from the table that it serves (generate_docs.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from buckram.gateway.cluster_pages import ClusterPages
+from buckram.gateway.job_pages import JobPages
+from buckram.gateway.ledger_pages import LedgerPages
+from buckram.gateway.limits import GatewayLimits
+from buckram.gateway.namespace_pages import NamespacePages
+from buckram.gateway.openapi import needed
+from buckram.gateway.operations import Operation, Part
+from buckram.gateway.record_pages import RecordPages
+from buckram.gateway.security_pages import SecurityPages
+from buckram.gateway.session_pages import SessionPages
+from buckram.gateway.stream_pages import StreamPages
+
+_NO: Any = None
+"""What a part only needs when it is asked for something."""
+
+
+def parts() -> Sequence[Part]:
+    """Every group of operations, in the order of the page."""
+    limits, jobs = GatewayLimits(), JobPages()
+    return (
+        RecordPages(_NO, _NO, _NO, _NO, limits),
+        StreamPages(_NO, _NO),
+        LedgerPages(_NO, _NO, _NO, limits),
+        NamespacePages(_NO),
+        ClusterPages(_NO, _NO, jobs, _NO),
+        jobs,
+        SecurityPages(_NO, enabled=True),
+        SessionPages(_NO, _NO, secure=True),
+    )
+
+
+def page(note: str) -> str:
+    """The page's text."""
+    lines = [
+        "# HTTP of a gateway\n",
+        note,
+        "`buckram gateway` serves these operations, and `/v2/openapi.json` describes them to programs (OpenAPI 3.1).\n"
+        "[Gateway](../howto/gateway.md) shows how they are used. Errors are JSON with `code` and `message`, which\n"
+        "names the value, the limit and what to do. Every change may come with an `Idempotency-Key`.\n",
+    ]
+    for part in parts():
+        lines.append(f"## {part.title}\n\n| operation | what it does | parameters and body |\n|---|---|---|")
+        lines += [_row(one) for one in part.operations()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _row(one: Operation) -> str:
+    given = [f"`{row.name}`: {row.what}" for row in one.parameters]
+    if one.body is not None:
+        names = ", ".join(f"`{name}`" for name in one.body.get("properties", {}))
+        given.append(f"Body: {names}.")
+    given += [f"Body `{media}`: {what}." for media, what in one.takes.items()]
+    given += [f"Answer `{media}`: {what}." for media, what in one.gives.items()]
+    return f"| `{one.method} {one.path}` | {one.what} {needed(one)} | {'<br>'.join(given)} |"

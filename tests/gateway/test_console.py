@@ -1,0 +1,154 @@
+"""The console in a real Chromium: each page, the actions, following a stream, a bookie that dies while one looks.
+
+Needs playwright and Debian's chromium (`make setup-all`); skipped loudly where they are missing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.gateway.kit import serving
+from tests.gateway.test_access import guarded
+from tests.support.polling import eventually, until
+
+from buckram.client.client import Client
+from buckram.gateway.server import Gateway
+from buckram.testing import Cluster
+
+CHROMIUM = shutil.which("chromium") or ""
+if not os.environ.get("CI"):  # where nothing may be missing
+    pytest.importorskip("playwright", reason="THE CONSOLE IS NOT TESTED: `make setup-all` brings playwright")
+    if not CHROMIUM:
+        pytest.skip("THE CONSOLE IS NOT TESTED: apt-get install chromium", allow_module_level=True)
+playwright: Any = importlib.import_module("playwright.async_api")
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Any]:
+    async with playwright.async_playwright() as tools:
+        running = await tools.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield running
+        await running.close()
+
+
+@pytest.fixture
+async def page(browser: Any) -> AsyncIterator[Any]:
+    """A page whose scripts may not fail, and which loads nothing from elsewhere."""
+    opened = await browser.new_page()
+    troubles: list[str] = []
+    opened.on("pageerror", lambda error: troubles.append(str(error)))
+    opened.on("console", lambda said: troubles.append(said.text) if "Content Security Policy" in said.text else None)
+    opened.set_default_timeout(20_000)
+    yield opened
+    assert not troubles
+
+
+async def see(page: Any, text: str) -> None:
+    await playwright.expect(page.locator("main")).to_contain_text(text, timeout=20_000)
+
+
+async def test_each_page_and_the_actions_on_a_stream(
+    page: Any, client: Client, gateway: Gateway, three_bookies: Cluster
+) -> None:
+    await page.goto(f"{gateway.url}/")
+    await see(page, "All is well")
+    await see(page, "3 of 3 serve")
+    await page.get_by_role("link", name="Streams").click()
+    await page.get_by_label("Namespace").select_option("shop")
+    await see(page, "There are none.")
+    await page.get_by_role("button", name="Create").click()
+    await page.get_by_label("Name", exact=True).fill("orders")
+    await page.get_by_role("dialog").get_by_role("button", name="Create").click()
+    await page.get_by_role("link", name="orders").click()
+    await see(page, "Stream shop/orders")
+    await page.get_by_role("button", name="Follow").click()
+    await until(lambda: gateway.tails.count == 1)
+    await page.get_by_role("button", name="Append").click()
+    await page.get_by_label("Key, or nothing").fill("ann")
+    await page.get_by_label("Value").fill('{"price": "<b>5</b>"}')
+    await page.get_by_role("dialog").get_by_role("button", name="Append").click()
+    await eventually(lambda: _end_is(client, 1))
+    await page.get_by_role("button", name="Read").click()
+    await see(page, '{"price": "<b>5</b>"}')
+    await page.get_by_label("Shown as").select_option("hex")
+    await page.get_by_role("button", name="Read").click()
+    await see(page, "000000  7b 22 70 72")
+    await page.get_by_role("button", name="Follow").click()
+    await client.namespace("shop").info("orders")
+    await until(lambda: gateway.tails.count == 1)
+    await gateway.writers.append(_name(), lambda writer: writer.append(b"second"))
+    await playwright.expect(page.get_by_role("log")).to_contain_text("second", timeout=20_000)
+    await page.get_by_role("table").filter(has_text="Ledger").get_by_role("link").first.click()
+    await see(page, "Who holds what")
+    await playwright.expect(page.locator("svg.ledger rect.held")).to_have_count(3)
+    for title, text in (
+        ("Bookies", "bookie-2"),
+        ("Replication", "Every ledger has all its copies"),
+        ("Namespaces", "Namespaces"),
+        ("Jobs", "There are none."),
+        ("Audit", "Audit trail"),
+        ("Ledgers", "By their ids"),
+    ):
+        await page.get_by_role("navigation").get_by_role("link", name=title).click()
+        await see(page, text)
+    await page.get_by_role("link", name="Bookies").click()
+    await three_bookies.kill(1)
+    await see(page, "down")
+    await page.get_by_role("link", name="Overview").click()
+    await see(page, "2 of 3 serve")
+    await see(page, "it has a cookie and is not registered")
+    pictures = os.environ.get("BUCKRAM_PICTURES")
+    if pictures:
+        await page.screenshot(path=str(Path(pictures) / "console.png"))
+
+
+async def test_the_page_says_that_the_gateway_is_away_and_goes_on_with_what_it_knows(page: Any, client: Client) -> None:
+    async with serving(client) as gateway:
+        await page.goto(f"{gateway.url}/")
+        await see(page, "All is well")
+    await playwright.expect(page.locator("#banner")).to_contain_text("does not answer", timeout=20_000)
+    await see(page, "All is well")
+
+
+async def test_one_logs_in_once_and_sees_what_one_may_do(page: Any, client: Client) -> None:
+    async with guarded(client) as place:
+        await place.grant("token:alice", "shop", "read")
+        await page.goto(f"{place.gateway.url}/")
+        await page.get_by_label("Token").fill(await place.token("alice"))
+        await page.get_by_role("dialog").get_by_role("button", name="Log in").click()
+        await see(page, "All is well")
+        assert await page.get_by_role("link", name="Audit").count() == 0
+        await page.reload()
+        await see(page, "All is well")
+        assert await page.evaluate("document.cookie") == ""
+        await page.get_by_role("button", name="Log out").click()
+        await playwright.expect(page.get_by_label("Token")).to_be_visible()
+
+
+async def test_keys_alone_are_enough(page: Any, gateway: Gateway) -> None:
+    await page.goto(f"{gateway.url}/")
+    await see(page, "All is well")
+    await page.keyboard.press("Tab")
+    await playwright.expect(page.get_by_text("Skip to the page")).to_be_focused()
+    for _ in range(3):
+        await page.keyboard.press("Tab")
+    await playwright.expect(page.get_by_role("link", name="Streams")).to_be_focused()
+    await page.keyboard.press("Enter")
+    await see(page, "Namespace")
+    await playwright.expect(page.locator("main")).to_be_focused()
+
+
+async def _end_is(client: Client, end: int) -> bool:
+    return (await client.namespace("shop").info("orders")).end >= end
+
+
+def _name() -> Any:
+    from buckram.core.streams.names import stream_name
+
+    return stream_name("shop/orders")
