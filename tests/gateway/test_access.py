@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,7 +11,7 @@ from typing import Any
 
 import pytest
 from starlette.requests import Request
-from tests.gateway.kit import Api, serving
+from tests.gateway.kit import Api, Events, serving
 from tests.support.polling import eventually, until
 
 from buckram.client.client import Client
@@ -129,6 +131,25 @@ async def test_a_session_ends_with_its_token_and_its_time(client: Client) -> Non
             return (await api.ask("GET /v2/session", **session)).status == 401
 
         await eventually(refused)
+
+
+async def test_a_tail_ends_with_its_token_and_with_its_grant(client: Client) -> None:
+    async with guarded(client) as place:
+        await client.namespace("shop").create("orders")
+        tail = "/v2/namespaces/shop/streams/orders/tail"
+        for who in ("alice", "bob"):
+            await place.grant(f"token:{who}", "shop/orders", "read")
+        of_alice = await Events.of(place.gateway.url, tail, **await place.bearer("alice"))
+        of_bob = await Events.of(place.gateway.url, tail, **await place.bearer("bob"))
+        await place.security.revoke_subject("alice", time.time())
+        told = await asyncio.wait_for(of_alice.next(), 10)
+        assert (told["event"], json.loads(told["data"])["code"]) == ("error", "UNAUTHORIZED")
+        await place.security.change_acl(lambda acl: acl.revoking("token:bob", "shop/orders", ["read"]))
+        told = await asyncio.wait_for(of_bob.next(), 10)
+        assert "no permission `read` on shop/orders any more" in json.loads(told["data"])["message"]
+        await until(lambda: place.gateway.tails.count == 0)
+        for events in (of_alice, of_bob):
+            await events.close()
 
 
 async def test_a_gateway_without_tokens_is_for_this_machine(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,8 +109,8 @@ def _directories(found: Checked, directories: Sequence[str]) -> None:
 
 
 async def _cluster(found: Checked, uri: str | None, own: str) -> None:
-    from buckram.cli.status import look
     from buckram.cli.top import bookie_report
+    from buckram.views.status import look
 
     async with connected(uri) as client:
         status = await look(client)

@@ -7,6 +7,7 @@ everything, too). Not here: the tokens themselves (`http/tokens.py`), pages of o
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 
 from starlette.requests import Request
 
@@ -52,6 +53,15 @@ class Access:
             granted = frozenset(PERMISSIONS) if principal.admin else frozenset({"read"})
             return lambda namespace: granted
         return lambda namespace: tokens.acl.allowed(principal, namespace)
+
+    def watched(self, request: Request) -> Callable[[], str]:
+        """Says why the token or the session of a request, which counted, counts no longer; empty while it does."""
+        tokens = self.tokens
+        if tokens is None:
+            return lambda: ""
+        session = None if "authorization" in request.headers else self._sessions.find(request)
+        token = tokens.verified(bearer_of(request)) if session is None else session.token
+        return lambda: tokens.why_over(token)
 
     def _principal(self, request: Request, operation: Operation) -> Principal:
         if self.tokens is None:

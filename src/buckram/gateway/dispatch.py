@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -41,7 +42,7 @@ class Dispatcher:
             allowed = self._access.allowed(principal)
             query = operation.parsed(request.query_params.multi_items())
             path: Mapping[str, str] = request.path_params
-            bare = Ask(request, principal, allowed, path, query)
+            bare = Ask(request, principal, allowed, path, query, watched=partial(self._access.watched, request))
             if operation.needs in _OF_NAMESPACE:
                 bare.require(operation.needs, _granted_name(path))
             if not operation.changes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,17 +22,22 @@ from buckram.http.connection import ABORT
 
 MEDIA = "text/event-stream"
 _HEARTBEAT = b": still there\n\n"
+_LOOK_S = 2.0
+"""So often it is looked whether the client may still follow."""
 
 
 class EventStream(Response):
-    """The events of a tail. A client that takes nothing for `stuck_s` is cut off; nothing is kept for it."""
+    """The events of a tail. A client that takes nothing for `stuck_s` is cut off; nothing is kept for it.
+
+    `over` says why the client may follow no longer; empty while it may.
+    """
 
     media_type = MEDIA
 
-    def __init__(self, tail: Tail, limits: GatewayLimits) -> None:
+    def __init__(self, tail: Tail, limits: GatewayLimits, over: Callable[[], str]) -> None:
         super().__init__(b"", 200, {"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
-        self._tail, self._limits = tail, limits
+        self._tail, self._limits, self._over = tail, limits, over
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve it: called by the HTTP stack."""
@@ -56,11 +61,19 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _next(self) -> bytes | None:
-        try:
-            data = await self._tail.next(self._limits.heartbeat_s)
-        except BuckramError as error:
-            return event("error", {"code": code_of(error), "message": str(error), "retryable": error.retryable})
-        return _HEARTBEAT if data == b"" else data
+        loop = asyncio.get_running_loop()
+        silent_until, data = loop.time() + self._limits.heartbeat_s, b""
+        while not data and (left := silent_until - loop.time()) > 0:
+            try:
+                found = await self._tail.next(min(left, _LOOK_S))
+            except BuckramError as error:
+                return event("error", {"code": code_of(error), "message": str(error), "retryable": error.retryable})
+            if why := self._over():
+                return event("error", {"code": "UNAUTHORIZED", "message": why, "retryable": False})
+            if found is None:
+                return None
+            data = found
+        return data or _HEARTBEAT
 
     async def _send(self, send: Send, data: bytes) -> None:
         async with asyncio.timeout(self._limits.stuck_s):

@@ -41,6 +41,8 @@ class Ask:
     """The body of an operation that takes other media types than JSON."""
     media: str = ""
     """Its media type, one of those that the operation takes."""
+    watched: Callable[[], Callable[[], str]] = lambda: lambda: ""
+    """Gives a function that says why the token of the request counts no longer; empty while it does."""
 
     def require(self, permission: str, name: str) -> None:
         """Raises HttpProblem 403 for a permission that was not granted on a namespace, or a stream by its full name."""
@@ -51,6 +53,18 @@ class Ask:
                 f"{self.principal} has no permission `{permission}` on {name} (`buckram acl grant` gives it)",
                 value=name,
             )
+
+    def watch(self, permission: str, name: str) -> Callable[[], str]:
+        """For an answer that takes long: says why it has to end, because of the token or of grants; empty otherwise."""
+        why_over = self.watched()
+
+        def over() -> str:
+            if why := why_over():
+                return why
+            allowed = permission in self.allowed(name)
+            return "" if allowed else f"{self.principal} has no permission `{permission}` on {name} any more"
+
+        return over
 
     def number(self, name: str) -> int:
         """A whole number that is part of the path. Raises HttpProblem 400."""

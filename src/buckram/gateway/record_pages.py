@@ -242,7 +242,7 @@ class RecordPages:
         except BaseException:
             tail.close()
             raise
-        return EventStream(tail, self._limits)
+        return EventStream(tail, self._limits, ask.watch("read", str(name)))
 
 
 def _name(ask: Ask) -> StreamName:
