@@ -303,6 +303,14 @@ OPTIONS: tuple[Option, ...] = (
     Option("firstEntry", READ, "0", "First entry of each ledger", a_number(0)),
     Option("lastEntry", READ, None, "Last entry of each ledger, included", a_number(0)),
     Option("password", READ, "", "Of the ledgers", any_text, "empty"),
+    # tables
+    Option(
+        "table",
+        READ,
+        None,
+        "`usage`: in place of records, what namespaces and applications store, do and may do; for administrators",
+        one_of("usage"),
+    ),
     # writing
     Option("stream", WRITE, None, "The stream to write", a_stream),
     Option("createStream", WRITE, "false", "Makes the stream if it is not there", a_flag),

@@ -32,6 +32,17 @@ _STREAM_OPTIONS = (
 # -- options that belong together -------------------------------------------------------------------------
 
 
+def reads_usage(given: Mapping[str, str]) -> bool:
+    """Whether the options ask for the table of usage. InvalidArgument if they ask for records as well."""
+    names = given_names(given)
+    if "table" not in names:
+        return False
+    foreign = [name for name in (*_SELECTORS, *_LEDGER_OPTIONS, *_STREAM_OPTIONS) if name in names]
+    if foreign:
+        raise InvalidArgument(f'option "{foreign[0]}" is for reading records; leave it out with "table"')
+    return True
+
+
 def reads_ledgers(given: Mapping[str, str]) -> bool:
     """Whether the options ask for ledgers. InvalidArgument if they ask for nothing, or for ledgers and streams."""
     names = given_names(given)
@@ -43,7 +54,7 @@ def reads_ledgers(given: Mapping[str, str]) -> bool:
     if not selectors and not ledgers:
         raise InvalidArgument(
             'nothing says what to read: option("subscribe", "NAMESPACE/STREAM"), "subscribePattern", '
-            'load("NAMESPACE/STREAM"), or option("ledgers", "all") for ledgers'
+            'load("NAMESPACE/STREAM"), or option("ledgers", "all") for ledgers, or option("table", "usage")'
         )
     foreign = [name for name in (_STREAM_OPTIONS if ledgers else _LEDGER_OPTIONS) if name in names]
     if foreign:

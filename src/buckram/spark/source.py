@@ -3,8 +3,8 @@
     spark.read.format("buckram").option("metadata", uri).load("shop/orders")
     spark.readStream.format("buckram").option("metadata", uri).option("subscribe", "shop/orders").load()
 
-It only picks the implementation: `stream_batch_read.py`, `stream_live.py` and `ledger_read.py` read, `sink.py` writes,
-`options.py` has the options and `columns.py` the columns.
+It only picks the implementation: `stream_batch_read.py`, `stream_live.py`, `ledger_read.py` and `usage_read.py` read,
+`sink.py` writes, `options.py` has the options and `columns.py` the columns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from buckram.errors import BuckramError, InvalidArgument
 from buckram.spark.clients import prepare_process, without_traceback
 from buckram.spark.columns import HEADERS, LEDGER_COLUMNS, STREAM_COLUMNS, Shape, ddl
 from buckram.spark.options import values
-from buckram.spark.planning import LedgerOptions, StreamOptions, reads_ledgers
+from buckram.spark.planning import LedgerOptions, StreamOptions, reads_ledgers, reads_usage
+from buckram.spark.usage_read import USAGE_COLUMNS, UsageReader
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -46,6 +47,8 @@ class BuckramDataSource(DataSource):
             self._check_no_table()
             # Spark asks for the schema before it says whether this will be a batch or a streaming read.
             found = values(self.options, "read", "stream")
+            if reads_usage(self.options):
+                return ddl(USAGE_COLUMNS)
             if reads_ledgers(self.options):
                 return ddl(LEDGER_COLUMNS)
             return ddl({**STREAM_COLUMNS, **HEADERS} if found["includeHeaders"] else STREAM_COLUMNS)
@@ -53,7 +56,9 @@ class BuckramDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         prepare_process()
         with without_traceback():
-            values(self.options, "read")
+            found = values(self.options, "read")
+            if reads_usage(self.options):
+                return UsageReader(found["metadata"], schema)
             if reads_ledgers(self.options):
                 from buckram.spark.ledger_read import LedgerReader
 
