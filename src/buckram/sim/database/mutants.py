@@ -196,7 +196,7 @@ MUTANTS: dict[str, Mutant] = {
             "unknown-is-aborted",
             "D5, D7",
             "whoever asks for the outcome of a leader's own token is told that it was aborted",
-            edited(("buckram.core.db.outcomes:Outcomes.has", "at >= 0 and", "at < 0 and")),
+            edited(("buckram.core.db.outcomes:Outcomes.has", "[0] == leadership", "[0] == -1")),
             100,
             faults=_DEAF,
         ),
