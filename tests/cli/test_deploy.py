@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.command_kit import check_command
 
 from buckram.cli.app import run
 from buckram.cli.deploy_units import Machine
@@ -42,10 +43,12 @@ def test_systemd_understands_the_units(tmp_path: Path, capsys: pytest.CaptureFix
     if shutil.which("systemd-analyze") is None:
         pytest.skip("NO SYSTEMD-ANALYZE HERE: its verdict on the units is not known")
     options = ("--metadata", ZK, "--disk", "/disk1", "--disk", "/disk2", "--host", "10.0.0.5", "--user", "root")
+    options += ("--exporter", "--gateway-port", "8090")
     written(tmp_path, capsys, *options, "--program", str(BUCKRAM))
     units = sorted((tmp_path / "systemd").glob("*.service"))
     names = [path.stem for path in units]
-    assert names == ["bookie-1", "bookie-2", "buckram-autorecovery", "buckram-janitor"]
+    beside = ["autorecovery", "exporter", "gateway", "janitor", "usage"]
+    assert names == ["bookie-1", "bookie-2", *(f"buckram-{one}" for one in beside)]
     command = ["systemd-analyze", "verify", "--man=no", *map(str, units)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     ours = [line for line in done.stderr.splitlines() if any(name in line for name in names)]
@@ -86,6 +89,17 @@ def test_what_a_unit_starts_is_a_bookie_that_says_when_it_is_ready(
     assert b"bookie shelf serves at 127.0.0.1:" + ports[0].encode() in out
 
 
+def test_every_command_of_the_units_exists() -> None:
+    machine = Machine("zk://a:2181/x", ["/d"], "10.0.0.5", exporter=True, gateway_port=8090)
+    starts = [text for name, text in machine.files().items() if name.startswith("systemd/")]
+    lines = [
+        line.partition("=")[2].split()[1:] for text in starts for line in text.splitlines() if "ExecStart=" in line
+    ]
+    assert len(lines) == 6
+    for words in lines:
+        check_command(words)
+
+
 def free_ports(count: int) -> list[int]:
     found = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [one.getsockname()[1] for one in found]
@@ -124,6 +138,8 @@ def test_files_are_not_replaced_unasked_and_not_readable_for_all(
         {"bookie_id": "a b"},
         {"port": 8079, "disks": ["/a", "/b"]},
         {"http_port": 65535, "disks": ["/a", "/b"]},
+        {"gateway_port": 8080},
+        {"exporter": True, "port": 9110},
         {"writable": ["/with space"]},
     ],
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.command_kit import check_command
 
 CHART = Path(__file__).parents[2] / "deploy" / "helm" / "buckram"
 URI = "metadata.uri=etcd://etcd:2379/buckram"
@@ -32,10 +33,17 @@ EVERYTHING = (
     "networkPolicy.clients[0].podSelector.matchLabels.app=shop",
     "networkPolicy.monitoring[0].namespaceSelector.matchLabels.name=monitoring",
     "podMonitor.enabled=true",
+    "gateway.enabled=true",
     "podMonitor.labels.release=prometheus",
 )
 SECRET = ("metadata.existingSecret=buckram-uri", "autorecovery.enabled=false", "janitor.enabled=false")
-SMALL = (*SECRET, "networkPolicy.enabled=false", "metadata.init=false", "bookies.antiAffinity=none")
+SMALL = (
+    *SECRET,
+    "exporter.enabled=false",
+    "networkPolicy.enabled=false",
+    "metadata.init=false",
+    "bookies.antiAffinity=none",
+)
 OLDEST = "1.25.0"
 """`kubeVersion` of the chart."""
 
@@ -88,29 +96,34 @@ def test_parts_are_there_and_select_their_pods(helm: str) -> None:
     documents = rendered(helm, *EVERYTHING)
     kinds = sorted(one["kind"] for one in documents)
     assert kinds == [
-        "Deployment",
-        "Deployment",
+        *["Deployment"] * 5,
         "Job",
         "NetworkPolicy",
         "PodDisruptionBudget",
-        "PodMonitor",
-        "Service",
+        *["PodMonitor"] * 2,
+        *["Service"] * 2,
         "StatefulSet",
     ]
     (bookies,) = of_kind(documents, "StatefulSet")
     pods = bookies["spec"]["template"]["metadata"]["labels"]
     for kind in ("Service", "PodDisruptionBudget", "PodMonitor", "NetworkPolicy"):
-        (one,) = of_kind(documents, kind)
+        one = next(one for one in of_kind(documents, kind) if one["metadata"]["name"].endswith("-bookie"))
         selector = one["spec"].get("selector") or one["spec"]["podSelector"]
         chosen = selector.get("matchLabels", selector)
         assert chosen.items() <= pods.items(), kind
         for other in of_kind(documents, "Deployment"):
             labels = other["spec"]["template"]["metadata"]["labels"]
             assert not chosen.items() <= labels.items(), f"{kind} selects {labels}"
-    assert bookies["spec"]["serviceName"] == of_kind(documents, "Service")[0]["metadata"]["name"]
-    (monitor,) = of_kind(documents, "PodMonitor")
-    ports = {one["name"] for one in bookies["spec"]["template"]["spec"]["containers"][0]["ports"]}
-    assert {one["port"] for one in monitor["spec"]["podMetricsEndpoints"]} <= ports
+    assert bookies["spec"]["serviceName"] in [one["metadata"]["name"] for one in of_kind(documents, "Service")]
+    running = [each["spec"]["template"] for each in (*of_kind(documents, "Deployment"), bookies)]
+    for one in (*of_kind(documents, "PodMonitor"), *of_kind(documents, "Service")):
+        selector = one["spec"]["selector"].get("matchLabels", one["spec"]["selector"])
+        (chosen,) = [each for each in running if selector.items() <= each["metadata"]["labels"].items()]
+        ports = {port["name"] for port in chosen["spec"]["containers"][0]["ports"]}
+        wanted = [each["port"] for each in one["spec"].get("podMetricsEndpoints", ())]
+        wanted += [each["targetPort"] for each in one["spec"].get("ports", ())]
+        assert wanted
+        assert set(wanted) <= ports
 
 
 def test_a_pod_is_announced_before_it_goes(helm: str) -> None:
@@ -126,26 +139,15 @@ def test_a_pod_is_announced_before_it_goes(helm: str) -> None:
 
 def test_every_command_of_the_chart_exists(helm: str) -> None:
     """The arguments of containers and hooks are commands of this release, with options that it has."""
-    import click
-
-    from buckram.cli.app import app
-
     found = [
         one["spec"]["template"]["spec"]["containers"][0] for one in rendered(helm, URI) if "template" in one["spec"]
     ]
     lines = [container["args"] for container in found]
     hooks = [one["exec"]["command"][-1] for container in found for one in container.get("lifecycle", {}).values()]
     lines += [line.partition("buckram ")[2].partition(" ||")[0].replace('"', "").split() for line in hooks]
-    assert len(lines) == 6
+    assert len(lines) == 8
     for words in lines:
-        command: click.Command = app
-        context = click.Context(app)
-        while isinstance(command, click.Group):
-            inner = command.get_command(context, words[0])
-            assert inner is not None, words
-            command, words = inner, words[1:]
-        options = {name for parameter in command.params for name in parameter.opts}
-        assert {word for word in words if word.startswith("--")} <= options, words
+        check_command(words)
 
 
 def test_a_private_key_is_copied_to_where_no_other_can_read_it(helm: str) -> None:

@@ -29,6 +29,7 @@ _DIRECTIONS = {
     "test_rounds": "mixed clusters",
     "test_shared_autorecovery": "mixed clusters",
     "test_layouts": "mixed clusters",
+    "test_replace": "mixed clusters",
     "test_tls": "mixed clusters",
     "test_sasl": "mixed clusters",
     "test_http": "mixed clusters",

@@ -56,3 +56,11 @@ def test_what_was_left_out_is_the_last_line() -> None:
         for _ in range(5):
             log.warning("again and again")
     assert "4 more lines were left out that are like 'again and again'" in stream.getvalue().splitlines()[-1]
+
+
+@pytest.mark.parametrize(("format", "lines"), [("json", 1), ("text", 0)])
+def test_json_says_why_a_process_ends(format: str, lines: int) -> None:
+    stream = io.StringIO()
+    with pytest.raises(OSError, match="disk"), logging_to(stream, LogConfig(format=format), {}):
+        raise OSError("the disk failed")
+    assert stream.getvalue().count("it ends: the disk failed") == lines

@@ -6,6 +6,8 @@ import io
 import os
 import threading
 
+from tests.support.polling import wait_until
+
 from buckram.logs.writing import LineWriter
 
 
@@ -41,7 +43,7 @@ def test_a_reader_that_stands_still_costs_lines_and_no_time() -> None:
         writer.put(f"line {number}")
     writer.close(seconds=0.05)  # gives up
     stream.open.set()
-    writer._thread.join(0.1)
+    wait_until(lambda: "left out" in stream.getvalue(), "nothing tells of the lines that were lost")
     lines = stream.getvalue().splitlines()
     assert lines[:2] == ["first", "line 0"]
     assert "(40 lines before this one were left out" in stream.getvalue()

@@ -35,6 +35,8 @@ def deploy() -> None:
 @click.option("--program", default="", metavar="PATH", help="The command `buckram` there; default this one.")
 @click.option("--janitor/--no-janitor", default=True, show_default=True, help="Run one on this machine.")
 @click.option("--autorecovery/--no-autorecovery", default=True, show_default=True, help="Run one on this machine.")
+@click.option("--exporter", is_flag=True, help="Run metrics of the cluster and the usage history here; one is enough.")
+@click.option("--gateway-port", type=PORT, metavar="PORT", help="Run a gateway, with the web console, at this port.")
 @click.option("--output", default="buckram-systemd", show_default=True, metavar="DIR", help="Where files are written.")
 @click.option("--force", is_flag=True, help="Replace files there that are different.")
 @metadata_option
@@ -50,6 +52,8 @@ def systemd(
     program: str,
     janitor: bool,
     autorecovery: bool,
+    exporter: bool,
+    gateway_port: int | None,
     output: str,
     force: bool,
     uri: str | None,
@@ -84,6 +88,8 @@ def systemd(
         program or str(Path(sys.argv[0]).absolute()),
         janitor,
         autorecovery,
+        exporter,
+        gateway_port or 0,
         writable,
     )
     root, files = Path(output), machine.files()

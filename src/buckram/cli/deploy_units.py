@@ -11,6 +11,7 @@ from buckram.core.ledgers.service_info import check_bookie_id
 from buckram.errors import InvalidArgument
 
 ETC = "/etc/buckram"
+EXPORTER_PORT = 9110
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,30}")
 _PATH = re.compile(r"/[\w./@+,=-]*", re.ASCII)
 _URI = re.compile(r"[a-z+]+:[^\s\"'\\`$]{1,1000}")
@@ -55,6 +56,9 @@ class Machine:
     program: str = "/opt/buckram/bin/buckram"
     janitor: bool = True
     autorecovery: bool = True
+    exporter: bool = False
+    gateway_port: int = 0
+    """0: no gateway."""
     writable: Sequence[str] = ()
     """Directories that all services write into, beside the disks: that of an embedded metadata database."""
 
@@ -83,8 +87,12 @@ class Machine:
                 f"--port {self.port} --http-port {self.http_port}: {len(self.disks)} bookies need as many ports each, "
                 "and 65535 is the last"
             )
-        if set(range(self.port, self.port + len(self.disks))) & set(self._http_ports()):
-            raise InvalidArgument(f"--port {self.port} --http-port {self.http_port}: the ports overlap")
+        used = [*range(self.port, self.port + len(self.disks)), *self._http_ports()]
+        used += [self.gateway_port] if self.gateway_port else []
+        used += [EXPORTER_PORT] if self.exporter else []
+        twice = sorted({one for one in used if used.count(one) > 1})
+        if twice:
+            raise InvalidArgument(f"port {twice[0]} would be used twice: choose others with --port and --http-port")
 
     def _http_ports(self) -> range:
         return range(self.http_port, self.http_port + len(self.disks))
@@ -99,6 +107,8 @@ class Machine:
             *self.names(),
             *(["buckram-autorecovery"] if self.autorecovery else []),
             *(["buckram-janitor"] if self.janitor else []),
+            *(["buckram-exporter", "buckram-usage"] if self.exporter else []),
+            *(["buckram-gateway"] if self.gateway_port else []),
         ]
 
     def files(self) -> dict[str, str]:
@@ -111,6 +121,13 @@ class Machine:
             found["systemd/buckram-autorecovery.service"] = self._beside("autorecovery", "autorecovery run")
         if self.janitor:
             found["systemd/buckram-janitor.service"] = self._beside("janitor", "stream janitor --every 1m")
+        if self.exporter:
+            listen = f"exporter --listen {self.host}:{EXPORTER_PORT}"
+            found["systemd/buckram-exporter.service"] = self._beside("exporter of metrics", listen, "notify")
+            found["systemd/buckram-usage.service"] = self._beside("usage history", "plan record --every 10m")
+        if self.gateway_port:
+            serve = f"gateway --host {self.host} --port {self.gateway_port}"
+            found["systemd/buckram-gateway.service"] = self._beside("gateway", serve)
         return found
 
     def install(self) -> list[str]:
@@ -171,7 +188,7 @@ ReadWritePaths={" ".join([f"{disk}/bookie", *self.writable])}
 WantedBy=multi-user.target
 """
 
-    def _beside(self, name: str, command: str) -> str:
+    def _beside(self, name: str, command: str, kind: str = "exec") -> str:
         return f"""\
 [Unit]
 Description=Buckram {name}
@@ -179,7 +196,7 @@ Wants=network-online.target
 After=network-online.target
 
 [Service]
-Type=exec
+Type={kind}
 User={self.user}
 EnvironmentFile={ETC}/buckram.env
 ExecStart={self.program} {command}

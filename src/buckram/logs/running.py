@@ -14,6 +14,7 @@ from buckram.logs.levels import set_levels
 from buckram.logs.writing import LineWriter
 
 DEBUG_VARIABLE = "BUCKRAM_DEBUG"
+log = logging.getLogger("buckram.log")
 
 
 class Log:
@@ -49,6 +50,10 @@ def logging_to(
     root.handlers = [handler]
     try:
         yield Log(handler, log_default)
+    except Exception as error:
+        if config.format == "json":  # for people the command line says it by itself
+            log.error("it ends: %s", error)
+        raise
     finally:
         root.handlers = before
         handler.say_rest(time.time())
