@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from buckram.gateway.cluster_pages import ClusterPages
+from buckram.gateway.database_pages import DatabasePages
 from buckram.gateway.job_pages import JobPages
 from buckram.gateway.ledger_pages import LedgerPages
 from buckram.gateway.limits import GatewayLimits
+from buckram.gateway.maintenance_pages import MaintenancePages
 from buckram.gateway.namespace_pages import NamespacePages
 from buckram.gateway.openapi import needed
 from buckram.gateway.operations import Operation, Part
@@ -27,9 +29,11 @@ def parts() -> Sequence[Part]:
     return (
         RecordPages(_NO, _NO, _NO, _NO, limits),
         StreamPages(_NO, _NO),
+        DatabasePages(_NO),
         LedgerPages(_NO, _NO, _NO, limits),
         NamespacePages(_NO),
-        ClusterPages(_NO, _NO, jobs, _NO),
+        ClusterPages(_NO, _NO, _NO),
+        MaintenancePages(_NO, jobs),
         jobs,
         SecurityPages(_NO, enabled=True),
         SessionPages(_NO, _NO, secure=True),

@@ -130,7 +130,7 @@ async def test_a_session_ends_with_its_token_and_its_time(client: Client) -> Non
         async def refused() -> bool:
             return (await api.ask("GET /v2/session", **session)).status == 401
 
-        await eventually(refused)
+        await eventually(refused, seconds=15)
 
 
 async def test_a_tail_ends_with_its_token_and_with_its_grant(client: Client) -> None:

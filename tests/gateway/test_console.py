@@ -88,6 +88,7 @@ async def test_each_page_and_the_actions_on_a_stream(
     await see(page, "Who holds what")
     await playwright.expect(page.locator("svg.ledger rect.held")).to_have_count(3)
     for title, text in (
+        ("Databases", "Namespace"),
         ("Bookies", "bookie-2"),
         ("Replication", "Every ledger has all its copies"),
         ("Namespaces", "Namespaces"),

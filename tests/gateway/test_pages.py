@@ -199,6 +199,43 @@ async def test_jobs(api: Api, client: Client) -> None:
     assert await api.code("POST /v2/ledgers/999/repair") == (404, "NO_SUCH_LEDGER")
 
 
+async def test_a_check_of_placement_and_a_rebalance_are_jobs(api: Api, client: Client) -> None:
+    async with client.create() as writer:
+        await writer.append(b"x")
+
+    async def result(path: str, body: dict[str, Any]) -> Any:
+        job = await api.value(f"POST {path}", body, status=202)
+
+        async def ended() -> bool:
+            return bool((await api.value(f"GET /v2/jobs/{job['id']}"))["state"] != "running")
+
+        await eventually(ended)
+        return api.last.value
+
+    checked = await result("/v2/placement/check", {})
+    assert checked["result"] == {"ledgers": 1, "broken": [], "unreadable": []}
+    moved = await result("/v2/rebalance", {"dry_run": True})
+    assert moved["state"] in ("done", "failed")
+    assert moved["result"].get("moves", 0) == 0
+    assert await api.code("POST /v2/rebalance", {"rate_bytes_per_s": 0}) == (400, "INVALID_ARGUMENT")
+
+
+async def test_databases(api: Api, client: Client) -> None:
+    ns = client.namespace("shop")
+    await ns.create("orders")
+    await ns.create_database("main")
+    found = await api.value("GET /v2/namespaces/shop/databases")
+    assert [(row["database"], row["leader"]) for row in found["databases"]] == [("shop/main", None)]
+    assert (await api.value("GET /v2/namespaces/shop/databases?limit=1")) == {
+        "databases": found["databases"],
+        "next": "main",
+    }
+    shown = await api.value("GET /v2/namespaces/shop/databases/main")
+    assert (shown["followers"], shown["cdc"]) == ([], False)
+    assert (await api.code("GET /v2/namespaces/shop/databases/orders"))[1] == "NOT_DATABASE"
+    assert await api.code("POST /v2/namespaces/shop/streams/main/records", b"x\n", **LINES) == (400, "MACHINE_LOG")
+
+
 async def test_tokens_and_grants(client: Client) -> None:
     async with guarded(client) as place:
         api, root = await Api.to(place.gateway.url), await place.bearer("root", "admin")

@@ -22,10 +22,11 @@ from buckram.cli.options import connected, json_option, metadata_option, run_asy
 from buckram.cli.output import emit, table
 from buckram.client.client import Client
 from buckram.core.streams.names import stream_name
-from buckram.db.replicas import ReplicaReport, compare_replicas, shown_replicas
+from buckram.db.replicas import compare_replicas
 from buckram.db.transfer import Verified
-from buckram.errors import InvalidArgument, NotDatabase
+from buckram.errors import InvalidArgument
 from buckram.streams.namespace import StreamInfo
+from buckram.views.databases import database_json, database_shown, is_database, leader_of
 
 _PAGE = 1000
 
@@ -38,10 +39,6 @@ def db() -> None:
 db.add_command(shell)
 db.add_command(serve)
 db.add_command(changes)
-
-
-def _is_database(info: StreamInfo) -> bool:
-    return info.properties.get("buckram") == "database"
 
 
 @db.command("create")
@@ -89,33 +86,18 @@ def list_databases(namespace: str, uri: str | None, as_json: bool) -> None:
 
     found = run_async(main())
     if as_json:
-        emit({"databases": [_shown(info) for info in found]})
+        emit({"databases": [database_json(info) for info in found]})
     else:
-        table(("DATABASE", "LEADER", "OFFSET"), [(info.name, _leader(info) or "", info.end) for info in found])
+        table(("DATABASE", "LEADER", "OFFSET"), [(info.name, leader_of(info) or "", info.end) for info in found])
 
 
 async def _databases(client: Client, namespace: str) -> list[StreamInfo]:
     ns, after, found = client.namespace(namespace), "", list[StreamInfo]()
     while page := await ns.list(after=after, limit=_PAGE):
         infos = [await ns.info(bare) for bare in page]
-        found += filter(_is_database, infos)
+        found += filter(is_database, infos)
         after = page[-1]
     return found
-
-
-def _leader(info: StreamInfo) -> str | None:
-    return info.writer.name if info.writer is not None and not info.writer_gone else None
-
-
-def _shown(info: StreamInfo) -> dict[str, Any]:
-    return {
-        "database": info.name,
-        "leader": _leader(info),
-        "offset": info.end,
-        "earliest": info.earliest,
-        "created": info.created,
-        "cdc": info.properties.get("cdc") == "on",
-    }
 
 
 @db.command("show")
@@ -131,28 +113,19 @@ def show(name: str, uri: str | None, as_json: bool) -> None:
     """
     full = stream_name(name)
 
-    async def main() -> tuple[StreamInfo, list[dict[str, Any]], list[ReplicaReport]]:
+    async def main() -> dict[str, Any]:
         async with connected(uri) as client:
-            ns = client.namespace(full.namespace)
-            info = await ns.info(full.stream)
-            if not _is_database(info):
-                raise NotDatabase(str(full))
-            head = (await ns.store.read(full)).head
-            snapshots = [
-                {"offset": row.offset, "bytes": row.bytes, "time": row.created} for row in head.snapshots or ()
-            ]
-            return info, snapshots, await shown_replicas(ns.store, head.uid)
+            return await database_shown(client.namespace(full.namespace), full.stream)
 
-    info, snapshots, replicas = run_async(main())
-    followers = [{"id": one.id, "offset": one.offset} for one in replicas if one.id != _leader(info)]
+    found = run_async(main())
     if as_json:
-        emit({**_shown(info), "followers": followers, "snapshots": snapshots})
+        emit(found)
         return
-    print(f"database {info.name}: {_leader(info) or 'nobody'} leads, offset {info.end}")
-    for one in followers:
+    print(f"database {found['database']}: {found['leader'] or 'nobody'} leads, offset {found['offset']}")
+    for one in found["followers"]:
         print(f"  {one['id']} follows, offset {one['offset']}")
-    print(f"  states from offset {info.earliest} on can be forked")
-    for row in snapshots:
+    print(f"  states from offset {found['earliest']} on can be forked")
+    for row in found["snapshots"]:
         print(f"  snapshot at offset {row['offset']}: {row['bytes']} bytes, {values.iso(row['time'])}")
 
 
@@ -308,7 +281,7 @@ def drop(name: str, yes: bool, uri: str | None, as_json: bool) -> None:
     async def main() -> None:
         async with connected(uri) as client:
             ns = client.namespace(full.namespace)
-            if not _is_database(await ns.info(full.stream)):
+            if not is_database(await ns.info(full.stream)):
                 raise InvalidArgument(f"{full} is no database: it is not dropped")
             await ns.delete(full.stream)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable
+from functools import lru_cache
 
 from starlette.requests import Request
 
@@ -89,12 +90,17 @@ class Access:
 
 def is_local(request: Request) -> bool:
     """Whether a request comes from this machine."""
+    return _is_loopback(request.client.host if request.client is not None else "")
+
+
+@lru_cache(1024)
+def _is_loopback(host: str) -> bool:
     try:
-        address = ipaddress.ip_address(request.client.host if request.client is not None else "")
+        address = ipaddress.ip_address(host)
     except ValueError:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
+    return bool((mapped or address).is_loopback)
 
 
 __all__ = ["ONLOOKER", "Access", "is_local"]

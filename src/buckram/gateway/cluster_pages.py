@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from buckram.admin.jobs import Job
 from buckram.client.client import Client
 from buckram.core.ledgers.service_info import valid_bookie_id
 from buckram.core.tenants.audit import ACTIONS, AuditEvent
@@ -15,11 +14,9 @@ from buckram.errors import InvalidArgument, NoSuchNamespace, NoSuchStream
 from buckram.gateway import schema
 from buckram.gateway.failures import bad_request
 from buckram.gateway.history import History
-from buckram.gateway.job_pages import JOB, JobPages
 from buckram.gateway.operations import LIMIT, Ask, Operation, Parameter
 from buckram.gateway.peers import Peers
 from buckram.healing.asking import ask_readonly
-from buckram.healing.decommission import Departure, Progress, decommission, drain
 from buckram.healing.overview import overview
 from buckram.metadata.tenants import TenantStore
 from buckram.metadata.underreplication import Underreplication
@@ -85,8 +82,8 @@ class ClusterPages:
 
     title = "Cluster"
 
-    def __init__(self, client: Client, peers: Peers, jobs: JobPages, history: History) -> None:
-        self._client, self._peers, self._jobs, self._history = client, peers, jobs, history
+    def __init__(self, client: Client, peers: Peers, history: History) -> None:
+        self._client, self._peers, self._history = client, peers, history
 
     def operations(self) -> Sequence[Operation]:
         return (*self._looking(), *self._changing())
@@ -158,36 +155,6 @@ class ClusterPages:
                 asked,
                 body=schema.record(readonly=schema.YES_OR_NO),
             ),
-            Operation(
-                "drainBookie",
-                "POST",
-                BOOKIE + "/drain",
-                "Begin to copy everything that a living bookie holds to others; it is read-only from now on.",
-                "administrator",
-                self._drain,
-                JOB,
-                202,
-            ),
-            Operation(
-                "decommissionBookie",
-                "POST",
-                BOOKIE + "/decommission",
-                "Begin to copy everything that a stopped bookie held, and to forget the bookie then.",
-                "administrator",
-                self._decommission,
-                JOB,
-                202,
-            ),
-            Operation(
-                "repairLedger",
-                "POST",
-                "/v2/ledgers/{ledger}/repair",
-                "Begin to copy the missing and bad entries of a ledger from good copies.",
-                "administrator",
-                self._repair,
-                JOB,
-                202,
-            ),
         )
 
     # -- looking ------------------------------------------------------------------------------------------
@@ -202,7 +169,7 @@ class ClusterPages:
         return {"bookies": await bookie_rows(self._client)}
 
     async def _bookie(self, ask: Ask) -> dict[str, Any]:
-        return await bookie_shown(self._client, _bookie(ask))
+        return await bookie_shown(self._client, bookie_of(ask))
 
     async def _gateways(self, ask: Ask) -> dict[str, Any]:
         return {"gateways": [peer._asdict() for peer in await self._peers.shown()]}
@@ -240,62 +207,16 @@ class ClusterPages:
         return {"enabled": on, "changed": await Underreplication(store.keys, store.root, "").enable(on)}
 
     async def _readonly(self, ask: Ask) -> dict[str, Any]:
-        bookie, wanted = _bookie(ask), ask.body["readonly"]
+        bookie, wanted = bookie_of(ask), ask.body["readonly"]
         return {"bookie": bookie, "state": (await ask_readonly(self._client, bookie, wanted)).state}
 
-    async def _drain(self, ask: Ask) -> dict[str, Any]:
-        bookie = _bookie(ask)
 
-        async def work(job: Job) -> Mapping[str, Any]:
-            return _left(await drain(self._client, bookie, lambda progress: _told(job, progress)))
-
-        return self._jobs.start(f"drain {bookie}", work)
-
-    async def _decommission(self, ask: Ask) -> dict[str, Any]:
-        bookie = _bookie(ask)
-
-        async def work(job: Job) -> Mapping[str, Any]:
-            return _left(await decommission(self._client, bookie, lambda progress: _told(job, progress)))
-
-        return self._jobs.start(f"decommission {bookie}", work)
-
-    async def _repair(self, ask: Ask) -> dict[str, Any]:
-        ledger = ask.number("ledger")
-        await self._client.metadata(ledger)
-
-        async def work(job: Job) -> Mapping[str, Any]:
-            def told(done: int, total: int) -> None:
-                job.progress(done, total, "copies of entries")
-
-            report = await self._client.repair(ledger, progress=told)
-            return {
-                "ledger": ledger,
-                "healthy": report.healthy,
-                "entries_copied": report.entries_copied,
-                "bytes_copied": report.bytes_copied,
-                "problems": [str(one) for one in report.problems],
-            }
-
-        return self._jobs.start(f"repair ledger {ledger}", work)
-
-
-def _bookie(ask: Ask) -> BookieId:
+def bookie_of(ask: Ask) -> BookieId:
+    """The bookie of the path. Raises HttpProblem 400."""
     bookie = ask.path["bookie"]
     if not valid_bookie_id(bookie):
         raise bad_request(f"bookie {bookie[:80]!r} is no bookie id: GET /v2/bookies lists them")
     return bookie
 
 
-def _told(job: Job, progress: Progress) -> None:
-    job.progress(progress.done, progress.total, "ledgers", progress.eta_s)
-
-
-def _left(found: Departure) -> dict[str, Any]:
-    """The result of a job. Raises InvalidArgument where ledgers still name the bookie."""
-    if found.remaining:
-        why = "; ".join(f"ledger {ledger}: {found.reasons.get(ledger)}" for ledger in found.remaining[:10])
-        raise InvalidArgument(f"{len(found.remaining)} ledgers still name bookie {found.bookie}: {why}")
-    return {"bookie": found.bookie, "ledgers": found.ledgers, "entries_copied": found.entries, "remaining": 0}
-
-
-__all__ = ["ClusterPages"]
+__all__ = ["ClusterPages", "bookie_of"]

@@ -86,15 +86,12 @@ class LedgerPages:
         self._client, self._writers, self._room, self._limits = client, writers, room, limits
 
     def operations(self) -> Sequence[Operation]:
+        return (*self._of_ledgers(), *self._of_entries(), *self._endings())
+
+    def _of_ledgers(self) -> Sequence[Operation]:
         rows = schema.record(ledgers=schema.array(schema.ANY_OBJECT), next=schema.or_null(schema.WHOLE))
         after = Parameter("after", "Only ledgers with higher ids: `next` of the page before.", _ID)
-        entry = schema.record(entry=schema.COUNT, payload_base64=schema.TEXT)
-        appended = schema.record(
-            ledger=schema.COUNT, entries=schema.COUNT, first_entry=schema.WHOLE, last_entry=schema.WHOLE
-        )
-        deleted = schema.record(ledger=schema.COUNT, deleted=schema.YES_OR_NO)
         made = schema.record(ledger=schema.COUNT)
-        entries = LEDGER + "/entries"
         return (
             Operation(
                 "listLedgers",
@@ -118,6 +115,14 @@ class LedgerPages:
                 body=_MADE,
             ),
             Operation("showLedger", "GET", LEDGER, "State, quorums, fragments.", "login", self._show, SHOWN),
+        )
+
+    def _of_entries(self) -> Sequence[Operation]:
+        entries, entry = LEDGER + "/entries", schema.record(entry=schema.COUNT, payload_base64=schema.TEXT)
+        appended = schema.record(
+            ledger=schema.COUNT, entries=schema.COUNT, first_entry=schema.WHOLE, last_entry=schema.WHOLE
+        )
+        return (
             Operation(
                 "appendEntries",
                 "POST",
@@ -139,6 +144,11 @@ class LedgerPages:
                 parameters=_READ,
                 gives=_GIVEN,
             ),
+        )
+
+    def _endings(self) -> Sequence[Operation]:
+        deleted = schema.record(ledger=schema.COUNT, deleted=schema.YES_OR_NO)
+        return (
             Operation(
                 "closeLedger",
                 "POST",

@@ -58,6 +58,15 @@ def record(*optional: str, more: bool = False, **fields: Schema) -> Schema:
     }
 
 
+def joined(first: Schema, second: Schema) -> Schema:
+    """An object with the fields of both."""
+    return {
+        **first,
+        "properties": {**first["properties"], **second["properties"]},
+        "required": [*first["required"], *second["required"]],
+    }
+
+
 def mapping(values: Schema) -> Schema:
     """An object of any names, with such values."""
     return {"type": "object", "additionalProperties": dict(values)}
@@ -125,6 +134,7 @@ __all__ = [
     "Schema",
     "array",
     "fault",
+    "joined",
     "mapping",
     "one_of",
     "or_null",

@@ -20,11 +20,13 @@ from buckram.config import TlsConfig
 from buckram.gateway.access import Access
 from buckram.gateway.cluster_pages import ClusterPages
 from buckram.gateway.console_pages import ConsolePages
+from buckram.gateway.database_pages import DatabasePages
 from buckram.gateway.dispatch import Dispatcher
 from buckram.gateway.history import History
 from buckram.gateway.job_pages import JobPages
 from buckram.gateway.ledger_pages import LedgerPages
 from buckram.gateway.limits import HTTP_LIMITS, GatewayLimits
+from buckram.gateway.maintenance_pages import MaintenancePages
 from buckram.gateway.namespace_pages import NamespacePages
 from buckram.gateway.openapi import PATH, document
 from buckram.gateway.operations import Part
@@ -83,9 +85,11 @@ class Gateway:
         self.parts: Sequence[Part] = (
             RecordPages(client, self.writers, self.tails, room, limits),
             StreamPages(client, self.writers),
+            DatabasePages(client),
             LedgerPages(client, self.writers, room, limits),
             NamespacePages(client),
-            ClusterPages(client, self.peers, self._jobs, self._history),
+            ClusterPages(client, self.peers, self._history),
+            MaintenancePages(client, self._jobs),
             self._jobs,
             SecurityPages(client, enabled=tokens is not None),
             SessionPages(access, sessions, secure=urlsplit(own).scheme == "https"),

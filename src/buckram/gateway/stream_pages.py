@@ -66,7 +66,7 @@ class StreamPages:
         self._client, self._writers = client, writers
 
     def operations(self) -> Sequence[Operation]:
-        return (*self._of_streams(), *self._of_one(), *self._of_cursors())
+        return (*self._of_streams(), *self._of_one(), *self._endings(), *self._of_cursors())
 
     def _of_streams(self) -> Sequence[Operation]:
         listed = schema.record(streams=schema.array({}), next=_NEXT)
@@ -95,9 +95,7 @@ class StreamPages:
         )
 
     def _of_one(self) -> Sequence[Operation]:
-        ended = schema.record(stream=schema.TEXT, end=schema.COUNT, ended=schema.YES_OR_NO)
         rows = schema.record(segments=schema.array(schema.ANY_OBJECT), next=schema.or_null(schema.WHOLE))
-        deleted = schema.record(stream=schema.TEXT, deleted=schema.YES_OR_NO)
         earliest = schema.record(stream=schema.TEXT, earliest=schema.COUNT)
         number = Parameter("after", "Only segments with higher numbers.", schema.WHOLE)
         return (
@@ -132,6 +130,12 @@ class StreamPages:
                 earliest,
                 body=_TRUNCATE,
             ),
+        )
+
+    def _endings(self) -> Sequence[Operation]:
+        ended = schema.record(stream=schema.TEXT, end=schema.COUNT, ended=schema.YES_OR_NO)
+        deleted = schema.record(stream=schema.TEXT, deleted=schema.YES_OR_NO)
+        return (
             Operation(
                 "endStream",
                 "POST",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Iterable
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
@@ -54,11 +55,16 @@ class Origins:
             )
 
     def _is_known(self, name: str) -> bool:
-        try:
-            ipaddress.ip_address(name.strip("[]"))
-        except ValueError:
-            return any(name == host or name.endswith(f".{host}") for host in self._hosts)
-        return True
+        return _is_address(name) or any(name == host or name.endswith(f".{host}") for host in self._hosts)
+
+
+@lru_cache(1024)
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
 
 
 def _name(host: str) -> str:

@@ -5,6 +5,7 @@ import { confirmed, token } from "./ask_people.js";
 import { h } from "./dom.js";
 import { audit } from "./audit.js";
 import { bookies } from "./bookies.js";
+import { databases } from "./databases.js";
 import { jobs } from "./jobs.js";
 import { ledgers } from "./ledgers.js";
 import { namespaces } from "./namespaces.js";
@@ -17,6 +18,7 @@ const PAGES = [
   ["overview", "Overview", overview, false],
   ["streams", "Streams", streams, false],
   ["ledgers", "Ledgers", ledgers, false],
+  ["databases", "Databases", databases, false],
   ["bookies", "Bookies", bookies, false],
   ["replication", "Replication", replication, false],
   ["namespaces", "Namespaces", namespaces, false],

@@ -59,16 +59,16 @@ export function seconds(count) {
 
 // A line of points [time in ms, value]; the words below say the same as the picture.
 export function plot(title, points, unit) {
-  const width = 600, height = 120, most = Math.max(1, ...points.map(([, value]) => value));
+  const width = 280, height = 100, most = Math.max(1, ...points.map(([, value]) => value));
   const first = points.length ? points[0][0] : 0, span = Math.max(1, (points.at(-1)?.[0] ?? 1) - first);
   const path = points.map(([at, value]) => `${(at - first) / span * width},${height - value / most * (height - 20)}`).join(" ");
   const newest = points.at(-1)?.[1];
-  const label = newest === undefined ? `${title}: nothing is known yet` : `${title}: now ${unit(newest)}, at most ${unit(most)}`;
+  const words = newest === undefined ? "Nothing is known yet" : `Now ${unit(newest)}, at most ${unit(most)}`;
   return h("figure", { class: "card" }, h("h2", {}, title),
-    svg("svg", { class: "plot", viewBox: `0 0 ${width} ${height + 4}`, role: "img", "aria-label": label },
+    svg("svg", { class: "plot", viewBox: `0 0 ${width} ${height + 4}`, role: "img", "aria-label": `${title}: ${words}` },
       svg("line", { class: "grid", x1: 0, x2: width, y1: height, y2: height }),
       svg("line", { class: "grid", x1: 0, x2: width, y1: 20, y2: 20 }),
       svg("text", { x: 4, y: 14 }, unit(most)),
       svg("polyline", { class: "line", points: path })),
-    h("figcaption", { class: "soft" }, label, "."));
+    h("figcaption", { class: "soft" }, words, "."));
 }

@@ -14,7 +14,7 @@ export function overview(main, rest, { every }) {
       h("h1", {}, "Overview"),
       h("div", { class: "cards" },
         card("Health",
-          h("p", { class: `big ${status.healthy ? "good" : "bad"}` }, status.healthy ? "All is well" : `${number(status.problems.length)} problems`),
+          h("p", { class: `big ${status.healthy ? "good" : "bad"}` }, status.healthy ? "All is well" : (status.problems.length === 1 ? "1 problem" : `${number(status.problems.length)} problems`)),
           h("p", { class: "soft" }, status.under_replicated ? `${number(status.under_replicated)} ledgers lack copies` : "Every ledger has all its copies, as far as it is known.")),
         card("Bookies",
           h("p", { class: "big" }, `${serving.length} of ${status.bookies.length} serve`),

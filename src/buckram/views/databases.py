@@ -1,0 +1,48 @@
+"""SQL databases: who leads each, who follows, and which earlier states there are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from buckram.errors import NotDatabase
+
+if TYPE_CHECKING:
+    from buckram.streams.namespace import Namespace, StreamInfo
+
+
+def is_database(info: StreamInfo) -> bool:
+    """Whether a stream is the log of a database."""
+    return info.properties.get("buckram") == "database"
+
+
+def leader_of(info: StreamInfo) -> str | None:
+    """Return the process that leads a database, or None if nobody does."""
+    return info.writer.name if info.writer is not None and not info.writer_gone else None
+
+
+def database_json(info: StreamInfo) -> dict[str, Any]:
+    """Return what a list shows of a database; `created` is in microseconds UTC."""
+    return {
+        "database": info.name,
+        "leader": leader_of(info),
+        "offset": info.end,
+        "earliest": info.earliest,
+        "created": info.created,
+        "cdc": info.properties.get("cdc") == "on",
+    }
+
+
+async def database_shown(ns: Namespace, database: str) -> dict[str, Any]:
+    """Return what is shown of one database, with its followers and snapshots. NoSuchStream, NotDatabase."""
+    from buckram.db.replicas import shown_replicas
+
+    info = await ns.info(database)
+    if not is_database(info):
+        raise NotDatabase(info.name)
+    head = (await ns.store.read(ns.log_name(database))).head
+    replicas = await shown_replicas(ns.store, head.uid)
+    return {
+        **database_json(info),
+        "followers": [{"id": one.id, "offset": one.offset} for one in replicas if one.id != leader_of(info)],
+        "snapshots": [{"offset": row.offset, "bytes": row.bytes, "time": row.created} for row in head.snapshots or ()],
+    }

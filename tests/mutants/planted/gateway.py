@@ -1,0 +1,82 @@
+"""Bugs of the gateway: who may ask, whom a client is sent to, what is kept, what is bounded."""
+
+from __future__ import annotations
+
+from tests.mutants.testmutant import TestMutant, edited
+
+_ACCESS = "tests/gateway/test_access.py::"
+_RECORDS = "tests/gateway/test_record_pages.py::"
+_SERVER = "tests/gateway/test_server.py::"
+_TAILS = "tests/gateway/test_tails.py::"
+_WRITERS = "tests/gateway/test_writers.py::"
+
+MUTANTS = (
+    TestMutant(
+        "gateway-no-csrf",
+        "a change with a browser's cookie needs no CSRF token",
+        edited(("buckram.gateway.access:Access._principal", "if operation.changes:", "if False:")),
+        (_ACCESS + "test_a_browser_logs_in_once",),
+    ),
+    TestMutant(
+        "gateway-session-outlives-token",
+        "a session goes on after its token was revoked",
+        edited(("buckram.gateway.access:Access._principal", "self.tokens.why_over(session.token)", '""')),
+        (_ACCESS + "test_a_session_ends_with_its_token_and_its_time",),
+    ),
+    TestMutant(
+        "gateway-creates-for-writers",
+        "who may append may create streams",
+        edited(("buckram.gateway.record_pages:RecordPages._append", 'ask.require("create", str(name))', "pass")),
+        (_ACCESS + "test_grants_decide_who_may_do_what",),
+    ),
+    TestMutant(
+        "gateway-lease-is-believed",
+        "a client is sent to the address that a lease says",
+        edited(
+            (
+                "buckram.gateway.peers:Peers.url_of",
+                "except NoSuchKey:\n        return None",
+                "except NoSuchKey:\n        return sign.partition(' at ')[2]",
+            )
+        ),
+        (_WRITERS + "test_a_lease_sends_nobody_to_an_address_that_is_not_shown",),
+    ),
+    TestMutant(
+        "gateway-key-for-any-request",
+        "another request with a known Idempotency-Key gets the answer of the first",
+        edited(
+            ("buckram.gateway.repeats:Repeats.once", "found.fingerprint != fingerprint", "found.fingerprint == b''")
+        ),
+        (_SERVER + "test_a_request_with_a_key_is_carried_out_once",),
+    ),
+    TestMutant(
+        "gateway-compressed-arrow",
+        "a body of Arrow may be compressed, and grow without limit",
+        edited(("buckram.gateway.arrow_bodies:_batches", "_is_compressed(bytes(message.metadata))", "False")),
+        (_RECORDS + "test_a_bad_body_says_where_it_is_bad",),
+    ),
+    TestMutant(
+        "gateway-answer-not-counted",
+        "an answer counts no more once it is made, however slowly it is taken",
+        edited(
+            (
+                "buckram.gateway.page_answer:PageAnswer.__init__",
+                "self._held, self._stuck_s = held, stuck_s",
+                "held.release(); self._held, self._stuck_s = held, stuck_s",
+            )
+        ),
+        (_SERVER + "test_an_answer_counts_until_it_is_taken",),
+    ),
+    TestMutant(
+        "gateway-ring-forgets-its-begin",
+        "a tail that is behind the ring misses what was dropped from it",
+        edited(("buckram.gateway.tails:Feed._publish", "self.begin = self._pieces[0].first", "pass")),
+        (_TAILS + "test_who_is_behind_the_ring_reads_by_itself",),
+    ),
+    TestMutant(
+        "gateway-gap-is-repeated",
+        "a tail at a gap of offsets gets the records before it again",
+        edited(("buckram.gateway.tails:Feed.piece", "if self._pieces[at].next > position", "if True")),
+        (_TAILS + "test_offsets_may_have_gaps",),
+    ),
+)
