@@ -12,7 +12,7 @@ from buckram.core.streams.head import PAGE_SEGMENTS, Head
 from buckram.core.streams.names import StreamName
 from buckram.errors import KeyNotEmpty, NoSuchKey, NoSuchLedger, NoSuchStream, RecoveryFailed, VersionConflict
 from buckram.seams import KeyStore
-from buckram.streams.shared.ledgers import discard, drop_ledger, list_intents
+from buckram.streams.shared.ledgers import discard, drop_ledger, drop_segment, list_intents
 from buckram.streams.shared.metadata import StreamStore
 
 _PAGE = 1000
@@ -72,7 +72,7 @@ async def drop_leftovers(client: Client, streams: StreamStore, uid: str) -> None
 
 async def _drop_ledgers(client: Client, streams: StreamStore, head: Head) -> None:
     async for row in streams.segments(head):
-        await drop_ledger(client, row.ledger)
+        await drop_segment(client, row)
     for ledger in (*head.garbage, *([head.table.ledger] if head.table is not None else ())):
         await drop_ledger(client, ledger)
     while found := await list_intents(streams, head.uid, limit=_PAGE):
