@@ -178,7 +178,7 @@ def check_location(location: str) -> str:
     if not isinstance(location, str) or not location or not location.isprintable():
         raise InvalidArgument(f"offload_to {location!r}: needs an absolute path or a URL such as s3://bucket/history")
     scheme, found, rest = location.partition("://")
-    if not (found and rest.strip("/")) and not (not found and location.startswith("/")):
+    if not (found and scheme and rest.strip("/")) and not (not found and location.startswith("/")):
         raise InvalidArgument(
             f"offload_to {location!r}: needs an absolute path, the same on every machine that reads the stream, or a "
             "URL such as s3://bucket/history"

@@ -233,19 +233,18 @@ class _Copy:
         first, size = 0, 0
         try:
             async for chunk in reader.chunks(0, summary.last_entry):
-                read = 0
-                for entry in chunk:
-                    payloads.append(entry.payload)
-                    read += len(entry.payload)
-                size += read
+                read = sum(len(entry.payload) for entry in chunk)
                 await pace.take(read)
                 progress(read)
-                last = chunk[-1].entry_id == summary.last_entry
-                if size >= PART_BYTES or len(payloads) >= PART_ENTRIES or last:
-                    if writing is not None:
-                        await self._written(writing)
-                    writing = self._begin(payloads, first, summary, len(self.parts))
-                    first, payloads, size = first + len(payloads), [], 0
+                for entry in chunk:
+                    payloads.append(entry.payload)
+                    size += len(entry.payload)
+                    last = entry.entry_id == summary.last_entry
+                    if size >= PART_BYTES or len(payloads) >= PART_ENTRIES or last:
+                        if writing is not None:
+                            await self._written(writing)
+                        writing = self._begin(payloads, first, summary, len(self.parts))
+                        first, payloads, size = first + len(payloads), [], 0
             if writing is not None:
                 await self._written(writing)
         except BaseException:
