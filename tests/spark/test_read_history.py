@@ -18,11 +18,11 @@ def offload(uri: str, stream: str, location: Path, *, delete: bool = True) -> No
     with sync.connect(uri) as client:
         plain = client._client
         streams = StreamStore(plain.services.store)
-        report = client._run(lambda: offload_stream(plain, streams, stream_name(stream), to=str(location)))
+        report = client._thread.run(lambda: offload_stream(plain, streams, stream_name(stream), to=str(location)))
         assert report.segments
         if delete:
             settings = JanitorSettings(grace_s=0, retired_s=0, orphans=False)
-            client._run(lambda: Janitor(plain, settings).clean())
+            client._thread.run(lambda: Janitor(plain, settings).clean())
 
 
 def test_history_is_read_however_it_is_cut(cluster: ThreadedCluster, stream: str, tmp_path: Path) -> None:
