@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from buckram.client.client import Client
 from buckram.client.read.reader import Reader
@@ -60,7 +61,7 @@ from buckram.streams.maintain.compaction import Compactable, Copied, Progress, r
 from buckram.streams.shared.ledgers import discard, make_history_id
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.namespaces import Namespaces
-from buckram.streams.shared.places import WITHIN_S, Place, answer_of, in_thread
+from buckram.streams.shared.places import WITHIN_S, Place, answer_of
 from buckram.types import EntryId, LedgerId
 
 Wanted = Callable[[Head, Sequence[Segment], Policy], list[Segment]]
@@ -181,8 +182,9 @@ async def copy_segment(
         async with client.open(row.ledger) as reader:
             digest = await copy.write(reader, pace or Pace(None), progress)
     except BuckramError:
-        with suppress(BuckramError):  # The janitor deletes it otherwise; the first error is the one to report.
-            await discard(client, streams, work.uid, intent)
+        if await copy.has_ended():  # The janitor deletes it otherwise; the first error is the one to report.
+            with suppress(BuckramError):
+                await discard(client, streams, work.uid, intent)
         raise
     place = Offloaded(work.directory, digest)
     return Copied(Run((row,)), offloaded_row(row, intent.ledger, place), intent), copy.file_bytes
@@ -199,6 +201,17 @@ class _Copy:
     directory: str
     parts: list[Part] = field(default_factory=list)
     file_bytes: int = 0
+    call: asyncio.Future[Any] | None = None
+    """What a thread does, or has done last."""
+
+    async def has_ended(self) -> bool:
+        """Wait for the thread, since whoever deletes the files must find all of them. False if it hangs."""
+        if self.call is None:
+            return True
+        done, _ = await asyncio.wait([self.call], timeout=WITHIN_S)
+        if done and not self.call.cancelled():
+            self.call.exception()  # It was reported, or another error was.
+        return bool(done)
 
     async def write(self, reader: Reader, pace: Pace, progress: Progress) -> str:
         """Write and verify all files, the manifest last; returns its digest."""
@@ -221,45 +234,37 @@ class _Copy:
             tuple(self.parts),
         )
         data = encode_manifest(manifest)
-        await in_thread(self.copy, self.directory, partial(self._write_manifest, data))
+        self.call = asyncio.get_running_loop().run_in_executor(None, partial(self._write_manifest, data))
+        await answer_of(self.copy, self.directory, self.call)
         return digest_of(data)
 
     async def _write_parts(self, reader: Reader, pace: Pace, progress: Progress) -> None:
         """Cut the entries into parts. The next part is read from the bookies while a thread writes one."""
         summary = self.row.summary
         assert summary is not None
-        writing: asyncio.Future[Part] | None = None
         payloads: list[bytes] = []
         first, size = 0, 0
-        try:
-            async for chunk in reader.chunks(0, summary.last_entry):
-                read = sum(len(entry.payload) for entry in chunk)
-                await pace.take(read)
-                progress(read)
-                for entry in chunk:
-                    payloads.append(entry.payload)
-                    size += len(entry.payload)
-                    last = entry.entry_id == summary.last_entry
-                    if size >= PART_BYTES or len(payloads) >= PART_ENTRIES or last:
-                        if writing is not None:
-                            await self._written(writing)
-                        writing = self._begin(payloads, first, summary, len(self.parts))
-                        first, payloads, size = first + len(payloads), [], 0
-            if writing is not None:
-                await self._written(writing)
-        except BaseException:
-            # Whoever deletes the files must find all of them, so the thread comes to its end first.
-            if writing is not None and not writing.done():
-                await asyncio.wait([writing], timeout=WITHIN_S)
-            raise
+        async for chunk in reader.chunks(0, summary.last_entry):
+            read = sum(len(entry.payload) for entry in chunk)
+            await pace.take(read)
+            progress(read)
+            for entry in chunk:
+                payloads.append(entry.payload)
+                size += len(entry.payload)
+                last = entry.entry_id == summary.last_entry
+                if size >= PART_BYTES or len(payloads) >= PART_ENTRIES or last:
+                    await self._written()
+                    file = part_file(self.row.base, self.copy, len(self.parts))
+                    work = partial(self._write_part, file, payloads, first, summary)
+                    self.call = asyncio.get_running_loop().run_in_executor(None, work)
+                    first, payloads, size = first + len(payloads), [], 0
+        await self._written()
 
-    def _begin(self, payloads: list[bytes], first: EntryId, summary: Summary, number: int) -> asyncio.Future[Part]:
-        file = part_file(self.row.base, self.copy, number)
-        work = partial(self._write_part, file, payloads, first, summary)
-        return asyncio.get_running_loop().run_in_executor(None, work)
-
-    async def _written(self, writing: asyncio.Future[Part]) -> None:
-        part = await answer_of(self.copy, self.directory, writing)
+    async def _written(self) -> None:
+        """Wait for the part that a thread writes, if there is one."""
+        if self.call is None:
+            return
+        part: Part = await answer_of(self.copy, self.directory, self.call)
         self.parts.append(part)
         self.file_bytes += part.bytes
 

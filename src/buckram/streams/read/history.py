@@ -72,20 +72,21 @@ class SegmentFiles:
 
     def load(self, part: Part) -> LoadedPart:
         """Return a part, which takes the place of the one in memory."""
-        if self._loaded is None or self._loaded.part is not part:
+        loaded = self._loaded
+        if loaded is None or loaded.part is not part:
             try:
                 from buckram.streams.shared.history_parts import LoadedPart
             except ImportError:
                 raise ConfigError("history needs pyarrow: pip install 'buckram[history]'") from None
-            self._loaded = None
+            self._loaded = None  # Two parts would take twice the memory.
             data = self._place.read(part.file, self._segment.ledger)
             try:
-                self._loaded = LoadedPart(part, data)
+                loaded = self._loaded = LoadedPart(part, data)
             except MalformedBatch as error:
                 raise self._corrupt(
                     part.first_entry, f"{error}, at {self.location}; restore it from a backup"
                 ) from None
-        return self._loaded
+        return loaded
 
     def part_of(self, entry: EntryId) -> Part:
         """Return the part that has an entry. NoSuchEntry beyond the last one."""

@@ -129,10 +129,13 @@ async def in_thread(copy: LedgerId, location: str, call: Callable[[], T]) -> T:
 
 
 async def answer_of(copy: LedgerId, location: str, begun: asyncio.Future[T]) -> T:
-    """Wait for a call that was begun in a thread. ReadFailed if it takes longer than WITHIN_S."""
+    """Wait for a call that was begun in a thread. ReadFailed if it takes longer than WITHIN_S.
+
+    The thread goes on then, and also if this is cancelled; `begun` is done when the call has ended.
+    """
     try:
         async with asyncio.timeout(WITHIN_S):
-            return await begun
+            return await asyncio.shield(begun)
     except TimeoutError:
         raise ReadFailed(copy, f"its history at {location} did not answer within {WITHIN_S:.0f} s") from None
 
