@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -399,6 +400,28 @@ def test_janitor_and_orphans(uri: str, ok: Run) -> None:
     running = Child(uri, "stream", "janitor", "--every", "0.1s", "--grace", "0s", "--json")
     assert [json.loads(running.line())["problems"] for _ in range(3)] == [[], [], []]
     assert running.end(signal.SIGTERM)[0] == 0
+
+
+def test_offload_and_check(ok: Run, run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    for number in range(3):
+        ok("stream", "write", "oldlines", stdin=b"%d\n" % number)
+    done = json.loads(ok("stream", "offload", "oldlines", "--to", tmp_path, "--before", "2", "--json").out)
+    assert (done["segments"], done["records"], done["kept"], done["put_off"]) == (2, 2, 0, 0)
+    assert done["location"].startswith(f"{tmp_path}/default/oldlines/")
+    shown = json.loads(ok("stream", "show", "oldlines", "--segments", "--json").out)
+    assert [row["tier"] for row in shown["segment_list"]] == ["history", "history", "bookies"]
+    assert (shown["tier"]["history"]["records"], shown["tier"]["bookies"]["segments"]) == (2, 1)
+    assert f"history at {done['location']}" in ok("stream", "show", "oldlines", "--segments").out
+    assert ok("stream", "read", "oldlines").out == "0\n1\n2\n"
+    assert json.loads(ok("stream", "check", "oldlines", "--json").out)["problems"] == []
+    for file in tmp_path.rglob("*.parquet"):
+        file.write_bytes(b"other bytes")
+    wrong = run("stream", "check", "oldlines")
+    assert wrong.code == Exit.FAILED
+    assert "other bytes" in wrong.out
+    assert run("stream", "offload", "oldlines").code == Exit.USAGE
+    assert run("stream", "offload", "oldlines", "--to", "here").code == Exit.USAGE
 
 
 def test_a_waiting_writer_names_the_present_one(uri: str, ok: Run) -> None:

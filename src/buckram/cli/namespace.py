@@ -36,7 +36,8 @@ def policy_option(command: F) -> F:
         metavar="KEY=VALUE",
         shell_complete=completion.policy_keys,
         help="Policy; repeatable. Keys: ensemble, digest, placement, roll_bytes, roll_s, retention_s, "
-        "retention_bytes, retention_cursors, retention_consumed, compression, max_producers, producer_s. "
+        "retention_bytes, retention_cursors, retention_consumed, offload_to, offload_after_s, offload_bytes, "
+        "compression, max_producers, producer_s. "
         "Durations as 7d, sizes as 10GiB; none takes a setting back.",
     )(command)
 

@@ -1,7 +1,7 @@
 """`buckram stream`: the commands create, list, show, set, truncate, delete, end and seal.
 
 Not here: how streams are printed (`cli/stream_show.py`), records (`cli/stream_write.py`, `cli/stream_read.py`), cursors
-(`cli/stream_cursor.py`), janitor and orphans (`cli/stream_janitor.py`).
+(`cli/stream_cursor.py`), janitor and orphans (`cli/stream_janitor.py`), history (`cli/stream_history.py`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from buckram.cli.namespace import policy_option
 from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
 from buckram.cli.output import emit, table
 from buckram.cli.stream_cursor import cursor
+from buckram.cli.stream_history import check, offload
 from buckram.cli.stream_janitor import janitor, orphans
 from buckram.cli.stream_read import read, tail
 from buckram.cli.stream_show import last_append_text, print_stream, writer_text
 from buckram.cli.stream_write import write
 from buckram.core.streams.names import stream_name
 from buckram.errors import InvalidArgument
-from buckram.views.streams import info_json, with_last_append
+from buckram.views.streams import info_json, tiers_json, with_last_append
 
 if TYPE_CHECKING:
     from buckram.client.client import Client
@@ -40,7 +41,7 @@ def stream() -> None:
     """Create, write, read and manage streams. A stream's name is NAMESPACE/STREAM; without a slash it is in default."""
 
 
-for command in (write, read, tail, cursor, janitor, orphans):
+for command in (write, read, tail, cursor, janitor, orphans, offload, check):
     stream.add_command(command)
 
 
@@ -143,11 +144,11 @@ def show(name: str, with_segments: bool, uri: str | None, as_json: bool) -> None
         async with connected(uri) as client:
             ns = client.namespace(full.namespace)
             info = await with_last_append(ns, await ns.info(full.stream))
-            rows = [row async for row in ns.segments(full.stream)] if with_segments else []
+            rows = [row async for row in ns.segments(full.stream)]
             return info, await _cursors(ns, full.stream), rows
 
     info, cursors, rows = run_async(main())
-    print_stream(info, cursors, rows, as_json)
+    print_stream(info, cursors, rows if with_segments else [], as_json, tiers_json(rows))
 
 
 async def _cursors(ns: Namespace, bare: str) -> list[CursorInfo]:
@@ -228,7 +229,7 @@ def truncate(
 
     async def main() -> int:
         async with connected(uri) as client:
-            time = None if before_time is None else await _moment(client, before_time)
+            time = None if before_time is None else await values.past_moment(client, "--before-time", before_time)
             return await client.namespace(full.namespace).truncate(
                 full.stream, before=before, before_time=time, keep_bytes=kept, before_cursors=before_cursors
             )
@@ -265,13 +266,6 @@ def delete(name: str, force: bool, yes: bool, uri: str | None, as_json: bool) ->
         emit({"stream": str(full), "deleted": True})
     else:
         print(f"stream {full} deleted")
-
-
-async def _moment(client: Client, text: str) -> int:
-    """What is so long ago goes by our clock, so that has to be right."""
-    if values.is_ago(text) and (doubt := await client.services.clocks.doubt()):
-        raise InvalidArgument(f"--before-time {text}: {doubt}, or name the time itself, such as 2026-11-21T08:00")
-    return values.moment("--before-time", text, client.services.runtime.clock.wall_us())
 
 
 def _closing(name: str, takeover: bool, uri: str | None, as_json: bool, *, end: bool) -> None:

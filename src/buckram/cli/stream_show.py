@@ -30,10 +30,17 @@ def writer_text(info: StreamInfo) -> str:
     return f"{info.writer.name} (gone)" if info.writer_gone else info.writer.name
 
 
-def print_stream(info: StreamInfo, cursors: list[CursorInfo], rows: list[Segment], as_json: bool) -> None:
-    """Print a stream with its cursors, and with these segments."""
+def print_stream(
+    info: StreamInfo,
+    cursors: list[CursorInfo],
+    rows: list[Segment],
+    as_json: bool,
+    tiers: dict[str, dict[str, int]] | None = None,
+) -> None:
+    """Print a stream with its cursors, with these segments, and with what is in each tier if that is known."""
     if as_json:
         shown = info_json(info) | {"cursors": [cursor_json(found) for found in cursors]}
+        shown |= {"tier": tiers} if tiers is not None else {}
         emit(shown | ({"segment_list": [segment_json(row) for row in rows]} if rows else {}))
         return
     state = "ended" if info.ended else f"writer {writer_text(info)}" if info.writer else "no writer"
@@ -41,6 +48,10 @@ def print_stream(info: StreamInfo, cursors: list[CursorInfo], rows: list[Segment
     print(f"stream {info.name}: offsets {info.earliest}..{info.end} (not included), {segments}, {state}")
     if info.last_append:
         print(f"  last append {values.iso(info.last_append)}")
+    if tiers is not None and tiers["history"]["segments"]:
+        old = tiers["history"]
+        size = f"{counted(old['records'], 'record')}, {counted(old['bytes'], 'byte')}"
+        print(f"  history: {counted(old['segments'], 'segment')}, {size}")
     print(f"  policy {values.shown_policy(dataclasses.asdict(info.policy))}")
     for key, value in info.properties.items():
         print(f"  {key} = {value}")
@@ -49,4 +60,5 @@ def print_stream(info: StreamInfo, cursors: list[CursorInfo], rows: list[Segment
     for row in rows:
         done = row.summary
         size = f"{counted(done.records, 'record')}, {counted(done.bytes, 'byte')}" if done else "open"
-        print(f"  segment {row.number}: ledger {row.ledger}, from offset {row.base}, {size}")
+        place = f"ledger {row.ledger}" if row.offloaded is None else f"history at {row.offloaded.location}"
+        print(f"  segment {row.number}: {place}, from offset {row.base}, {size}")

@@ -6,9 +6,12 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from buckram.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from buckram.client.client import Client
 
 US = 1_000_000
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
@@ -84,6 +87,13 @@ def is_ago(text: str) -> bool:
     return _NUMBER.fullmatch(text.strip()) is not None
 
 
+async def past_moment(client: Client, what: str, text: str) -> int:
+    """Like `moment`; what is so long ago goes by our clock, so that has to be right (InvalidArgument otherwise)."""
+    if is_ago(text) and (doubt := await client.services.clocks.doubt()):
+        raise InvalidArgument(f"{what} {text}: {doubt}, or name the time itself, such as 2026-11-21T08:00")
+    return moment(what, text, client.services.runtime.clock.wall_us())
+
+
 def _no_moment(what: str, text: str) -> InvalidArgument:
     return InvalidArgument(f"{what} {text!r}: needs a time such as 10m (ago), 2026-11-21T08:00:00 or @1795161600")
 
@@ -131,7 +141,7 @@ def quotas(given: tuple[str, ...]) -> dict[str, int | None]:
 
 
 def _setting(key: str, text: str, default: object) -> Any:
-    if text.lower() == NONE and (key == "placement" or not isinstance(default, str)):
+    if text.lower() == NONE and (key in ("placement", "offload_to") or not isinstance(default, str)):
         return None
     if key.endswith("_s"):
         return duration(f"--set {key}", text)

@@ -14,7 +14,7 @@ from buckram.core.streams.batch import Batch
 from buckram.errors import ConfigError
 from buckram.gateway.failures import bad_request
 from buckram.http.problems import HttpProblem
-from buckram.streams.read.arrow import schema, to_arrow
+from buckram.streams.shared.arrow_batches import schema, to_arrow
 from buckram.views.record_lines import Rows
 
 _KNOWN = ("value", "key", "headers", "timestamp")

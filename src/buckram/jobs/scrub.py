@@ -137,7 +137,8 @@ async def _choose_ledgers(
     for stream in streams or ():
         space, _, bare = stream.rpartition("/")
         async for row in client.namespace(space or "default").segments(bare):
-            found[row.ledger] = None
+            if row.offloaded is None:  # `buckram stream check` reads the files of history.
+                found[row.ledger] = None
     return list(found)
 
 

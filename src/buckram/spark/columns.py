@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from buckram.errors import InvalidArgument
-from buckram.streams.read.arrow import binary_array, header_array
+from buckram.streams.shared.arrow_batches import binary_array, header_array
 from buckram.types import LedgerId
 
 if TYPE_CHECKING:

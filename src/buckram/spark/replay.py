@@ -51,7 +51,7 @@ def tally(batch: pa.RecordBatch) -> Tally:
 
     The time does not count, as it may be that of writing.
     """
-    from buckram.streams.write.arrow_write import as_binary
+    from buckram.streams.shared.arrow_columns import as_binary
 
     nothing: list[Any] = [None] * batch.num_rows
     columns = {name: batch.column(place) for place, name in enumerate(batch.schema.names)}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pyspark.sql.datasource import InputPartition
 
+from buckram.core.streams.head import Segment
 from buckram.core.wire.introduction import Peer, expected_of
 from buckram.types import BookieId, BookieInfo, EntryId, History, LedgerId, LedgerMetadata
 
@@ -18,7 +19,7 @@ class Slice:
     """The entries of a ledger (`first_entry` to `last_entry`) that hold the wanted offsets (`first` to stop - 1).
 
     `base` is the offset of the ledger's first record, `times` the bounds of append times (microseconds UTC), and `uid`
-    tells the stream from a later one of the same name.
+    tells the stream from a later one of the same name. `history`: the segment, if it was offloaded.
     """
 
     stream: str
@@ -31,6 +32,7 @@ class Slice:
     last_entry: EntryId
     bytes: int
     times: tuple[int, int] | None
+    history: Segment | None = None
 
 
 @dataclass

@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TypeVar
 
 from pyspark.sql.datasource import InputPartition
@@ -25,7 +26,7 @@ from buckram.core.ledgers.metadata import BIRTH
 from buckram.core.security.encryption import ENCRYPTION, key_id_of
 from buckram.core.security.namespaces import LEDGER_NAMESPACE
 from buckram.core.streams.changes import check_usable
-from buckram.core.streams.head import Head, Segment
+from buckram.core.streams.head import HISTORY, Head, Segment
 from buckram.core.streams.names import DEFAULT_NAMESPACE, OWNER, OWNER_UID, StreamName, stream_name
 from buckram.core.wire.introduction import identity_properties
 from buckram.errors import NoSuchKey, NoSuchLedger, NoSuchStream, NotReadable, ReadFailed, RecordsLost
@@ -234,7 +235,8 @@ class Planner:
         slices: list[Slice] = []
         for pieces, metadata in parts:
             slices += pieces
-            ledgers.update({piece.ledger: metadata for piece in pieces})
+            if metadata is not None:
+                ledgers.update({piece.ledger: metadata for piece in pieces})
         groups = pack_pieces([(s.stream, s.bytes + _OPEN_COST_BYTES) for s in slices], size, options.min_partitions)
         return [self._partition([slices[at] for at in group], ledgers) for group in groups]
 
@@ -270,9 +272,14 @@ class Planner:
 
     async def _slices(
         self, want: Wanted, segment: Segment, extent: Extent, size: int, snap: bool
-    ) -> tuple[list[Slice], LedgerMetadata]:
-        """Cut the extent into slices. `snap`: move each cut to the first record of an entry, if slices have many."""
+    ) -> tuple[list[Slice], LedgerMetadata | None]:
+        """Cut the extent into slices. `snap`: move each cut to the first record of an entry, if slices have many.
+
+        An offloaded segment has no ledger and so no metadata.
+        """
         name, summary = want.state.name, segment.summary
+        if segment.kind == HISTORY:
+            return _of_history(want.state.head.uid, segment, extent, size), None
         try:
             metadata = (await self._client.services.store.read_ledger(segment.ledger)).metadata
         except NoSuchLedger:
@@ -337,7 +344,7 @@ class Planner:
 
     def _partition(self, slices: list[Slice], known: dict[LedgerId, LedgerMetadata]) -> StreamPartition:
         # A partition is pickled, so it has only what is needed for reading.
-        ledgers = {piece.ledger: _needed(known[piece.ledger]) for piece in slices}
+        ledgers = {piece.ledger: _needed(known[piece.ledger]) for piece in slices if piece.history is None}
         services = self._client.services
         watcher = services.bookies
         bookies: dict[str, BookieInfo] = {}
@@ -355,6 +362,19 @@ class Planner:
             services.identities.past.history,
             watcher.identity_required,
         )
+
+
+def _of_history(uid: str, segment: Segment, extent: Extent, size: int) -> list[Slice]:
+    """Cut an offloaded segment by offsets alone: the executors find the entries in its files."""
+    summary, edges = segment.summary, cut_offsets(extent, size)
+    assert summary is not None
+    times, last = (summary.first_append, summary.last_append), summary.last_entry
+    pieces: list[Slice] = []
+    for first, stop in pairwise(edges):
+        weight = extent.bytes * (stop - first) // (extent.stop - extent.first)
+        place = (segment.ledger, segment.base, first, stop, 0, last, weight, times, segment)
+        pieces.append(Slice(extent.stream, uid, *place))
+    return pieces
 
 
 def _needed(metadata: LedgerMetadata) -> LedgerMetadata:

@@ -1,8 +1,9 @@
 """Reading one partition in an executor, from the bookies, as Arrow record batches.
 
 A slice is read by scans of one replica (`local_scan.py`, `stream_scan.py`), and after the first failure with the
-client. Neither asks the metadata store. If the ledger is not where the planner saw it, because it was repaired,
-compacted or truncated meanwhile, the rest of the slice is read through the segment list by a client of the cluster.
+client; one of an offloaded segment is read from its files. None of them asks the metadata store. If the ledger is not
+where the planner saw it, because it was repaired, compacted, offloaded or truncated meanwhile, the rest of the slice is
+read through the segment list by a client of the cluster.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from buckram.core.ledgers.reading import spans
 from buckram.core.ledgers.recovery import quorum_of
 from buckram.core.security.encryption import key_id_of
 from buckram.core.streams.batch import Batch, decode
+from buckram.core.streams.head import Segment
 from buckram.core.streams.names import stream_name
+from buckram.core.streams.record_format import parse_header
 from buckram.errors import (
     CorruptEntry,
     MalformedBatch,
@@ -41,8 +44,9 @@ from buckram.spark.local_scan import LocalScan
 from buckram.spark.planning import StreamOptions
 from buckram.spark.stream_partition import Slice, StreamPartition
 from buckram.spark.stream_scan import Scan, ScanFailed
+from buckram.streams.read.history import SegmentFiles
 from buckram.streams.read.reader import Truncated
-from buckram.types import Entry, EntryId, LedgerMetadata, Versioned
+from buckram.types import Entry, EntryId, LedgerMetadata, Offset, Versioned
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,7 +92,11 @@ class PartitionReader:
         while place.offset < piece.stop:
             before = place.offset
             try:
-                yield from self._entries(piece, place, self._read_ledger(partition, piece, place.entry))
+                if piece.history is not None:
+                    found = _read_history(piece, piece.history, place.offset)
+                else:
+                    found = self._read_ledger(partition, piece, place.entry)
+                yield from self._entries(piece, place, found)
                 if place.offset < piece.stop:
                     raise NoSuchEntry(piece.ledger, piece.last_entry, f"it ends at offset {place.offset} of its stream")
             except (NoSuchLedger, NoSuchEntry) as moved:
@@ -99,12 +107,16 @@ class PartitionReader:
                 if place.offset > before:
                     pauses = iter(_PAUSES_S)
                 pause = next(pauses, None)
+                if pause is None and piece.history is not None:
+                    raise
                 if pause is None:
                     raise ReadFailed(piece.ledger, _explain_failure(failed, partition, piece)) from None
                 time.sleep(pause)
 
     def _may_scan(self, partition: StreamPartition, piece: Slice) -> bool:
-        """Scans know neither TLS nor logins, nor keys of encrypted ledgers: the client does."""
+        """Scans know neither TLS nor logins, nor keys of encrypted ledgers: the client does. History has no bookies."""
+        if piece.history is not None:
+            return False
         secured = isinstance(self._uri, ClusterUri) and self._uri.secured
         return not secured and not key_id_of(partition.ledgers[piece.ledger].custom_metadata)
 
@@ -165,6 +177,17 @@ class PartitionReader:
             if self._fail_on_loss:
                 raise lost
             log.warning("%s", lost)
+
+
+def _read_history(piece: Slice, segment: Segment, offset: Offset) -> Iterator[tuple[EntryId, bytes]]:
+    """Yield the entries of an offloaded segment that hold the offsets from `offset` to before the end of the slice."""
+    files = SegmentFiles(stream_name(piece.stream), segment)
+    begin = files.first_entry(lambda header: piece.base + header.first + header.records > offset)
+    for chunk in files.chunks(begin, piece.last_entry):
+        for entry, payload in chunk:
+            if piece.base + parse_header(payload).first >= piece.stop:
+                return
+            yield entry, payload
 
 
 def _reader(services: Services, piece: Slice, metadata: LedgerMetadata) -> Reader:

@@ -291,7 +291,7 @@ class StreamReader(NotAsync):
 
     def arrow_batches(self) -> Iterator[pa.RecordBatch]:
         """All batches as Arrow record batches."""
-        from buckram.streams.read.arrow import to_arrow
+        from buckram.streams.shared.arrow_batches import to_arrow
 
         return map(to_arrow, self.batches())
 

@@ -43,6 +43,23 @@ def info_json(info: StreamInfo) -> dict[str, Any]:
     }
 
 
+def tier(row: Segment) -> str:
+    """Return where a segment's records are: on the `bookies`, or in `history`."""
+    return "bookies" if row.offloaded is None else "history"
+
+
+def tiers_json(rows: list[Segment]) -> dict[str, dict[str, int]]:
+    """Return the segments, records and payload bytes of each tier; the open segment counts as a segment only."""
+    found = {name: {"segments": 0, "records": 0, "bytes": 0} for name in ("bookies", "history")}
+    for row in rows:
+        part = found[tier(row)]
+        part["segments"] += 1
+        if row.summary is not None:
+            part["records"] += row.summary.records
+            part["bytes"] += row.summary.bytes
+    return found
+
+
 def segment_json(row: Segment) -> dict[str, Any]:
     """Return what is shown of a segment; of a sealed one also its summary."""
     shown: dict[str, Any] = {
@@ -51,7 +68,10 @@ def segment_json(row: Segment) -> dict[str, Any]:
         "first_offset": row.base,
         "created_us": row.created,
         "state": "sealed" if row.sealed else "open",
+        "tier": tier(row),
     }
+    if row.offloaded is not None:
+        shown |= {"location": row.offloaded.location, "digest": row.offloaded.digest}
     return shown | (row.summary._asdict() if row.summary is not None else {})
 
 

@@ -21,8 +21,8 @@ from buckram.errors import (
     OffsetTruncated,
 )
 from buckram.streams.namespace import Namespace
-from buckram.streams.read.arrow import schema
 from buckram.streams.read.reader import StreamReader
+from buckram.streams.shared.arrow_batches import schema
 from buckram.streams.shared.ledgers import make_ledger
 from buckram.testing import Cluster
 

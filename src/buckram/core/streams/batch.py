@@ -1,7 +1,7 @@
 """Reading side of record_format: a `Batch` is one entry's records as views of its bytes, a `Record` one of them.
 
 A batch may show a part of its entry only (from a start position, up to a stop, above a truncation). Values are copied
-out when somebody asks for them. Arrow is streams/read/arrow.
+out when somebody asks for them. Arrow is streams/shared/arrow_batches.
 """
 
 from __future__ import annotations

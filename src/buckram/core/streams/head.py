@@ -18,8 +18,8 @@ from buckram.types import EntryId, LedgerId, Offset
 FORMAT = 1
 PAGE_SEGMENTS = 256
 """Page k holds the segments numbered k * 256 to k * 256 + 255."""
-LEDGER = "ledger"
-"""The kind of a segment's location; others (files) come later."""
+LEDGER, HISTORY = "ledger", "history"
+"""The kinds of a segment's place: a ledger on bookies, or files outside the cluster (core/streams/history)."""
 
 
 class Summary(NamedTuple):
@@ -38,6 +38,15 @@ class Summary(NamedTuple):
     """Newest producers' snapshot in the ledger; -1: none."""
 
 
+class Offloaded(NamedTuple):
+    """Where the files of an offloaded segment are, and what proves them."""
+
+    location: str
+    """URL or absolute path of the directory that holds them."""
+    digest: str
+    """Hexadecimal SHA-256 of the segment's manifest, which has those of the files."""
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """One row of the segment list. Open while `summary` is None."""
@@ -49,6 +58,8 @@ class Segment:
     """When it was listed, microseconds UTC; for rolling by time."""
     summary: Summary | None = None
     kind: str = LEDGER
+    offloaded: Offloaded | None = None
+    """Of a segment of kind HISTORY only: `ledger` is then an id that no ledger has and that names the files."""
 
     @property
     def sealed(self) -> bool:
@@ -229,15 +240,20 @@ def decode_page(key: str, data: bytes) -> Page:
 
 def _row(segment: Segment) -> list[Any]:
     row: list[Any] = [segment.number, segment.kind, segment.ledger, segment.base, segment.created]
-    return row if segment.summary is None else [*row, *segment.summary]
+    if segment.summary is None:
+        return row
+    return [*row, *segment.summary, *(segment.offloaded or ())]
 
 
 def _segment(row: Sequence[Any]) -> Segment:
     number, kind, ledger, base, created, *rest = row
-    if rest and len(rest) != len(Summary._fields):
+    known = len(Summary._fields)
+    found, place = rest[:known], rest[known:]
+    if (rest and len(found) != known) or len(place) != (len(Offloaded._fields) if kind == HISTORY else 0):
         raise ValueError(f"a segment row of {len(row)} fields")
-    summary = Summary(*map(_int, rest)) if rest else None
-    return Segment(_int(number), _int(ledger), _int(base), _int(created), summary, _text(kind))
+    summary = Summary(*map(_int, found)) if rest else None
+    offloaded = Offloaded(*map(_text, place)) if place else None
+    return Segment(_int(number), _int(ledger), _int(base), _int(created), summary, _text(kind), offloaded)
 
 
 def _snapshot(row: Sequence[Any]) -> SnapshotRow:

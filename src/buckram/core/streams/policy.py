@@ -15,12 +15,13 @@ from typing import Any
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.placement.policy import PlacementPolicy
 from buckram.core.streams.codecs import CODECS
+from buckram.core.streams.history import check_location
 from buckram.errors import InvalidArgument
 from buckram.types import DigestType
 
 MIB = 1024 * 1024
 _DIGESTS = {"crc32": DigestType.CRC32, "crc32c": DigestType.CRC32C, "mac": DigestType.MAC, "dummy": DigestType.DUMMY}
-_NULLABLE = ("retention_s", "retention_bytes")
+_NULLABLE = ("retention_s", "retention_bytes", "offload_after_s", "offload_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,12 @@ class Policy:
     """Never truncate beyond the lowest cursor (where there is one)."""
     retention_consumed: bool = False
     """Records that every cursor has passed are truncated; nothing while there is no cursor."""
+    offload_to: str = ""
+    """Where sealed segments go as Parquet files, such as `s3://bucket/history` or `/mnt/history`; empty: nowhere."""
+    offload_after_s: float | None = None
+    """Segments whose last record is older than this (append time) are offloaded by the janitor."""
+    offload_bytes: int | None = None
+    """The oldest segments are offloaded as long as those that stay on bookies hold at least this much payload."""
     compression: str = "none"
     encryption: str = "optional"
     """Whether entries are encrypted where the writer has a key (optional), or nothing is written without one."""
@@ -98,6 +105,8 @@ def _checked(name: str, value: Any) -> Any:
         if not isinstance(value, str):
             raise InvalidArgument(f"policy setting placement = {value!r}: needs words such as 'rack:2'")
         return str(PlacementPolicy.parse(value)) if value else ""
+    if name == "offload_to":
+        return check_location(value) if value else ""
     if name in _CHOICES:
         known = _CHOICES[name]
         if value not in known:
@@ -108,7 +117,7 @@ def _checked(name: str, value: Any) -> Any:
             raise InvalidArgument(f"policy setting {name} = {value!r}: needs True or False")
         return value
     least, most = _BOUNDS[name]
-    whole = name in ("roll_bytes", "retention_bytes", "max_producers")
+    whole = name in ("roll_bytes", "retention_bytes", "offload_bytes", "max_producers")
     if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not least <= value <= most:
         kind = "a whole number" if whole else "a number"
         raise InvalidArgument(f"policy setting {name} = {value!r}: needs {kind} from {least:g} to {most:g}")
@@ -125,6 +134,8 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "roll_s": (0.1, 366 * 86_400.0),
     "retention_s": (0, 1000 * 366 * 86_400.0),
     "retention_bytes": (0, 2**62),
+    "offload_after_s": (0, 1000 * 366 * 86_400.0),
+    "offload_bytes": (0, 2**62),
     "max_producers": (1, 20_000),
     "producer_s": (1.0, 366 * 86_400.0),
 }

@@ -72,7 +72,7 @@ class Compactable:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """A closed ledger with a run's records, and the row that can replace the run."""
+    """A closed ledger, or files of history, with a run's records, and the row that can replace the run."""
 
     run: Run
     row: Segment
@@ -179,7 +179,7 @@ async def replace_run(client: Client, streams: StreamStore, work: Compactable, c
         return True
     except (RunChanged, NoSuchStream):
         intent = await read_intent(streams, work.uid, copied.row.ledger)
-        if intent is not None and intent.purpose == COMPACT:
+        if intent is not None and intent.purpose == copied.intent.purpose:
             await discard(client, streams, work.uid, intent)
         return False
 

@@ -10,9 +10,18 @@ from buckram.client.client import Client
 from buckram.core.streams.changes import deleted
 from buckram.core.streams.head import PAGE_SEGMENTS, Head
 from buckram.core.streams.names import StreamName
-from buckram.errors import KeyNotEmpty, NoSuchKey, NoSuchLedger, NoSuchStream, RecoveryFailed, VersionConflict
+from buckram.errors import (
+    KeyNotEmpty,
+    NoSuchKey,
+    NoSuchLedger,
+    NoSuchStream,
+    ReadFailed,
+    RecoveryFailed,
+    VersionConflict,
+    WriteFailed,
+)
 from buckram.seams import KeyStore
-from buckram.streams.shared.ledgers import discard, drop_ledger, list_intents
+from buckram.streams.shared.ledgers import discard, drop_ledger, drop_segment, list_intents
 from buckram.streams.shared.metadata import StreamStore
 
 _PAGE = 1000
@@ -23,12 +32,13 @@ async def delete_stream(
 ) -> None:
     """Delete a stream; with `uid` only if the name still belongs to that one.
 
-    Raises NoSuchStream, and RecoveryFailed if its writer could not be fenced, unless `force`.
+    Raises NoSuchStream; unless `force` also RecoveryFailed if its writer could not be fenced, and ReadFailed or
+    WriteFailed if its history cannot be reached.
     """
     head = await streams.change(name, deleted, uid=uid)
     if not force:
         await _fence(client, name, head)
-    await _drop_ledgers(client, streams, head)
+    await _drop_ledgers(client, streams, head, force=force)
     await _drop_keys(streams, head)
     while True:
         try:
@@ -70,9 +80,14 @@ async def drop_leftovers(client: Client, streams: StreamStore, uid: str) -> None
     await _drop_keys(streams, head)
 
 
-async def _drop_ledgers(client: Client, streams: StreamStore, head: Head) -> None:
+async def _drop_ledgers(client: Client, streams: StreamStore, head: Head, *, force: bool = False) -> None:
+    """Delete all ledgers and files of history; with `force` files that cannot be reached are left where they are."""
     async for row in streams.segments(head):
-        await drop_ledger(client, row.ledger)
+        try:
+            await drop_segment(client, row)
+        except (ReadFailed, WriteFailed):
+            if not force or row.offloaded is None:
+                raise
     for ledger in (*head.garbage, *([head.table.ledger] if head.table is not None else ())):
         await drop_ledger(client, ledger)
     while found := await list_intents(streams, head.uid, limit=_PAGE):

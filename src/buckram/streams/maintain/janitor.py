@@ -1,4 +1,4 @@
-"""The janitor of streams: it carries out retention, frees space, and removes what crashes left behind.
+"""The janitor of streams: it carries out retention and offload, frees space, and removes what crashes left behind.
 
 It deletes what a policy names and what can never be listed again, and nothing else. Several janitors may run at once,
 and one may crash at any step. The ledgers of a writer that seems to be gone are checked again after a pause, because a
@@ -28,10 +28,13 @@ from buckram.errors import (
     NoSuchKey,
     NoSuchNamespace,
     NoSuchStream,
+    ReadFailed,
     VersionConflict,
+    WriteFailed,
     WriterExists,
 )
 from buckram.streams.maintain.delete import delete_stream, drop_leftovers
+from buckram.streams.maintain.history import offload_by_policy
 from buckram.streams.maintain.janitor_report import JanitorReport, OnReport, OnWaiting, combine_reports, note_problem
 from buckram.streams.maintain.orphans import all_names, children_of, delete_orphan, find_orphans
 from buckram.streams.maintain.retention import all_older, apply_retention, is_lease_held
@@ -68,7 +71,7 @@ class JanitorSettings:
     """An application that neither published nor made a ledger for so long is taken for dead, and the ledgers that it
     did not publish are discarded. Of an active application only ledgers of decided steps are discarded, at any age."""
     retired_s: float = 3600.0
-    """Ledgers whose segments were compacted are kept for so long, because readers may still use them."""
+    """Ledgers whose segments were compacted or offloaded are kept for so long: readers may still use them."""
     seal_s: float = 60.0
     """A stream is sealed when its lease was free and its open segment did not grow for so long: its writer died, and
     its last records become readable only by that."""
@@ -197,7 +200,19 @@ class Janitor:
         if (await dead_rows(streams, head, 1))[0]:
             report.deleted_segments += await trim(client, streams, name)
         report.discarded_ledgers += await self._garbage(name, head)
-        return await self._intents(name, head, report)
+        suspects = await self._intents(name, head, report)
+        await self._offload(name, head, policy, report)
+        return suspects
+
+    async def _offload(self, name: StreamName, head: Head, policy: Policy, report: JanitorReport) -> None:
+        """Offload what the policy wants. A location that is away keeps nothing else from being done."""
+        try:
+            done = await offload_by_policy(self._client, self._streams, name, head, policy, self._now())
+            report.offloaded_segments += done.segments if done is not None else 0
+        except NoSuchStream:
+            raise
+        except BuckramError as error:
+            note_problem(report, str(name), error)
 
     async def _namespace_policy(self, namespace: str) -> Mapping[str, Any]:
         """Return a namespace's policy, which is read once per pass."""
@@ -261,7 +276,10 @@ class Janitor:
         last_activity = _last_activity(made, head)
         for intent in made:
             if intent.discard or _may_discard(intent, head, last_activity, self._now(), self._settings):
-                report.discarded_ledgers += await discard(self._client, self._streams, head.uid, intent)
+                try:
+                    report.discarded_ledgers += await discard(self._client, self._streams, head.uid, intent)
+                except (ReadFailed, WriteFailed) as error:  # The location of its files is away.
+                    note_problem(report, str(name), error)
             elif _is_suspect(intent, head):
                 suspects.append(_Suspect(name, head.uid, head.epoch, intent))
         if not suspects or await is_lease_held(self._streams, head.uid):

@@ -23,10 +23,12 @@ class JanitorReport:
     deleted_segments: int = 0
     sealed_segments: int = 0
     discarded_ledgers: int = 0
-    """Ledgers that were never listed, left a list without records, or were replaced by a compacted copy."""
+    """Ledgers that were never listed, left a list without records, or were replaced by a copy."""
     deleted_streams: int = 0
     """Streams whose deletion another process had begun and not completed."""
     orphans: int = 0
+    offloaded_segments: int = 0
+    """Segments that became files of history, as a policy asks."""
     problems: list[str] = field(default_factory=list)
     """What failed, with the reason; the next pass tries again."""
 
@@ -47,6 +49,7 @@ def combine_reports(first: JanitorReport, second: JanitorReport) -> JanitorRepor
         first.discarded_ledgers + second.discarded_ledgers,
         first.deleted_streams + second.deleted_streams,
         first.orphans + second.orphans,
+        first.offloaded_segments + second.offloaded_segments,
         second.problems,
     )
 

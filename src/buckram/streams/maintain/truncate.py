@@ -14,7 +14,7 @@ from buckram.core.streams.head import Head, Segment
 from buckram.core.streams.names import StreamName
 from buckram.errors import VersionConflict
 from buckram.streams.read.locate import known_end
-from buckram.streams.shared.ledgers import drop_ledger
+from buckram.streams.shared.ledgers import drop_segment
 from buckram.streams.shared.metadata import StreamStore
 from buckram.types import KeyOp, Offset
 
@@ -51,7 +51,7 @@ async def trim(client: Client, streams: StreamStore, name: StreamName, *, at_mos
         if not dead:
             return done
         for row in dead:
-            await drop_ledger(client, row.ledger)
+            await drop_segment(client, row)
         await _forget(streams, name, head, dead[-1].number + 1, kept)
         done += len(dead)
     return done

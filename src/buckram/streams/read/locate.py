@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from buckram.client.client import Client
 from buckram.client.read.reader import Reader
 from buckram.core.streams.batch import Batch, decode
@@ -11,21 +9,21 @@ from buckram.core.streams.head import Head, Segment
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.record_format import EntryHeader
 from buckram.errors import CorruptEntry, MalformedBatch
+from buckram.streams.read.history import HistoryReader, Reached, SegmentReader, open_segment
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.recovery import entry_header
 from buckram.types import Entry, EntryId, Offset
 
-Reached = Callable[[EntryHeader], bool]
-"""Whether an entry is the wanted one or comes after it; if it is true for an entry, it is true for all after it."""
-
 
 async def first_entry(
-    name: StreamName, reader: Reader, last: EntryId, reached: Reached, guess: EntryId = -1
+    name: StreamName, reader: SegmentReader, last: EntryId, reached: Reached, guess: EntryId = -1
 ) -> EntryId:
     """Return the first entry from 0 to `last` for which `reached` is true; last + 1 if there is none.
 
     `guess` is where the binary search begins.
     """
+    if isinstance(reader, HistoryReader):
+        return await reader.first_entry(reached)  # Its manifest decides without many reads.
     low, high = 0, last + 1
     probe = guess if low <= guess < high else (low + high) // 2
     while low < high:
@@ -37,7 +35,9 @@ async def first_entry(
     return low
 
 
-async def entry_of_offset(name: StreamName, reader: Reader, segment: Segment, offset: Offset, last: EntryId) -> EntryId:
+async def entry_of_offset(
+    name: StreamName, reader: SegmentReader, segment: Segment, offset: Offset, last: EntryId
+) -> EntryId:
     """Return the entry that holds the record with this offset; last + 1 if it is beyond `last`."""
     relative = offset - segment.base
     if relative <= 0:
@@ -93,7 +93,7 @@ async def offset_at_time(client: Client, streams: StreamStore, name: StreamName,
     summary = segment.summary
     if summary is not None and summary.first_append >= time:
         return segment.base
-    async with client.open(segment.ledger) as reader:
+    async with open_segment(client, name, segment) as reader:
         last = summary.last_entry if summary is not None else reader.last_confirmed
         return await _offset_of(name, reader, segment, last, lambda header: header.append_time >= time)
 
@@ -103,7 +103,7 @@ async def offset_of_txid(client: Client, streams: StreamStore, name: StreamName,
     segment = await streams.find(head, lambda row: row.summary is None or row.summary.last_txid >= txid)
     if segment is None:
         return head.end
-    async with client.open(segment.ledger) as reader:
+    async with open_segment(client, name, segment) as reader:
         last = segment.summary.last_entry if segment.summary is not None else reader.last_confirmed
         entry = await first_entry(name, reader, last, lambda header: header.last_txid >= txid)
         if entry <= last:
@@ -114,11 +114,13 @@ async def offset_of_txid(client: Client, streams: StreamStore, name: StreamName,
         return await _offset_of(name, reader, segment, last, lambda header: header.last_txid >= txid)
 
 
-async def _offset_of(name: StreamName, reader: Reader, segment: Segment, last: EntryId, reached: Reached) -> int:
+async def _offset_of(name: StreamName, reader: SegmentReader, segment: Segment, last: EntryId, reached: Reached) -> int:
     entry = await first_entry(name, reader, last, reached)
     if entry <= last:
         return segment.base + entry_header(name, await reader.get(entry)).first
-    return segment.end if segment.sealed else await readable_end(name, reader, segment)
+    if segment.sealed or isinstance(reader, HistoryReader):
+        return segment.end
+    return await readable_end(name, reader, segment)
 
 
 def decode_entry(name: StreamName, segment: Segment, entry: Entry) -> Batch | EntryHeader:

@@ -146,8 +146,8 @@ class StreamReader(NotBlocking):
         return self._batches()
 
     async def arrow_batches(self) -> AsyncIterator[pa.RecordBatch]:
-        """Iterate over all batches as Arrow record batches; `streams/read/arrow.py` has their schema."""
-        from buckram.streams.read.arrow import to_arrow
+        """Iterate over all batches as Arrow record batches; `streams/shared/arrow_batches.py` has their schema."""
+        from buckram.streams.shared.arrow_batches import to_arrow
 
         async for batch in self._batches():
             yield to_arrow(batch)

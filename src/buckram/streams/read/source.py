@@ -12,7 +12,6 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing, suppress
 
 from buckram.client.client import Client
-from buckram.client.read.reader import Reader
 from buckram.client.read.tail import Tail
 from buckram.core.streams.batch import Batch
 from buckram.core.streams.head import Segment
@@ -29,6 +28,7 @@ from buckram.errors import (
     ReadFailed,
 )
 from buckram.net.tasks import TaskScope
+from buckram.streams.read.history import HistoryReader, SegmentReader, open_segment
 from buckram.streams.read.locate import decode_entry, entry_of_offset
 from buckram.streams.shared.follow import HeadFollower
 from buckram.streams.shared.metadata import HeadAt, StreamStore
@@ -138,7 +138,7 @@ class Source:
             segment = await self._streams.segment_of(self.follower.head, self.position)
             if segment is None:
                 return False
-            reader = await self._open.enter_async_context(self._client.open(segment.ledger))
+            reader = await self._open.enter_async_context(open_segment(self._client, self._name, segment))
             await self._begin(segment, reader)
         except NoSuchKey:  # A page was trimmed since the head was read.
             await self.follower.refresh()
@@ -149,11 +149,11 @@ class Source:
             return None
         return True
 
-    async def _begin(self, segment: Segment, reader: Reader) -> None:
+    async def _begin(self, segment: Segment, reader: SegmentReader) -> None:
         """Start reading the segment at the entry of the position: in chunks, or as a tail if it is open."""
         last = segment.summary.last_entry if segment.summary is not None else reader.last_confirmed
         first = await entry_of_offset(self._name, reader, segment, self.position, last)
-        if segment.sealed or not self._follow:
+        if segment.sealed or not self._follow or isinstance(reader, HistoryReader):
             chunks = _chunks(reader, first, last)
             self._chunks = await self._open.enter_async_context(aclosing(chunks))
         else:
@@ -268,7 +268,7 @@ class Source:
         await asyncio.sleep(_PAUSE_S)
 
 
-async def _chunks(reader: Reader, first: int, last: int) -> AsyncGenerator[list[Entry], None]:
+async def _chunks(reader: SegmentReader, first: int, last: int) -> AsyncGenerator[list[Entry], None]:
     if first > last:
         return
     async for chunk in reader.chunks(first, last):

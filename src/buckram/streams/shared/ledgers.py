@@ -10,12 +10,13 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from buckram.client.maintain.delete import delete_ledger
 from buckram.client.write.create import fitting
 from buckram.client.write.writer import engine_of
-from buckram.core.streams.head import Head
+from buckram.core.streams.head import Head, Segment
 from buckram.core.streams.names import StreamName, owner_mark
 from buckram.core.streams.policy import Policy
 from buckram.core.streams.snapshots import is_published
@@ -30,6 +31,7 @@ from buckram.errors import (
     VersionConflict,
 )
 from buckram.streams.shared.metadata import StreamStore, head_retries, retry_metadata
+from buckram.streams.shared.places import Place, in_thread
 from buckram.types import CheckVersion, Create, Delete, LedgerId
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ SNAPSHOT = "snapshot"
 """The purpose of a ledger with a snapshot of a machine. Its intent stays for as long as the ledger."""
 OBJECT = "object"
 """The purpose of a ledger with data of objects, which the objects' index alone lists. Its intent stays, too."""
+OFFLOAD = "offload"
+"""The purpose of an id that names files of history which are not listed yet; no ledger has that id."""
 _BULK = "bulk "
 _MADE, _DISCARD = "made", "discard"
 
@@ -50,8 +54,9 @@ class Intent:
     """The metadata key that a ledger of a stream has while it is not listed, with its `version`.
 
     `epoch` is that of the stream when the ledger was made. `purpose` is "segment", "bulk APPLICATION VERSION",
-    "compact", "snapshot", "object", or "retired": it was listed, and a compacted copy replaced it at `time`. `time` is
-    when the intent was made, in microseconds UTC. `discard`: it was claimed for deletion.
+    "compact", "offload", "snapshot", "object", or "retired": it was listed, and a copy replaced it at `time`. `time` is
+    when the intent was made, in microseconds UTC. `discard`: it was claimed for deletion. `place`: the directory of the
+    files that the id of an offload names.
     """
 
     ledger: LedgerId
@@ -61,6 +66,7 @@ class Intent:
     discard: bool
     version: int
     query: str = ""
+    place: str = ""
 
     @property
     def step(self) -> tuple[str, int] | None:
@@ -136,6 +142,15 @@ async def make_ledger(
     return writer, intent
 
 
+async def make_history_id(client: Client, streams: StreamStore, uid: str, place: str, *, epoch: int) -> Intent:
+    """Return the intent of a new id for files of history in the directory `place`; none of them exists yet."""
+    store, clocks = client.services.store, client.services.clocks
+    await clocks.ensure()
+    intent = Intent(await store.allocate_ledger_id(), epoch, OFFLOAD, clocks.now(), False, 0, place=place)
+    await streams.keys.create(streams.layout.intent(uid, intent.ledger), _encode(intent))
+    return intent
+
+
 def _suggest_smaller_ensemble(name: StreamName, policy: Policy, error: NotEnoughBookies) -> str:
     fits = fitting(error.available, policy.quorum)
     return f"{error}: `buckram namespace set {name.namespace} --set ensemble={fits}` for the streams of this namespace"
@@ -184,20 +199,27 @@ async def read_intent(streams: StreamStore, uid: str, ledger: LedgerId) -> Inten
             raw["state"] == _DISCARD,
             kept.version,
             raw.get("query", ""),
+            raw.get("place", ""),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise MalformedRecord(f"{streams.layout.intent(uid, ledger)}: not a ledger's intent ({error!r})") from None
 
 
 async def discard(client: Client, streams: StreamStore, uid: str, intent: Intent) -> bool:
-    """Delete a ledger that is in no list. False: its intent is gone or has changed, as it was listed or discarded."""
+    """Delete a ledger, or files of history, that no list has. False: its intent is gone or has changed meanwhile.
+
+    It was listed then, or discarded by somebody else. Raises ReadFailed or WriteFailed if the files cannot be reached.
+    """
     key, retries = streams.layout.intent(uid, intent.ledger), head_retries()
     while True:
         try:
             if not intent.discard:
                 version = await streams.keys.set(key, _encode(intent, _DISCARD), intent.version)
                 intent = replace(intent, discard=True, version=version)
-            await drop_ledger(client, intent.ledger)
+            if intent.place:
+                await drop_files(intent.place, intent.ledger)
+            else:
+                await drop_ledger(client, intent.ledger)
             await streams.keys.delete(key, intent.version)
             return True
         except NoSuchKey:
@@ -219,26 +241,45 @@ async def drop_ledger(client: Client, ledger: LedgerId) -> None:
         return
 
 
+async def drop_files(place: str, copy: LedgerId) -> None:
+    """Delete the files of an offloaded segment, or what was written of them. ReadFailed, WriteFailed."""
+    await in_thread(copy, place, partial(Place(place).remove, copy))
+
+
+async def drop_segment(client: Client, row: Segment) -> None:
+    """Delete what a row of the segment list names: a ledger, or files of history. No-op if it does not exist."""
+    if row.offloaded is None:
+        await drop_ledger(client, row.ledger)
+    else:
+        await drop_files(row.offloaded.location, row.ledger)
+
+
 def _encode(intent: Intent, state: str = _MADE) -> bytes:
     fields = {"epoch": intent.epoch, "purpose": intent.purpose, "time": intent.time, "state": state}
     if intent.query:
         fields["query"] = intent.query
+    if intent.place:
+        fields["place"] = intent.place
     return json.dumps(fields, ensure_ascii=False).encode()
 
 
 __all__ = [
     "COMPACT",
     "OBJECT",
+    "OFFLOAD",
     "RETIRED",
     "SEGMENT",
     "SNAPSHOT",
     "Intent",
     "bulk_purpose",
     "discard",
+    "drop_files",
     "drop_ledger",
+    "drop_segment",
     "is_stale",
     "list_intents",
     "listing_op",
+    "make_history_id",
     "make_ledger",
     "present_op",
     "read_intent",

@@ -2,7 +2,8 @@
 
 Columns: `value` and `key` (binary or string), `timestamp` (microseconds), `headers` (list of struct of key and value);
 all but `value` may be missing. Rows keep their order. It needs pyarrow (not numpy), so import it only where there is a
-record batch. Not here: the format of an entry (`core/streams/record_format.py`), reading (`streams/read/arrow.py`).
+record batch. Not here: the format of an entry (`core/streams/record_format.py`), reading
+(`shared/arrow_batches.py`).
 """
 
 from __future__ import annotations
@@ -25,12 +26,11 @@ from buckram.core.streams.record_format import (
     encode_body,
 )
 from buckram.errors import InvalidArgument, RecordTooLarge
+from buckram.streams.shared.arrow_columns import Bytes, Headers, as_binary
 from buckram.streams.shared.records import MAX_TIME
 from buckram.streams.write.append_queue import MAX_ENTRY_RECORDS
 
 ENTRY_BYTES = 256 * 1024
-_PAIR = 8
-"""Bytes that a header counts beyond its name and value, as in headers_size."""
 _ROW = 34
 """The most bytes that an entry needs for a record beyond its contents: offsets, bitmaps, timestamp."""
 
@@ -39,69 +39,6 @@ class EncodeRows(Protocol):
     def __call__(self, rows: Rows, start: int, stop: int, /) -> bytes:
         """Encode the rows start..stop-1 as the next entry of a ledger."""
         ...
-
-
-class Bytes:
-    """A binary column in Arrow's layout: int32 offsets (one more than rows), bytes, and a validity bitmap."""
-
-    __slots__ = ("_array", "_data", "_offsets", "edges", "nulls", "rows")
-
-    def __init__(self, array: pa.Array) -> None:
-        self.rows, self.nulls = len(array), bool(array.null_count)
-        self._array = array
-        _, offsets, data = array.buffers()
-        start, stop = array.offset, array.offset + self.rows + 1
-        self.edges = memoryview(offsets).cast("i")[start:stop] if self.rows else memoryview(bytes(4)).cast("i")
-        self._offsets = (
-            pa.Array.from_buffers(pa.int32(), len(self.edges), [None, offsets], offset=start) if self.rows else None
-        )
-        self._data = memoryview(data) if data is not None else memoryview(b"")
-
-    def put(self, body: BodyBuilder, start: int, stop: int, null_bit: int = 0) -> int:
-        """Add the rows from `start` to before `stop` to an entry; returns `null_bit` if some are null, else 0."""
-        edges, mask = self.edges, 0
-        if self.nulls and (bits := _bitmap(self._array.slice(start, stop - start))) is not None:
-            body.put(bits)
-            mask = null_bit
-        base = edges[start]
-        if base and self._offsets is not None:
-            moved = pc.subtract(self._offsets.slice(start, stop - start + 1), pa.scalar(base, pa.int32()))
-            body.put(memoryview(moved.buffers()[1])[: (stop - start + 1) * 4])
-        else:
-            body.put(edges[start : stop + 1].cast("B"))
-        body.put(self._data[base : edges[stop]])
-        return mask
-
-
-class Headers:
-    """The column of headers: a list of (key, value) for each row."""
-
-    __slots__ = ("edges", "names", "values")
-
-    def __init__(self, stream: str, array: pa.Array) -> None:
-        pairs = array.flatten()  # Unlike `array.values`, this leaves out elements behind null lists.
-        lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int32())
-        ends = pc.cumulative_sum(lengths)
-        begin = pa.array([0], pa.int32())
-        self.edges = memoryview(pa.concat_arrays([begin, ends]).buffers()[1]).cast("i")
-        names, values = pairs.flatten()
-        for what, column in (("key", names), ("value", values)):
-            if column.null_count:
-                raise InvalidArgument(f"stream {stream}: column headers: a header without a {what}; filter those out")
-        self.names, self.values = Bytes(as_binary(names)), Bytes(as_binary(values))
-
-    def size(self, row: int) -> int:
-        """Return the bytes of all headers before this row."""
-        pair = self.edges[row]
-        return self.names.edges[pair] + self.values.edges[pair] + _PAIR * pair
-
-    def put(self, body: BodyBuilder, start: int, stop: int) -> None:
-        """Add the headers of the rows from `start` to before `stop` to an entry."""
-        first = self.edges[start]
-        body.integers("i", [edge - first for edge in self.edges[start : stop + 1]])
-        last = self.edges[stop]
-        self.names.put(body, first, last)
-        self.values.put(body, first, last)
 
 
 class Rows:
@@ -256,23 +193,4 @@ _FITS: dict[str, Callable[[pa.DataType], bool]] = {
 }
 
 
-def as_binary(array: pa.Array) -> pa.Array:
-    """Return the column as Arrow's `binary` type (int32 offsets); a column that has it already is not copied."""
-    if pa.types.is_binary(array.type):
-        return array
-    if pa.types.is_large_string(array.type):
-        array = array.cast(pa.large_binary())
-    return array.cast(pa.binary())
-
-
-def _bitmap(part: pa.Array) -> bytes | None:
-    """Return the validity bits of these rows, the first row's in bit 0; None if there is no null."""
-    if not part.null_count:
-        return None
-    start, count = part.offset, len(part)
-    held = bytes(memoryview(part.buffers()[0])[start // 8 : (start + count + 7) // 8])
-    bits: int = int.from_bytes(held, "little") >> (start % 8) & ((1 << count) - 1)
-    return bits.to_bytes((count + 7) // 8, "little")
-
-
-__all__ = ["ENTRY_BYTES", "Rows", "as_binary"]
+__all__ = ["ENTRY_BYTES", "Rows"]

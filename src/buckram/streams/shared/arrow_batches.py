@@ -6,6 +6,7 @@ Not here: encoding Arrow record batches as entries (`write/arrow_write.py`), Spa
 from __future__ import annotations
 
 from array import array
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from buckram.core.streams.batch import Batch, BinaryColumn
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+@cache
 def schema() -> pa.Schema:
     """Return the schema: offset, value, key, headers, timestamp, append_time, txid. Times are microseconds UTC."""
     arrow = _arrow()

@@ -1,0 +1,127 @@
+"""`buckram stream offload` and `check`: segments that become files outside the cluster, and whether those are right."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import click
+
+from buckram.cli import completion, values
+from buckram.cli.exits import Exit
+from buckram.cli.options import connected, json_option, metadata_option, run_async
+from buckram.cli.output import counted, emit, progress, remark
+from buckram.core.streams.names import stream_name
+from buckram.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from buckram.core.streams.head import Head, Segment
+    from buckram.core.streams.policy import Policy
+    from buckram.streams.maintain.history import StreamCheck
+    from buckram.streams.maintain.offload import OffloadReport
+
+
+@click.command("offload")
+@click.argument("name", shell_complete=completion.streams)
+@click.option("--to", "location", metavar="URL", help="A directory or a URL of fsspec; default is the policy's.")
+@click.option("--before", type=click.IntRange(min=0), help="Only segments that end at or below this offset.")
+@click.option("--before-time", metavar="TIME", help="Only what was appended before: 7d (ago), 2026-11-21T08:00.")
+@click.option("--rate", metavar="SIZE", help="The most bytes to read in a second, such as 50MiB.")
+@metadata_option
+@json_option
+def offload(
+    name: str,
+    location: str | None,
+    before: int | None,
+    before_time: str | None,
+    rate: str | None,
+    uri: str | None,
+    as_json: bool,
+) -> None:
+    """Make sealed segments Parquet files outside the cluster. They are read as before, and leave the bookies' disks.
+
+    Each file is read back and compared before it takes the place of a ledger, which the janitor deletes an hour later.
+    May be killed at any time, and repeated. The segment with the newest producers' table stays on bookies.
+
+    \b
+    Example:
+      buckram stream offload shop/orders --to s3://lake/history --before-time 7d
+    """
+    from buckram.net.pace import Pace
+    from buckram.streams.maintain.offload import OffloadReport, offload_segment, plan_offload
+    from buckram.streams.shared.metadata import StreamStore
+
+    full = stream_name(name)
+    if before is not None and before_time is not None:
+        raise InvalidArgument("give one of --before and --before-time")
+    pace = Pace(None if rate is None else values.size("--rate", rate))
+
+    async def main() -> OffloadReport:
+        async with connected(uri) as client:
+            streams = StreamStore(client.services.store)
+            time = None if before_time is None else await values.past_moment(client, "--before-time", before_time)
+
+            def wanted(_: Head, rows: Sequence[Segment], __: Policy) -> list[Segment]:
+                return [row for row in rows if _is_before(row, before, time)]
+
+            work = await plan_offload(streams, full, to=location, wanted=wanted)
+            report = OffloadReport(str(full), work.directory, kept=work.put_aside)
+            with progress("bytes", work.bytes, show=not as_json) as advance:
+                for row in work.rows:
+                    await offload_segment(client, streams, work, row, report, pace=pace, progress=advance)
+            return report
+
+    report = run_async(main())
+    if as_json:
+        emit(dataclasses.asdict(report))
+    else:
+        size = f"{counted(report.records, 'record')}, {counted(report.bytes, 'byte')}"
+        print(f"stream {full}: {counted(report.segments, 'segment')} offloaded to {report.location} ({size})")
+        if report.kept:
+            remark("the segment with the newest producers' table stays on bookies")
+    if report.put_off:
+        remark(f"put off: {counted(report.put_off, 'segment')} changed meanwhile; offload again")
+        raise click.exceptions.Exit(Exit.FAILED)
+
+
+def _is_before(row: Segment, offset: int | None, time: int | None) -> bool:
+    if row.summary is None:
+        return False
+    return (offset is None or row.end <= offset) and (time is None or row.summary.last_append < time)
+
+
+@click.command("check")
+@click.argument("name", shell_complete=completion.streams)
+@metadata_option
+@json_option
+def check(name: str, uri: str | None, as_json: bool) -> None:
+    """Check that a stream's segments follow one another and are there, and read all files of its history.
+
+    The copies on bookies are not read: `buckram ledger check` and `buckram job scrub` do that. Exit code 1 if something
+    is wrong.
+
+    \b
+    Example:
+      buckram stream check shop/orders
+    """
+    from buckram.streams.maintain.history import check_stream
+    from buckram.streams.shared.metadata import StreamStore
+
+    full = stream_name(name)
+
+    async def main() -> StreamCheck:
+        async with connected(uri) as client:
+            return await check_stream(client, StreamStore(client.services.store), full)
+
+    found = run_async(main())
+    if as_json:
+        emit(dataclasses.asdict(found))
+    else:
+        read = f"{counted(found.records, 'record')} in {counted(found.bytes, 'byte')}"
+        print(f"stream {full}: {counted(found.segments, 'segment')}, {found.history} of them history ({read})")
+        for problem in found.problems:
+            print(f"  {problem}")
+    if found.problems:
+        raise click.exceptions.Exit(Exit.FAILED)

@@ -1,0 +1,120 @@
+"""What a stream's policy wants of its history, and whether the files of its history are all there.
+
+Not here: offloading itself (`maintain/offload.py`), deleting history, which is truncation (`maintain/truncate.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from buckram.client.client import Client
+from buckram.core.streams.batch import Batch
+from buckram.core.streams.changes import check_usable, is_dead
+from buckram.core.streams.head import HISTORY, Head, Segment
+from buckram.core.streams.history import due_segments, whole
+from buckram.core.streams.names import StreamName
+from buckram.core.streams.policy import Policy
+from buckram.errors import BuckramError, CorruptEntry, NoSuchLedger
+from buckram.streams.maintain.offload import OffloadReport, offload_stream
+from buckram.streams.read.history import SegmentFiles
+from buckram.streams.read.locate import decode_entry
+from buckram.streams.shared.metadata import StreamStore, retry_metadata
+from buckram.streams.shared.places import in_thread
+from buckram.types import Entry
+
+AT_ONCE = 16
+"""The most segments of a stream that one pass of the janitor offloads, so that other streams have their turn."""
+
+
+def asks_for_offload(head: Head, policy: Policy) -> bool:
+    """Whether the policy wants segments of this stream to be offloaded at all; a machine's log stays on bookies."""
+    reason = policy.offload_after_s is not None or policy.offload_bytes is not None
+    return bool(policy.offload_to) and reason and head.snapshots is None
+
+
+async def offload_by_policy(
+    client: Client, streams: StreamStore, name: StreamName, head: Head, policy: Policy, now: int | None
+) -> OffloadReport | None:
+    """Offload what the policy wants offloaded now, AT_ONCE segments at most; None if that is nothing.
+
+    `now` is in microseconds UTC, or None while the time is in doubt: then nothing is offloaded by age. Errors are those
+    of offload_stream.
+    """
+    if not asks_for_offload(head, policy):
+        return None
+    rows = [row async for row in streams.segments(head)]
+    if not _due(head, rows, policy, now=now):
+        return None
+    return await offload_stream(client, streams, name, wanted=partial(_due, now=now))
+
+
+def _due(head: Head, rows: Sequence[Segment], policy: Policy, *, now: int | None) -> list[Segment]:
+    due = due_segments(head, rows, now=now, after_s=policy.offload_after_s, keep_bytes=policy.offload_bytes)
+    return due[:AT_ONCE]
+
+
+@dataclass(slots=True)
+class StreamCheck:
+    """What a check of a stream's segments found."""
+
+    stream: str
+    segments: int = 0
+    history: int = 0
+    """The number of segments that are history."""
+    records: int = 0
+    """The records that were read from history."""
+    bytes: int = 0
+    """The bytes of files that were read."""
+    problems: list[str] = field(default_factory=list)
+
+
+async def check_stream(client: Client, streams: StreamStore, name: StreamName) -> StreamCheck:
+    """Check that each segment's ledger exists, and read all files of history: bytes, entries, records and offsets.
+
+    The copies of ledgers on bookies are not read: `buckram ledger check` does that. Raises NoSuchStream.
+    """
+    head = (await streams.read(name)).head
+    check_usable(str(name), head)
+    found = StreamCheck(str(name))
+    due: int | None = None
+    async for row in streams.segments(head):
+        if is_dead(head, row):
+            continue
+        found.segments += 1
+        if due is not None and row.base != due:
+            found.problems.append(f"segment {row.number} begins at offset {row.base}, {due} is due")
+        due = row.end
+        try:
+            if row.kind == HISTORY:
+                found.history += 1
+                files = SegmentFiles(name, row)
+                records, size = await in_thread(row.ledger, files.location, partial(_check_files, name, row, files))
+                found.records, found.bytes = found.records + records, found.bytes + size
+            else:
+                await retry_metadata(partial(client.services.store.read_ledger, row.ledger))
+        except NoSuchLedger:
+            if not is_dead((await streams.read(name)).head, row):
+                found.problems.append(f"segment {row.number}: its ledger {row.ledger} does not exist")
+        except BuckramError as error:
+            found.problems.append(f"segment {row.number}: {error}")
+    return found
+
+
+def _check_files(name: StreamName, row: Segment, files: SegmentFiles) -> tuple[int, int]:
+    """Read all of an offloaded segment; returns its records and the bytes of its files. CorruptEntry, ReadFailed."""
+    manifest, records = files.manifest(), 0
+    for chunk in files.chunks(0, manifest.summary.last_entry):
+        for entry, payload in chunk:
+            batch = decode_entry(name, row, Entry(row.ledger, entry, payload, entry, -1))
+            if not isinstance(batch, Batch):
+                continue
+            if batch.first_offset != row.base + records:
+                why = f"begins at offset {batch.first_offset}, {row.base + records} is due"
+                raise CorruptEntry(str(name), row.ledger, entry, why)
+            records += len(batch)
+    return records, whole(manifest.parts)
+
+
+__all__ = ["StreamCheck", "asks_for_offload", "check_stream", "offload_by_policy"]

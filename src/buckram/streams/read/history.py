@@ -1,0 +1,197 @@
+"""Reading offloaded segments: a reader of entries like that of a ledger, over the files of a segment's history.
+
+A file counts only if its digest is the one in the manifest, and the manifest only if its digest is the one in the
+segment list. One part is in memory at a time. Not here: parts as bytes (`shared/history_parts.py`), locations
+(`shared/places.py`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from buckram.client.client import Client
+from buckram.client.read.reader import Reader
+from buckram.core.streams.head import HISTORY, Segment
+from buckram.core.streams.history import Manifest, Part, decode_manifest, digest_of, manifest_file, place_of
+from buckram.core.streams.names import StreamName
+from buckram.core.streams.record_format import EntryHeader
+from buckram.errors import ConfigError, CorruptEntry, MalformedBatch, MalformedRecord, NoSuchEntry
+from buckram.streams.shared.places import Place, in_thread
+from buckram.types import Entry, EntryId
+
+if TYPE_CHECKING:
+    from buckram.streams.shared.history_parts import LoadedPart
+
+T = TypeVar("T")
+_CHUNK_BYTES = 1024 * 1024
+_NO_LENGTH = -1
+
+Reached = Callable[[EntryHeader], bool]
+"""Whether an entry is the wanted one or comes after it; if it is true for an entry, it is true for all after it."""
+
+
+class SegmentFiles:
+    """The files of one offloaded segment. Calls block.
+
+    Raises ReadFailed if the location is away, NoSuchEntry if a file is missing there, CorruptEntry if its bytes are
+    not those that were offloaded, ConfigError without pyarrow or fsspec.
+    """
+
+    def __init__(self, name: StreamName, segment: Segment) -> None:
+        self._name, self._segment = name, segment
+        self._place = Place(place_of(segment).location)
+        self._manifest: Manifest | None = None
+        self._loaded: LoadedPart | None = None
+
+    @property
+    def location(self) -> str:
+        """The directory of the files."""
+        return self._place.location
+
+    def manifest(self) -> Manifest:
+        """Return the segment's manifest, which is read once."""
+        if self._manifest is None:
+            row = self._segment
+            file = manifest_file(row.base, row.ledger)
+            data = self._place.read(file, row.ledger)
+            if digest_of(data) != place_of(row).digest:
+                raise self._corrupt(0, f"{file} at {self.location} is not what was offloaded; restore it from a backup")
+            try:
+                found = decode_manifest(file, data)
+            except MalformedRecord as error:
+                raise self._corrupt(0, str(error)) from None
+            if (found.copy, found.base, found.summary.records) != (row.ledger, row.base, row.end - row.base):
+                raise self._corrupt(0, f"{file} at {self.location} is of another segment")
+            self._manifest = found
+        return self._manifest
+
+    def load(self, part: Part) -> LoadedPart:
+        """Return a part, which takes the place of the one in memory."""
+        loaded = self._loaded
+        if loaded is None or loaded.part is not part:
+            try:
+                from buckram.streams.shared.history_parts import LoadedPart
+            except ImportError:
+                raise ConfigError("history needs pyarrow: pip install 'buckram[history]'") from None
+            self._loaded = None  # Two parts would take twice the memory.
+            data = self._place.read(part.file, self._segment.ledger)
+            try:
+                loaded = self._loaded = LoadedPart(part, data)
+            except MalformedBatch as error:
+                raise self._corrupt(
+                    part.first_entry, f"{error}, at {self.location}; restore it from a backup"
+                ) from None
+        return loaded
+
+    def part_of(self, entry: EntryId) -> Part:
+        """Return the part that has an entry. NoSuchEntry beyond the last one."""
+        parts = self.manifest().parts
+        place = bisect_left(parts, entry, key=_last_entry)
+        if entry < 0 or place == len(parts):
+            raise NoSuchEntry(self._segment.ledger, entry, "the segment's history has no such entry")
+        return parts[place]
+
+    def payload(self, entry: EntryId) -> bytes:
+        """Return an entry."""
+        return self.load(self.part_of(entry)).payload(entry)
+
+    def chunks(self, first: EntryId, last: EntryId) -> Iterator[list[tuple[EntryId, bytes]]]:
+        """Yield the entries from `first` to `last` in order, about _CHUNK_BYTES at a time."""
+        entry = first
+        while entry <= last:
+            chunk = self.chunk(entry, last)
+            yield chunk
+            entry = chunk[-1][0] + 1
+
+    def chunk(self, first: EntryId, last: EntryId) -> list[tuple[EntryId, bytes]]:
+        """Return entries from `first` on, about _CHUNK_BYTES of one part, none beyond `last`."""
+        loaded = self.load(self.part_of(first))
+        found: list[tuple[EntryId, bytes]] = []
+        size = 0
+        for entry in range(first, min(last, loaded.part.last_entry) + 1):
+            found.append((entry, loaded.payload(entry)))
+            size += len(found[-1][1])
+            if size >= _CHUNK_BYTES:
+                break
+        return found
+
+    def first_entry(self, reached: Reached) -> EntryId:
+        """Return the first entry for which `reached` is true, or the number of entries; at most one part is read."""
+        parts = self.manifest().parts
+        place = bisect_left(parts, True, key=lambda part: reached(part.end))
+        if place == len(parts):
+            return parts[-1].last_entry + 1
+        part = parts[place]
+        return part.first_entry + bisect_left(self.load(part).headers, True, key=reached)
+
+    def _corrupt(self, entry: EntryId, why: str) -> CorruptEntry:
+        return CorruptEntry(str(self._name), self._segment.ledger, entry, why)
+
+
+class HistoryReader:
+    """Reads the entries of an offloaded segment as a ledger's Reader does. Errors are those of SegmentFiles."""
+
+    def __init__(self, name: StreamName, segment: Segment) -> None:
+        self._files = SegmentFiles(name, segment)
+        self._copy = segment.ledger
+        self._last = segment.summary.last_entry if segment.summary is not None else -1
+
+    @property
+    def last_confirmed(self) -> EntryId:
+        """The segment's last entry."""
+        return self._last
+
+    async def get(self, entry: EntryId) -> Entry:
+        """Return one entry; its `length` is not known."""
+        return self._entry(entry, await self._run(partial(self._files.payload, entry)))
+
+    async def chunks(self, first: EntryId = 0, last: EntryId | None = None) -> AsyncGenerator[list[Entry], None]:
+        """Yield the entries in order, many at a time."""
+        entry, end = first, self._last if last is None else last
+        while entry <= end:
+            found = await self._run(partial(self._files.chunk, entry, end))
+            yield [self._entry(number, payload) for number, payload in found]
+            entry = found[-1][0] + 1
+
+    async def first_entry(self, reached: Reached) -> EntryId:
+        """Return the first entry whose header is `reached`, or the number of entries; at most one part is read."""
+        return await self._run(partial(self._files.first_entry, reached))
+
+    async def close(self) -> None:
+        """Nothing is held open."""
+
+    async def __aenter__(self) -> HistoryReader:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _run(self, call: Callable[[], T]) -> T:
+        return await in_thread(self._copy, self._files.location, call)
+
+    def _entry(self, entry: EntryId, payload: bytes) -> Entry:
+        return Entry(self._copy, entry, payload, self._last, _NO_LENGTH)
+
+
+SegmentReader: TypeAlias = Reader | HistoryReader
+
+
+def open_segment(client: Client, name: StreamName, segment: Segment) -> AbstractAsyncContextManager[SegmentReader]:
+    """Return a reader of a segment's entries, wherever they are; use `async with`. NoSuchLedger, ReadFailed."""
+    if segment.kind == HISTORY:
+        return HistoryReader(name, segment)
+    return client.open(segment.ledger)
+
+
+def _last_entry(part: Part) -> EntryId:
+    return part.last_entry
+
+
+__all__ = ["HistoryReader", "SegmentFiles", "SegmentReader", "open_segment"]

@@ -1,0 +1,223 @@
+"""Parts: entries of a stream as one Parquet file, and back, byte for byte.
+
+A part has a row for each record, with the columns that readers know (`HISTORY_SCHEMA`), for every engine. The headers
+of the entries, and those without records, are in its key-value metadata, so that the entries can be made again.
+Compressed entries come back uncompressed. It needs pyarrow, so import it only where there is history. Not here:
+reading segments (`read/history.py`), the order of steps of an offload (`maintain/offload.py`).
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from buckram.core.streams.batch import Batch, decode
+from buckram.core.streams.head import Summary
+from buckram.core.streams.history import Part, digest_of, plain_header, split_headers
+from buckram.core.streams.record_format import (
+    DATA,
+    HEADER_SIZE,
+    HEADERS,
+    KEY_NULLS,
+    KEYS,
+    NO_TXID,
+    PRODUCERS,
+    TIMESTAMPS,
+    TXIDS,
+    VALUE_NULLS,
+    BodyBuilder,
+    EntryHeader,
+    parse_header,
+)
+from buckram.errors import MalformedBatch
+from buckram.streams.shared.arrow_batches import schema, to_arrow
+from buckram.streams.shared.arrow_columns import Bytes, Headers
+from buckram.types import EntryId
+
+ENTRIES = b"buckram.entries"
+"""The key of the entries' headers in a part's metadata."""
+HISTORY_SCHEMA: pa.Schema = schema().append(pa.field("producer", pa.string())).append(pa.field("sequence", pa.int64()))
+_COUNTS = struct.Struct("<II")
+"""The number of entries, and the bytes of their headers and of the bodies of entries without records."""
+_LENGTH = struct.Struct("<I")
+_ENCODINGS = dict.fromkeys(("offset", "timestamp", "sequence", "txid"), "DELTA_BINARY_PACKED")
+
+
+# -- entries to a file ------------------------------------------------------------------------------------
+
+
+def build_part(payloads: Sequence[bytes], first_entry: EntryId, base: int, summary: Summary) -> tuple[bytes, int]:
+    """Return the file with these entries, and how many records they have. MalformedBatch.
+
+    `base` is the segment's first offset; append times are within the bounds of `summary`, as readers see them.
+    """
+    batches: list[Any] = []
+    headers, bodies = bytearray(), bytearray()
+    records = 0
+    for entry, payload in enumerate(payloads, first_entry):
+        found = decode(payload, base, -1, entry)
+        headers += plain_header(payload)
+        if isinstance(found, Batch):
+            batches.append(_rows(found.clamped(summary.first_append, summary.last_append)))
+            records += found.header.records
+        else:
+            tail = payload[HEADER_SIZE:]
+            bodies += _LENGTH.pack(len(tail)) + tail
+    table = pa.Table.from_batches(batches, HISTORY_SCHEMA)
+    told = bytes(headers + bodies)
+    packed = _COUNTS.pack(len(payloads), len(told)) + pa.compress(told, codec="zstd", asbytes=True)
+    table = table.replace_schema_metadata({ENTRIES: base64.b85encode(packed)})
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        table,
+        sink,
+        row_group_size=max(1, table.num_rows),
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=["append_time", "producer"],
+        column_encoding=_ENCODINGS,
+        write_statistics=["offset", "timestamp", "append_time", "txid"],
+    )
+    return sink.getvalue().to_pybytes(), records
+
+
+def _rows(batch: Batch) -> Any:
+    found = to_arrow(batch)
+    pairs = batch.producers() if batch.header.columns & PRODUCERS else None
+    if pairs is None:
+        producers, sequences = pa.nulls(len(batch), pa.string()), pa.nulls(len(batch), pa.int64())
+    else:
+        producers = pa.array([None if pair is None else pair[0] for pair in pairs], pa.string())
+        sequences = pa.array([None if pair is None else pair[1] for pair in pairs], pa.int64())
+    return pa.RecordBatch.from_arrays([*found.columns, producers, sequences], schema=HISTORY_SCHEMA)
+
+
+def describe_part(file: str, data: bytes, payloads: Sequence[bytes], first_entry: EntryId, records: int) -> Part:
+    """Return what the manifest says of a file that `build_part` made of these entries."""
+    last = plain_header(payloads[-1]).hex()
+    return Part(file, len(data), digest_of(data), first_entry, len(payloads), records, last)
+
+
+# -- and back ---------------------------------------------------------------------------------------------
+
+
+class LoadedPart:
+    """A part in memory: its entries by id. MalformedBatch for bytes that are not what the manifest says."""
+
+    def __init__(self, part: Part, data: bytes) -> None:
+        if len(data) != part.bytes or digest_of(data) != part.sha256:
+            raise MalformedBatch(f"{part.file} has {len(data)} other bytes than the {part.bytes} that were offloaded")
+        self.part = part
+        try:
+            table = pq.read_table(pa.BufferReader(data), use_threads=False)
+            packed = base64.b85decode(table.schema.metadata[ENTRIES])
+            count, size = _COUNTS.unpack_from(packed)
+            told = pa.decompress(packed[_COUNTS.size :], decompressed_size=size, codec="zstd", asbytes=True)
+        except (pa.ArrowException, KeyError, TypeError, ValueError, struct.error) as error:
+            raise MalformedBatch(f"{part.file} is no part of history: {error!r}") from None
+        if count != part.entries or table.num_rows != part.records:
+            raise MalformedBatch(f"{part.file} has {count} entries and {table.num_rows} records, {part} is due")
+        self._raw = list(split_headers(told, count))
+        self.headers: list[EntryHeader] = []
+        self._rows: list[int] = []
+        self._bodies: dict[int, bytes] = {}
+        self._index(told, count)
+        self._columns = {name: _one(table.column(name)) for name in HISTORY_SCHEMA.names}
+        self._values, self._keys = Bytes(self._columns["value"]), Bytes(self._columns["key"])
+        self._headers: Headers | None = None
+        self._txids: memoryview | None = None
+
+    def _index(self, told: bytes, count: int) -> None:
+        """Note where each entry's rows begin, and the bodies of entries without records."""
+        row, at = 0, count * HEADER_SIZE
+        for place, raw in enumerate(self._raw):
+            header = parse_header(raw)
+            self.headers.append(header)
+            self._rows.append(row)
+            if header.kind == DATA:
+                row += header.records
+                continue
+            (size,) = _LENGTH.unpack_from(told, at)
+            at += _LENGTH.size
+            self._bodies[place] = told[at : at + size]
+            at += size
+        if row != self.part.records or at != len(told):
+            raise MalformedBatch(f"{self.part.file}: its headers tell of {row} records, it has {self.part.records}")
+
+    def payload(self, entry: EntryId) -> bytes:
+        """Return an entry, uncompressed."""
+        place = entry - self.part.first_entry
+        header, raw = self.headers[place], self._raw[place]
+        if header.kind != DATA:
+            return raw + self._bodies[place]
+        body, mask = BodyBuilder(), header.columns
+        start = self._rows[place]
+        stop = start + header.records
+        _put_bytes(body, self._values, self._columns["value"], start, stop, nulls=bool(mask & VALUE_NULLS))
+        if mask & KEYS:
+            _put_bytes(body, self._keys, self._columns["key"], start, stop, nulls=bool(mask & KEY_NULLS))
+        if mask & HEADERS:
+            if self._headers is None:
+                self._headers = Headers(self.part.file, self._columns["headers"])
+            self._headers.put(body, start, stop)
+        if mask & TIMESTAMPS:
+            body.put(_integers(self._columns["timestamp"])[8 * start : 8 * stop])
+        if mask & TXIDS:
+            if self._txids is None:
+                self._txids = _integers(pc.fill_null(self._columns["txid"], NO_TXID))
+            body.put(self._txids[8 * start : 8 * stop])
+        if mask & PRODUCERS:
+            names = self._columns["producer"].slice(start, stop - start).to_pylist()
+            sequences = pc.fill_null(self._columns["sequence"].slice(start, stop - start), 0).to_pylist()
+            body.producers(names, sequences)
+        return b"".join((raw, *body.parts))
+
+
+def _put_bytes(body: BodyBuilder, column: Bytes, array: Any, start: int, stop: int, *, nulls: bool) -> None:
+    if nulls and not array.slice(start, stop - start).null_count:
+        count = stop - start
+        body.put(((1 << count) - 1).to_bytes((count + 7) // 8, "little"))
+    column.put(body, start, stop)
+
+
+def _integers(column: Any) -> memoryview:
+    """Return the bytes of a column of 64-bit integers, which is no slice of another."""
+    buffer = column.buffers()[1]
+    return memoryview(b"") if buffer is None else memoryview(buffer)[8 * column.offset :]
+
+
+def _one(column: Any) -> Any:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
+
+
+# -- the comparison before the ledger may go --------------------------------------------------------------
+
+
+def difference(payloads: Sequence[bytes], loaded: LoadedPart) -> str:
+    """Say how the entries that a file gives back differ from those that were written, or nothing."""
+    if len(payloads) != loaded.part.entries:
+        return f"it has {loaded.part.entries} entries, {len(payloads)} were written"
+    for entry, payload in enumerate(payloads, loaded.part.first_entry):
+        again = loaded.payload(entry)
+        if again != payload and not _same(payload, again):
+            return f"entry {entry} comes back with other records"
+    return ""
+
+
+def _same(payload: bytes, again: bytes) -> bool:
+    """Whether two forms of an entry have the same header and records; only one of them may be compressed."""
+    if plain_header(payload) != plain_header(again):
+        return False
+    first, second = decode(payload, 0), decode(again, 0)
+    if isinstance(first, Batch) and isinstance(second, Batch):
+        return first.records() == second.records()
+    return payload[HEADER_SIZE:] == again[HEADER_SIZE:]
+
+
+__all__ = ["HISTORY_SCHEMA", "LoadedPart", "build_part", "describe_part", "difference"]

@@ -1,0 +1,176 @@
+"""Places: where files of history are kept outside the cluster, any location that fsspec knows, or a local directory.
+
+Calls block, so coroutines run them in threads (`in_thread`). A file is written under its final name only whole and
+durable. Errors say which location. Not here: what is in the files (`core/streams/history.py`), who may delete them
+(`shared/ledgers.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from buckram.core.streams.history import UNFINISHED, copy_of
+from buckram.errors import BuckramError, ConfigError, NoSuchEntry, ReadFailed, WriteFailed
+from buckram.types import LedgerId
+
+T = TypeVar("T")
+WITHIN_S = 300.0
+"""How long one call may take before its location counts as away: no store needs so long for one part."""
+
+
+class Place:
+    """One directory at a location. Raises ReadFailed and WriteFailed, which name it, and ConfigError without fsspec.
+
+    Methods take the id of the offloaded segment for what errors tell.
+    """
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+        self._local = _local_path(location)
+        self._opened: tuple[Any, str] | None = None
+
+    def read(self, file: str, copy: LedgerId) -> bytes:
+        """Return the bytes of a file. ReadFailed if the location is away, NoSuchEntry if only the file is missing."""
+        try:
+            if self._local is not None:
+                with open(os.path.join(self._local, file), "rb") as source:
+                    return source.read()
+            system, root = self._system()
+            return bytes(system.cat_file(f"{root}/{file}"))
+        except FileNotFoundError as error:
+            if not self._has_files():
+                raise ReadFailed(copy, f"its history at {self.location} is away: {_text(error)}") from None
+            raise NoSuchEntry(copy, 0, f"file {file} of its history is missing at {self.location}") from None
+        except BuckramError as error:
+            raise ReadFailed(copy, f"its history at {self.location} is away: {error}") from None
+        except Exception as error:  # Each file system has errors of its own.
+            raise ReadFailed(copy, f"its history at {self.location} is away: {_text(error)}") from None
+
+    def write(self, file: str, data: bytes, copy: LedgerId) -> None:
+        """Write a file, whole and durable. WriteFailed if the location is away, read-only or full."""
+        try:
+            if self._local is not None:
+                _write_durably(self._local, file, data)
+                return
+            system, root = self._system()
+            system.makedirs(root, exist_ok=True)
+            system.pipe_file(f"{root}/{file}", data)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise WriteFailed(copy, f"its history cannot be written to {self.location}: {_text(error)}") from None
+
+    def files(self) -> list[str]:
+        """Return the names of all files of history in the directory, in order; none if it does not exist."""
+        try:
+            if self._local is not None:
+                names = os.listdir(self._local)
+            else:
+                system, root = self._system()
+                system.invalidate_cache()
+                names = [str(path).rsplit("/", 1)[-1] for path in system.ls(root, detail=False)]
+        except FileNotFoundError:
+            return []
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ReadFailed(-1, f"history at {self.location} is away: {_text(error)}") from None
+        return sorted(name for name in names if copy_of(name) is not None)
+
+    def remove(self, copy: LedgerId) -> int:
+        """Delete all files of an offloaded segment and return how many; those that are gone already are fine.
+
+        The manifest goes first. WriteFailed if the location is away.
+        """
+        found = [name for name in self.files() if copy_of(name) == copy]
+        for name in sorted(found, key=lambda name: not name.startswith("_")):
+            try:
+                if self._local is not None:
+                    os.unlink(os.path.join(self._local, name))
+                else:
+                    system, root = self._system()
+                    system.rm_file(f"{root}/{name}")
+            except FileNotFoundError:
+                continue
+            except Exception as error:
+                raise WriteFailed(copy, f"{name} cannot be deleted at {self.location}: {_text(error)}") from None
+        if self._local is not None:
+            with suppress(OSError):
+                os.rmdir(self._local)  # The last file of a stream takes its directory with it.
+        return len(found)
+
+    def _has_files(self) -> bool:
+        try:
+            return bool(self.files())
+        except BuckramError:
+            return False
+
+    def _system(self) -> tuple[Any, str]:
+        if self._opened is None:
+            try:
+                from fsspec.core import url_to_fs
+            except ImportError:
+                raise ConfigError(
+                    f"history at {self.location} needs fsspec: pip install 'buckram[history]', and what fsspec needs "
+                    "for this kind of location"
+                ) from None
+            system, root = url_to_fs(self.location)
+            self._opened = system, str(root).rstrip("/")
+        return self._opened
+
+
+async def in_thread(copy: LedgerId, location: str, call: Callable[[], T]) -> T:
+    """Run a blocking call in a thread. ReadFailed if it takes longer than WITHIN_S."""
+    return await answer_of(copy, location, asyncio.get_running_loop().run_in_executor(None, call))
+
+
+async def answer_of(copy: LedgerId, location: str, begun: asyncio.Future[T]) -> T:
+    """Wait for a call that was begun in a thread. ReadFailed if it takes longer than WITHIN_S.
+
+    The thread goes on then, and also if this is cancelled; `begun` is done when the call has ended.
+    """
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            return await asyncio.shield(begun)
+    except TimeoutError:
+        raise ReadFailed(copy, f"its history at {location} did not answer within {WITHIN_S:.0f} s") from None
+
+
+def _local_path(location: str) -> str | None:
+    scheme, found, rest = location.partition("://")
+    if not found:
+        return location
+    return rest if scheme in ("file", "local") else None
+
+
+def _write_durably(directory: str, file: str, data: bytes) -> None:
+    if not os.path.isdir(directory):
+        os.makedirs(directory, exist_ok=True)
+        for above in (os.path.dirname(directory), os.path.dirname(os.path.dirname(directory))):
+            _sync_directory(above)
+    path, unfinished = os.path.join(directory, file), os.path.join(directory, f".{file}{UNFINISHED}")
+    with open(unfinished, "wb") as target:
+        target.write(data)
+        target.flush()
+        os.fsync(target.fileno())
+    os.replace(unfinished, path)
+    _sync_directory(directory)
+
+
+def _sync_directory(directory: str) -> None:
+    entry = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(entry)
+    finally:
+        os.close(entry)
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(": ")
+
+
+__all__ = ["WITHIN_S", "Place", "answer_of", "in_thread"]

@@ -1,0 +1,62 @@
+"""Bugs of offload: deleted before verified, published before durable, and bytes that nobody compares."""
+
+from __future__ import annotations
+
+from tests.mutants.testmutant import TestMutant, edited
+
+OFFLOAD = "tests/streams/maintain/test_offload.py::"
+PLACES = "tests/streams/shared/test_places.py::"
+PARTS = "tests/streams/shared/test_history_parts.py::"
+
+MUTANTS = (
+    TestMutant(
+        "offload-unverified",
+        "a ledger goes although its files do not give back what was written",
+        edited(("buckram.streams.maintain.offload:_Copy._write_part", "if why:", "if False:")),
+        (OFFLOAD + "test_nothing_goes_before_it_was_verified",),
+    ),
+    TestMutant(
+        "offload-manifest-unverified",
+        "a segment is listed by a manifest that is not there as it was written",
+        edited(
+            ("buckram.streams.maintain.offload:_Copy._write_manifest", "self._read_back(place, file) != data", "False")
+        ),
+        (OFFLOAD + "test_nothing_goes_before_it_was_verified",),
+    ),
+    TestMutant(
+        "offload-not-durable",
+        "files of history are listed before they are on the disk",
+        edited(("buckram.streams.shared.places:_write_durably", "os.fsync(target.fileno())", "pass")),
+        (PLACES + "test_a_file_is_durable_before_it_has_its_name",),
+    ),
+    TestMutant(
+        "offload-difference-blind",
+        "an entry that comes back with other records counts as equal",
+        edited(("buckram.streams.shared.history_parts:difference", "not _same(payload, again)", "False")),
+        (PARTS + "test_a_difference_is_told",),
+    ),
+    TestMutant(
+        "offload-bytes-unchecked",
+        "files of history are believed whatever they hold",
+        edited(("buckram.streams.shared.history_parts:LoadedPart.__init__", "digest_of(data) != part.sha256", "False")),
+        (PARTS + "test_changed_bytes_are_refused",),
+    ),
+    TestMutant(
+        "offload-producers-table",
+        "the segment with the producers' table is offloaded, and writers cannot open any more",
+        edited(("buckram.core.streams.history:may_offload", "row.number != head.producers", "True")),
+        (OFFLOAD + "test_records_offsets_and_times_stay",),
+    ),
+    TestMutant(
+        "offload-files-stay",
+        "truncation leaves the files of history behind",
+        edited(("buckram.streams.shared.ledgers:drop_segment", "row.offloaded is None", "True")),
+        (OFFLOAD + "test_truncation_and_deletion_reach_the_files",),
+    ),
+    TestMutant(
+        "offload-intent-without-files",
+        "what a crashed offload wrote stays for good",
+        edited(("buckram.streams.shared.ledgers:discard", "if intent.place:", "if False:")),
+        (OFFLOAD + "test_a_crash_after_each_step",),
+    ),
+)

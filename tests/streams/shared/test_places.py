@@ -1,0 +1,66 @@
+"""Places of history: files are whole and durable before they have their names; only files of history are touched."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from buckram.core.streams.history import manifest_file, part_file
+from buckram.errors import NoSuchEntry, ReadFailed, WriteFailed
+from buckram.streams.shared.places import Place
+
+FILE = part_file(0, 7, 0)
+
+
+def test_a_file_is_durable_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    did: list[str] = []
+    sync, replace = os.fsync, os.replace
+
+    def note_sync(number: int) -> None:
+        did.append(f"sync {os.path.basename(os.readlink(f'/proc/self/fd/{number}'))}")
+        sync(number)
+
+    def note_replace(source: str, target: str) -> None:
+        did.append(f"name {os.path.basename(target)}")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(os, "replace", note_replace)
+    place = Place(f"{tmp_path}/shop/s/uid")
+    place.write(FILE, b"bytes", 7)
+    assert did == ["sync s", "sync shop", f"sync .{FILE}.unfinished", f"name {FILE}", "sync uid"]
+    assert place.read(FILE, 7) == b"bytes"
+
+
+@pytest.mark.parametrize("scheme", ["", "file://", "memory://"])
+def test_files_are_listed_and_removed_by_their_segment(tmp_path: Path, scheme: str) -> None:
+    if scheme == "memory://":
+        pytest.importorskip("fsspec")
+    place = Place(f"{scheme}{tmp_path}/shop/s/uid")
+    assert place.files() == []
+    mine = [FILE, part_file(0, 7, 1), manifest_file(0, 7)]
+    for name in (*mine, part_file(5, 8, 0), "README.txt"):
+        place.write(name, b"x", 7)
+    assert set(place.files()) == {*mine, part_file(5, 8, 0)}
+    assert place.remove(7) == 3
+    assert place.remove(7) == 0
+    assert place.files() == [part_file(5, 8, 0)]
+    with pytest.raises(NoSuchEntry, match="missing"):
+        place.read(FILE, 7)
+    place.remove(8)
+    with pytest.raises(ReadFailed, match="away"):
+        place.read(FILE, 7)
+
+
+def test_a_location_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no directory")
+    with pytest.raises(WriteFailed, match=f"{tmp_path}/file"):
+        Place(f"{tmp_path}/file/shop").write(FILE, b"x", 7)
+
+
+def test_an_unknown_kind_of_location_is_an_error_that_names_it() -> None:
+    pytest.importorskip("fsspec")
+    with pytest.raises(ReadFailed, match="nosuchkind://x"):
+        Place("nosuchkind://x").read(FILE, 7)
