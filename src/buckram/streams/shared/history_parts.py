@@ -72,7 +72,7 @@ def build_part(payloads: Sequence[bytes], first_entry: EntryId, base: int, summa
     table = pa.Table.from_batches(batches, HISTORY_SCHEMA)
     told = bytes(headers + bodies)
     packed = _COUNTS.pack(len(payloads), len(told)) + pa.compress(told, codec="zstd", asbytes=True)
-    table = table.replace_schema_metadata({ENTRIES: base64.b85encode(packed)})
+    table = table.replace_schema_metadata({ENTRIES: base64.b64encode(packed)})
     sink = pa.BufferOutputStream()
     pq.write_table(
         table,
@@ -116,7 +116,7 @@ class LoadedPart:
         self.part = part
         try:
             table = pq.read_table(pa.BufferReader(data), use_threads=False)
-            packed = base64.b85decode(table.schema.metadata[ENTRIES])
+            packed = base64.b64decode(table.schema.metadata[ENTRIES])
             count, size = _COUNTS.unpack_from(packed)
             told = pa.decompress(packed[_COUNTS.size :], decompressed_size=size, codec="zstd", asbytes=True)
         except (pa.ArrowException, KeyError, TypeError, ValueError, struct.error) as error:
