@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.chaos.processes import last_json, run
 from tests.interop.apache import ApacheBookie, Java
 from tests.interop.clusters import Cluster, our_autorecovery
@@ -12,6 +14,7 @@ from tests.interop.test_autorecovery import create, members
 from tests.support.polling import wait_until
 
 ENTRIES = 20
+SOAK = os.environ.get("BUCKRAM_SOAK") == "1"
 
 
 class Producer:
@@ -51,6 +54,7 @@ def commanded(cluster: Cluster, *words: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.skipif(not SOAK, reason="two minutes of waiting for bookies: BUCKRAM_SOAK=1")
 def test_bookies_give_way_one_by_one_and_come_back(java: Java, zookeeper: str, workdir: Path) -> None:
     cluster = Cluster(f"zk+hierarchical://{zookeeper}/replace", workdir / "replace")
     try:

@@ -20,7 +20,7 @@ from tests.support.polling import until
 from buckram.client.client import Client
 from buckram.core.streams.batch import Record
 from buckram.core.streams.head import HISTORY, Segment
-from buckram.core.streams.history import copy_of
+from buckram.core.streams.history import Manifest, copy_of
 from buckram.core.streams.names import StreamName
 from buckram.errors import CorruptEntry, InvalidArgument, NoSuchEntry, NoSuchLedger, ReadFailed, WriteFailed
 from buckram.streams.maintain import offload as offloading
@@ -30,7 +30,7 @@ from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.maintain.janitor_report import JanitorReport
 from buckram.streams.maintain.offload import OffloadReport, copy_segment, offload_segment, offload_stream, plan_offload
 from buckram.streams.namespace import Namespace
-from buckram.streams.read.history import HistoryReader
+from buckram.streams.read.history import HistoryReader, SegmentFiles
 from buckram.streams.shared.ledgers import drop_ledger, list_intents, make_history_id
 from buckram.streams.shared.places import Place
 
@@ -308,7 +308,9 @@ async def test_what_is_wrong_at_the_location_is_told(client: Client, ns: Namespa
     assert (found.segments, found.history, found.records, found.problems) == (1, 1, len(before), [])
 
 
-async def test_readers_wait_for_a_location_that_is_away(client: Client, ns: Namespace, tmp_path: Path) -> None:
+async def test_readers_wait_for_a_location_that_is_away(
+    client: Client, ns: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = await plain(ns, 1)
     there = tmp_path / "history"
     await offload_stream(client, ns.store, NAME, to=str(there))
@@ -317,9 +319,17 @@ async def test_readers_wait_for_a_location_that_is_away(client: Client, ns: Name
     with pytest.raises(ReadFailed, match=str(there)) as failed:
         await HistoryReader(NAME, row).get(0)
     assert failed.value.retryable
+    tries: list[str] = []
+    manifest = SegmentFiles.manifest
+
+    def noted(files: SegmentFiles) -> Manifest:
+        tries.append(files.location)
+        return manifest(files)
+
+    monkeypatch.setattr(SegmentFiles, "manifest", noted)
     reading = asyncio.ensure_future(read(ns))
-    done, _ = await asyncio.wait([reading], timeout=0.3)
-    assert not done
+    await until(lambda: len(tries) > 1)
+    assert not reading.done()
     (tmp_path / "away").rename(there)
     assert await reading == before
 
