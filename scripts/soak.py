@@ -100,6 +100,7 @@ CHECKS: dict[str, list[str]] = {
     "sqlalchemy_suite": [PYTHON, "-m", "tests.sql.compliance"],
     "sync_before_ack": [*PYTEST, "tests/chaos"],
     "interop": [*PYTEST, "tests/interop"],
+    "spark": [*PYTEST, "tests/spark", "tests/jobs"],
     "simulator": [*PYTEST, "tests/sim", "tests/scenarios", "tests/mutants"],
 }
 

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 from examples.debian import inputs
 from tests.e2e.zookeeper_kit import need_zookeeper
+from tests.support.stores import stores
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.spark
 @pytest.mark.skipif(not inputs.is_debian(), reason="the job reads what a Debian machine has")
-@pytest.mark.parametrize("store", ["sqlite", "zk"])
+@pytest.mark.parametrize("store", stores("sqlite"))
 def test_every_record_comes_back_once_with_a_bookie_and_the_driver_killed(store: str, tmp_path: Path) -> None:
     if store == "zk":
         need_zookeeper()

@@ -14,6 +14,7 @@ from tests.spark.faults.chaos import wait_for
 from tests.spark.faults.driver import Driver
 from tests.spark.faults.kit import Lines, leftovers, values
 from tests.spark.faults.standalone import Standalone
+from tests.support.stores import stores
 
 from buckram.testing import ThreadedCluster
 
@@ -26,6 +27,7 @@ def finish(driver: Driver) -> None:
         assert driver.wait() == 0, driver.last_words()
 
 
+@pytest.mark.parametrize("any_cluster", stores("zk"), indirect=True)
 def test_a_driver_is_killed_around_the_publishing(any_cluster: ThreadedCluster, stream: str, tmp_path: Path) -> None:
     lines = Lines(tmp_path, files=3, rows=100)
     faults = "die-before:0,die-after:0,die-after:2"
@@ -42,6 +44,7 @@ def test_a_driver_is_killed_around_the_publishing(any_cluster: ThreadedCluster, 
     assert leftovers(any_cluster.uri, stream)[1] == 0
 
 
+@pytest.mark.parametrize("any_cluster", stores("sqlite"), indirect=True)
 def test_a_driver_that_wakes_up_late_publishes_nothing_twice(
     any_cluster: ThreadedCluster, stream: str, tmp_path: Path
 ) -> None:
