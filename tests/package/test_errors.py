@@ -21,6 +21,7 @@ INTERNAL = {
     "BadAvailability",  # a repair asks another bookie
     "StoreError",  # answered over the wire as a code
     "StreamRefusal",  # answered over HTTP as an error of the protocol
+    "Elsewhere",  # the gateway sends its client on
     "BadLine", "CursorBackwards", "LineTooLong", "OutputLost", "ProfileFailed",  # the command line's own
 }  # fmt: skip
 
