@@ -176,6 +176,7 @@ BAD = {
     "L9": [not_enough_bookies_although_all_are_well],
 }
 CHECKED_ELSEWHERE = (
+    "A8",
     "I1",
     "I2",
     "I3",
@@ -199,7 +200,8 @@ CHECKED_ELSEWHERE = (
     "L13",
     "L14",
 )
-"""These are checked where a life starts a bookie or waits with a deadline; mutants show that they can be violated."""
+"""These are checked where a life starts a bookie, waits with a deadline or has a stranger; mutants show that they can be
+violated."""
 
 
 @pytest.mark.parametrize(
