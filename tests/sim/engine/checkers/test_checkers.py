@@ -200,8 +200,8 @@ CHECKED_ELSEWHERE = (
     "L13",
     "L14",
 )
-"""These are checked where a life starts a bookie, waits with a deadline or has a stranger; mutants show that they can be
-violated."""
+"""These are checked where a life starts a bookie, waits with a deadline or has a stranger; mutants show that they can
+be violated."""
 
 
 @pytest.mark.parametrize(
