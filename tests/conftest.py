@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from buckram.client.client import Client
 from buckram.errors import ConfigError
 from buckram.etcd_server import EtcdServer, start_etcd
+from buckram.streams.namespace import Namespace
+from buckram.testing import Cluster, cluster
 from buckram.zookeeper_server import ZooKeeperServer, start_zookeeper
 
 # A busy machine makes an example slow, not wrong: what tests may cost is counted in CPU (tests/budget.toml).
@@ -49,3 +52,24 @@ def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer
         pytest.skip(f"needs a real etcd: {error}")
     yield server
     server.stop()
+
+
+@pytest.fixture
+async def three_bookies() -> AsyncIterator[Cluster]:
+    """An in-process cluster for one test. Folders that need another one have fixtures of their own."""
+    async with cluster(bookies=3) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(three_bookies: Cluster) -> AsyncIterator[Client]:
+    """A client of that cluster."""
+    async with three_bookies.client() as connected:
+        yield connected
+
+
+@pytest.fixture
+async def ns(client: Client) -> Namespace:
+    """The namespace `shop`, which is made for the test."""
+    await client.namespaces.create("shop")
+    return client.namespace("shop")

@@ -197,6 +197,10 @@ class BookieSet:
     def find(self, bookie_id: BookieId) -> BookieInfo | None:
         return self.writable.get(bookie_id) or self.readonly.get(bookie_id)
 
+    def state_of(self, bookie_id: BookieId) -> str:
+        """Return "writable", "readonly", or "down" for one that is not registered."""
+        return "writable" if bookie_id in self.writable else "readonly" if bookie_id in self.readonly else "down"
+
 
 @dataclass(frozen=True, slots=True)
 class KeyValue:

@@ -114,10 +114,10 @@ def test_the_files_are_what_the_script_writes() -> None:
 def test_each_alert_has_a_page_that_says_when_it_fires() -> None:
     found = rules()
     assert len(found) == RULES.read_text().count("- alert:") >= 19
-    for alert, expression, time, severity, page in found:
+    for alert, expression, lasting, severity, page in found:
         said = (ROOT / page).read_text()
         assert said.startswith(f"# {alert}\n")
-        when = "at once, as soon as there is" if time == "0m" else f"after {time} of"
+        when = "at once, as soon as there is" if lasting == "0m" else f"after {lasting} of"
         assert f"It fires {when} `{expression}`, as {severity}." in said
 
 

@@ -1,4 +1,4 @@
-"""Fixtures: an in-process cluster, and a gateway on it."""
+"""Fixtures: a client of an in-process cluster, and a gateway on it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,7 @@ from tests.gateway.kit import Api, serving
 
 from buckram.client.client import Client
 from buckram.gateway.server import Gateway
-from buckram.testing import Cluster, cluster
-
-
-@pytest.fixture
-async def three_bookies() -> AsyncIterator[Cluster]:
-    async with cluster(bookies=3) as running:
-        yield running
+from buckram.testing import Cluster
 
 
 @pytest.fixture

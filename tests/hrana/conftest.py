@@ -1,4 +1,4 @@
-"""Fixtures: an in-process cluster, and a server of the database shop/main on it."""
+"""Fixtures: a client of an in-process cluster, and a server of the database shop/main on it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,7 @@ from tests.hrana.kit import serving
 
 from buckram.client.client import Client
 from buckram.hrana.server import DatabaseServer
-from buckram.testing import Cluster, cluster
-
-
-@pytest.fixture
-async def three_bookies() -> AsyncIterator[Cluster]:
-    async with cluster(bookies=3) as running:
-        yield running
+from buckram.testing import Cluster
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from buckram.client.client import connect
 from buckram.core.planning.history import NAMESPACE, STREAM
 from buckram.metadata.topology import change_rack_map
 from buckram.planning.recording import history, record, sample
+from buckram.streams.system import RETENTION_S
 from buckram.testing import ThreadedCluster
 
 
@@ -26,6 +27,8 @@ async def test_samples_are_kept_in_order_and_not_too_many() -> None:
             assert await history(client, second.wall_s + 1) == []
             info = await client.namespace(NAMESPACE).info(STREAM)
             assert info.policy.retention_s == 400 * 86_400
+            # The other streams of the namespace, such as the audit trail, have the namespace's, whichever was first.
+            assert (await client.namespaces.get(NAMESPACE)).policy["retention_s"] == RETENTION_S
 
 
 async def test_racks_are_those_of_the_topology() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,10 +11,10 @@ from buckram.admin.routing import Wrong, body_object, flag
 from buckram.client.client import Client
 from buckram.core.healing.losses import DEFAULT_DELAY_S
 from buckram.core.ledgers.service_info import valid_bookie_id
-from buckram.core.wire.messages import FREE_DISK_SPACE, TOTAL_DISK_CAPACITY, BookieInfoReply, GetBookieInfo
-from buckram.errors import BuckramError, Code, InvalidArgument
+from buckram.errors import BuckramError, InvalidArgument
 from buckram.healing.decommission import Progress, decommission, forget
 from buckram.healing.depending import ledgers_naming
+from buckram.healing.room import spaces
 from buckram.metadata.election import Election, elected_of
 from buckram.metadata.underreplication import Underreplication
 from buckram.net.http import Answer, Handler, Request, json_answer, text_answer
@@ -68,9 +67,7 @@ class ClusterPages:
         names = [bookie for bookie, _ in registered.everybody()]
         found: dict[str, str] = {}
         sums = [0, 0]
-        for bookie, space in zip(names, await asyncio.gather(*(_space(client, one) for one in names)), strict=True):
-            if space is None:
-                continue
+        for bookie, space in (await spaces(client, names)).items():
             found[bookie] = f": {{Free: {_readable(space[0])}, Total: {_readable(space[1])}}},"
             sums = [sums[0] + space[0], sums[1] + space[1]]
         if not found:
@@ -224,17 +221,6 @@ def _bookie_id(given: object) -> BookieId:
     if not isinstance(given, str) or not valid_bookie_id(given):
         raise Wrong(404, f"bookie_src = {str(given)[:80]!r} is no bookie id")
     return given
-
-
-async def _space(client: Client, bookie: BookieId) -> tuple[int, int] | None:
-    """Free and total bytes; None for a bookie that does not answer."""
-    try:
-        reply = await client.services.pool.call(bookie, GetBookieInfo(TOTAL_DISK_CAPACITY | FREE_DISK_SPACE))
-    except BuckramError:
-        return None
-    if not isinstance(reply, BookieInfoReply) or reply.code is not Code.OK:
-        return None
-    return reply.free_bytes or 0, reply.total_bytes or 0
 
 
 def _readable(size: int) -> str:

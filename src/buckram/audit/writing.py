@@ -18,10 +18,11 @@ from buckram.client.client import Client, connect
 from buckram.config import AuthConfig, TlsConfig
 from buckram.core.backoff import ROLL, Delays
 from buckram.core.tenants.audit import NAMESPACE, STREAM, AuditEvent
-from buckram.errors import BuckramError, MetadataError, NamespaceExists, StreamExists
+from buckram.errors import BuckramError, MetadataError
 from buckram.metadata.audit_notes import drop_note, notes, turn_on
 from buckram.metadata.security import SecurityStore
 from buckram.seams import MetadataStore
+from buckram.streams.system import append_in_one_step, make_system_stream
 
 log = logging.getLogger("buckram.audit")
 BATCH = 2000
@@ -29,7 +30,6 @@ GATHER_S = 2.0
 """Events of this time share a ledger."""
 LOOK_S = 5.0
 """Notes of other processes are looked for so often, whatever watches say."""
-RETENTION_S = 90 * 86_400.0
 
 
 _TOKEN_S, _SESSION_S = 86_400.0, 0.8 * 86_400.0
@@ -70,13 +70,8 @@ class AuditWriter:
                 wait.cancel()
 
     async def _prepare(self) -> None:
-        """Make namespace and stream where they are missing."""
-        writable = len((await self._store.bookies()).writable)
-        ensemble = "3/3/2" if writable >= 3 else f"{max(writable, 1)}/{max(writable, 1)}/1"
-        with suppress(NamespaceExists):
-            await self._client.namespaces.create(NAMESPACE, ensemble=ensemble, retention_s=RETENTION_S)
-        with suppress(StreamExists):
-            await self._client.namespace(NAMESPACE).create(STREAM)
+        """Make the stream where it is missing."""
+        await make_system_stream(self._client, STREAM)
         await turn_on(self._store)
         self._prepared = True
 
@@ -101,19 +96,9 @@ class AuditWriter:
             waiting -= BATCH
 
     async def _publish(self, events: list[AuditEvent]) -> None:
-        streams = self._client.namespace(NAMESPACE)
-        application = f"audit {self._process}"
-        newest = (await streams.info(STREAM)).transactions.get(application)
-        step = await streams.bulk(STREAM, application=application, version=newest.version + 1 if newest else 0)
-        ledger = await step.create_ledger()
-        try:
-            await ledger.append_many([event.encode() for event in events], timestamps=[one.time_us for one in events])
-            await step.publish([await ledger.close()])
-        except BaseException:
-            with suppress(BuckramError):
-                await ledger.abandon()
-                await step.abort([ledger.ledger_id])
-            raise
+        info = await self._client.namespace(NAMESPACE).info(STREAM)
+        values, times = [event.encode() for event in events], [event.time_us for event in events]
+        await append_in_one_step(self._client, info, f"audit {self._process}", values, times)
 
 
 @asynccontextmanager

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import signal
 import socket
 from typing import TYPE_CHECKING
 
@@ -15,6 +13,7 @@ from buckram.cli.exits import Exit
 from buckram.cli.logs import service_log
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import counted, emit, remark, table
+from buckram.cli.serving import stoppable
 from buckram.config import load
 from buckram.views.healing import healing_json
 
@@ -47,18 +46,12 @@ def run(uri: str | None, as_json: bool) -> None:
         from buckram.healing.daemon import heal
 
         async with connected(uri) as client:
-            work = asyncio.ensure_future(heal(client, name, config))
-            for number in (signal.SIGINT, signal.SIGTERM):
-                asyncio.get_running_loop().add_signal_handler(number, work.cancel)
+            ended = stoppable(heal(client, name, config))
             if as_json:
                 emit({"name": name, "pid": os.getpid()})
             else:
                 remark(f"autorecovery {name} runs; Ctrl-C ends it")
-            try:
-                await work
-            except asyncio.CancelledError:
-                if not work.cancelled():
-                    raise
+            await ended
 
     with service_log():
         run_async(main())

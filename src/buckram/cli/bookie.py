@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -37,9 +37,6 @@ from buckram.errors import (
 )
 from buckram.types import DigestType
 from buckram.views.bookies import bookie_rows, bookie_shown, check_known
-
-if TYPE_CHECKING:
-    pass
 
 ID = click.IntRange(min=0)
 _COLUMNS = ("id", "host", "port", "state")

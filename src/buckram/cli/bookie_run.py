@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,8 +23,10 @@ from buckram.cli.options import cluster_uri, json_option, metadata_option, read_
 from buckram.cli.output import emit
 from buckram.config import Sourced, load
 from buckram.errors import InvalidArgument
-from buckram.logs.running import Log
 from buckram.types import BookieInfo
+
+if TYPE_CHECKING:
+    from buckram.logs.running import Log
 
 SECTIONS = ("bookie", "store", "net", "tls", "auth", "log")
 

@@ -22,11 +22,12 @@ from buckram.cli.options import connected, json_option, metadata_option, run_asy
 from buckram.cli.output import emit, table
 from buckram.client.client import Client
 from buckram.core.streams.names import stream_name
+from buckram.db.logs import is_database
 from buckram.db.replicas import compare_replicas
 from buckram.db.transfer import Verified
 from buckram.errors import InvalidArgument
 from buckram.streams.namespace import StreamInfo
-from buckram.views.databases import database_json, database_shown, is_database, leader_of
+from buckram.views.databases import database_json, database_shown, leader_of
 
 _PAGE = 1000
 

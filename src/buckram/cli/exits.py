@@ -6,6 +6,7 @@ import enum
 import sqlite3
 
 from buckram import errors
+from buckram.errors.groups import ABSENT, CONFLICTS
 
 
 class Exit(enum.IntEnum):
@@ -31,46 +32,21 @@ class Exit(enum.IntEnum):
     """Whoever read its output has gone."""
 
 
-_NOT_FOUND = (
-    errors.NoSuchLedger,
-    errors.NoSuchEntry,
-    errors.NoSuchBookie,
-    errors.NoSuchKey,
-    errors.NoSuchStream,
-    errors.NoSuchNamespace,
-    errors.NoSuchCursor,
-    errors.NoSuchObject,
-    errors.NoSuchDatabase,
-    errors.OffsetOutOfRange,
-    errors.OffsetTruncated,
-)
+_NOT_FOUND = (*ABSENT, errors.OffsetOutOfRange, errors.OffsetTruncated)
 _USAGE = (errors.InvalidArgument, errors.ConfigError, errors.ClusterNotInitialised)
 _REFUSED = (
-    errors.LedgerFenced,
-    errors.LedgerClosed,
-    errors.LedgerExists,
+    *CONFLICTS,
     errors.Unauthorized,
     errors.EncryptionKeyMissing,
     errors.AccessRefused,
     errors.QuotaExceeded,
     errors.WrongCookie,
     errors.CorruptStore,
-    errors.KeyExists,
-    errors.DuplicateEntry,
     errors.EntryTooLarge,
     errors.ValueTooLarge,
     errors.WrongCluster,
-    errors.StreamExists,
-    errors.NamespaceExists,
-    errors.NamespaceNotEmpty,
-    errors.StreamEnded,
     errors.WriterLost,
-    errors.LedgerOfStream,
     errors.RecordTooLarge,
-    errors.CursorMoved,
-    errors.TxidOutOfOrder,
-    errors.ProducerForgotten,
-    errors.OutOfOrderSequence,
     errors.UnknownQuery,
     errors.DatabaseExists,
     errors.DirectoryNotEmpty,

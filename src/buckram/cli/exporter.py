@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import signal
 
 import click
 
@@ -13,6 +11,7 @@ from buckram.cli.logs import service_log
 from buckram.cli.notify import notify_ready
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import emit, remark
+from buckram.cli.serving import stoppable
 
 
 @click.command()
@@ -44,17 +43,13 @@ def exporter(listen: str, every: str, streams: int, uri: str | None, as_json: bo
             made = Exporter(client, pause, streams)
             listener = await serve_http(TcpNetwork(), address, made.answer)
             try:
-                work = asyncio.ensure_future(made.run())
-                for number in (signal.SIGINT, signal.SIGTERM):
-                    asyncio.get_running_loop().add_signal_handler(number, work.cancel)
+                ended = stoppable(made.run())
                 if as_json:
                     emit({"host": address.host, "port": listener.port, "pid": os.getpid()})
                 else:
                     remark(f"metrics at http://{address.host}:{listener.port}/metrics; Ctrl-C ends it")
                 notify_ready()
-                await asyncio.wait((work,))
-                if not work.cancelled():
-                    work.result()
+                await ended
             finally:
                 await listener.close()
 

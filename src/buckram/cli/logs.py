@@ -8,19 +8,18 @@ import logging
 import os
 import signal
 import sys
-import urllib.error
-import urllib.request
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from buckram.cli.options import json_option, read_toml
 from buckram.cli.output import emit
 from buckram.config import host_port, load
-from buckram.core.logs.levels import parse_levels
 from buckram.errors import BuckramError, ConfigError, InvalidArgument
-from buckram.logs.running import Log, logging_to
+
+if TYPE_CHECKING:
+    from buckram.logs.running import Log
 
 LEVEL = "log.level"
 """The setting's name at the HTTP API."""
@@ -32,6 +31,8 @@ log = logging.getLogger("buckram.log")
 
 def service_log(default: str = "info", config_file: str | None = None) -> AbstractContextManager[Log]:
     """Lines on standard error while the context lasts, as [log] says. ConfigError for a level that is none."""
+    from buckram.logs.running import logging_to
+
     config, _ = load("log", read_toml(config_file), os.environ)
     return logging_to(sys.stderr, config, os.environ, default)
 
@@ -65,6 +66,8 @@ def log_level(address: str, level: str | None, as_json: bool) -> None:
       buckram bookie log-level 127.0.0.1:8080
       buckram bookie log-level 127.0.0.1:8080 "info buckram.store=debug"
     """
+    from buckram.core.logs.levels import parse_levels
+
     host_port(address, f"HOST:PORT {address!r}")
     if level is not None:
         parse_levels(level, "LEVEL")
@@ -77,6 +80,9 @@ def log_level(address: str, level: str | None, as_json: bool) -> None:
 
 
 def _asked(address: str, method: str, body: str | None = None) -> str:
+    import urllib.error
+    import urllib.request
+
     headers = {"Content-Type": "application/json"}
     token = os.environ.get("BUCKRAM_TOKEN")
     if token:

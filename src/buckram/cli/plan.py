@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +13,8 @@ from buckram.cli import values
 from buckram.cli.logs import service_log
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import emit, remark, table
-from buckram.config import StoreConfig
+from buckram.cli.serving import stoppable
+from buckram.config import HealingConfig, StoreConfig
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.planning.history import Sample
 from buckram.core.planning.outlook import Change, Outlook, outlook
@@ -23,7 +22,7 @@ from buckram.core.planning.picture import svg
 from buckram.core.planning.sizing import Load, Sizing, sizing
 from buckram.errors import InvalidArgument
 
-RESERVED = StoreConfig().reserved_bytes
+RESERVED, COPY_RATE = StoreConfig().reserved_bytes, HealingConfig().copy_bytes_per_s
 
 
 @click.group()
@@ -67,12 +66,7 @@ def record(every: str | None, uri: str | None, as_json: bool) -> None:
                 assert found is not None
                 told(found)
                 return
-            work = asyncio.ensure_future(keep_recording(client, pause, told))
-            for number in (signal.SIGINT, signal.SIGTERM):
-                asyncio.get_running_loop().add_signal_handler(number, work.cancel)
-            await asyncio.wait((work,))
-            if not work.cancelled():
-                work.result()
+            await stoppable(keep_recording(client, pause, told))
 
     with service_log("warning"):
         run_async(main())
@@ -236,7 +230,7 @@ def _days(days: float | None) -> str:
 @click.option("--lose", type=click.IntRange(0, 1000), default=1, show_default=True, help="So many may be lost.")
 @click.option("--racks", type=click.IntRange(0, 1000), default=0, help="Spread over so many; then --lose is of racks.")
 @click.option("--fill", type=click.FloatRange(0.05, 1.0), default=0.8, show_default=True, help="How full disks get.")
-@click.option("--copy-rate", default="32MiB", show_default=True, metavar="SIZE", help="[healing] copy_bytes_per_s.")
+@click.option("--copy-rate", metavar="SIZE", help="[healing] copy_bytes_per_s; default what it is by itself.")
 @json_option
 def size(
     rate: str,
@@ -247,7 +241,7 @@ def size(
     lose: int,
     racks: int,
     fill: float,
-    copy_rate: str,
+    copy_rate: str | None,
     as_json: bool,
 ) -> None:
     """How many bookies a rate, a retention and a loss to survive need. Exit code 1 where no number is enough.
@@ -265,7 +259,7 @@ def size(
         lose,
         racks,
         fill,
-        values.size("--copy-rate", copy_rate),
+        COPY_RATE if copy_rate is None else values.size("--copy-rate", copy_rate),
     )
     found = sizing(load)
     if as_json:

@@ -1,10 +1,10 @@
-"""What commands that serve HTTP share: where they listen, TLS, tokens, names, and being told to stop."""
+"""What commands that run until they are told to stop share, and those that serve HTTP: addresses, tokens, TLS."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -60,6 +60,23 @@ def serving_options(command: F) -> F:
     ):
         command = option(command)
     return command
+
+
+def stoppable(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Begin work that SIGINT and SIGTERM end; who awaits the task gets the error that ended the work otherwise."""
+    begun, loop = asyncio.ensure_future(work), asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, begun.cancel)
+
+    async def ended() -> None:
+        try:
+            await asyncio.wait((begun,))
+        finally:
+            begun.cancel()
+        if not begun.cancelled():
+            begun.result()
+
+    return asyncio.ensure_future(ended())
 
 
 def stop_event() -> asyncio.Event:

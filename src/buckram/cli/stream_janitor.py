@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import math
-import signal
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +14,7 @@ from buckram.cli.confirm import confirm
 from buckram.cli.logs import service_log
 from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
 from buckram.cli.output import counted, emit, remark, table
+from buckram.cli.serving import stoppable
 
 if TYPE_CHECKING:
     from buckram.streams.maintain.janitor_report import JanitorReport
@@ -62,18 +61,7 @@ def janitor(every: str | None, grace: str, wait: str, with_orphans: bool, uri: s
             worker = Janitor(client, settings)
             if interval is None:
                 return await worker.finish(_waiting) if seal_s > 0 else await worker.clean()
-            last: list[JanitorReport] = []
-
-            def told(report: JanitorReport) -> None:
-                last[:] = [report]
-                _tell(report, as_json)
-
-            task = asyncio.ensure_future(worker.run(interval, told))
-            for number in (signal.SIGTERM, signal.SIGINT):
-                asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-            await asyncio.wait((task,))
-            if not task.cancelled():
-                task.result()
+            await stoppable(worker.run(interval, lambda report: _tell(report, as_json)))
             raise click.exceptions.Exit(Exit.OK)
 
     with nullcontext() if interval is None else service_log("warning"):

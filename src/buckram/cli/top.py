@@ -82,11 +82,7 @@ async def _look(client: Client) -> Look:
     registered = await store.bookies()
     known = sorted({*await store.known_bookies(), *registered.writable, *registered.readonly})
     look = Look(asyncio.get_running_loop().time())
-    states = {
-        one: "writable" if one in registered.writable else "readonly" if one in registered.readonly else "down"
-        for one in known
-    }
-    found = await asyncio.gather(*(bookie_report(client, one, states[one]) for one in known))
+    found = await asyncio.gather(*(bookie_report(client, one, registered.state_of(one)) for one in known))
     look.bookies.update(zip(known, found, strict=True))
     names = [
         (namespace, stream)

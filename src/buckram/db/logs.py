@@ -10,7 +10,7 @@ from buckram.errors import DatabaseExists, NotDatabase, StreamExists
 if TYPE_CHECKING:
     from buckram.core.streams.head import Head
     from buckram.core.streams.names import StreamName
-    from buckram.streams.namespace import Namespace
+    from buckram.streams.namespace import Namespace, StreamInfo
 
 PROPERTIES = {"buckram": "database"}
 """Properties of a log that is a database's."""
@@ -32,6 +32,11 @@ async def check_database(ns: Namespace, name: StreamName) -> Head:
     if head.snapshots is None or any(head.properties.get(key) != value for key, value in PROPERTIES.items()):
         raise NotDatabase(str(name))
     return head
+
+
+def is_database(info: StreamInfo) -> bool:
+    """Whether a stream is the log of a database."""
+    return PROPERTIES.items() <= info.properties.items()
 
 
 def has_changes(head: Head) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from buckram.core.tenants.usage import NOTHING, Counts
+from buckram.db.logs import is_database
 from buckram.exporter.looking import Look, StreamLook
 from buckram.net.stats import PrometheusStats
 
@@ -12,7 +13,7 @@ def show(found: Look, stats: PrometheusStats) -> None:
     _cluster(found, stats)
     for stream in found.streams:
         _stream(stream, stats)
-        if stream.is_database:
+        if is_database(stream.info):
             _database(stream, stats)
     _namespaces(found, stats)
 

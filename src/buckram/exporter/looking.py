@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from buckram.client.client import Client
 from buckram.core.tenants.quotas import Quotas
+from buckram.db.logs import is_database
 from buckram.db.replicas import ReplicaReport, shown_replicas
 from buckram.errors import BuckramError
 from buckram.healing.overview import Overview, overview
@@ -29,10 +30,6 @@ class StreamLook:
     info: StreamInfo
     cursors: tuple[CursorInfo, ...] = ()
     replicas: tuple[ReplicaReport, ...] = ()
-
-    @property
-    def is_database(self) -> bool:
-        return self.info.properties.get("buckram") == "database"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +89,7 @@ async def _stream(client: Client, namespace: str, name: str) -> StreamLook | Non
         while page := await place.cursors(name, after=after, limit=PAGE):
             cursors = heapq.nlargest(MOST_CURSORS, [*cursors, *page], key=lambda one: one.lag)
             after = page[-1].name
-        found = StreamLook(info, tuple(cursors))
-        if found.is_database:
-            found = StreamLook(info, found.cursors, tuple(await shown_replicas(place.store, info.uid)))
-        return found
+        replicas = await shown_replicas(place.store, info.uid) if is_database(info) else ()
+        return StreamLook(info, tuple(cursors), tuple(replicas))
     except BuckramError:
         return None

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from buckram.client.client import Client
+from buckram.db.logs import is_database
 from buckram.gateway import schema
 from buckram.gateway.operations import AFTER, LIMIT, Ask, Operation
-from buckram.views.databases import database_json, database_shown, is_database
+from buckram.views.databases import database_json, database_shown
 
 DATABASES = "/v2/namespaces/{namespace}/databases"
 _ROW = schema.record(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -101,13 +102,13 @@ class Dispatcher:
 
     def _with_body(self, operation: Operation, bare: Ask, media: str, raw: bytes) -> Ask:
         if operation.takes:
-            return Ask(bare.request, bare.principal, bare.allowed, bare.path, bare.query, None, raw, media)
+            return replace(bare, raw=raw, media=media)
         body = _object(raw)
         if operation.body is None and body:
             raise bad_request(f"{operation.name} takes no body: leave it out")
         if operation.body is not None and (trouble := fault(body, operation.body)):
             raise bad_request(trouble)
-        return Ask(bare.request, bare.principal, bare.allowed, bare.path, bare.query, body)
+        return replace(bare, body=body)
 
 
 def _granted_name(path: Mapping[str, str]) -> str:

@@ -6,49 +6,17 @@ import re
 
 from buckram import errors
 from buckram.errors import BuckramError
+from buckram.errors.groups import ABSENT, CONFLICTS
 from buckram.http.problems import HttpProblem
 
 _STATUSES: tuple[tuple[int, tuple[type[BuckramError], ...]], ...] = (
     (413, (errors.RecordTooLarge, errors.EntryTooLarge)),
     (410, (errors.OffsetTruncated,)),
     (416, (errors.OffsetOutOfRange,)),
-    (
-        404,
-        (
-            errors.NoSuchLedger,
-            errors.NoSuchEntry,
-            errors.NoSuchBookie,
-            errors.NoSuchKey,
-            errors.NoSuchStream,
-            errors.NoSuchNamespace,
-            errors.NoSuchCursor,
-            errors.NoSuchObject,
-            errors.NoSuchDatabase,
-        ),
-    ),
+    (404, ABSENT),
     (429, (errors.QuotaExceeded,)),
     (403, (errors.AccessRefused, errors.Unauthorized, errors.EncryptionKeyMissing)),
-    (
-        409,
-        (
-            errors.LedgerFenced,
-            errors.LedgerClosed,
-            errors.LedgerExists,
-            errors.KeyExists,
-            errors.DuplicateEntry,
-            errors.StreamExists,
-            errors.NamespaceExists,
-            errors.NamespaceNotEmpty,
-            errors.StreamEnded,
-            errors.LedgerOfStream,
-            errors.OffsetMismatch,
-            errors.CursorMoved,
-            errors.TxidOutOfOrder,
-            errors.ProducerForgotten,
-            errors.OutOfOrderSequence,
-            errors.WriterExists,
-        ),
-    ),
+    (409, (*CONFLICTS, errors.OffsetMismatch, errors.WriterExists)),
     (400, (errors.InvalidArgument,)),
     (503, (errors.WriterLost, errors.WriterFailed, errors.WriteFailed, errors.HandleClosed)),
 )

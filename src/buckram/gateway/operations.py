@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from buckram.core.security.principal import Principal
+from buckram.core.streams.names import StreamName, stream_name
 from buckram.gateway.failures import bad_request
 from buckram.gateway.schema import TEXT, WHOLE, Schema, fault
 from buckram.http.problems import HttpProblem
@@ -43,6 +44,11 @@ class Ask:
     """Its media type, one of those that the operation takes."""
     watched: Callable[[], Callable[[], str]] = lambda: lambda: ""
     """Gives a function that says why the token of the request counts no longer; empty while it does."""
+
+    @property
+    def stream(self) -> StreamName:
+        """The stream that the path names."""
+        return stream_name(self.path["stream"], self.path["namespace"])
 
     def require(self, permission: str, name: str) -> None:
         """Raises HttpProblem 403 for a permission that was not granted on a namespace, or a stream by its full name."""

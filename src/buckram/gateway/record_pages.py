@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from buckram.client.client import Client
 from buckram.core.streams.batch import Batch
-from buckram.core.streams.names import StreamName, stream_name
+from buckram.core.streams.names import StreamName
 from buckram.errors import NoSuchStream, OffsetOutOfRange, StreamExists
 from buckram.gateway import schema
 from buckram.gateway.bodies import BYTES, GIVEN, TAKEN, chosen_form, rendered, rows_of
@@ -138,7 +138,7 @@ class RecordPages:
     # -- appending ----------------------------------------------------------------------------------------
 
     async def _append(self, ask: Ask) -> dict[str, Any]:
-        name, query = _name(ask), ask.query
+        name, query = ask.stream, ask.query
         if (query["producer"] is None) is not (query["sequence"] is None):
             raise bad_request("producer and sequence go together: give both, or none")
         if query["key"] is not None and ask.media != BYTES:
@@ -185,7 +185,7 @@ class RecordPages:
         begin = _start(query["start"])
         if begin is not None and query["since"] is not None:
             raise bad_request("start and since exclude each other: give one of them")
-        name = _name(ask)
+        name = ask.stream
         reader = self._client.namespace(name.namespace).read(
             name.stream,
             start="earliest" if begin is None else begin,
@@ -217,7 +217,7 @@ class RecordPages:
         return PageAnswer(content, {NEXT: str(position)}, media, held, self._limits.stuck_s)
 
     async def _get(self, ask: Ask) -> Response | dict[str, Any]:
-        name = _name(ask)
+        name = ask.stream
         record = await self._client.namespace(name.namespace).get(name.stream, ask.number("offset"))
         if BYTES in ask.request.headers.get("accept", ""):
             return Response(record.value or b"", 200, media_type=BYTES)
@@ -226,7 +226,7 @@ class RecordPages:
     # -- following ----------------------------------------------------------------------------------------
 
     async def _tail(self, ask: Ask) -> Response:
-        name, last = _name(ask), ask.request.headers.get("last-event-id")
+        name, last = ask.stream, ask.request.headers.get("last-event-id")
         begin = _start(ask.query["start"])
         if last:
             if not (last.isascii() and last.isdigit() and len(last) <= 19):
@@ -243,10 +243,6 @@ class RecordPages:
             tail.close()
             raise
         return EventStream(tail, self._limits, ask.watch("read", str(name)))
-
-
-def _name(ask: Ask) -> StreamName:
-    return stream_name(ask.path["stream"], ask.path["namespace"])
 
 
 def _start(text: str | None) -> int | str | None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from buckram.client.client import Client
-from buckram.core.streams.names import StreamName, stream_name
 from buckram.gateway import schema
 from buckram.gateway.failures import bad_request
 from buckram.gateway.operations import AFTER, LIMIT, PREFIX, Ask, Operation, Parameter
@@ -212,7 +211,7 @@ class StreamPages:
         return info_json(made)
 
     async def _show(self, ask: Ask) -> dict[str, Any]:
-        ns, name = self._namespace(ask), _name(ask)
+        ns, name = self._namespace(ask), ask.stream
         info = await with_last_append(ns, await ns.info(name.stream))
         cursors = await ns.cursors(name.stream, limit=100)
         return info_json(info) | {"cursors": [cursor_json(one) for one in cursors]}
@@ -220,7 +219,7 @@ class StreamPages:
     async def _segments(self, ask: Ask) -> dict[str, Any]:
         after, limit = ask.query["after"], ask.query["limit"]
         rows: list[dict[str, Any]] = []
-        async for segment in self._namespace(ask).segments(_name(ask).stream):
+        async for segment in self._namespace(ask).segments(ask.stream.stream):
             if after is None or segment.number > after:
                 rows.append(segment_json(segment))
             if len(rows) == limit:
@@ -228,13 +227,13 @@ class StreamPages:
         return {"segments": rows, "next": rows[-1]["number"] if len(rows) == limit else None}
 
     async def _set(self, ask: Ask) -> dict[str, Any]:
-        ns, name = self._namespace(ask), _name(ask)
+        ns, name = self._namespace(ask), ask.stream
         if words := ask.body.get("properties"):
             await ns.set_properties(name.stream, words)
         return info_json(await ns.set_policy(name.stream, **ask.body.get("policy", {})))
 
     async def _truncate(self, ask: Ask) -> dict[str, Any]:
-        body, name = ask.body, _name(ask)
+        body, name = ask.body, ask.stream
         if sum(value is not None and value is not False for value in body.values()) != 1:
             raise bad_request("give one of before, before_time_us, keep_bytes and before_cursors")
         earliest = await self._namespace(ask).truncate(
@@ -247,22 +246,22 @@ class StreamPages:
         return {"stream": str(name), "earliest": earliest}
 
     async def _end(self, ask: Ask) -> dict[str, Any]:
-        name = _name(ask)
+        name = ask.stream
         return {"stream": str(name), "end": await self._writers.end(name, seal_only=False), "ended": True}
 
     async def _seal(self, ask: Ask) -> dict[str, Any]:
-        name = _name(ask)
+        name = ask.stream
         return {"stream": str(name), "end": await self._writers.end(name, seal_only=True), "ended": False}
 
     async def _delete(self, ask: Ask) -> dict[str, Any]:
-        name = _name(ask)
+        name = ask.stream
         await self._namespace(ask).delete(name.stream, force=ask.query["force"])
         return {"stream": str(name), "deleted": True}
 
     # -- cursors ------------------------------------------------------------------------------------------
 
     async def _cursors(self, ask: Ask) -> dict[str, Any]:
-        name, limit = _name(ask), ask.query["limit"]
+        name, limit = ask.stream, ask.query["limit"]
         found = await self._namespace(ask).cursors(name.stream, after=ask.query["after"] or "", limit=limit)
         return {
             "stream": str(name),
@@ -271,21 +270,17 @@ class StreamPages:
         }
 
     async def _move(self, ask: Ask) -> dict[str, Any]:
-        name, cursor, offset = _name(ask), ask.path["cursor"], ask.body["offset"]
+        name, cursor, offset = ask.stream, ask.path["cursor"], ask.body["offset"]
         await self._namespace(ask).move_cursor(name.stream, cursor, offset)
         return {"stream": str(name), "cursor": cursor, "offset": offset}
 
     async def _forget(self, ask: Ask) -> dict[str, Any]:
-        name, cursor = _name(ask), ask.path["cursor"]
+        name, cursor = ask.stream, ask.path["cursor"]
         await self._namespace(ask).delete_cursor(name.stream, cursor)
         return {"stream": str(name), "cursor": cursor, "deleted": True}
 
     def _namespace(self, ask: Ask) -> Namespace:
         return self._client.namespace(ask.path["namespace"])
-
-
-def _name(ask: Ask) -> StreamName:
-    return stream_name(ask.path["stream"], ask.path["namespace"])
 
 
 __all__ = ["CURSOR_ROW", "INFO", "STREAM", "STREAMS", "StreamPages"]

@@ -9,16 +9,9 @@ from contextlib import suppress
 
 from buckram.client.client import Client
 from buckram.core.planning.history import NAMESPACE, STREAM, Sample, Space, decode_sample
-from buckram.core.wire.messages import FREE_DISK_SPACE, TOTAL_DISK_CAPACITY, BookieInfoReply, GetBookieInfo
-from buckram.errors import (
-    BuckramError,
-    Code,
-    MalformedRecord,
-    NamespaceExists,
-    NoSuchNamespace,
-    NoSuchStream,
-    StreamExists,
-)
+from buckram.errors import BuckramError, MalformedRecord, NoSuchNamespace, NoSuchStream
+from buckram.healing.room import spaces
+from buckram.streams.system import append_in_one_step, make_system_stream
 from buckram.types import BookieId
 
 log = logging.getLogger("buckram.planning")
@@ -31,23 +24,14 @@ MOST_SAMPLES = 100_000
 async def sample(client: Client) -> Sample:
     """The space of every bookie that answers, now. MetadataError."""
     found = await client.services.store.bookies()
-    bookies = sorted({*found.writable, *found.readonly})
-    answers = await asyncio.gather(*(_space(client, one) for one in bookies))
-    rows = {one: space for one, space in zip(bookies, answers, strict=True) if space is not None}
+    known = await spaces(client, sorted({*found.writable, *found.readonly}))
+    rows = {one: Space(_rack(client, one), total, free) for one, (free, total) in known.items() if total}
     return Sample(client.services.runtime.clock.wall_us() // 1000 / 1000, rows)
 
 
-async def _space(client: Client, bookie: BookieId) -> Space | None:
-    try:
-        reply = await client.services.pool.call(bookie, GetBookieInfo(TOTAL_DISK_CAPACITY | FREE_DISK_SPACE))
-    except BuckramError:
-        return None
-    if not isinstance(reply, BookieInfoReply) or reply.code is not Code.OK:
-        return None
-    if reply.total_bytes is None or reply.free_bytes is None:
-        return None
+def _rack(client: Client, bookie: BookieId) -> str:
     rack = client.services.bookies.topology.domain(bookie, "rack") or "/default-rack"
-    return Space(rack.replace("//", "/"), reply.total_bytes, reply.free_bytes)
+    return rack.replace("//", "/")
 
 
 async def record(client: Client, at_most_every_s: float = 0.0) -> Sample | None:
@@ -55,25 +39,15 @@ async def record(client: Client, at_most_every_s: float = 0.0) -> Sample | None:
 
     Raises BuckramError for what keeps it from being written.
     """
-    await _prepare(client)
+    await make_system_stream(client, STREAM, RETENTION_S)
     streams = client.namespace(NAMESPACE)
     info = await streams.info(STREAM)
-    newest = info.transactions.get(APPLICATION)
-    now = await sample(client)
     if at_most_every_s and info.end > info.earliest:
         last = await streams.get(STREAM, info.end - 1)
-        if now.wall_s - last.timestamp / US < at_most_every_s:
+        if client.services.runtime.clock.wall_us() - last.timestamp < at_most_every_s * US:
             return None
-    step = await streams.bulk(STREAM, application=APPLICATION, version=newest.version + 1 if newest else 0)
-    ledger = await step.create_ledger()
-    try:
-        await ledger.append_many([now.encode()], timestamps=[round(now.wall_s * US)])
-        await step.publish([await ledger.close()])
-    except BaseException:
-        with suppress(BuckramError):
-            await ledger.abandon()
-            await step.abort([ledger.ledger_id])
-        raise
+    now = await sample(client)
+    await append_in_one_step(client, info, APPLICATION, [now.encode()], [round(now.wall_s * US)])
     return now
 
 
@@ -106,13 +80,3 @@ async def history(client: Client, since_s: float = 0.0) -> list[Sample]:
     except (NoSuchNamespace, NoSuchStream):
         return []
     return found
-
-
-async def _prepare(client: Client) -> None:
-    """Make namespace and stream where they are missing."""
-    writable = len((await client.services.store.bookies()).writable)
-    ensemble = "3/3/2" if writable >= 3 else f"{max(writable, 1)}/{max(writable, 1)}/1"
-    with suppress(NamespaceExists):
-        await client.namespaces.create(NAMESPACE, ensemble=ensemble)
-    with suppress(StreamExists):
-        await client.namespace(NAMESPACE).create(STREAM, retention_s=RETENTION_S)

@@ -16,7 +16,6 @@ from buckram.core.wire.messages import (
     GetBookieInfo,
 )
 from buckram.errors import BookieUnavailable, Code, NoSuchBookie
-from buckram.metadata.wishes import read_wishes
 from buckram.types import BookieId, BookieInfo
 
 if TYPE_CHECKING:
@@ -25,13 +24,14 @@ if TYPE_CHECKING:
 
 async def bookie_rows(client: Client) -> list[dict[str, Any]]:
     """Return a row for every bookie that the cluster knows, by their ids."""
+    from buckram.metadata.wishes import read_wishes  # not for commands that only name a bookie
+
     store = client.services.store
     current, known, wishes = await store.bookies(), await store.known_bookies(), await read_wishes(store)
     rows = []
     for bookie_id in sorted({*known, *current.writable, *current.readonly}):
-        state = "writable" if bookie_id in current.writable else "readonly" if bookie_id in current.readonly else "down"
         asked = wishes[bookie_id].asked if bookie_id in wishes else ""
-        rows.append(_describe(bookie_id, current.find(bookie_id), state, asked))
+        rows.append(_describe(bookie_id, current.find(bookie_id), current.state_of(bookie_id), asked))
     return rows
 
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from buckram.db.logs import is_database
 from buckram.errors import NotDatabase
 
 if TYPE_CHECKING:
     from buckram.streams.namespace import Namespace, StreamInfo
-
-
-def is_database(info: StreamInfo) -> bool:
-    """Whether a stream is the log of a database."""
-    return info.properties.get("buckram") == "database"
 
 
 def leader_of(info: StreamInfo) -> str | None:

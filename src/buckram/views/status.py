@@ -66,7 +66,7 @@ async def look(client: Client) -> Status:
 
 
 async def _bookie(client: Client, bookie: str, registered: BookieSet) -> BookieState:
-    state = "writable" if bookie in registered.writable else "readonly" if bookie in registered.readonly else "down"
+    state = registered.state_of(bookie)
     if state == "down":
         return BookieState(bookie, state)
     try:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.support.segments_kit import rows_of, written
 
 from buckram.client.client import Client
 from buckram.core.streams import changes as stream_changes
 from buckram.core.streams import compaction as stream_compaction
 from buckram.core.streams import head as stream_head
-from buckram.core.streams.batch import Record
 from buckram.core.streams.compaction import EntryRewriter, Run, RunChanged, compacted, plan_runs
 from buckram.core.streams.head import Head, Segment, Summary
 from buckram.core.streams.names import StreamName
@@ -33,27 +33,6 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
         for name, size in (("PAGE_SEGMENTS", 4), ("_TAIL_MOST", 8)):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, size)
-
-
-async def written(ns: Namespace, segments: int, *, compression: str = "none") -> list[Record]:
-    """Write records of every kind to many segments, by a writer, by producers and by bulk steps."""
-    await ns.create("s", compression=compression, ensemble="3/3/2")
-    for number in range(segments):
-        if number % 3 == 2:
-            step = await ns.bulk("s", application="job", version=number)
-            ledger = await step.create_ledger()
-            await ledger.append_many([b"bulk %d" % number, None], keys=[b"k", None])
-            await step.publish([await ledger.close()])
-            continue
-        async with ns.writer("s") as writer:
-            await writer.append(b"one %d" % number, key=b"key", headers={"h": b"v"}, txid=number)
-            await writer.append_many([b"x" * 50, b""], timestamps=[number, 10**12])
-            await writer.append(b"from a producer", producer="p", sequence=number - number // 3)
-    return [record async for record in ns.read("s")]
-
-
-async def rows_of(ns: Namespace) -> list[Segment]:
-    return [row async for row in ns.segments("s")]
 
 
 async def ledgers(client: Client) -> list[int]:

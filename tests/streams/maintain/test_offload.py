@@ -16,10 +16,11 @@ pytest.importorskip("fsspec")
 import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
 from tests.support.polling import until
+from tests.support.segments_kit import rows_of, written
 
 from buckram.client.client import Client
 from buckram.core.streams.batch import Record
-from buckram.core.streams.head import HISTORY, Segment
+from buckram.core.streams.head import HISTORY
 from buckram.core.streams.history import Manifest, copy_of
 from buckram.core.streams.names import StreamName
 from buckram.errors import CorruptEntry, InvalidArgument, NoSuchEntry, NoSuchLedger, ReadFailed, WriteFailed
@@ -37,23 +38,6 @@ from buckram.streams.shared.places import Place
 NAME = StreamName("shop", "s")
 
 
-async def written(ns: Namespace, segments: int, *, compression: str = "none") -> list[Record]:
-    """Write records of every kind to many segments, by a writer, by producers and by bulk steps."""
-    await ns.create("s", compression=compression, ensemble="3/3/2")
-    for number in range(segments):
-        if number % 3 == 2:
-            step = await ns.bulk("s", application="job", version=number)
-            ledger = await step.create_ledger()
-            await ledger.append_many([b"bulk %d" % number, None], keys=[b"k", None])
-            await step.publish([await ledger.close()])
-            continue
-        async with ns.writer("s") as writer:
-            await writer.append(b"one %d" % number, key=b"key", headers={"h": b"v"}, txid=number)
-            await writer.append_many([b"x" * 50, b"", None], timestamps=[number, 10**12, 5], keys=[None, b"", b"k"])
-            await writer.append(b"from a producer", producer="p", sequence=number - number // 3)
-    return [record async for record in ns.read("s")]
-
-
 async def plain(ns: Namespace, segments: int) -> list[Record]:
     """Write a few records to each of many segments, without producers, so that every segment may be offloaded."""
     await ns.create("s", ensemble="3/3/2")
@@ -65,10 +49,6 @@ async def plain(ns: Namespace, segments: int) -> list[Record]:
 
 def files_below(directory: Path, ending: str = "") -> list[Path]:
     return [path for path in directory.rglob(f"*{ending}") if path.is_file()]
-
-
-async def rows_of(ns: Namespace) -> list[Segment]:
-    return [row async for row in ns.segments("s")]
 
 
 async def clean(client: Client) -> JanitorReport:

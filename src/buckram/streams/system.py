@@ -1,0 +1,55 @@
+"""Streams of the namespace `system`, in which processes of the cluster itself keep what they saw, each by bulk steps.
+
+Not here: what stands in them (`audit/writing.py`, `planning/recording.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from buckram.client.client import Client
+from buckram.core.security.acl import SERVERS
+from buckram.errors import BuckramError, NamespaceExists, StreamExists
+from buckram.streams.namespace import StreamInfo
+
+RETENTION_S = 90 * 86_400.0
+"""The namespace's, which `buckram namespace set system` changes."""
+
+
+async def make_system_stream(client: Client, stream: str, retention_s: float | None = None) -> None:
+    """Make the namespace and the stream where they are missing, whichever stream is the first. `retention_s` is the
+    stream's own; None: the namespace's."""
+    writable = len((await client.services.store.bookies()).writable)
+    ensemble = "3/3/2" if writable >= 3 else f"{max(writable, 1)}/{max(writable, 1)}/1"
+    with suppress(NamespaceExists):
+        await client.namespaces.create(SERVERS, ensemble=ensemble, retention_s=RETENTION_S)
+    own: dict[str, Any] = {} if retention_s is None else {"retention_s": retention_s}
+    with suppress(StreamExists):
+        await client.namespace(SERVERS).create(stream, **own)
+
+
+async def append_in_one_step(
+    client: Client, info: StreamInfo, application: str, values: Sequence[bytes], timestamps: Sequence[int]
+) -> None:
+    """Append records as one segment, as the step of `application` after the one that `info` knows.
+
+    When it fails, its ledger is given up at once. Raises BuckramError, StaleTransaction where `info` is old.
+    """
+    newest = info.transactions.get(application)
+    version = newest.version + 1 if newest is not None else 0
+    stream = info.name.partition("/")[2]
+    step = await client.namespace(SERVERS).bulk(stream, application=application, version=version)
+    ledger = await step.create_ledger()
+    try:
+        await ledger.append_many(values, timestamps=timestamps)
+        await step.publish([await ledger.close()])
+    except BaseException:
+        with suppress(BuckramError):
+            await ledger.abandon()
+            await step.abort([ledger.ledger_id])
+        raise
+
+
+__all__ = ["append_in_one_step", "make_system_stream"]
