@@ -257,9 +257,13 @@ class SqliteTree:
         return [row[0] for row in rows if row[0] != self._session]
 
     def poll(self, watched: Mapping[WatchKey, Token], *, liveness: bool = True) -> None:
-        """Add to `touched` what others changed of `watched` and, with `liveness`, what the end of sessions changed."""
+        """Add to `touched` what others changed of `watched` and, with `liveness`, what the end of sessions changed.
+
+        A look without `liveness` comes a hundred times a second: each call that gives up the interpreter's lock counts.
+        """
         with self._translated():
-            self.check_file()
+            if liveness:
+                self.check_file()
             version = self._open().execute("PRAGMA data_version").fetchone()[0]
             if version != self._data_version:
                 for place, token in watched.items():
