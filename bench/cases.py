@@ -236,6 +236,14 @@ def tls() -> Figures:
 
 
 @case
+def tls_java() -> Figures:
+    """One writer at full speed through TLS: Apache's client on Apache's bookies, and ours on ours, in turns."""
+    from bench.tls_java import measure
+
+    return measure()
+
+
+@case
 def tenants_unreached() -> Figures:
     """CPU an add with tokens, grants and quotas that are not reached, beside bookies without; what a login costs."""
     from bench.security import tenants_unreached
