@@ -28,7 +28,7 @@ from buckram.net.tcp import TcpNetwork
 KEYS = 300
 READS = int(os.environ.get("BENCH_METADATA_READS", "3000"))
 SECONDS = os.environ.get("BENCH_SECONDS", "15")
-PACED = 1000
+PACED, STEADY = 1000, 30_000
 CONNECTS = 200
 ROUNDS = 4
 KNOWN_S = 4.0
@@ -156,12 +156,12 @@ def tenants_unreached() -> dict[str, Any]:
 
 
 def _cost(bench: Bench, known: Mapping[str, str]) -> dict[str, float]:
-    """A write load of one ledger, what an add of it cost, and the time to connect. Entries are small: the disk must not
-    decide how many of them meet in a batch."""
+    """A write load of one ledger, what an add of it cost, and the time to connect. It is paced, because what an add
+    costs depends on how many others are in its batch."""
     ready = bench.bookies[0].ready
     assert ready is not None
     before = sum(map(cpu_seconds, bench.pids))
-    load = ("--ledgers", 1, "--size", 100, "--ensemble", "3/3/2", "--seconds", float(SECONDS) / 3)
+    load = ("--ledgers", 1, "--size", 1024, "--ensemble", "3/3/2", "--rate", STEADY, "--seconds", float(SECONDS) / 3)
     written = bench.run("bench", "write", *load, environment={**_environment(), **known})
     spent = sum(map(cpu_seconds, bench.pids)) - before
     cpu = spent / max(1, written["acked"]) / len(bench.pids) * 1e6
