@@ -342,3 +342,32 @@ def test_batch_options_are_refused(cluster: ThreadedCluster, stream: str) -> Non
         live_reader(cluster.uri, subscribe=stream, endingOffsets="latest").initialOffset()
     with pytest.raises(InvalidArgument, match='"ledgers" is for batch reads only'):
         live_reader(cluster.uri, ledgers="all").latestOffset()
+
+
+def test_a_batch_waits_for_enough_records_and_not_for_ever(cluster: ThreadedCluster, stream: str) -> None:
+    write(cluster.uri, stream, numbered(3))
+    run = Run(cluster.uri, subscribe=stream, minOffsetsPerTrigger=10, maxTriggerDelay="1h", **EARLIEST)
+    patient = Run(cluster.uri, subscribe=stream, minOffsetsPerTrigger=10, maxTriggerDelay="0ms", **EARLIEST)
+    assert [len(one.batch() or ()) for one in (run, patient)] == [3, 3]  # the first one never waits
+    write(cluster.uri, stream, numbered(9))
+    assert run.batch() is None
+    assert len(patient.batch() or ()) == 9
+    write(cluster.uri, stream, numbered(1))
+    assert len(run.batch() or ()) == 10
+    write(cluster.uri, stream, numbered(2))
+    assert run.batch() is None
+    run.reader.prepareForTriggerAvailableNow()
+    assert len(run.batch() or ()) == 2
+    with pytest.raises(InvalidArgument, match=r"500ms, 30s, 15m or 2h"):
+        live_reader(cluster.uri, subscribe=stream, maxTriggerDelay="soon").initialOffset()
+
+
+def test_no_partition_has_more_records_than_allowed(cluster: ThreadedCluster, stream: str) -> None:
+    write(cluster.uri, stream, numbered(100))
+    run = Run(cluster.uri, subscribe=stream, maxRecordsPerPartition=7, **EARLIEST)
+    end = run.reader.latestOffset(run.start, run.limit)
+    parts = run.reader.partitions(run.start, end)
+    sizes = [sum(piece.stop - piece.first for piece in part.slices) for part in parts]  # type: ignore[attr-defined]
+    assert max(sizes) <= 7
+    assert sum(sizes) == 100
+    assert [row["offset"] for row in rows(run.reader, parts)] == list(range(100))

@@ -23,6 +23,8 @@ READS: tuple[Role, ...] = ("read", "stream")
 WRITE: tuple[Role, ...] = ("write",)
 ALL: tuple[Role, ...] = ("read", "stream", "write")
 ROLE_NAMES: Mapping[Role, str] = {"read": "batch reads", "stream": "streaming reads", "write": "writes"}
+CLUSTER_TABLES, STREAM_TABLES = ("usage", "ledgers"), ("segments", "cursors", "transactions")
+"""Values of the option `table`; those of streams may be asked for of some."""
 SPARKS_OWN = ("checkpointlocation", "queryname", "provider", "owner", "comment")
 """Options that Spark itself adds, for a streaming query or a table of the catalog."""
 
@@ -92,6 +94,15 @@ def a_number(minimum: int) -> Parser:
     return parse
 
 
+def a_duration(name: str, text: str) -> float:
+    """Parse a time as in 500ms, 30s, 15m or 2h; a plain number is of milliseconds. Returns seconds."""
+    match = re.fullmatch(r"(\d+)\s*(ms|s|m|min|h)?", text.strip().lower())
+    if match is None:
+        raise bad(name, text, "a time, such as 500ms, 30s, 15m or 2h")
+    return int(match[1]) * _SECONDS[match[2] or "ms"]
+
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 SIZE_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
@@ -294,6 +305,27 @@ OPTIONS: tuple[Option, ...] = (
         a_flag,
     ),
     Option("minPartitions", READS, None, "At least so many partitions, if there are as many records", a_number(1)),
+    Option(
+        "maxRecordsPerPartition",
+        READS,
+        None,
+        "No partition has more records, as long as 5,000 partitions are enough; it wins over maxPartitionBytes",
+        a_number(1),
+    ),
+    Option(
+        "minOffsetsPerTrigger",
+        STREAM,
+        None,
+        "A micro-batch waits until there are so many records, or until maxTriggerDelay is over",
+        a_number(1),
+    ),
+    Option(
+        "maxTriggerDelay",
+        STREAM,
+        "15m",
+        "How long records may wait for minOffsetsPerTrigger, counted from the batch before: 500ms, 30s, 15m, 2h",
+        a_duration,
+    ),
     Option("maxOffsetsPerTrigger", STREAM, None, "At most so many records in a micro-batch", a_number(1)),
     Option("maxBytesPerTrigger", STREAM, None, "At most about so many bytes in a micro-batch", a_size),
     Option("cursor", STREAM, None, "This durable cursor of each stream moves as batches complete", a_cursor),
@@ -308,8 +340,10 @@ OPTIONS: tuple[Option, ...] = (
         "table",
         READ,
         None,
-        "`usage`: in place of records, what namespaces and applications store, do and may do; for administrators",
-        one_of("usage"),
+        "In place of records what the cluster knows of itself: `usage` of namespaces and applications (for "
+        "administrators), `ledgers`, or of streams their `segments`, `cursors` or `transactions`; without `subscribe` "
+        "or the like of all streams",
+        one_of(*CLUSTER_TABLES, *STREAM_TABLES),
     ),
     # writing
     Option("stream", WRITE, None, "The stream to write", a_stream),

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from buckram.errors import InvalidArgument
-from buckram.spark.options import LedgerRange, Position, Role, given_names, values
+from buckram.spark.options import STREAM_TABLES, LedgerRange, Position, Role, given_names, values
 from buckram.types import EntryId, LedgerId
 
 MIB = 1024 * 1024
@@ -32,15 +32,28 @@ _STREAM_OPTIONS = (
 # -- options that belong together -------------------------------------------------------------------------
 
 
-def reads_usage(given: Mapping[str, str]) -> bool:
-    """Whether the options ask for the table of usage. InvalidArgument if they ask for records as well."""
+def table_asked_for(given: Mapping[str, str]) -> str | None:
+    """Return the table that the options ask for; None: for records. InvalidArgument if they ask for both."""
     names = given_names(given)
     if "table" not in names:
-        return False
-    foreign = [name for name in (*_SELECTORS, *_LEDGER_OPTIONS, *_STREAM_OPTIONS) if name in names]
+        return None
+    table: str = values(given, "read")["table"]
+    selectors = [name for name in _SELECTORS if name in names]
+    mine = () if table in STREAM_TABLES else _SELECTORS
+    foreign = [name for name in (*mine, *_LEDGER_OPTIONS, *_STREAM_OPTIONS) if name in names]
     if foreign:
-        raise InvalidArgument(f'option "{foreign[0]}" is for reading records; leave it out with "table"')
-    return True
+        raise InvalidArgument(f'option "{foreign[0]}" is for reading records; leave it out with "table" = "{table}"')
+    if len(selectors) > 1:
+        raise InvalidArgument(f'options "{selectors[0]}" and "{selectors[1]}": give one of them')
+    return table
+
+
+def streams_of_table(given: Mapping[str, str], table: str) -> StreamOptions | None:
+    """Return which streams a table is asked for of, all where nothing says which; None if it is not of streams."""
+    if table not in STREAM_TABLES:
+        return None
+    some = any(name in _SELECTORS for name in given_names(given))
+    return StreamOptions.parse(given if some else {**given, "subscribePattern": ".+/.+"}, "read")
 
 
 def reads_ledgers(given: Mapping[str, str]) -> bool:
@@ -107,6 +120,9 @@ class StreamOptions:
     max_bytes: int | None = None
     cursor: str | None = None
     local_reads: bool = True
+    partition_records: int | None = None
+    min_offsets: int = 0
+    trigger_delay_s: float = 0.0
 
     @classmethod
     def parse(cls, given: Mapping[str, str], role: Role) -> StreamOptions:
@@ -138,6 +154,9 @@ class StreamOptions:
             found.get("maxBytesPerTrigger"),
             found.get("cursor"),
             found["localReads"],
+            found.get("maxRecordsPerPartition"),
+            found.get("minOffsetsPerTrigger", 0),
+            found.get("maxTriggerDelay", 0.0),
         )
 
 
@@ -201,6 +220,30 @@ class Extent:
     bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How large partitions are: about `size` bytes, and at most `most` records, if that is set."""
+
+    size: int
+    most: int | None = None
+    may_snap: bool = True
+    """Whether there may be fewer of them, since cuts between entries avoid reading an entry twice."""
+
+    @property
+    def snap(self) -> bool:
+        """Whether each cut moves to the first record of an entry, if slices have many."""
+        return self.may_snap and self.most is None
+
+    def weight(self, size: int, records: int) -> int:
+        """Return what a piece takes of a partition's `size`, by its bytes or by its records, whichever is more."""
+        return size if self.most is None else max(size, -(-records * self.size // self.most))
+
+
+def most_records(total: int, asked: int | None) -> int | None:
+    """Return the most records of a partition: as asked for, unless there were too many partitions."""
+    return None if asked is None else max(asked, -(-total // MAX_PARTITIONS))
+
+
 def piece_bytes(total: int, partition_bytes: int, min_partitions: int, cores: int) -> int:
     """Return the size of partitions in bytes: as asked for, but small enough for all cores and `min_partitions`."""
     size = min(partition_bytes, max(LEAST_PARTITION_BYTES, -(-total // max(1, cores))))
@@ -209,10 +252,13 @@ def piece_bytes(total: int, partition_bytes: int, min_partitions: int, cores: in
     return max(1, size, -(-total // MAX_PARTITIONS))
 
 
-def cut_offsets(extent: Extent, size: int) -> list[int]:
-    """Return the offsets, from `first` to `stop`, at which the extent is cut into pieces of about `size` bytes."""
+def cut_offsets(extent: Extent, size: int, most: int | None = None) -> list[int]:
+    """Return the offsets, from `first` to `stop`, at which the extent is cut into pieces of about `size` bytes.
+
+    `most`: the most records of a piece.
+    """
     count = extent.stop - extent.first
-    pieces = min(count, max(1, -(-extent.bytes // size)))
+    pieces = min(count, max(1, -(-extent.bytes // size), -(-count // most) if most else 1))
     return [extent.first + count * k // pieces for k in range(pieces + 1)]
 
 

@@ -3,7 +3,7 @@
     spark.read.format("buckram").option("metadata", uri).load("shop/orders")
     spark.readStream.format("buckram").option("metadata", uri).option("subscribe", "shop/orders").load()
 
-It only picks the implementation: `stream_batch_read.py`, `stream_live.py`, `ledger_read.py` and `usage_read.py` read,
+It only picks the implementation: `stream_batch_read.py`, `stream_live.py`, `ledger_read.py` and `table_read.py` read,
 `sink.py` writes, `options.py` has the options and `columns.py` the columns.
 """
 
@@ -23,8 +23,9 @@ from buckram.errors import BuckramError, InvalidArgument
 from buckram.spark.clients import prepare_process, without_traceback
 from buckram.spark.columns import HEADERS, LEDGER_COLUMNS, STREAM_COLUMNS, Shape, ddl
 from buckram.spark.options import values
-from buckram.spark.planning import LedgerOptions, StreamOptions, reads_ledgers, reads_usage
-from buckram.spark.usage_read import USAGE_COLUMNS, UsageReader
+from buckram.spark.planning import LedgerOptions, StreamOptions, reads_ledgers, streams_of_table, table_asked_for
+from buckram.spark.table_read import TableReader
+from buckram.spark.tables import TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -47,8 +48,8 @@ class BuckramDataSource(DataSource):
             self._check_no_table()
             # Spark asks for the schema before it says whether this will be a batch or a streaming read.
             found = values(self.options, "read", "stream")
-            if reads_usage(self.options):
-                return ddl(USAGE_COLUMNS)
+            if (table := table_asked_for(self.options)) is not None:
+                return ddl(TABLES[table].columns)
             if reads_ledgers(self.options):
                 return ddl(LEDGER_COLUMNS)
             return ddl({**STREAM_COLUMNS, **HEADERS} if found["includeHeaders"] else STREAM_COLUMNS)
@@ -57,8 +58,8 @@ class BuckramDataSource(DataSource):
         prepare_process()
         with without_traceback():
             found = values(self.options, "read")
-            if reads_usage(self.options):
-                return UsageReader(found["metadata"], schema)
+            if (table := table_asked_for(self.options)) is not None:
+                return TableReader(found["metadata"], table, streams_of_table(self.options, table), schema)
             if reads_ledgers(self.options):
                 from buckram.spark.ledger_read import LedgerReader
 
@@ -112,10 +113,10 @@ class BuckramDataSource(DataSource):
         except ImportError:
             from buckram.spark.stream_live import LiveReader
 
-            if options.max_offsets is not None or options.max_bytes is not None:
+            if options.max_offsets is not None or options.max_bytes is not None or options.min_offsets:
                 raise InvalidArgument(
-                    'options "maxOffsetsPerTrigger" and "maxBytesPerTrigger" need PySpark 4.2 or newer; leave them '
-                    "out, each batch then takes all there is"
+                    'options "maxOffsetsPerTrigger", "maxBytesPerTrigger" and "minOffsetsPerTrigger" need PySpark 4.2 '
+                    "or newer; leave them out, each batch then takes all there is"
                 ) from None
             return LiveReader(options, shape)
         return LimitedReader(options, shape)

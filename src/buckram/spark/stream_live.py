@@ -11,6 +11,7 @@ therefore the end of the first batch also contains its start. Not here: PySpark'
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -62,6 +63,8 @@ class Live:
         self._seen: dict[str, StreamState] = {}
         """The streams as `latest` saw them last."""
         self._initial: Offset | None = None
+        self._batch_at = float("-inf")
+        """When the last batch was given out, by the loop's clock."""
 
     async def initial(self) -> Offset:
         """Return where a query without a checkpoint begins; repeated calls in one run return the same.
@@ -107,9 +110,20 @@ class Live:
                 reach = state.end if self.target is None else min(state.end, self.target[name])
                 ends[name] = max(reach, begin)
                 backlogs.append(Backlog(name, max(begin, state.earliest), ends[name]))
+        if self._may_wait(sum(b.end - b.start for b in backlogs)):
+            return start
         if limited:
             ends.update(await self._limited(states, backlogs, sum(before.values())))
-        return self._after(start, self._offset(ends, _uids(states)))
+        end = self._after(start, self._offset(ends, _uids(states)))
+        if end is not start:
+            self._batch_at = asyncio.get_running_loop().time()
+        return end
+
+    def _may_wait(self, records: int) -> bool:
+        """Whether so many records are too few for a batch now (minOffsetsPerTrigger). A run with an end never waits."""
+        options = self._options
+        waited = asyncio.get_running_loop().time() - self._batch_at
+        return records < options.min_offsets and self.target is None and waited < options.trigger_delay_s
 
     def _after(self, start: Offset, end: Offset) -> Offset:
         """Return the end for Spark to record: `start` if nothing is new; the first batch's end contains its start."""

@@ -32,7 +32,16 @@ from buckram.core.wire.introduction import identity_properties
 from buckram.errors import NoSuchKey, NoSuchLedger, NoSuchStream, NotReadable, ReadFailed, RecordsLost
 from buckram.spark.finder import Finder
 from buckram.spark.gathering import in_order
-from buckram.spark.planning import Extent, StreamOptions, cut_offsets, pack_pieces, piece_bytes, size_for_partitions
+from buckram.spark.planning import (
+    Cut,
+    Extent,
+    StreamOptions,
+    cut_offsets,
+    most_records,
+    pack_pieces,
+    piece_bytes,
+    size_for_partitions,
+)
 from buckram.spark.stream_partition import Slice, StreamPartition
 from buckram.streams.read.locate import offset_at_time
 from buckram.streams.shared.metadata import StreamStore
@@ -228,16 +237,17 @@ class Planner:
         total = sum(extent.bytes for _, _, extent in rows)
         size = piece_bytes(total, options.partition_bytes, options.min_partitions, os.cpu_count() or 1)
         size = size_for_partitions([extent for _, _, extent in rows], size, options.min_partitions)
-        # Cuts between entries avoid reading an entry twice, but there may be fewer of them.
-        snap = options.min_partitions == 1
-        parts = await in_order([_later(self._slices, want, row, extent, size, snap) for want, row, extent in rows])
+        records = sum(extent.stop - extent.first for _, _, extent in rows)
+        cut = Cut(size, most_records(records, options.partition_records), options.min_partitions == 1)
+        parts = await in_order([_later(self._slices, want, row, extent, cut) for want, row, extent in rows])
         ledgers: dict[LedgerId, LedgerMetadata] = {}
         slices: list[Slice] = []
         for pieces, metadata in parts:
             slices += pieces
             if metadata is not None:
                 ledgers.update({piece.ledger: metadata for piece in pieces})
-        groups = pack_pieces([(s.stream, s.bytes + _OPEN_COST_BYTES) for s in slices], size, options.min_partitions)
+        weights = [(s.stream, cut.weight(s.bytes + _OPEN_COST_BYTES, s.stop - s.first)) for s in slices]
+        groups = pack_pieces(weights, size, options.min_partitions)
         return [self._partition([slices[at] for at in group], ledgers) for group in groups]
 
     async def _extents(self, want: Wanted, options: StreamOptions) -> list[tuple[Segment, Extent]]:
@@ -271,20 +281,17 @@ class Planner:
         return found
 
     async def _slices(
-        self, want: Wanted, segment: Segment, extent: Extent, size: int, snap: bool
+        self, want: Wanted, segment: Segment, extent: Extent, cut: Cut
     ) -> tuple[list[Slice], LedgerMetadata | None]:
-        """Cut the extent into slices. `snap`: move each cut to the first record of an entry, if slices have many.
-
-        An offloaded segment has no ledger and so no metadata.
-        """
+        """Cut the extent into slices. An offloaded segment has no ledger and so no metadata."""
         name, summary = want.state.name, segment.summary
         if segment.kind == HISTORY:
-            return _of_history(want.state.head.uid, segment, extent, size), None
+            return _of_history(want.state.head.uid, segment, extent, cut), None
         try:
             metadata = (await self._client.services.store.read_ledger(segment.ledger)).metadata
         except NoSuchLedger:
             raise _Moved(str(name), extent.first) from None
-        edges = cut_offsets(extent, size)
+        edges = cut_offsets(extent, cut.size, cut.most)
         whole = summary is not None and extent.first == segment.base and extent.stop == segment.end
         times = None if summary is None else (summary.first_append, summary.last_append)
         if whole and len(edges) == 2 and summary is not None:
@@ -305,7 +312,7 @@ class Planner:
             last = summary.last_entry if summary is not None else reader.last_confirmed
             metadata = reader.metadata
             finder = Finder(name, reader, segment.base, last, summary.records if summary is not None else 0)
-            pieces = await self._cut(finder, want.state.head.uid, extent, edges, times, snap)
+            pieces = await self._cut(finder, want.state.head.uid, extent, edges, times, cut.snap)
         return pieces, metadata
 
     async def _cut(
@@ -364,9 +371,9 @@ class Planner:
         )
 
 
-def _of_history(uid: str, segment: Segment, extent: Extent, size: int) -> list[Slice]:
+def _of_history(uid: str, segment: Segment, extent: Extent, cut: Cut) -> list[Slice]:
     """Cut an offloaded segment by offsets alone: the executors find the entries in its files."""
-    summary, edges = segment.summary, cut_offsets(extent, size)
+    summary, edges = segment.summary, cut_offsets(extent, cut.size, cut.most)
     assert summary is not None
     times, last = (summary.first_append, summary.last_append), summary.last_entry
     pieces: list[Slice] = []
