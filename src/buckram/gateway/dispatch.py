@@ -28,16 +28,30 @@ from buckram.http.problems import HttpProblem, json_answer, redirect
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 JSON = "application/json"
+GATEWAY = "Buckram-Gateway"
+"""Header of answers: the id of this process. Of a request: the id of the only process that shall carry it out."""
 _OF_NAMESPACE = ("read", "append", "create", "delete", "admin")
 
 
 class Dispatcher:
-    """`endpoint` makes what Starlette calls for a request of an operation."""
+    """`endpoint` makes what Starlette calls for a request of an operation. `own_id`: that of this gateway."""
 
-    def __init__(self, access: Access, repeats: Repeats, room: Room, limits: HttpLimits) -> None:
+    def __init__(self, access: Access, repeats: Repeats, room: Room, limits: HttpLimits, own_id: str) -> None:
         self._access, self._repeats, self._room, self._limits = access, repeats, room, limits
+        self._own_id = own_id
 
     def endpoint(self, operation: Operation) -> Endpoint:
+        serve = self._serving(operation)
+
+        async def named(request: Request) -> Response:
+            self._check_meant(request)
+            answer = await serve(request)
+            answer.headers[GATEWAY] = self._own_id
+            return answer
+
+        return named
+
+    def _serving(self, operation: Operation) -> Endpoint:
         async def serve(request: Request) -> Response:
             principal = await self._access.who(request, operation)
             allowed = self._access.allowed(principal)
@@ -59,6 +73,18 @@ class Dispatcher:
                 return await self._repeats.once(principal.name, key, fingerprint, self._whole(operation, ask))
 
         return serve
+
+    def _check_meant(self, request: Request) -> None:
+        """Raises HttpProblem 421 for a request that is for another process: keys of requests are known to one only."""
+        meant = request.headers.get(GATEWAY, self._own_id)
+        if meant != self._own_id:
+            raise HttpProblem(
+                421,
+                "OTHER_GATEWAY",
+                f"{GATEWAY} {meant[:60]!r}: this gateway is {self._own_id}, perhaps since a restart; look whether the "
+                "request was carried out before you send it without this header",
+                headers={GATEWAY: self._own_id},
+            )
 
     async def _answered(self, operation: Operation, ask: Ask) -> Response:
         try:
@@ -132,4 +158,4 @@ def _object(raw: bytes) -> Any:
         raise HttpProblem(400, "NOT_JSON", f"the body is no JSON: {error}; send one JSON object") from None
 
 
-__all__ = ["Dispatcher", "Endpoint"]
+__all__ = ["GATEWAY", "Dispatcher", "Endpoint"]
