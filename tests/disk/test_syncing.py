@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import fcntl
 import os
@@ -15,7 +16,7 @@ from buckram.disk import syncing
 from buckram.disk.local import LocalDisk
 from buckram.disk.syncing import sync_data, sync_directory, sync_file
 from buckram.metadata.sqlite_file import connect, prepare
-from buckram.seams import Write
+from buckram.seams import Read, Write
 
 F_FULLFSYNC = 51
 """Its number on macOS."""
@@ -46,7 +47,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 def macos(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> Calls:
     monkeypatch.setattr(syncing, "FULL", F_FULLFSYNC)
     monkeypatch.setattr(fcntl, "fcntl", calls.full)
-    monkeypatch.delattr(os, "fdatasync")
+    for missing in ("fdatasync", "posix_fadvise", "posix_fallocate"):
+        monkeypatch.delattr(os, missing)
     return calls
 
 
@@ -82,7 +84,7 @@ def test_a_sync_that_fails_is_not_tried_in_another_way(macos: Calls, tmp_path: P
     assert macos == ["full"]
 
 
-def test_a_bookies_disk_syncs_so(macos: Calls, tmp_path: Path) -> None:
+async def test_a_bookies_disk_does_without_what_macos_has_not(macos: Calls, tmp_path: Path) -> None:
     disk = LocalDisk(tmp_path, "inline")
     file = disk.open("log", create=True, size=4096)
     before = len(macos)
@@ -90,6 +92,9 @@ def test_a_bookies_disk_syncs_so(macos: Calls, tmp_path: Path) -> None:
     disk.sync_names()
     assert macos[before:] == ["full", "full"]
     assert set(macos) == {"full"}
+    found: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    disk.read([Read(file, 0, 512)], found.set_result)
+    assert await found == [b"x" * 512]
     file.close()
     disk.close()
 
