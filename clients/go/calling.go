@@ -175,6 +175,11 @@ func (x *exchange) refused(got *answer) error {
 	if found.Code == ErrOtherGateway && x.inDoubt {
 		return x.lostTrack("the gateway that may have done it was restarted")
 	}
+	if x.key != "" && (found.Status == http.StatusNotFound || found.Status == http.StatusConflict) {
+		// Whoever knows the key of a request that was carried out answers as the first time. What is refused before
+		// the key is looked at, such as a token, says nothing.
+		x.inDoubt = false
+	}
 	if found.Code == ErrGatewayStops {
 		x.client.gateways.failed(got.from.base)
 	}

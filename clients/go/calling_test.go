@@ -103,6 +103,24 @@ func TestAGatewayThatMayHaveDoneItMustNotSendItOn(t *testing.T) {
 	}
 }
 
+func TestWhatTheProcessSaysThatKnowsTheKeyIsTrue(t *testing.T) {
+	for _, one := range []struct {
+		step    http.HandlerFunc
+		code    Code
+		unknown bool
+	}{
+		{refuse(409, ErrOffsetMismatch, ""), ErrOffsetMismatch, false},
+		{refuse(404, ErrNoSuchStream, ""), ErrNoSuchStream, false},
+		{refuse(401, ErrUnauthorized, ""), ErrUnauthorized, true}, // that is found out before the key is looked at
+	} {
+		gateway := newFake(t, "a", cut, one.step)
+		_, err := opened(t, gateway.URL).Stream("shop", "orders").Append(within(t, 30*time.Second), value("x"), nil)
+		if !errors.Is(err, one.code) || errors.Is(err, ErrOutcomeUnknown) != one.unknown {
+			t.Error(one.code, err)
+		}
+	}
+}
+
 func TestAProducersAppendIsSentAgainAnywhere(t *testing.T) {
 	other := newFake(t, "b", say(appendedOne))
 	gateway := newFake(t, "a", cut)

@@ -9,6 +9,7 @@ import (
 	"iter"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -159,6 +160,9 @@ func (t *tail) connect(ctx context.Context, op string, yield func(Record, error)
 			client.gateways.failed(at.base)
 		}
 		return found
+	}
+	if media, _, _ := strings.Cut(got.Header.Get("Content-Type"), ";"); media != mediaEvents {
+		return badAnswer(op, fmt.Sprintf("%s answered with %q instead of events", at.base, media), nil)
 	}
 	err = t.follow(got.Body, op, watch, yield)
 	if err != nil && asError(err) == nil && !errors.Is(err, errStopped) {

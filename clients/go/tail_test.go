@@ -80,6 +80,7 @@ func TestATailEndsWithWhatDoesNotPass(t *testing.T) {
 		{refuse(401, ErrUnauthorized, ""), ErrUnauthorized},
 		{tailOf("event: error\ndata: {\"code\":\"UNAUTHORIZED\",\"message\":\"revoked\",\"retryable\":false}\n\n", 3), ErrUnauthorized},
 		{tailOf("id: 3\ndata: no JSON\n\n"), ErrBadAnswer},
+		{with("Content-Type", "text/html", say("<html>")), ErrBadAnswer},
 	} {
 		gateway := newFake(t, "a", one.step)
 		if _, err := follow(t, gateway, &TailOptions{From: At(3)}); !errors.Is(err, one.code) || len(gateway.requests()) != 1 {
@@ -131,6 +132,7 @@ func TestTheCreditOfATailIsHeldTo(t *testing.T) {
 	text := strings.Repeat("eHh4", record/4)
 	stuck := make(chan int, 1)
 	gateway := newFake(t, "a", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", mediaEvents)
 		control := http.NewResponseController(w)
 		for offset := 0; ; offset++ {
 			control.SetWriteDeadline(time.Now().Add(300 * time.Millisecond))

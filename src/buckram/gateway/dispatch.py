@@ -17,7 +17,7 @@ from starlette.responses import Response
 from buckram.errors import BuckramError, InvariantViolation
 from buckram.gateway.access import Access
 from buckram.gateway.failures import bad_request, problem_of
-from buckram.gateway.operations import Ask, Operation
+from buckram.gateway.operations import GATEWAY, Ask, Operation
 from buckram.gateway.repeats import HEADER, Repeats, fingerprint_of
 from buckram.gateway.room import Room
 from buckram.gateway.schema import fault
@@ -28,8 +28,6 @@ from buckram.http.problems import HttpProblem, json_answer, redirect
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 JSON = "application/json"
-GATEWAY = "Buckram-Gateway"
-"""Header of answers: the id of this process. Of a request: the id of the only process that shall carry it out."""
 _OF_NAMESPACE = ("read", "append", "create", "delete", "admin")
 
 
@@ -158,4 +156,4 @@ def _object(raw: bytes) -> Any:
         raise HttpProblem(400, "NOT_JSON", f"the body is no JSON: {error}; send one JSON object") from None
 
 
-__all__ = ["GATEWAY", "Dispatcher", "Endpoint"]
+__all__ = ["Dispatcher", "Endpoint"]
