@@ -39,6 +39,17 @@ func must[T any](found T, err error) T {
 	return found
 }
 
+// readable waits until all records before an offset can be read.
+func readable(t *testing.T, stream *Stream, end int64) {
+	t.Helper()
+	for _, err := range stream.Tail(within(t, time.Minute), &TailOptions{From: At(end - 1)}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		break
+	}
+}
+
 func TestLiveStreams(t *testing.T) {
 	ctx := within(t, time.Minute)
 	here, _ := live(t)
@@ -76,6 +87,7 @@ func TestLiveStreams(t *testing.T) {
 		t.Error(mismatch.Details)
 	}
 	must(orders.Append(ctx, []Record{{Value: []byte("plain")}, {Value: []byte{}}, {}}, nil))
+	readable(t, orders, 6)
 	var got []Record
 	for record, err := range orders.Records(ctx, &ReadOptions{Limit: 2}) {
 		got = append(got, must(record, err))
@@ -141,6 +153,7 @@ func TestLiveCursorsAndTails(t *testing.T) {
 	here, there := live(t)
 	events := here.Stream("default", "events")
 	must(events.Append(ctx, value("0"), &AppendOptions{Create: true}))
+	readable(t, events, 1)
 	if err := events.MoveCursor(ctx, "reader", 1); err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +168,7 @@ func TestLiveCursorsAndTails(t *testing.T) {
 		client  *Client
 		options *TailOptions
 		count   int
-	}{{here, nil, 20}, {there, &TailOptions{FromEarliest: true}, 21}, {there, &TailOptions{From: At(11), Credit: 1}, 10}} {
+	}{{here, nil, 20}, {there, &TailOptions{FromEarliest: true}, 21}, {there, &TailOptions{From: At(1), Credit: 1}, 20}} {
 		began := make(chan struct{})
 		following.Add(1)
 		go func() {
@@ -217,6 +230,7 @@ func TestLiveProducersAtTwoGateways(t *testing.T) {
 	if _, err := again.Append(ctx, value("c"), &AppendOptions{Producer: "q", Sequence: 9}); !errors.Is(err, ErrOutOfOrderSequence) {
 		t.Error(err)
 	}
+	readable(t, again, 4)
 	if info := must(again.Info(ctx)); info.End != 4 {
 		t.Error(info.End)
 	}

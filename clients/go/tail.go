@@ -17,6 +17,8 @@ const (
 	// DefaultCredit is what a gateway may send ahead of a caller that is busy with a record.
 	DefaultCredit = 256 << 10
 	leastCredit   = 4 << 10
+	// outOfRangeAttempts take about two seconds.
+	outOfRangeAttempts = 5
 	// silence after which a tail's connection is taken for dead: three times a gateway's comment.
 	defaultSilence = 45 * time.Second
 )
@@ -39,7 +41,7 @@ type TailOptions struct {
 // Tail follows the stream: it gives each record once and in order, and waits for more. A connection that is lost, a
 // gateway that stops or cuts off a slow caller is no end: the tail goes on where it was, at any gateway. It ends when
 // the stream was ended and all of it was given, when the context ends, or with an error that will not pass, such as
-// ErrNoSuchStream; the error is the last of what it gives. Records that were truncated before they were given are
+// ErrNoSuchStream, or ErrOffsetOutOfRange for a begin beyond the end; the error is the last of what it gives. Records that were truncated before they were given are
 // passed over.
 func (s *Stream) Tail(ctx context.Context, options *TailOptions) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
@@ -222,6 +224,9 @@ func (t *tail) passes(err error) bool {
 	switch found.Code {
 	case "HANDLE_CLOSED", ErrGatewayStops, ErrTooManyTails, ErrGatewayFull, ErrTooManyConnections:
 		return true
+	case ErrOffsetOutOfRange:
+		// What one gateway has read another one may see some milliseconds later.
+		return t.failures < outOfRangeAttempts
 	}
 	return found.Retryable || found.Status == http.StatusBadGateway || found.Status == http.StatusGatewayTimeout
 }

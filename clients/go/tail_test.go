@@ -78,6 +78,7 @@ func TestATailEndsWithWhatDoesNotPass(t *testing.T) {
 	}{
 		{refuse(404, ErrNoSuchStream, ""), ErrNoSuchStream},
 		{refuse(401, ErrUnauthorized, ""), ErrUnauthorized},
+		{refuse(410, ErrOffsetTruncated, ""), ErrOffsetTruncated},
 		{tailOf("event: error\ndata: {\"code\":\"UNAUTHORIZED\",\"message\":\"revoked\",\"retryable\":false}\n\n", 3), ErrUnauthorized},
 		{tailOf("id: 3\ndata: no JSON\n\n"), ErrBadAnswer},
 		{with("Content-Type", "text/html", say("<html>")), ErrBadAnswer},
@@ -91,6 +92,19 @@ func TestATailEndsWithWhatDoesNotPass(t *testing.T) {
 		if _, err := follow(t, newFake(t, "a", cut), bad); !errors.Is(err, ErrInvalidArgument) {
 			t.Error(err)
 		}
+	}
+}
+
+func TestATailWaitsForWhatAnotherGatewayHasReadAlready(t *testing.T) {
+	beyond := refuse(416, ErrOffsetOutOfRange, "")
+	gateway := newFake(t, "a", tailOf("", 0), beyond, beyond, tailOf(ended, 1))
+	if got, err := follow(t, gateway, &TailOptions{From: At(0)}); err != nil || !reflect.DeepEqual(got, []int64{0, 1}) {
+		t.Fatal(got, err)
+	}
+	gateway = newFake(t, "a", beyond)
+	_, err := follow(t, gateway, &TailOptions{From: At(99)})
+	if !errors.Is(err, ErrOffsetOutOfRange) || len(gateway.requests()) != outOfRangeAttempts+1 {
+		t.Error(err, len(gateway.requests()))
 	}
 }
 

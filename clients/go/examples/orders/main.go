@@ -1,4 +1,5 @@
-// Orders writes records to a stream, each once whatever happens, reads them, and follows the stream until it is ended.
+// Orders writes records to a stream, each once whatever happens, follows the stream, moves a cursor,
+// and reads the stream again.
 //
 //	BUCKRAM_GATEWAY=http://127.0.0.1:8080 go run ./examples/orders
 package main
@@ -32,10 +33,6 @@ func run(ctx context.Context) error {
 	if _, err := orders.Create(ctx, nil); err != nil && !errors.Is(err, buckram.ErrStreamExists) {
 		return err
 	}
-	end, err := orders.Latest(ctx)
-	if err != nil {
-		return err
-	}
 
 	producer := orders.Producer(fmt.Sprintf("example-%d", os.Getpid()), 0)
 	appended, err := producer.Append(ctx, []buckram.Record{
@@ -47,26 +44,26 @@ func run(ctx context.Context) error {
 	}
 	fmt.Printf("offsets %d to %d\n", appended.First, appended.Last)
 
-	for record, err := range orders.Records(ctx, &buckram.ReadOptions{From: buckram.At(end)}) {
-		if err != nil {
-			return err
-		}
-		fmt.Printf("read %d: %s ordered %s\n", record.Offset, record.Key, record.Value)
-	}
-	if err := orders.MoveCursor(ctx, "shipping", appended.First); err != nil {
-		return err
-	}
-
-	shipping, err := orders.Cursor(ctx, "shipping")
-	if err != nil {
-		return err
-	}
-	go orders.End(ctx) // or else the tail would wait for more
-	for record, err := range orders.Tail(ctx, &buckram.TailOptions{From: buckram.At(shipping.Offset)}) {
+	// A tail waits for what comes. Acknowledged records can be read within 20 ms.
+	for record, err := range orders.Tail(ctx, &buckram.TailOptions{From: buckram.At(appended.First)}) {
 		if err != nil {
 			return err
 		}
 		fmt.Printf("ship %d to %s\n", record.Offset, record.Key)
+		if err := orders.MoveCursor(ctx, "shipping", record.Offset+1); err != nil {
+			return err
+		}
+		if record.Offset == appended.Last {
+			break
+		}
+	}
+
+	// Reading ends where the stream ends now.
+	for record, err := range orders.Records(ctx, &buckram.ReadOptions{From: buckram.At(appended.First)}) {
+		if err != nil {
+			return err
+		}
+		fmt.Printf("record %d: %s ordered %s\n", record.Offset, record.Key, record.Value)
 	}
 	return nil
 }
