@@ -133,7 +133,7 @@ func TestASilentConnectionIsTakenForDead(t *testing.T) {
 	gateway := newFake(t, "a", func(w http.ResponseWriter, r *http.Request) {
 		tailOf("", 0)(w, r)
 		<-r.Context().Done()
-	}, tailOf(ended, 1))
+	}, hang, tailOf(ended, 1))
 	got, err := follow(t, gateway, &TailOptions{From: At(0), Silence: 100 * time.Millisecond})
 	if err != nil || !reflect.DeepEqual(got, []int64{0, 1}) {
 		t.Fatal(got, err)

@@ -60,7 +60,8 @@ def test_a_style_that_loads_a_font_is_reported(tmp_path: Path) -> None:
 
 
 def test_the_index_is_the_navigation() -> None:
-    index = "# Documentation\n\n## Tutorials: learn\n\n| page | about |\n|---|---|\n| [A](t/a.md) | x |\n\n## The project\n\n"
+    head = "| page | about |\n|---|---|\n"
+    index = f"# Documentation\n\n## Tutorials: learn\n\n{head}| [A](t/a.md) | x |\n\n## The project\n\n{head}"
     assert navigation(index + "| [B](p/b.md) | [C](p/c.md) |\n") == [
         {"Home": "index.md"},
         {"Tutorials": [{"A": "t/a.md"}]},
