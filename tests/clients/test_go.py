@@ -102,6 +102,17 @@ def test_its_codes_are_those_of_gateways() -> None:
     assert named - own - of_errors - of_gateway == set()
 
 
+def test_pages_name_what_there_is() -> None:
+    sources = "\n".join(path.read_text() for path in CLIENT.glob("*.go") if not path.name.endswith("_test.go"))
+    declared = set(re.findall(r"^(?:func (?:\(\w+ \*?\w+\) )?|type |\t)([A-Z]\w+)\b", sources, re.MULTILINE))
+    assert len(declared) > 80
+    readme, page = (CLIENT / "README.md").read_text(), (ROOT / "docs" / "howto" / "go.md").read_text()
+    table = readme.partition("## What there is")[2].partition("| variable")[0]
+    named = set(re.findall(r"`([A-Z]\w+)`", table)) | set(re.findall(r"\bbuckram\.([A-Z]\w+)", readme + page))
+    assert len(named) >= 50
+    assert named - declared == set()
+
+
 def test_it_is_formatted_and_vetted(go: str) -> None:
     beside = Path(go).resolve().parent / "gofmt"
     assert run(str(beside) if beside.exists() else "gofmt", "-l", ".") == ""
