@@ -15,7 +15,7 @@ export METADATA
 # Spark and the JVM complain about these when a shell sets them for something else.
 unexport SPARK_HOME PYSPARK_SUBMIT_ARGS JAVA_TOOL_OPTIONS JDK_JAVA_OPTIONS PYTHONHOME PYTHONPATH
 
-.PHONY: help setup setup-all run check test test-light lint format bench bench-java chaos soak regenerate check-generated clean
+.PHONY: help setup setup-all run check test test-light lint format bench bench-java chaos soak site regenerate check-generated clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r t d; do printf '  make %-16s %s\n' "$$t" "$$d"; done
@@ -31,7 +31,7 @@ setup-all: $(ALL_STAMP)  ## the same with Spark, a Java, etcd, Prometheus, helm,
 
 $(ALL_STAMP): $(SETUP_SOURCES)
 	@rm -rf src/buckram/core/entries/_hot.*.so build/lib.* build/temp.*
-	@"$(PYTHON)" scripts/make_venv.py .venv --group dev --group examples --group sql-clients --group tools -e '.[compression,db,fsspec,history,jre,security,serve,spark,sqlalchemy]' >&2
+	@"$(PYTHON)" scripts/make_venv.py .venv --group dev --group examples --group site --group sql-clients --group tools -e '.[compression,db,fsspec,history,jre,security,serve,spark,sqlalchemy]' >&2
 	@$(BIN)/python -m javakit >&2
 	@$(BIN)/python scripts/fetch_debian.py .venv >&2
 	@$(BIN)/python scripts/fetch_helm.py .venv >&2
@@ -72,6 +72,9 @@ chaos: $(ALL_STAMP)  ## five minutes of faults on real processes, then a verdict
 
 soak: $(ALL_STAMP)  ## the long checks in full; resumable, state in .soak/
 	@$(BIN)/python scripts/soak.py $(CHECKS)
+
+site: $(ALL_STAMP)  ## the documentation as a site in build/site, with all links checked
+	@$(BIN)/python scripts/build_site.py
 
 regenerate: $(ALL_STAMP)  ## write the generated files again: protobuf module, API and configuration pages
 	@$(BIN)/python scripts/generate_docs.py

@@ -90,6 +90,7 @@ CHECKS: dict[str, list[str]] = {
     "operations": [
         *PYTEST,
         "tests/admin",
+        "tests/clients",
         "tests/deploy",
         "tests/exporter",
         "tests/formats",

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.gateway.kit import Api
+from tests.support.polling import eventually
 
 from buckram.client.client import Client
 from buckram.gateway.server import Gateway
@@ -43,6 +44,16 @@ def values(records: list[Any]) -> list[bytes | None]:
     return [None if one["value_base64"] is None else base64.b64decode(one["value_base64"]) for one in records]
 
 
+async def readable(api: Api, end: int) -> None:
+    """Wait until all records before `end` can be read: that is some milliseconds after their acknowledgement."""
+
+    async def all_there() -> bool:
+        await api.ask(f"GET {RECORDS}?start=latest&limit=1")
+        return int(api.last.headers["buckram-next-offset"]) >= end
+
+    await eventually(all_there)
+
+
 async def test_each_form_of_a_body_becomes_records(api: Api) -> None:
     rich = {"value": "v", "key": "k", "headers": {"h": "1"}, "timestamp_us": 5, "txid": 7}
     bodies = {
@@ -59,6 +70,7 @@ async def test_each_form_of_a_body_becomes_records(api: Api) -> None:
         assert said["last_offset"] - said["first_offset"] == said["records"] - 1
         counts.append(said["records"])
     assert counts == [2, 1, 2, 3, 2]
+    await readable(api, 10)
     found = await api.lines(f"GET {RECORDS}")
     assert values(found) == [b"v", None, b"whole\nbody", b"a", b"b", b"", b"x" * 300, None, b"c", None]
     assert {"headers": {"h": "1"}, "timestamp_us": 5, "txid": 7}.items() <= found[0].items()
@@ -68,6 +80,7 @@ async def test_each_form_of_a_body_becomes_records(api: Api) -> None:
 
 async def test_each_form_of_an_answer(api: Api) -> None:
     await api.value(f"POST {RECORDS}", b"a\nbb\n", Content_Type="text/plain")
+    await readable(api, 2)
     assert (await api.ask(f"GET {RECORDS}", Accept="text/plain")).body == b"a\nbb\n"
     assert (await api.ask(f"GET {RECORDS}", Accept=VALUES)).body == framed(b"a", b"bb")
     table = pa.ipc.open_stream((await api.ask(f"GET {RECORDS}", Accept=ARROW)).body).read_all()
@@ -78,6 +91,7 @@ async def test_each_form_of_an_answer(api: Api) -> None:
 
 async def test_a_range_comes_in_pages(api: Api) -> None:
     await api.value(f"POST {RECORDS}", b"".join(b"%d\n" % n for n in range(10)), Content_Type="text/plain")
+    await readable(api, 10)
     found, at = [], "0"
     while page := await api.lines(f"GET {RECORDS}?start={at}&limit=4&stop=9"):
         found += values(page)
@@ -95,6 +109,7 @@ async def test_a_repeated_sequence_is_stored_once(api: Api) -> None:
     assert (await api.value(path, body, Content_Type="text/plain"))["records"] == 0
     gap = f"POST {RECORDS}?producer=p&sequence=9"
     assert await api.code(gap, body, Content_Type="text/plain") == (409, "OUT_OF_ORDER_SEQUENCE")
+    await readable(api, 2)
     assert len(await api.lines(f"GET {RECORDS}")) == 2
 
 

@@ -56,6 +56,18 @@ async def test_what_failed_is_tried_again_with_its_key(api: Api, client: Client)
     assert (await api.value(path, b"x", **key))["records"] == 1
 
 
+async def test_a_request_is_for_one_process_if_it_says_so(api: Api, gateway: Gateway, client: Client) -> None:
+    await api.value(f"POST {RECORDS}", b"x", **VALUE)
+    own = api.last.headers["buckram-gateway"]
+    await api.value(f"POST {RECORDS}", b"x", Buckram_Gateway=own, **VALUE)
+    async with serving(client) as other:
+        elsewhere = await Api.to(other.url)
+        refused = await elsewhere.code(f"POST {RECORDS}", b"x", Buckram_Gateway=own, **VALUE)
+        assert refused == (421, "OTHER_GATEWAY")
+        assert elsewhere.last.headers["buckram-gateway"] not in ("", own)
+    assert (await client.namespace("shop").info("orders")).end == 2
+
+
 async def test_a_repeat_that_comes_early_waits_for_the_first(gateway: Gateway) -> None:
     apis = [await Api.to(gateway.url) for _ in range(3)]
     found = await asyncio.gather(*(api.value(f"POST {RECORDS}", b"x", Idempotency_Key="a", **VALUE) for api in apis))

@@ -82,9 +82,16 @@ async def test_without_acknowledgement_in_time_the_outcome_is_unknown(three_book
         await append(api)
         for number in range(3):
             await three_bookies.pause(number)
-        assert await api.code(f"POST {PATH}", b"x", **VALUE) == (504, "OUTCOME_UNKNOWN")
+        key = {"Idempotency_Key": "a", **VALUE}
+        assert await api.code(f"POST {PATH}", b"x", **key) == (504, "OUTCOME_UNKNOWN")
+        assert api.last.headers["buckram-outcome"] == "unknown"
         for number in range(3):
             await three_bookies.resume(number)
+        assert await append(api) == 2
+        # What became of it is not known, so that it must not be done again.
+        assert await api.code(f"POST {PATH}", b"x", **key) == (504, "OUTCOME_UNKNOWN")
+        assert api.last.headers["idempotency-repeated"] == "true"
+        assert await append(api) == 3
 
 
 async def test_a_gateway_shows_itself_again_after_its_key_went(client: Client) -> None:

@@ -33,11 +33,20 @@ def test_every_row_of_an_upgrade_says_what_was_what_is_and_for_how_long() -> Non
 def test_continuous_integration_runs_every_python_that_the_classifiers_name() -> None:
     prefix = "Programming Language :: Python :: 3."
     named = [line.rpartition(" ")[2] for line in pyproject()["project"]["classifiers"] if line.startswith(prefix)]
-    (matrix,) = re.findall(r"python: \[(.*)\]", (WORKFLOWS / "tests.yml").read_text())
-    assert [version.strip('" ') for version in matrix.split(",")] == named
+    for workflow in ("tests.yml", "wheels.yml"):
+        (matrix,) = re.findall(r"python: \[(.*)\]", (WORKFLOWS / workflow).read_text())
+        assert [version.strip('" ') for version in matrix.split(",")] == named
     assert named[0] == pyproject()["project"]["requires-python"].removeprefix(">=")
     tried = pyproject()["tool"]["cibuildwheel"]["build"]
     assert tried == [f"cp{named[0].replace('.', '')}-*", f"cp{named[-1].replace('.', '')}-*"]
+
+
+def test_wheels_are_built_on_each_system_that_is_named() -> None:
+    (matrix,) = re.findall(r"system: \[(.*)\]", (WORKFLOWS / "wheels.yml").read_text())
+    systems = [system.strip().rstrip("-.0123456789") for system in re.sub(r"-[\d.]+", "", matrix).split(",")]
+    assert systems == ["ubuntu", "ubuntu-arm", "macos", "macos-intel"]
+    kinds = [line.rpartition(" :: ")[2] for line in pyproject()["project"]["classifiers"] if "Operating" in line]
+    assert kinds == ["MacOS", "Linux"]
 
 
 def test_workflows_run_targets_that_there_are() -> None:
@@ -52,7 +61,7 @@ def test_workflows_run_targets_that_there_are() -> None:
 
 def test_groups_of_a_checkout_are_no_extras() -> None:
     project = pyproject()
-    assert set(project["dependency-groups"]) == {"dev", "examples", "sql-clients", "tools"}
+    assert set(project["dependency-groups"]) == {"dev", "examples", "site", "sql-clients", "tools"}
     extras = {"arrow", "compression", "db", "fsspec", "history", "jre", "security", "serve", "spark", "sqlalchemy"}
     assert set(project["project"]["optional-dependencies"]) == extras
     makefile = (ROOT / "Makefile").read_text()

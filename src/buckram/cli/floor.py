@@ -16,6 +16,8 @@ from pathlib import Path
 
 import google_crc32c
 
+from buckram.disk.syncing import sync_data, sync_file
+
 CHUNK = 64 * 1024
 """Bytes of one send; what a loop turn under load has for a connection."""
 GROUP = 1024 * 1024
@@ -84,7 +86,7 @@ def _syncing(folder: Path) -> tuple[float, float]:
     with tempfile.NamedTemporaryFile(dir=folder, prefix="floor-") as file:
         file.write(bytes(size))
         file.flush()
-        os.fsync(file.fileno())
+        sync_file(file.fileno())
         try:
             target = os.open(file.name, os.O_WRONLY | getattr(os, "O_DIRECT", 0))
         except OSError:  # a file system without it
@@ -96,7 +98,7 @@ def _syncing(folder: Path) -> tuple[float, float]:
             def step() -> int:
                 nonlocal at, groups
                 os.pwrite(target, body, at)
-                os.fdatasync(target)
+                sync_data(target)
                 at, groups = (at + GROUP) % size, groups + 1
                 return GROUP
 

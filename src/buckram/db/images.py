@@ -8,6 +8,7 @@ from pathlib import Path
 
 from buckram.core.db.wal_format import PAGE_BYTES
 from buckram.db.wal_files import Image
+from buckram.disk.syncing import sync_file
 
 
 async def write_in_thread(image: Image, path: Path) -> int:
@@ -25,7 +26,7 @@ def write_image(image: Image, path: Path) -> int:
             for page in image.pages():
                 out.write(page)
             out.flush()
-            os.fsync(out.fileno())
+            sync_file(out.fileno())
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)

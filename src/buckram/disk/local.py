@@ -25,6 +25,7 @@ from buckram.disk.local_file import STAGING_BYTES, LocalFile, Staging
 from buckram.disk.local_reads import LocalReads
 from buckram.disk.neighbours import identity_of
 from buckram.disk.speed import Speed
+from buckram.disk.syncing import sync_data, sync_file
 from buckram.disk.trouble import NO_DESCRIPTOR, explained, explaining
 from buckram.errors import ConfigError
 from buckram.seams import PAGE_BYTES, File, OnRead, OnWritten, Read, Space, Write
@@ -116,7 +117,7 @@ class LocalDisk:
         try:
             if create and size > 0:
                 _reserve(fd, 0, size)
-                os.fsync(fd)
+                sync_file(fd)
             if direct:
                 read_fd = self._descriptor(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -162,7 +163,7 @@ class LocalDisk:
 
     def sync_names(self) -> None:
         try:
-            os.fsync(self._directory_fd)
+            sync_file(self._directory_fd)
         except OSError as error:
             raise _sync_failed(error, self.path) from error
 
@@ -247,7 +248,7 @@ class LocalDisk:
                 continue
             synced.append(fd)
             try:
-                os.fdatasync(fd)
+                sync_data(fd)
             except OSError as error:
                 raise _sync_failed(error, write.file.path) from error
 
@@ -337,7 +338,7 @@ def _extend(fd: int, size: int, path: str | Path) -> None:
             _reserve(fd, now, size - now)
         # An earlier call that found too little room may have left it longer, and unsynced.
     try:
-        os.fsync(fd)
+        sync_file(fd)
     except OSError as error:
         raise _sync_failed(error, path) from error
 
@@ -346,7 +347,7 @@ def _shrink(fd: int, size: int, path: str | Path) -> None:
     with explaining(f"cut it to {size} bytes", path):
         os.ftruncate(fd, size)
     try:
-        os.fsync(fd)  # some file systems keep the room until this is durable
+        sync_file(fd)  # some file systems keep the room until this is durable
     except OSError as error:
         raise _sync_failed(error, path) from error
 
@@ -354,11 +355,13 @@ def _shrink(fd: int, size: int, path: str | Path) -> None:
 def _reserve(fd: int, start: int, size: int) -> None:
     """Reserve `size` bytes from `start` on, which belong to the file even when the disk is full."""
     try:
-        os.posix_fallocate(fd, start, size)
+        if hasattr(os, "posix_fallocate"):  # macOS has none
+            os.posix_fallocate(fd, start, size)
+            return
     except OSError as error:
         if error.errno not in _CANNOT_RESERVE:
             raise
-        os.ftruncate(fd, start + size)  # room that is missing is then found by the write that needs it
+    os.ftruncate(fd, start + size)  # room that is missing is then found by the write that needs it
 
 
 def _write_all(fd: int, offset: int, buffers: Sequence[Buffer]) -> None:

@@ -75,7 +75,7 @@ class LocalReads:
         began = time.perf_counter()
         for one in small.reads[begin : small.hinted]:
             assert isinstance(one.file, LocalFile)
-            with contextlib.suppress(OSError):  # the read itself will say it
+            with contextlib.suppress(OSError, AttributeError):  # the read itself will say it; macOS takes no hints
                 os.posix_fadvise(one.file.read_fd, one.offset, one.length, os.POSIX_FADV_WILLNEED)
         self._took((time.perf_counter() - began) / (small.hinted - begin))
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from buckram.disk.crash_model import sectors
 from buckram.disk.local import LocalDisk, _extend, _shrink
+from buckram.disk.syncing import sync_data
 from buckram.seams import PAGE_BYTES, File, OnRead, Read, Write
 
 EARLY_SHARE = 0.3
@@ -210,7 +211,7 @@ class WithholdingDisk(LocalDisk):
             count = len(inode.pending)
             for offset, data in inode.pending[:count]:
                 os.pwrite(inode.fd, data, offset)
-            os.fdatasync(inode.fd)
+            sync_data(inode.fd)
             del inode.pending[:count]
 
     def read(self, reads: Sequence[Read], done: OnRead) -> None:

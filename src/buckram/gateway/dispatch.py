@@ -17,7 +17,7 @@ from starlette.responses import Response
 from buckram.errors import BuckramError, InvariantViolation
 from buckram.gateway.access import Access
 from buckram.gateway.failures import bad_request, problem_of
-from buckram.gateway.operations import Ask, Operation
+from buckram.gateway.operations import GATEWAY, Ask, Operation
 from buckram.gateway.repeats import HEADER, Repeats, fingerprint_of
 from buckram.gateway.room import Room
 from buckram.gateway.schema import fault
@@ -32,12 +32,24 @@ _OF_NAMESPACE = ("read", "append", "create", "delete", "admin")
 
 
 class Dispatcher:
-    """`endpoint` makes what Starlette calls for a request of an operation."""
+    """`endpoint` makes what Starlette calls for a request of an operation. `own_id`: that of this gateway."""
 
-    def __init__(self, access: Access, repeats: Repeats, room: Room, limits: HttpLimits) -> None:
+    def __init__(self, access: Access, repeats: Repeats, room: Room, limits: HttpLimits, own_id: str) -> None:
         self._access, self._repeats, self._room, self._limits = access, repeats, room, limits
+        self._own_id = own_id
 
     def endpoint(self, operation: Operation) -> Endpoint:
+        serve = self._serving(operation)
+
+        async def named(request: Request) -> Response:
+            self._check_meant(request)
+            answer = await serve(request)
+            answer.headers[GATEWAY] = self._own_id
+            return answer
+
+        return named
+
+    def _serving(self, operation: Operation) -> Endpoint:
         async def serve(request: Request) -> Response:
             principal = await self._access.who(request, operation)
             allowed = self._access.allowed(principal)
@@ -59,6 +71,18 @@ class Dispatcher:
                 return await self._repeats.once(principal.name, key, fingerprint, self._whole(operation, ask))
 
         return serve
+
+    def _check_meant(self, request: Request) -> None:
+        """Raises HttpProblem 421 for a request that is for another process: keys of requests are known to one only."""
+        meant = request.headers.get(GATEWAY, self._own_id)
+        if meant != self._own_id:
+            raise HttpProblem(
+                421,
+                "OTHER_GATEWAY",
+                f"{GATEWAY} {meant[:60]!r}: this gateway is {self._own_id}, perhaps since a restart; look whether the "
+                "request was carried out before you send it without this header",
+                headers={GATEWAY: self._own_id},
+            )
 
     async def _answered(self, operation: Operation, ask: Ask) -> Response:
         try:

@@ -21,6 +21,17 @@ _STATUSES: tuple[tuple[int, tuple[type[BuckramError], ...]], ...] = (
     (503, (errors.WriterLost, errors.WriterFailed, errors.WriteFailed, errors.HandleClosed)),
 )
 """The first row that fits counts."""
+OUTCOME = "Buckram-Outcome"
+"""Header of an error: `unknown` where what was asked may have been done, or not."""
+IN_DOUBT = (
+    errors.WriterLost,
+    errors.WriterFailed,
+    errors.WriteFailed,
+    errors.HandleClosed,
+    errors.LedgerFenced,
+    errors.QuotaExceeded,
+)
+"""After these some of what was appended may be there, or all of it."""
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NUMBERS = ("earliest", "latest", "offset", "expected", "sequence", "limit")
 """Fields of errors that programs can use."""
@@ -34,6 +45,12 @@ def problem_of(error: BuckramError) -> HttpProblem:
     return HttpProblem(status, code_of(error), str(error), headers=headers, retryable=error.retryable, **details)
 
 
+def with_unknown_outcome(problem: HttpProblem) -> HttpProblem:
+    """The same problem, saying that what was asked may have been done, or not."""
+    problem.headers[OUTCOME] = "unknown"
+    return problem
+
+
 def code_of(error: BuckramError) -> str:
     """NO_SUCH_STREAM of NoSuchStream."""
     return _WORD.sub("_", type(error).__name__).upper()
@@ -44,4 +61,4 @@ def bad_request(message: str) -> HttpProblem:
     return HttpProblem(400, "INVALID_ARGUMENT", message)
 
 
-__all__ = ["bad_request", "code_of", "problem_of"]
+__all__ = ["IN_DOUBT", "OUTCOME", "bad_request", "code_of", "problem_of", "with_unknown_outcome"]

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from buckram.gateway import schema
-from buckram.gateway.operations import Operation, Parameter, Part
+from buckram.gateway.operations import GATEWAY, Operation, Parameter, Part
 from buckram.gateway.repeats import HEADER
 
 PATH = "/v2/openapi.json"
@@ -16,6 +16,11 @@ _NAMES = re.compile(r"{(\w+)}")
 _NUMBERS = ("ledger", "offset")
 PROBLEM = schema.record(more=True, code=schema.TEXT, message=schema.TEXT)
 """What every error is: a code for programs, and a message that names the value, the limit and what to do."""
+_HEADERS = {
+    HEADER.title(): "The same key again: the request is carried out once, and answered alike.",
+    GATEWAY: "The id of a gateway, as its answers have it in the same header: any other one refuses the request (421).",
+}
+"""Of every change."""
 _NEEDS = {
     "nothing": "Needs nothing.",
     "login": "Needs a login, where the gateway asks for tokens.",
@@ -71,10 +76,10 @@ def _operation(tag: str, one: Operation) -> dict[str, Any]:
         },
     }
     if one.changes:
-        what = "The same key again: the request is carried out once, and answered alike."
-        found["parameters"].append(
-            {"name": HEADER.title(), "in": "header", "required": False, "description": what, "schema": schema.TEXT}
-        )
+        found["parameters"] += [
+            {"name": name, "in": "header", "required": False, "description": what, "schema": schema.TEXT}
+            for name, what in _HEADERS.items()
+        ]
     if one.takes:
         bodies = {media: {"schema": {"description": what}} for media, what in one.takes.items()}
         found["requestBody"] = {"required": True, "content": bodies}

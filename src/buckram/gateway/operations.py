@@ -18,6 +18,8 @@ from buckram.gateway.failures import bad_request
 from buckram.gateway.schema import TEXT, WHOLE, Schema, fault
 from buckram.http.problems import HttpProblem
 
+GATEWAY = "Buckram-Gateway"
+"""Header of answers: the id of this process. Of a request: the id of the only process that shall carry it out."""
 Need = Literal["nothing", "login", "read", "append", "create", "delete", "admin", "administrator"]
 """What a request has to prove: nothing; who it is; a permission on the namespace of its path, which is granted as in
 `buckram acl`; or that it is an administrator of the cluster. A handler may ask for more (`Ask.require`)."""
@@ -166,4 +168,4 @@ class Part(Protocol):
         ...
 
 
-__all__ = ["AFTER", "LIMIT", "PREFIX", "Allowed", "Ask", "Handler", "Need", "Operation", "Parameter", "Part"]
+__all__ = ["AFTER", "GATEWAY", "LIMIT", "PREFIX", "Allowed", "Ask", "Handler", "Need", "Operation", "Parameter", "Part"]

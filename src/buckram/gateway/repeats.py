@@ -15,7 +15,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from buckram.gateway.failures import bad_request
+from buckram.gateway.failures import OUTCOME, bad_request
 from buckram.gateway.limits import GatewayLimits
 from buckram.http.problems import HttpProblem
 from buckram.net.tasks import TaskScope
@@ -44,7 +44,8 @@ class Repeats:
     async def once(self, who: str, key: str, fingerprint: bytes, work: Coroutine[Any, Any, Response]) -> Response:
         """What `work` answers, or answered when `who` came with this key first. HttpProblem 422: for another request.
 
-        Only success is kept: what failed changed nothing, or may be tried again.
+        Success is kept, and an error after which nobody knows what was done. Other errors changed nothing, or may be
+        tried again.
         """
         try:
             if not 0 < len(key.encode()) <= _MOST_KEY_BYTES:
@@ -83,7 +84,8 @@ class Repeats:
         fits = False
         if not task.cancelled() and task.exception() is None:
             answer = task.result()
-            fits = answer.status_code < 300 and len(answer.body) <= self._limits.repeat_bytes
+            counts = answer.status_code < 300 or answer.headers.get(OUTCOME) == "unknown"
+            fits = counts and len(answer.body) <= self._limits.repeat_bytes
         if not fits and self._kept.get(at) is kept:
             del self._kept[at]
         while len(self._kept) > self._limits.repeats:

@@ -94,7 +94,7 @@ class Gateway:
             SecurityPages(client, enabled=tokens is not None),
             SessionPages(access, sessions, secure=urlsplit(own).scheme == "https"),
         )
-        dispatcher = Dispatcher(access, self._repeats, room, http_limits)
+        dispatcher = Dispatcher(access, self._repeats, room, http_limits, self.peers.me.id)
         routes = [
             Route(one.path, dispatcher.endpoint(one), methods=[one.method])
             for part in self.parts

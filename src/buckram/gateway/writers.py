@@ -15,6 +15,7 @@ from buckram.client.write.writer import Writer
 from buckram.core.backoff import LEADER_WAIT
 from buckram.core.streams.names import StreamName, stream_name
 from buckram.errors import BuckramError, LedgerClosed, WriterExists
+from buckram.gateway.failures import IN_DOUBT, problem_of, with_unknown_outcome
 from buckram.gateway.limits import GatewayLimits
 from buckram.gateway.peers import Peers, is_gateway
 from buckram.http.problems import HttpProblem
@@ -135,14 +136,17 @@ class Writers:
         try:
             async with asyncio.timeout(self._limits.append_wait_s):
                 return await work
+        except IN_DOUBT as error:
+            raise with_unknown_outcome(problem_of(error)) from error
         except TimeoutError:
-            raise HttpProblem(
+            problem = HttpProblem(
                 504,
                 "OUTCOME_UNKNOWN",
                 f"{what} acknowledged nothing within {self._limits.append_wait_s:g} s: what was sent may still become "
                 "part of it; look before it is sent again, or send producer and sequence",
                 headers={"Retry-After": "1"},
-            ) from None
+            )
+            raise with_unknown_outcome(problem) from None
 
     async def _open(self, name: str) -> StreamWriter:
         """Become the writer. The lease of a gateway that is gone is waited for; another writer is not disturbed."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from buckram.core.cluster.history import encode_history, parse_history, why_not_accepted
+from buckram.disk.syncing import sync_file
 from buckram.errors import (
     ClusterNotInitialised,
     InvalidArgument,
@@ -132,7 +132,7 @@ def write_file(path: Path, backup: Backup) -> None:
             file.write(line)
         file.write(json.dumps({"sha256": digest.hexdigest()}).encode() + b"\n")
         file.flush()
-        os.fsync(file.fileno())
+        sync_file(file.fileno())
     new.rename(path)
     read_file(path)  # what cannot be read again is no backup
 

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from urllib.parse import quote
 
+from buckram.disk.syncing import sync_directory
 from buckram.errors import ClusterNotInitialised, MetadataError, StoreReplaced
 
 FORMAT_VERSION = 1
@@ -45,7 +46,7 @@ def prepare(path: Path, busy_timeout_s: float) -> None:
     finally:
         db.close()
     for directory in (path.parent, path.parent.parent):
-        _sync_directory(directory)
+        sync_directory(directory)
 
 
 def _make_private(path: Path) -> None:
@@ -98,6 +99,7 @@ def _open(path: Path, mode: str, busy_timeout_s: float) -> sqlite3.Connection:
         raise MetadataError(f"{path} is a directory: name the database file, for example {path / 'metadata.db'}")
     db = sqlite3.connect(f"file:{quote(str(path))}?mode={mode}", uri=True, isolation_level=None, timeout=busy_timeout_s)
     db.execute("PRAGMA synchronous=FULL")
+    db.execute("PRAGMA fullfsync=ON")  # counts on macOS, where fsync does not wait for the device
     return db
 
 
@@ -152,11 +154,3 @@ def _create_tables(path: Path, db: sqlite3.Connection, busy_timeout_s: float) ->
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -50,6 +50,18 @@ MUTANTS = (
         (_SERVER + "test_a_request_with_a_key_is_carried_out_once",),
     ),
     TestMutant(
+        "gateway-unknown-outcome-forgotten",
+        "an append whose outcome is unknown is done once more under its key",
+        edited(("buckram.gateway.repeats:Repeats._done", ' or answer.headers.get(OUTCOME) == "unknown"', "")),
+        (_WRITERS + "test_without_acknowledgement_in_time_the_outcome_is_unknown",),
+    ),
+    TestMutant(
+        "gateway-serves-what-is-for-another",
+        "a request for another process of a gateway, which knows its key, is carried out",
+        edited(("buckram.gateway.dispatch:Dispatcher._check_meant", "if meant != self._own_id:", "if False:")),
+        (_SERVER + "test_a_request_is_for_one_process_if_it_says_so",),
+    ),
+    TestMutant(
         "gateway-compressed-arrow",
         "a body of Arrow may be compressed, and grow without limit",
         edited(("buckram.gateway.arrow_bodies:_batches", "_is_compressed(bytes(message.metadata))", "False")),

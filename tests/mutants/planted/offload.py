@@ -26,7 +26,7 @@ MUTANTS = (
     TestMutant(
         "offload-not-durable",
         "files of history are listed before they are on the disk",
-        edited(("buckram.streams.shared.places:_write_durably", "os.fsync(target.fileno())", "pass")),
+        edited(("buckram.streams.shared.places:_write_durably", "sync_file(target.fileno())", "pass")),
         (PLACES + "test_a_file_is_durable_before_it_has_its_name",),
     ),
     TestMutant(

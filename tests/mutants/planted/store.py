@@ -9,6 +9,12 @@ CUTS = ("tests/crashpoints/test_store_crash.py::test_no_acknowledged_data_is_los
 
 MUTANTS = (
     TestMutant(
+        "sync-ends-in-the-devices-cache",
+        "on macOS a sync hands the data to the device, and does not wait until they are there",
+        edited(("buckram.disk.syncing:sync_file", "if FULL is not None:", "if False:")),
+        ("tests/disk/test_syncing.py::test_on_macos_every_sync_waits_for_the_device",),
+    ),
+    TestMutant(
         "growth-asked-in-vain",
         "a block that came to wait while a file could not be made longer is forgotten",
         edited(("buckram.bookie.storage.growth:Growth._run", "self._is_urgent()", "urgent")),

@@ -18,12 +18,19 @@
 #define CRC_WORD(crc, word) ((uint32_t)_mm_crc32_u64((crc), (word)))
 #define CRC_BYTE(crc, byte) _mm_crc32_u8((crc), (byte))
 #define MACHINE_HAS_CRC() __builtin_cpu_supports("sse4.2")
-#elif defined(__aarch64__) && defined(__ARM_FEATURE_CRC32) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#elif defined(__aarch64__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ && \
+    (defined(__ARM_FEATURE_CRC32) || (defined(__linux__) && !defined(__clang__)))
 #include <arm_acle.h>
-#define WITH_CRC
 #define CRC_WORD(crc, word) __crc32cd((crc), (word))
 #define CRC_BYTE(crc, byte) __crc32cb((crc), (byte))
+#ifdef __ARM_FEATURE_CRC32 /* the whole program needs it, as on every Mac */
+#define WITH_CRC
 #define MACHINE_HAS_CRC() 1
+#else /* the first processors of this architecture may be without */
+#include <sys/auxv.h>
+#define WITH_CRC __attribute__((target("+crc")))
+#define MACHINE_HAS_CRC() ((getauxval(AT_HWCAP) & (1 << 7)) != 0)
+#endif
 #else
 #error "no CRC-32C instruction is known for this machine: the pure Python does it"
 #endif

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from buckram.core.streams.history import UNFINISHED, copy_of
+from buckram.disk.syncing import sync_directory, sync_file
 from buckram.errors import BuckramError, ConfigError, NoSuchEntry, ReadFailed, WriteFailed
 from buckram.types import LedgerId
 
@@ -151,22 +152,14 @@ def _write_durably(directory: str, file: str, data: bytes) -> None:
     if not os.path.isdir(directory):
         os.makedirs(directory, exist_ok=True)
         for above in (os.path.dirname(directory), os.path.dirname(os.path.dirname(directory))):
-            _sync_directory(above)
+            sync_directory(above)
     path, unfinished = os.path.join(directory, file), os.path.join(directory, f".{file}{UNFINISHED}")
     with open(unfinished, "wb") as target:
         target.write(data)
         target.flush()
-        os.fsync(target.fileno())
+        sync_file(target.fileno())
     os.replace(unfinished, path)
-    _sync_directory(directory)
-
-
-def _sync_directory(directory: str) -> None:
-    entry = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(entry)
-    finally:
-        os.close(entry)
+    sync_directory(directory)
 
 
 def _text(error: BaseException) -> str:
