@@ -6,7 +6,8 @@ Not here: the operations (`operations.py`), who may do what (`access.py`).
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,18 +18,20 @@ from starlette.responses import Response
 from buckram.errors import BuckramError, InvariantViolation
 from buckram.gateway.access import Access
 from buckram.gateway.failures import bad_request, problem_of
-from buckram.gateway.operations import Ask, Operation
-from buckram.gateway.repeats import HEADER, Repeats, fingerprint_of
+from buckram.gateway.operations import Ask, Operation, granted_name
+from buckram.gateway.repeats import HEADER, Fingerprint, Repeats
 from buckram.gateway.room import Room
 from buckram.gateway.schema import fault
 from buckram.gateway.writers import Elsewhere
-from buckram.http.body import read_body
-from buckram.http.limits import HttpLimits
+from buckram.http.body import limited_pieces, read_body
+from buckram.http.limits import MIB, HttpLimits
 from buckram.http.problems import HttpProblem, json_answer, redirect
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 JSON = "application/json"
-_OF_NAMESPACE = ("read", "append", "create", "delete", "admin")
+_GRANTED = ("read", "append", "create", "delete", "admin")
+_STREAMED_BYTES = 12 * MIB
+"""Of a body that a handler reads itself so much is in memory at once, with what is on its way to bookies."""
 
 
 class Dispatcher:
@@ -44,10 +47,12 @@ class Dispatcher:
             query = operation.parsed(request.query_params.multi_items())
             path: Mapping[str, str] = request.path_params
             bare = Ask(request, principal, allowed, path, query, watched=partial(self._access.watched, request))
-            if operation.needs in _OF_NAMESPACE:
-                bare.require(operation.needs, _granted_name(path))
+            if operation.needs in _GRANTED:
+                bare.require(operation.needs, granted_name(path))
             if not operation.changes:
                 return await self._answered(operation, bare)
+            if operation.streamed:
+                return await self._streamed(operation, bare)
             media = self._media(operation, request)
             with self._room.holding(self._size(request)):
                 raw = await read_body(request, self._limits)
@@ -55,10 +60,33 @@ class Dispatcher:
                 key = request.headers.get(HEADER)
                 if key is None:
                     return await self._answered(operation, ask)
-                fingerprint = fingerprint_of(request.method, _target(request), raw)
+                fingerprint = Fingerprint(request.method, _target(request), raw)
                 return await self._repeats.once(principal.name, key, fingerprint, self._whole(operation, ask))
 
         return serve
+
+    async def _streamed(self, operation: Operation, bare: Ask) -> Response:
+        """The handler reads the body while it comes, and so the fingerprint of the request is known at its end."""
+        request, fingerprint = bare.request, Fingerprint(bare.request.method, _target(bare.request))
+        for name in operation.headers:
+            fingerprint.add(f"{name}: {request.headers.get(name, '')}\n".encode())
+        key = request.headers.get(HEADER)
+
+        async def pieces(most: int) -> AsyncIterator[bytes]:
+            async for piece in limited_pieces(request, self._limits, most, do="send larger ones with a client library"):
+                if key is not None:
+                    fingerprint.add(piece)
+                yield piece
+
+        async def rest() -> None:
+            async for _ in pieces(sys.maxsize):
+                pass
+
+        ask = replace(bare, pieces=pieces)
+        with self._room.holding(min(self._size(request), _STREAMED_BYTES)):
+            if key is None:
+                return await self._answered(operation, ask)
+            return await self._repeats.once(ask.principal.name, key, fingerprint, self._whole(operation, ask), rest)
 
     async def _answered(self, operation: Operation, ask: Ask) -> Response:
         try:
@@ -109,11 +137,6 @@ class Dispatcher:
         if operation.body is not None and (trouble := fault(body, operation.body)):
             raise bad_request(trouble)
         return replace(bare, body=body)
-
-
-def _granted_name(path: Mapping[str, str]) -> str:
-    """What grants call that which a path is about: a stream by its full name, or else the namespace."""
-    return f"{path['namespace']}/{path['stream']}" if "stream" in path else path["namespace"]
 
 
 def _target(request: Request) -> str:
