@@ -109,6 +109,47 @@ async def test_each_page_and_the_actions_on_a_stream(
         await page.screenshot(path=str(Path(pictures) / "console.png"))
 
 
+async def test_objects_are_put_browsed_fetched_renamed_and_deleted(
+    page: Any, client: Client, gateway: Gateway, tmp_path: Path
+) -> None:
+    (tmp_path / "report.html").write_bytes(b"<script>alert(1)</script>")
+    async with client.objects("shop") as objects:
+        await objects.put("2026/may/a.csv", b"1,2", metadata={"author": "<b>ann</b>"})
+    await page.goto(f"{gateway.url}/#/objects/shop")
+    await page.get_by_role("link", name="2026/").click()
+    await page.get_by_role("link", name="may/").click()
+    await see(page, "author: <b>ann</b>")
+    await upload(page, tmp_path / "report.html")
+    await see(page, "report.html")
+    async with page.expect_download() as fetching:
+        await page.get_by_role("link", name="report.html").click()
+    fetched = await fetching.value
+    assert Path(await fetched.path()).read_bytes() == b"<script>alert(1)</script>"
+    await upload(page, tmp_path / "report.html")
+    await playwright.expect(page.locator("#banner")).to_contain_text("is there already")
+    await page.get_by_role("button", name="Rename 2026/may/a.csv").click()
+    await page.get_by_label("New name").fill("2026/b.csv")
+    await page.get_by_role("dialog").get_by_role("button", name="Rename").click()
+    await page.get_by_role("navigation", name="Directories").get_by_role("link", name="2026").click()
+    await see(page, "b.csv")
+    await page.get_by_role("button", name="Delete 2026/b.csv").click()
+    await playwright.expect(page.get_by_role("dialog")).to_contain_text("deleted for good")
+    await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    await playwright.expect(page.locator("main")).not_to_contain_text("b.csv", timeout=20_000)
+    await page.get_by_label("Names that begin with").fill("2026/m")
+    await page.get_by_role("button", name="Look").click()
+    await see(page, "2026/may/report.html")
+    async with client.objects("shop") as objects:
+        assert [one.name for one in await objects.list()] == ["2026/may/report.html"]
+
+
+async def upload(page: Any, file: Path) -> None:
+    await page.get_by_role("button", name="Upload").click()
+    await page.get_by_label("File", exact=True).set_input_files(file)
+    await page.get_by_role("dialog").get_by_role("button", name="Upload").click()
+    await playwright.expect(page.get_by_role("dialog")).to_be_hidden()
+
+
 async def test_the_page_says_that_the_gateway_is_away_and_goes_on_with_what_it_knows(page: Any, client: Client) -> None:
     async with serving(client) as gateway:
         await page.goto(f"{gateway.url}/")
