@@ -124,7 +124,8 @@ async def test_objects_are_put_browsed_fetched_renamed_and_deleted(
     async with page.expect_download() as fetching:
         await page.get_by_role("link", name="report.html").click()
     fetched = await fetching.value
-    assert Path(await fetched.path()).read_bytes() == b"<script>alert(1)</script>"
+    await fetched.save_as(tmp_path / "fetched")
+    assert (tmp_path / "fetched").read_bytes() == b"<script>alert(1)</script>"
     await upload(page, tmp_path / "report.html")
     await playwright.expect(page.locator("#banner")).to_contain_text("is there already")
     await page.get_by_role("button", name="Rename 2026/may/a.csv").click()

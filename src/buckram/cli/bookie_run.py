@@ -146,6 +146,7 @@ def _run(
         auth_config=values["auth"],
         admin=admin,
         audit=audit,
+        telemetry_config=values["telemetry"],
         environment=os.environ,
         on_ready=ready,
         on_loop=on_loop,

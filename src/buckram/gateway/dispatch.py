@@ -26,6 +26,7 @@ from buckram.gateway.writers import Elsewhere
 from buckram.http.body import limited_pieces, read_body
 from buckram.http.limits import MIB, HttpLimits
 from buckram.http.problems import HttpProblem, json_answer, redirect
+from buckram.seams import Traces
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 JSON = "application/json"
@@ -37,8 +38,12 @@ _STREAMED_BYTES = 12 * MIB
 class Dispatcher:
     """`endpoint` makes what Starlette calls for a request of an operation."""
 
-    def __init__(self, access: Access, repeats: Repeats, room: Room, limits: HttpLimits) -> None:
+    def __init__(
+        self, access: Access, repeats: Repeats, room: Room, limits: HttpLimits, traces: Traces | None = None
+    ) -> None:
+        """`traces`: follows some requests; None: none."""
         self._access, self._repeats, self._room, self._limits = access, repeats, room, limits
+        self._traces = traces
 
     def endpoint(self, operation: Operation) -> Endpoint:
         async def serve(request: Request) -> Response:
@@ -63,7 +68,7 @@ class Dispatcher:
                 fingerprint = Fingerprint(request.method, _target(request), raw)
                 return await self._repeats.once(principal.name, key, fingerprint, self._whole(operation, ask))
 
-        return serve
+        return serve if self._traces is None else _followed(self._traces, operation, serve)
 
     async def _streamed(self, operation: Operation, bare: Ask) -> Response:
         """The handler reads the body while it comes, and so the fingerprint of the request is known at its end."""
@@ -137,6 +142,32 @@ class Dispatcher:
         if operation.body is not None and (trouble := fault(body, operation.body)):
             raise bad_request(trouble)
         return replace(bare, body=body)
+
+
+def _followed(traces: Traces, operation: Operation, serve: Endpoint) -> Endpoint:
+    """The same, as a step of a trace where the request is part of one, or is chosen."""
+    name = f"{operation.method} {operation.path}"
+
+    async def follow(request: Request) -> Response:
+        with traces.request(name, request.headers.get("traceparent", "")) as span:
+            if span is None:
+                return await serve(request)
+            span.note("http.request.method", operation.method)
+            span.note("http.route", operation.path)
+            error = "it was not answered"
+            try:
+                response = await serve(request)
+                span.note("http.response.status_code", response.status_code)
+                error = ""
+                return response
+            except HttpProblem as problem:
+                span.note("http.response.status_code", problem.status)
+                error = problem.code if problem.status >= 500 else ""
+                raise
+            finally:
+                span.end(error)
+
+    return follow
 
 
 def _target(request: Request) -> str:

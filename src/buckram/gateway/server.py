@@ -98,7 +98,7 @@ class Gateway:
             SecurityPages(client, enabled=tokens is not None),
             SessionPages(access, sessions, secure=urlsplit(own).scheme == "https"),
         )
-        dispatcher = Dispatcher(access, self._repeats, room, http_limits)
+        dispatcher = Dispatcher(access, self._repeats, room, http_limits, client.services.runtime.traces)
         routes = [
             Route(one.route, dispatcher.endpoint(one), methods=[one.method])
             for part in self.parts
