@@ -88,12 +88,13 @@ def test_metadata_travels_as_ascii_and_comes_back() -> None:
     assert said[METADATA].isascii()
     assert metadata_of({METADATA.lower(): said[METADATA]}) == INFO.metadata
     assert metadata_of({}) == {}
+    assert metadata_of({METADATA.lower(): '{"author": "Zoë"}'.encode().decode("latin-1")}) == INFO.metadata
     assert said["ETag"] == '"7"'
     assert said["Last-Modified"] == "Tue, 14 Nov 2023 22:13:20 GMT"
     assert "Buckram-Expires-Us" not in said
 
 
-@pytest.mark.parametrize("text", ["", "x", "[]", '{"a": 1}', '{"a": null}', "[" * 100_000])
+@pytest.mark.parametrize("text", ["", "x", "[]", '{"a": "\xeb"}', '{"a": 1}', '{"a": null}', "[" * 100_000])
 def test_metadata_that_is_no_object_of_texts_is_refused(text: str) -> None:
     with pytest.raises(HttpProblem) as refused:
         metadata_of({METADATA.lower(): text})

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import pytest
 from tests.gateway.kit import Api, serving
@@ -157,7 +158,7 @@ async def test_reading_makes_nothing_where_there_are_no_objects(api: Api, client
     assert await api.code("PUT /v2/namespaces/none/objects/a", b"x") == (404, "NO_SUCH_NAMESPACE")
 
 
-@pytest.mark.parametrize("name", ["a/../b", "%2e%2e/b", "a//b", "", ".", "a%00", "a" * 1025, "d/"])
+@pytest.mark.parametrize("name", ["a/../b", "%2e%2e/b", "a//b", "", ".", "a%00", "a%ff", "a" * 1025, "d/"])
 async def test_names_that_cannot_be_are_refused(api: Api, name: str) -> None:
     for method in ("GET", "DELETE"):
         assert await api.code(f"{method} {OBJECTS}/{name}") == (400, "INVALID_ARGUMENT")
@@ -331,6 +332,32 @@ async def test_one_sees_and_reaches_what_was_granted_and_nothing_else(client: Cl
         assert await api.code(f"POST {SPACE}/rename-object", moved, **bob) == (403, "FORBIDDEN")
         await place.revoke("token:alice", "shop/objects/logs/*", "read")
         assert await api.code(f"GET {OBJECTS}/logs/a", **alice) == (403, "FORBIDDEN")
+
+
+async def test_uploads_and_downloads_end_with_their_grant(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("object_answer", "object_pages"):
+        monkeypatch.setattr(f"buckram.gateway.{module}.LOOK_S", 0.0)
+    async with guarded(client) as place:
+        api, alice = await Api.to(place.gateway.url), await place.bearer("alice")
+        await place.grant("token:alice", "shop/objects/*", "read", "append")
+        await put(api, "large", b"x" * (20 * MIB), **alice)
+        up, down = await Raw.to(place.gateway.url), await Raw.to(place.gateway.url)
+        bearer = f"Host: localhost\r\nAuthorization: {alice['Authorization']}\r\n"
+        await down.send(f"GET {OBJECTS}/large HTTP/1.1\r\n{bearer}\r\n".encode())
+        assert b"200" in await down.reader.readuntil(b"\r\n\r\n")
+        await up.send(f"PUT {OBJECTS}/other HTTP/1.1\r\n{bearer}Content-Length: {3 * MIB}\r\n\r\n".encode())
+        await up.send(b"x" * MIB)
+        await place.revoke("token:alice", "shop/objects/*", "read", "append")
+        await up.send(b"x" * MIB)
+        answer = await up.answer()
+        assert (answer.status, answer.value["code"]) == (403, "FORBIDDEN")
+        assert "any more" in answer.value["message"]
+        received = 0
+        with suppress(ConnectionError):
+            while piece := await down.reader.read(MIB):
+                received += len(piece)
+        assert received < 20 * MIB
+        await until(lambda: place.gateway.room.used == 0)
 
 
 async def test_a_grant_is_checked_before_it_is_made(client: Client) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from buckram.core.security.principal import Principal
 from buckram.errors import BuckramError, InvariantViolation
 from buckram.gateway.access import Access
 from buckram.gateway.failures import bad_request, problem_of
@@ -26,7 +27,7 @@ from buckram.gateway.writers import Elsewhere
 from buckram.http.body import limited_pieces, read_body
 from buckram.http.limits import MIB, HttpLimits
 from buckram.http.problems import HttpProblem, json_answer, redirect
-from buckram.seams import Traces
+from buckram.seams import Span, Traces
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 JSON = "application/json"
@@ -46,8 +47,17 @@ class Dispatcher:
         self._traces = traces
 
     def endpoint(self, operation: Operation) -> Endpoint:
+        name = f"{operation.method} {operation.path}"
+
         async def serve(request: Request) -> Response:
             principal = await self._access.who(request, operation)
+            if self._traces is None or operation.needs == "nothing":
+                return await known(request, principal)
+            with self._traces.request(name, request.headers.get("traceparent", "")) as span:
+                work = known(request, principal)
+                return await (work if span is None else _noted(operation, span, work))
+
+        async def known(request: Request, principal: Principal) -> Response:
             allowed = self._access.allowed(principal)
             query = operation.parsed(request.query_params.multi_items())
             path: Mapping[str, str] = request.path_params
@@ -68,7 +78,7 @@ class Dispatcher:
                 fingerprint = Fingerprint(request.method, _target(request), raw)
                 return await self._repeats.once(principal.name, key, fingerprint, self._whole(operation, ask))
 
-        return serve if self._traces is None else _followed(self._traces, operation, serve)
+        return serve
 
     async def _streamed(self, operation: Operation, bare: Ask) -> Response:
         """The handler reads the body while it comes, and so the fingerprint of the request is known at its end."""
@@ -144,30 +154,22 @@ class Dispatcher:
         return replace(bare, body=body)
 
 
-def _followed(traces: Traces, operation: Operation, serve: Endpoint) -> Endpoint:
-    """The same, as a step of a trace where the request is part of one, or is chosen."""
-    name = f"{operation.method} {operation.path}"
-
-    async def follow(request: Request) -> Response:
-        with traces.request(name, request.headers.get("traceparent", "")) as span:
-            if span is None:
-                return await serve(request)
-            span.note("http.request.method", operation.method)
-            span.note("http.route", operation.path)
-            error = "it was not answered"
-            try:
-                response = await serve(request)
-                span.note("http.response.status_code", response.status_code)
-                error = ""
-                return response
-            except HttpProblem as problem:
-                span.note("http.response.status_code", problem.status)
-                error = problem.code if problem.status >= 500 else ""
-                raise
-            finally:
-                span.end(error)
-
-    return follow
+async def _noted(operation: Operation, span: Span, work: Awaitable[Response]) -> Response:
+    """The same; what came of it is said of the step of a trace, which ends with it."""
+    span.note("http.request.method", operation.method)
+    span.note("http.route", operation.path)
+    error = "it was not answered"
+    try:
+        response = await work
+        span.note("http.response.status_code", response.status_code)
+        error = ""
+        return response
+    except HttpProblem as problem:
+        span.note("http.response.status_code", problem.status)
+        error = problem.code if problem.status >= 500 else ""
+        raise
+    finally:
+        span.end(error)
 
 
 def _target(request: Request) -> str:

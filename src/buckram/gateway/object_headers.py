@@ -108,13 +108,12 @@ def metadata_of(headers: Mapping[str, str]) -> dict[str, str]:
     if text is None:
         return {}
     try:
-        found = json.loads(text)
+        found = json.loads(text.encode("latin-1").decode())  # a header's bytes are letters of UTF-8 here
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
         raise bad_request(
-            f'{METADATA} {text[:60]!r}: needs a JSON object of texts, such as {{"author": "ann"}}, with every letter '
-            "that is not ASCII as \\uXXXX"
+            f'{METADATA} {text[:60]!r}: needs a JSON object of texts in UTF-8, such as {{"author": "ann"}}'
         )
     return found
 

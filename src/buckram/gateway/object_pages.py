@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 
 from buckram.core.objects.rows import check_object_name
-from buckram.core.security.object_names import NameRange, object_name
+from buckram.core.security.object_names import object_name
 from buckram.errors import NoSuchObject, ObjectChanged, ObjectExists
 from buckram.gateway import schema
 from buckram.gateway.failures import bad_request, code_of
 from buckram.gateway.limits import GatewayLimits
-from buckram.gateway.object_answer import ObjectAnswer
+from buckram.gateway.object_answer import LOOK_S, ObjectAnswer
 from buckram.gateway.object_headers import (
     METADATA,
     Condition,
@@ -30,6 +30,7 @@ from buckram.gateway.object_headers import (
     metadata_of,
     range_of,
 )
+from buckram.gateway.object_lists import Page
 from buckram.gateway.open_objects import OpenObjects
 from buckram.gateway.operations import AFTER, LIMIT, PREFIX, Ask, Operation, Parameter
 from buckram.gateway.room import Room
@@ -198,30 +199,15 @@ class ObjectPages:
         async with self._found(namespace) as objects:
             if objects is None:
                 return {"objects": [], "directories": [], "next": None}
-            if query["directory"] is not None:
-                return await self._in_directory(ask, objects, ranges)
-            found = await _listed(objects, ranges, query["prefix"], query["after"] or "", query["limit"])
+            page = Page(query["after"] or "", query["limit"])
+            if query["directory"] is None:
+                found = await page.by_prefix(objects, ranges, query["prefix"])
+            else:
+                found = await page.of_directory(objects, ranges, query["directory"].strip("/"))
         return {
-            "objects": [object_json(namespace, one) for one in found],
-            "directories": [],
-            "next": found[-1].name if len(found) == query["limit"] else None,
-        }
-
-    async def _in_directory(self, ask: Ask, objects: Objects, ranges: Sequence[NameRange]) -> dict[str, Any]:
-        namespace, query, limit = ask.path["namespace"], ask.query, ask.query["limit"]
-        found = await objects.entries(query["directory"].strip("/"), after=_marker(query["after"]), limit=limit)
-        return {
-            "objects": [
-                object_json(namespace, one)
-                for one in found
-                if isinstance(one, ObjectInfo) and any(names.has(one.name) for names in ranges)
-            ],
-            "directories": [
-                one.name
-                for one in found
-                if isinstance(one, DirectoryInfo) and any(names.reaches(f"{one.name}/") for names in ranges)
-            ],
-            "next": _key(found[-1]) if len(found) == limit else None,
+            "objects": [object_json(namespace, one) for one in found if isinstance(one, ObjectInfo)],
+            "directories": [one.name for one in found if isinstance(one, DirectoryInfo)],
+            "next": page.next,
         }
 
     # -- reading ------------------------------------------------------------------------------------------
@@ -273,7 +259,8 @@ class ObjectPages:
             if part is not None:
                 said["Content-Range"] = f"bytes {start}-{stop - 1}/{info.size}"
             status = 200 if part is None else 206
-            return ObjectAnswer(status, said, BYTES, first, pieces, self._limits.stuck_s, done)
+            over = ask.watch("read", object_name(ask.path["namespace"], info.name))
+            return ObjectAnswer(status, said, BYTES, first, pieces, self._limits.stuck_s, over, done)
         raise AssertionError("unreachable")
 
     # -- changing -----------------------------------------------------------------------------------------
@@ -304,7 +291,12 @@ class ObjectPages:
     async def _paced(self, ask: Ask, deadline: asyncio.Timeout) -> AsyncIterator[bytes]:
         """The body. What the cluster does with a piece, and with all of it at the end, has a limit of time."""
         loop = asyncio.get_running_loop()
+        over, look = ask.watch("append", object_name(ask.path["namespace"], ask.object)), loop.time() + LOOK_S
         async for piece in ask.pieces(self._limits.object_bytes):
+            if loop.time() >= look:
+                if why := over():
+                    raise HttpProblem(403, "FORBIDDEN", f"{why}; nothing of the object was put")
+                look = loop.time() + LOOK_S
             deadline.reschedule(loop.time() + self._limits.append_wait_s)
             yield piece
             deadline.reschedule(None)
@@ -395,35 +387,6 @@ class ObjectPages:
 async def _pieces(objects: Objects, info: ObjectInfo, start: int, stop: int) -> AsyncGenerator[bytes]:
     async for piece in objects.read(info.name, start=start, length=stop - start, version=info.version):
         yield piece
-
-
-async def _listed(
-    objects: Objects, ranges: Sequence[NameRange], prefix: str, after: str, limit: int
-) -> list[ObjectInfo]:
-    found: list[ObjectInfo] = []
-    for names in ranges:
-        wanted = names.from_prefix(prefix)
-        if wanted is None:
-            continue
-        most = 1 if wanted.exact else limit - len(found)
-        page = await objects.list(prefix=wanted.text, after=after, limit=most)
-        found += [one for one in page if wanted.has(one.name)]
-        if len(found) == limit:
-            break
-    return found
-
-
-def _key(entry: ObjectInfo | DirectoryInfo) -> str:
-    """What `after` says to go on behind an entry of a directory."""
-    return f"{entry.name}/" if isinstance(entry, DirectoryInfo) else entry.name
-
-
-def _marker(after: str | None) -> ObjectInfo | DirectoryInfo | None:
-    if not after:
-        return None
-    if after.endswith("/"):
-        return DirectoryInfo(after.rstrip("/"), 0, False, 0)
-    return ObjectInfo(after, 0, 0, "", 0, None, {})
 
 
 def _placed(ask: Ask) -> tuple[str, str, Condition]:

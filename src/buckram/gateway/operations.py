@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
+from urllib.parse import unquote_to_bytes
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -70,8 +71,11 @@ class Ask:
 
     @property
     def object(self) -> str:
-        """The name of the object that the path names. Raises InvalidArgument for one that cannot be."""
-        return check_object_name(self.path["object"])
+        """The name of the object that the path names. Raises HttpProblem 400, and InvalidArgument, for none."""
+        name = self.path["object"]
+        if "\ufffd" in name and name.encode() not in unquote_to_bytes(self.request.scope["raw_path"]):
+            raise bad_request(f"object name {name[:60]!r}: the path has bytes that are no UTF-8; encode the name in it")
+        return check_object_name(name)
 
     def require(self, permission: str, name: str) -> None:
         """Raises HttpProblem 403 for a permission that was not granted on a namespace, stream or object."""
