@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from buckram.errors import ConfigError
 from buckram.metadata.uri import init_cluster, open_store
 from buckram.net.runtime import production_runtime
 from buckram.telemetry.telemetry import Telemetry
+from buckram.testing import Cluster
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 FOLLOWED = {"traceparent": f"00-{TRACE}-{CALLER}-01"}
@@ -173,7 +175,25 @@ async def test_what_the_environment_says_counts_and_what_it_says_wrongly_is_name
     for bad in ("collector", "ftp://x", "http://"):
         with pytest.raises(ConfigError, match="needs a URL"):
             Telemetry(TelemetryConfig(endpoint=bad), "x")
-    assert os.environ["BUCKRAM_TELEMETRY_ENDPOINT"]
+
+
+async def test_without_an_endpoint_nothing_of_it_is_loaded(three_bookies: Cluster) -> None:
+    program = f"""
+import asyncio, sys
+from buckram import connect
+async def main():
+    async with connect({three_bookies.uri!r}) as client:
+        async with client.create() as writer:
+            await writer.append(b"x")
+asyncio.run(main())
+print(sorted(name for name in sys.modules if name.startswith(("opentelemetry", "buckram.telemetry"))))
+"""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("BUCKRAM_TELEMETRY_")}
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, env=clean, stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await child.communicate()
+    assert (child.returncode, said.decode().strip()) == (0, "[]")
 
 
 async def _written(client: Client) -> None:
