@@ -49,6 +49,13 @@ async def page(browser: Any) -> AsyncIterator[Any]:
     assert not troubles
 
 
+async def picture(page: Any, name: str) -> None:
+    """Keep what is seen now, where the documentation's pictures are made."""
+    pictures = os.environ.get("BUCKRAM_PICTURES")
+    if pictures:
+        await page.screenshot(path=str(Path(pictures) / name))
+
+
 async def see(page: Any, text: str) -> None:
     await playwright.expect(page.locator("main")).to_contain_text(text, timeout=20_000)
 
@@ -104,9 +111,7 @@ async def test_each_page_and_the_actions_on_a_stream(
     await page.get_by_role("link", name="Overview").click()
     await see(page, "2 of 3 serve")
     await see(page, "it has a cookie and is not registered")
-    pictures = os.environ.get("BUCKRAM_PICTURES")
-    if pictures:
-        await page.screenshot(path=str(Path(pictures) / "console.png"))
+    await picture(page, "console.png")
 
 
 async def test_objects_are_put_browsed_fetched_renamed_and_deleted(
@@ -114,13 +119,16 @@ async def test_objects_are_put_browsed_fetched_renamed_and_deleted(
 ) -> None:
     (tmp_path / "report.html").write_bytes(b"<script>alert(1)</script>")
     async with client.objects("shop") as objects:
-        await objects.put("2026/may/a.csv", b"1,2", metadata={"author": "<b>ann</b>"})
+        await objects.put("2026/may/a.csv", b"1,2" * 40_000, metadata={"author": "<b>ann</b>"})
+        for name in ("late/b.csv", "orders.parquet", "summary.pdf"):
+            await objects.put(f"2026/may/{name}", b"x" * 1_234_567, expires_s=30 * 86_400)
     await page.goto(f"{gateway.url}/#/objects/shop")
     await page.get_by_role("link", name="2026/").click()
     await page.get_by_role("link", name="may/").click()
     await see(page, "author: <b>ann</b>")
     await upload(page, tmp_path / "report.html")
     await see(page, "report.html")
+    await picture(page, "objects.png")
     async with page.expect_download() as fetching:
         await page.get_by_role("link", name="report.html").click()
     fetched = await fetching.value
@@ -141,7 +149,8 @@ async def test_objects_are_put_browsed_fetched_renamed_and_deleted(
     await page.get_by_role("button", name="Look").click()
     await see(page, "2026/may/report.html")
     async with client.objects("shop") as objects:
-        assert [one.name for one in await objects.list()] == ["2026/may/report.html"]
+        left = [one.name for one in await objects.list()]
+        assert left == [f"2026/may/{name}" for name in ("late/b.csv", "orders.parquet", "report.html", "summary.pdf")]
 
 
 async def upload(page: Any, file: Path) -> None:

@@ -174,20 +174,20 @@ async def test_a_name_is_an_object_or_a_directory(api: Api) -> None:
 
 async def test_bodies_that_are_cut_slow_or_too_large_leave_nothing(client: Client) -> None:
     limits = GatewayLimits(object_bytes=3 * MIB)
-    async with serving(
-        client, limits=limits, http_limits=HttpLimits(patience_s=0.2, body_bytes_per_s=10 * MIB)
-    ) as gateway:
+    async with serving(client, limits=limits, http_limits=HttpLimits(patience_s=0.5)) as gateway:
         api = await Api.to(gateway.url)
         await put(api, "before")
-        cut, slow, large = [await Raw.to(gateway.url) for _ in range(3)]
+        cut = await Raw.to(gateway.url)
         head = f"PUT {OBJECTS}/half HTTP/1.1\r\nHost: localhost\r\n"
         await cut.send(f"{head}Content-Length: {2 * MIB}\r\n\r\n".encode() + b"x" * (MIB + MIB // 2))
         await until(lambda: gateway.room.used > 0)
         await cut.close()
         await until(lambda: gateway.room.used == 0)
+        slow = await Raw.to(gateway.url)
         await slow.send(f"{head}Content-Length: 900\r\n\r\nabc".encode())
         answer = await slow.answer()
         assert (answer.status, answer.value["code"]) == (408, "BODY_TOO_SLOW")
+        api, large = await Api.to(gateway.url), await Raw.to(gateway.url)
         assert await api.code(f"PUT {OBJECTS}/half", b"x" * (3 * MIB + 1)) == (413, "TOO_LARGE")
         chunk = b"100000\r\n" + b"x" * MIB + b"\r\n"
         await large.send(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode() + chunk * 4 + b"0\r\n\r\n")

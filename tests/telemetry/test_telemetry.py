@@ -24,7 +24,6 @@ from buckram.errors import ConfigError
 from buckram.metadata.uri import init_cluster, open_store
 from buckram.net.runtime import production_runtime
 from buckram.telemetry.telemetry import Telemetry
-from buckram.testing import Cluster
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 FOLLOWED = {"traceparent": f"00-{TRACE}-{CALLER}-01"}
@@ -177,22 +176,23 @@ async def test_what_the_environment_says_counts_and_what_it_says_wrongly_is_name
             Telemetry(TelemetryConfig(endpoint=bad), "x")
 
 
-async def test_without_an_endpoint_nothing_of_it_is_loaded(three_bookies: Cluster) -> None:
-    program = f"""
+async def test_without_an_endpoint_nothing_of_it_is_loaded(tmp_path: Path) -> None:
+    program = """
 import asyncio, sys
 from buckram import connect
 async def main():
-    async with connect({three_bookies.uri!r}) as client:
+    async with connect(sys.argv[1]) as client:
         async with client.create() as writer:
             await writer.append(b"x")
 asyncio.run(main())
 print(sorted(name for name in sys.modules if name.startswith(("opentelemetry", "buckram.telemetry"))))
 """
     clean = {name: value for name, value in os.environ.items() if not name.startswith("BUCKRAM_TELEMETRY_")}
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", program, env=clean, stdout=asyncio.subprocess.PIPE
-    )
-    said, _ = await child.communicate()
+    async with bookies(tmp_path, TelemetryConfig()) as uri:
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", program, uri, env=clean, stdout=asyncio.subprocess.PIPE
+        )
+        said, _ = await child.communicate()
     assert (child.returncode, said.decode().strip()) == (0, "[]")
 
 
