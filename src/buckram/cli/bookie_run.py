@@ -28,7 +28,7 @@ from buckram.types import BookieInfo
 if TYPE_CHECKING:
     from buckram.logs.running import Log
 
-SECTIONS = ("bookie", "store", "net", "tls", "auth", "log")
+SECTIONS = ("bookie", "store", "net", "tls", "auth", "log", "telemetry")
 
 
 def config_options(command: Callable[..., None]) -> Callable[..., None]:
