@@ -309,6 +309,12 @@ class TelemetryConfig:
         "traced if the trace is",
         most=1,
     )
+    traces_per_s: float = _key(
+        10.0,
+        "the most traces that begin in a second in one process, so that tracing costs the same however much is "
+        "written; a bookie follows ten times as many adds of its clients",
+        least=0.01,
+    )
     metrics_interval_s: float = _key(15.0, "how often metrics are sent", least=0.1)
     service: str = _key("", "service.name; empty: buckram-bookie, buckram-gateway or buckram-client")
 

@@ -321,8 +321,8 @@ class Traces(Protocol):
         """Return the span of an append that begins now, within the caller's if it has one; None: it is not followed."""
         ...
 
-    def continued(self, name: str, context: bytes, attributes: Mapping[str, str | int]) -> Span:
-        """Begin a step within a span of another process."""
+    def continued(self, name: str, context: bytes, attributes: Mapping[str, str | int]) -> Span | None:
+        """Begin a step within a span of another process; None: it is not followed, as too many are."""
         ...
 
     def request(self, name: str, parent: str) -> AbstractContextManager[Span | None]:

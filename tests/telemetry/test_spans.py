@@ -20,11 +20,11 @@ TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
 class Traced:
-    def __init__(self, share: float) -> None:
+    def __init__(self, share: float, per_s: float = 1e9) -> None:
         self._kept = InMemorySpanExporter()
         self.provider = TracerProvider(shutdown_on_exit=False)
         self.provider.add_span_processor(SimpleSpanProcessor(self._kept))
-        self.traces: Traces = OtelTraces(self.provider, share, random.Random(1))
+        self.traces: Traces = OtelTraces(self.provider, share, per_s, random.Random(1))
 
     @property
     def steps(self) -> tuple[ReadableSpan, ...]:
@@ -43,6 +43,15 @@ class Traced:
 )
 def test_a_share_is_traced(share: float, least: int, most: int) -> None:
     assert least <= Traced(share).appended(10_000) <= most
+
+
+def test_no_more_traces_begin_in_a_second_than_are_wanted() -> None:
+    traced = Traced(1.0, per_s=0.01)
+    assert traced.appended(1000) == 1
+    assert sum(traced.traces.continued("stored", bytes([1] * 24), {}) is not None for _ in range(1000)) == 1
+    with traced.traces.request("GET /", f"00-{TRACE}-{CALLER}-01") as span:
+        assert span is not None  # who asks decides
+        span.end()
 
 
 def test_an_append_is_within_the_span_of_its_program() -> None:
@@ -90,7 +99,7 @@ def test_another_process_goes_on_with_a_trace() -> None:
     span: Any = traced.traces.append()
     step = span.child("sent", {"buckram.bookie": "b"})
     assert len(step.context) == 24
-    far = traced.traces.continued("stored", step.context, {"buckram.entry": 5})
+    far: Any = traced.traces.continued("stored", step.context, {"buckram.entry": 5})
     for one in (far, step, span):
         one.end()
     stored, sent, append = traced.steps

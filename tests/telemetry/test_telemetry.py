@@ -30,7 +30,7 @@ FOLLOWED = {"traceparent": f"00-{TRACE}-{CALLER}-01"}
 
 
 def settings(collector: Collector, share: float = 0.0) -> TelemetryConfig:
-    return TelemetryConfig(endpoint=collector.url, trace_share=share, metrics_interval_s=3600)
+    return TelemetryConfig(endpoint=collector.url, trace_share=share, traces_per_s=1e6, metrics_interval_s=3600)
 
 
 @asynccontextmanager
@@ -112,7 +112,8 @@ async def test_a_share_of_appends_is_traced_and_metrics_are_sent(collector: Coll
                 await writer.append(b"x" * 100)
     appends = collector.named("buckram.append")
     assert 10 < len(appends) < 70
-    assert len(collector.named("buckram.bookie.add")) == 3 * len(appends)
+    # One that was sent before there were connections has no packets.
+    assert 3 * (len(appends) - 1) <= len(collector.named("buckram.bookie.add")) <= 3 * len(appends)
     assert {one.error for one in collector.steps} == {""}
     counted = collector.metrics["buckram-client", "buckram_client_appended_entries_total"].sum
     assert (counted.is_monotonic, counted.data_points[0].as_double) == (True, 300)

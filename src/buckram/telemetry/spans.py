@@ -6,6 +6,7 @@ What waits to be sent is bounded by the SDK (2,048 spans); more are dropped.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -56,11 +57,31 @@ class OtelSpan:
         self._span.end()
 
 
+class _Rate:
+    """At most so many in a second, with as many at once."""
+
+    def __init__(self, per_s: float) -> None:
+        self._per_s, self._most = per_s, max(per_s, 1.0)
+        self._left, self._looked = self._most, time.monotonic()
+
+    def take(self) -> bool:
+        """Whether one more may be."""
+        now = time.monotonic()
+        self._left = min(self._most, self._left + (now - self._looked) * self._per_s)
+        self._looked = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
 class OtelTraces:
     """Decides what is followed: a share of what begins here, and all that is part of a trace which is followed."""
 
-    def __init__(self, provider: TracerProvider, share: float, rng: random.Random) -> None:
+    def __init__(self, provider: TracerProvider, share: float, per_s: float, rng: random.Random) -> None:
+        """`share` of what begins here, and at most `per_s` in a second; ten times as many of what others began."""
         self._tracer = provider.get_tracer("buckram")
+        self._begun, self._joined = _Rate(per_s), _Rate(10 * per_s)
         self._share, self._rng = share, rng
         self._skip = self._gap()
 
@@ -73,8 +94,10 @@ class OtelTraces:
             return None
         return OtelSpan(self._tracer, self._tracer.start_span("buckram.append", kind=SpanKind.CLIENT))
 
-    def continued(self, name: str, context: bytes, attributes: Mapping[str, str | int]) -> Span:
+    def continued(self, name: str, context: bytes, attributes: Mapping[str, str | int]) -> Span | None:
         assert len(context) == TRACE_SIZE
+        if not self._joined.take():
+            return None
         trace, step = int.from_bytes(context[:_TRACE_ID_BYTES], "big"), int.from_bytes(context[_TRACE_ID_BYTES:], "big")
         far = SpanContext(trace, step, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
         within = set_span_in_context(NonRecordingSpan(far), Context())
@@ -100,7 +123,7 @@ class OtelTraces:
             self._skip -= 1
             return False
         self._skip = self._gap()
-        return self._share > 0
+        return self._share > 0 and self._begun.take()
 
     def _gap(self) -> int:
         """How many are left out before the next one: a draw for each that is chosen, and not for each that is not."""

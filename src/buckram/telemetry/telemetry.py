@@ -56,7 +56,7 @@ class Telemetry:
         spans = OTLPSpanExporter(f"{base}/v1/traces", timeout=_SEND_S)
         self._provider.add_span_processor(BatchSpanProcessor(spans, schedule_delay_millis=_SPANS_EVERY_MS))
         self._exporter = OTLPMetricExporter(f"{base}/v1/metrics", timeout=_SEND_S)
-        self.traces = OtelTraces(self._provider, config.trace_share, random.Random())
+        self.traces = OtelTraces(self._provider, config.trace_share, config.traces_per_s, random.Random())
         self.stats = stats or PrometheusStats()
         self._began_ns, self._interval_s = time.time_ns(), config.metrics_interval_s
         self._refresh: Refresh | None = None

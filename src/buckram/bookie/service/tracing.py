@@ -45,7 +45,8 @@ class TracedAdds(AddPath):
         self.forget(session)
         about = {"buckram.ledger": traced.ledger_id, "buckram.entry": traced.entry}
         span = self._traces.continued(STEP, traced.context, about)
-        self._expected[session] = _Expected(traced.ledger_id, traced.entry, span)
+        if span is not None:
+            self._expected[session] = _Expected(traced.ledger_id, traced.entry, span)
 
     def forget(self, session: Session) -> None:
         """Nothing is expected on a connection any more."""

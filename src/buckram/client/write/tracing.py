@@ -1,7 +1,7 @@
 """An outbox that follows some appends for OpenTelemetry, where the runtime has traces; others have no part of it.
 
-Of each turn's appends one at most is followed: a step `buckram.append`, and in it a step for each bookie that gets the
-entry, from sending to its answer. A packet goes before the add to bookies that trace, so that their steps are within.
+Of each turn's appends the first one may be followed: a step `buckram.append`, and in it a step for each bookie that
+gets the entry, from sending to its answer. A packet goes before the add to bookies that trace, so that their steps are within.
 Not here: what a trace is made with (`telemetry/spans.py`), the bookie's side (`bookie/service/tracing.py`).
 """
 
@@ -32,8 +32,9 @@ class TracedOutbox(Outbox):
         """The last entry of that append."""
 
     def add(self, bodies: Sequence[bytes], size: int) -> EntryId:
+        is_first = not self._bodies  # the only one of this turn that is looked at, so that the others cost nothing
         first = super().add(bodies, size)
-        if self._span is None and (span := self._traces.append()) is not None:
+        if is_first and self._span is None and (span := self._traces.append()) is not None:
             span.note("buckram.ledger", self._window.ledger_id)
             span.note("buckram.entry", first)
             span.note("buckram.entries", len(bodies))
