@@ -310,7 +310,7 @@ class TelemetryConfig:
         most=1,
     )
     traces_per_s: float = _key(
-        10.0,
+        5.0,
         "the most traces that begin in a second in one process, so that tracing costs the same however much is "
         "written; a bookie follows ten times as many adds of its clients",
         least=0.01,

@@ -86,11 +86,12 @@ class OtelTraces:
         self._skip = self._gap()
 
     def append(self) -> Span | None:
-        parent = get_current_span().get_span_context()
-        if parent.is_valid:
-            if not parent.trace_flags.sampled:
+        current = contexts.get_current()  # empty in most programs, which is seen at once
+        parent = get_current_span(current).get_span_context() if current else None
+        if parent is None or not parent.is_valid:
+            if not self._chosen():
                 return None
-        elif not self._chosen():
+        elif not parent.trace_flags.sampled:
             return None
         return OtelSpan(self._tracer, self._tracer.start_span("buckram.append", kind=SpanKind.CLIENT))
 

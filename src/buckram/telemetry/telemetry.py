@@ -34,7 +34,7 @@ except ImportError as error:
 
 CLOSE_S = 3.0
 _SEND_S = 5.0
-_SPANS_EVERY_MS = 1000
+_SPANS_EVERY_MS = 5000
 _log = logging.getLogger("buckram.telemetry")
 Refresh = Callable[[], None]
 """Brings gauges up to date; called in the thread that sends metrics."""

@@ -1,7 +1,8 @@
 """An outbox that follows some appends for OpenTelemetry, where the runtime has traces; others have no part of it.
 
 Of each turn's appends the first one may be followed: a step `buckram.append`, and in it a step for each bookie that
-gets the entry, from sending to its answer. A packet goes before the add to bookies that trace, so that their steps are within.
+gets the entry, from sending to its answer. A packet goes before the add to bookies that trace, and their steps are
+within these.
 Not here: what a trace is made with (`telemetry/spans.py`), the bookie's side (`bookie/service/tracing.py`).
 """
 
