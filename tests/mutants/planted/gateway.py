@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.testmutant import TestMutant, edited
 
 _ACCESS = "tests/gateway/test_access.py::"
+_OBJECTS = "tests/gateway/test_object_pages.py::"
 _RECORDS = "tests/gateway/test_record_pages.py::"
 _SERVER = "tests/gateway/test_server.py::"
 _TAILS = "tests/gateway/test_tails.py::"
@@ -45,9 +46,19 @@ MUTANTS = (
         "gateway-key-for-any-request",
         "another request with a known Idempotency-Key gets the answer of the first",
         edited(
-            ("buckram.gateway.repeats:Repeats.once", "found.fingerprint != fingerprint", "found.fingerprint == b''")
+            (
+                "buckram.gateway.repeats:Repeats.once",
+                "found.fingerprint.value() != fingerprint.value()",
+                "found.fingerprint.value() == b''",
+            )
         ),
         (_SERVER + "test_a_request_with_a_key_is_carried_out_once",),
+    ),
+    TestMutant(
+        "gateway-adding-replaces",
+        "who may only append puts objects in the place of others",
+        edited(("buckram.gateway.object_pages:ObjectPages._permitted", "Condition(if_absent=True)", "asked")),
+        (_OBJECTS + "test_every_operation_needs_its_permissions_on_the_prefix",),
     ),
     TestMutant(
         "gateway-compressed-arrow",
