@@ -33,8 +33,8 @@ class BuildExt(build_ext):
         super().build_extensions()
 
 
-RELATIVE = re.compile(r"(?P<inside>\()?\[(?P<text>[^\]]+)\]\((?!https?://|#)(?P<path>[^)]+)\)")
-"""A link of README.md to a file, maybe right after an opening parenthesis."""
+RELATIVE = re.compile(r"(?P<inside>\()?(?P<image>!?)\[(?P<text>[^\]]+)\]\((?!https?://|#)(?P<path>[^)]+)\)")
+"""A link of README.md to a file, maybe right after an opening parenthesis, or a picture."""
 
 
 def readme() -> str:
@@ -44,7 +44,9 @@ def readme() -> str:
     def shown(link: re.Match[str]) -> str:
         inside, text, path = link["inside"] or "", link["text"], link["path"]
         if "Source" in urls:
-            return f"{inside}[{text}]({urls['Source']}/{path})"
+            return f"{inside}{link['image']}[{text}]({urls['Source']}/{path})"
+        if link["image"]:
+            return ""
         if text == path:
             return f"{inside}`{path}`"
         return f"({text}: `{path}`" if inside else f"{text} (`{path}`)"

@@ -244,6 +244,14 @@ def tls_java() -> Figures:
 
 
 @case
+def tracing() -> Figures:
+    """CPU an add where one append in a hundred is traced, beside nothing of it."""
+    from bench.tracing import tracing
+
+    return tracing()
+
+
+@case
 def tenants_unreached() -> Figures:
     """CPU an add with tokens, grants and quotas that are not reached, beside bookies without; what a login costs."""
     from bench.security import tenants_unreached

@@ -138,20 +138,30 @@ def tenants_unreached() -> dict[str, Any]:
     do none of it; and what a login adds to a connection. In turns, so that both have the same machine."""
     with cluster() as plain, cluster(environment=ASKING) as asking:
         token = asyncio.run(_grant(asking.uri))
-        sides = {"plain": (plain, {}), "asking": (asking, {TOKEN_VARIABLE: token})}
-        runs: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
-        with Watch(None, [*plain.pids, *asking.pids]) as watch:
-            for number in range(ROUNDS):
-                # In turns: what one leaves to the disk must not always be the other's.
-                for name, (bench, known) in sorted(sides.items(), reverse=bool(number % 2)):
-                    runs[name].append(_cost(bench, known))
+        figures = compared("plain", (plain, {}), "asking", (asking, {TOKEN_VARIABLE: token}))
+    figures["login_ms"] = round(figures["asking_connect_ms"] - figures["plain_connect_ms"], 3)
+    return figures
+
+
+Side = tuple[Bench, Mapping[str, str]]
+"""A cluster, and the environment of its clients."""
+
+
+def compared(base_name: str, base: Side, other_name: str, other: Side) -> dict[str, Any]:
+    """What adds cost on two clusters, in turns, so that both have the same machine."""
+    sides = {base_name: base, other_name: other}
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
+    with Watch(None, [*base[0].pids, *other[0].pids]) as watch:
+        for number in range(ROUNDS):
+            # In turns: what one leaves to the disk must not always be the other's.
+            for name, (bench, known) in sorted(sides.items(), reverse=bool(number % 2)):
+                runs[name].append(_cost(bench, known))
     figures: dict[str, Any] = {"foreign_cpu": watch.foreign_share}
     for figure in ("adds_per_s", "client_cpu_us_per_add", "bookie_cpu_us_per_add", "connect_ms"):
         both = {name: statistics.median(run[figure] for run in found) for name, found in runs.items()}
         figures |= {f"{name}_{figure}": round(value, 3) for name, value in both.items()}
         if figure.endswith("cpu_us_per_add"):
-            figures[f"{figure}_times"] = round(both["asking"] / max(both["plain"], 1e-9), 3)
-    figures["login_ms"] = round(figures["asking_connect_ms"] - figures["plain_connect_ms"], 3)
+            figures[f"{figure}_times"] = round(both[other_name] / max(both[base_name], 1e-9), 3)
     return figures
 
 

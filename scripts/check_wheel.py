@@ -13,7 +13,8 @@ from email.parser import Parser
 from pathlib import Path
 
 MOST_BYTES = 1_750_000
-EXTRAS = {"arrow", "compression", "db", "fsspec", "history", "jre", "security", "serve", "spark", "sqlalchemy"}
+EXTRAS = {"arrow", "compression", "db", "fsspec", "history", "jre", "otel"}
+EXTRAS |= {"security", "serve", "spark", "sqlalchemy"}
 NEEDED = (
     "buckram/__init__.py",
     "buckram/py.typed",

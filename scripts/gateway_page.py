@@ -12,6 +12,7 @@ from buckram.gateway.ledger_pages import LedgerPages
 from buckram.gateway.limits import GatewayLimits
 from buckram.gateway.maintenance_pages import MaintenancePages
 from buckram.gateway.namespace_pages import NamespacePages
+from buckram.gateway.object_pages import ObjectPages
 from buckram.gateway.openapi import needed
 from buckram.gateway.operations import Operation, Part
 from buckram.gateway.record_pages import RecordPages
@@ -30,6 +31,7 @@ def parts() -> Sequence[Part]:
         RecordPages(_NO, _NO, _NO, _NO, limits),
         StreamPages(_NO, _NO),
         DatabasePages(_NO),
+        ObjectPages(_NO, _NO, limits),
         LedgerPages(_NO, _NO, _NO, limits),
         NamespacePages(_NO),
         ClusterPages(_NO, _NO, _NO),
@@ -58,6 +60,7 @@ def page(note: str) -> str:
 
 def _row(one: Operation) -> str:
     given = [f"`{row.name}`: {row.what}" for row in one.parameters]
+    given += [f"Header `{name}`: {what}" for name, what in one.headers.items()]
     if one.body is not None:
         names = ", ".join(f"`{name}`" for name in one.body.get("properties", {}))
         given.append(f"Body: {names}.")

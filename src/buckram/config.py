@@ -296,6 +296,29 @@ class Sourced:
     meaning: str
 
 
+@dataclass(frozen=True, slots=True)
+class TelemetryConfig:
+    """OpenTelemetry, of bookies, gateways and clients. Needs the extra `otel`."""
+
+    endpoint: str = _key(
+        "", "URL of a collector that takes OTLP over HTTP, such as http://127.0.0.1:4318; empty: nothing is sent"
+    )
+    trace_share: float = _key(
+        0.01,
+        "the share of appends, and of requests to a gateway, that are traced; what is part of a trace already is "
+        "traced if the trace is",
+        most=1,
+    )
+    traces_per_s: float = _key(
+        5.0,
+        "the most traces that begin in a second in one process, so that tracing costs the same however much is "
+        "written; a bookie follows ten times as many adds of its clients",
+        least=0.01,
+    )
+    metrics_interval_s: float = _key(15.0, "how often metrics are sent", least=0.1)
+    service: str = _key("", "service.name; empty: buckram-bookie, buckram-gateway or buckram-client")
+
+
 SECTIONS: dict[str, type] = {
     "net": NetConfig,
     "tls": TlsConfig,
@@ -306,6 +329,7 @@ SECTIONS: dict[str, type] = {
     "client": ClientConfig,
     "healing": HealingConfig,
     "log": LogConfig,
+    "telemetry": TelemetryConfig,
 }
 
 

@@ -11,7 +11,8 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -294,6 +295,41 @@ class SystemThreads:
 THREADS = SystemThreads()
 
 
+class Span(Protocol):
+    """A step of a trace. Nothing of it raises, and nothing waits."""
+
+    context: bytes
+    """TRACE_SIZE bytes: what another process continues the trace with."""
+
+    def child(self, name: str, attributes: Mapping[str, str | int]) -> Span:
+        """Begin a step within this one."""
+        ...
+
+    def note(self, name: str, value: str | int) -> None:
+        """Say something more of the step."""
+        ...
+
+    def end(self, error: str = "") -> None:
+        """The step is over; `error`: why it failed."""
+        ...
+
+
+class Traces(Protocol):
+    """Follows some of what happens, for OpenTelemetry (`telemetry/`). Without it nobody looks whether to follow."""
+
+    def append(self) -> Span | None:
+        """Return the span of an append that begins now, within the caller's if it has one; None: it is not followed."""
+        ...
+
+    def continued(self, name: str, context: bytes, attributes: Mapping[str, str | int]) -> Span | None:
+        """Begin a step within a span of another process; None: it is not followed, as too many are."""
+        ...
+
+    def request(self, name: str, parent: str) -> AbstractContextManager[Span | None]:
+        """Follow a request meanwhile, or not (None). `parent`: what its header traceparent says; anything may."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """The outside world as one value; production builds it in net/runtime, the simulator in sim/."""
@@ -305,6 +341,8 @@ class Runtime:
     files: LocalFiles | None = None
     """None: nobody else's files can be read."""
     threads: Threads = THREADS
+    traces: Traces | None = None
+    """None: nothing is followed."""
 
 
 MAX_VALUE_BYTES = 512 * 1024

@@ -35,6 +35,8 @@ MASTER_KEY_SIZE = 20
 BIRTH_SIZE = 16
 NO_BIRTH = bytes(BIRTH_SIZE)
 """Of a ledger whose birth is not known: bookies have it from releases and clients that give none."""
+TRACE_SIZE = 24
+"""Of the context of a step in a trace: 16 bytes of the trace, 8 of the step."""
 DEFAULT_PORT = 3181
 
 

@@ -60,13 +60,24 @@ def test_a_grant_on_a_namespace_is_for_all_that_is_in_it(call: Call) -> None:
     assert call("check", *ALICE, "shop/orders")[0] == Exit.OK
 
 
+def test_objects_are_granted_by_the_beginning_of_their_names(call: Call) -> None:
+    assert call("grant", *ALICE, "shop/objects/logs/*")[0] == Exit.OK
+    assert call("check", *ALICE, "shop/objects/logs/2026/a.txt")[0] == Exit.OK
+    for other in ("shop/objects/secret", "shop/orders", "shop/buckram.objects", "shop"):
+        assert call("check", *ALICE, other)[0] == Exit.FAILED
+    assert call("revoke", *ALICE, "shop/objects/logs/*")[0] == Exit.OK
+    assert call("check", *ALICE, "shop/objects/logs/2026/a.txt")[0] == Exit.FAILED
+
+
 @pytest.mark.parametrize(
     ("name", "exit_code", "said"),
     [
-        ("shop/", Exit.USAGE, "needs NAMESPACE or NAMESPACE/STREAM"),
-        ("/orders", Exit.USAGE, "needs NAMESPACE or NAMESPACE/STREAM"),
-        ("shop/buckram.objects/reports*", Exit.USAGE, "are granted together, as NAMESPACE/buckram.objects"),
+        ("shop/", Exit.USAGE, "needs NAMESPACE, NAMESPACE/STREAM"),
+        ("/orders", Exit.USAGE, "needs NAMESPACE, NAMESPACE/STREAM"),
+        ("shop/buckram.objects/reports*", Exit.USAGE, "NAMESPACE/objects/PREFIX"),
         ("nowhere/orders", Exit.NOT_FOUND, "nowhere"),
+        ("nowhere/objects/a*", Exit.NOT_FOUND, "nowhere"),
+        ("shop/objects/a*b", Exit.USAGE, "all that begin with a text"),
     ],
 )
 def test_what_names_nothing_is_refused(call: Call, name: str, exit_code: Exit, said: str) -> None:

@@ -42,6 +42,10 @@ class Guarded:
         wanted = await self.security.change_acl(lambda acl: acl.granting(who, what, permissions))
         await until(lambda: self._tokens.acl == wanted)
 
+    async def revoke(self, who: str, what: str, *permissions: str) -> None:
+        wanted = await self.security.change_acl(lambda acl: acl.revoking(who, what, permissions))
+        await until(lambda: self._tokens.acl == wanted)
+
 
 @asynccontextmanager
 async def guarded(client: Client, **settings: Any) -> AsyncIterator[Guarded]:

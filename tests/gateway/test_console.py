@@ -49,6 +49,13 @@ async def page(browser: Any) -> AsyncIterator[Any]:
     assert not troubles
 
 
+async def picture(page: Any, name: str) -> None:
+    """Keep what is seen now, where the documentation's pictures are made."""
+    pictures = os.environ.get("BUCKRAM_PICTURES")
+    if pictures:
+        await page.screenshot(path=str(Path(pictures) / name))
+
+
 async def see(page: Any, text: str) -> None:
     await playwright.expect(page.locator("main")).to_contain_text(text, timeout=20_000)
 
@@ -104,9 +111,53 @@ async def test_each_page_and_the_actions_on_a_stream(
     await page.get_by_role("link", name="Overview").click()
     await see(page, "2 of 3 serve")
     await see(page, "it has a cookie and is not registered")
-    pictures = os.environ.get("BUCKRAM_PICTURES")
-    if pictures:
-        await page.screenshot(path=str(Path(pictures) / "console.png"))
+    await picture(page, "console.png")
+
+
+async def test_objects_are_put_browsed_fetched_renamed_and_deleted(
+    page: Any, client: Client, gateway: Gateway, tmp_path: Path
+) -> None:
+    (tmp_path / "report.html").write_bytes(b"<script>alert(1)</script>")
+    async with client.objects("shop") as objects:
+        await objects.put("2026/may/a.csv", b"1,2" * 40_000, metadata={"author": "<b>ann</b>"})
+        for name in ("late/b.csv", "orders.parquet", "summary.pdf"):
+            await objects.put(f"2026/may/{name}", b"x" * 1_234_567, expires_s=30 * 86_400)
+    await page.goto(f"{gateway.url}/#/objects/shop")
+    await page.get_by_role("link", name="2026/").click()
+    await page.get_by_role("link", name="may/").click()
+    await see(page, "author: <b>ann</b>")
+    await upload(page, tmp_path / "report.html")
+    await see(page, "report.html")
+    await picture(page, "objects.png")
+    async with page.expect_download() as fetching:
+        await page.get_by_role("link", name="report.html").click()
+    fetched = await fetching.value
+    await fetched.save_as(tmp_path / "fetched")
+    assert (tmp_path / "fetched").read_bytes() == b"<script>alert(1)</script>"
+    await upload(page, tmp_path / "report.html")
+    await playwright.expect(page.locator("#banner")).to_contain_text("is there already")
+    await page.get_by_role("button", name="Rename 2026/may/a.csv").click()
+    await page.get_by_label("New name").fill("2026/b.csv")
+    await page.get_by_role("dialog").get_by_role("button", name="Rename").click()
+    await page.get_by_role("navigation", name="Directories").get_by_role("link", name="2026").click()
+    await see(page, "b.csv")
+    await page.get_by_role("button", name="Delete 2026/b.csv").click()
+    await playwright.expect(page.get_by_role("dialog")).to_contain_text("deleted for good")
+    await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    await playwright.expect(page.locator("main")).not_to_contain_text("b.csv", timeout=20_000)
+    await page.get_by_label("Names that begin with").fill("2026/m")
+    await page.get_by_role("button", name="Look").click()
+    await see(page, "2026/may/report.html")
+    async with client.objects("shop") as objects:
+        left = [one.name for one in await objects.list()]
+        assert left == [f"2026/may/{name}" for name in ("late/b.csv", "orders.parquet", "report.html", "summary.pdf")]
+
+
+async def upload(page: Any, file: Path) -> None:
+    await page.get_by_role("button", name="Upload").click()
+    await page.get_by_label("File", exact=True).set_input_files(file)
+    await page.get_by_role("dialog").get_by_role("button", name="Upload").click()
+    await playwright.expect(page.get_by_role("dialog")).to_be_hidden()
 
 
 async def test_the_page_says_that_the_gateway_is_away_and_goes_on_with_what_it_knows(page: Any, client: Client) -> None:

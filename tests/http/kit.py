@@ -43,18 +43,21 @@ class Raw:
         self.writer.write(data)
         await self.writer.drain()
 
-    async def answer(self) -> Answer:
+    async def answer(self, *, has_body: bool = True) -> Answer:
         async with asyncio.timeout(20):
             first, *rest = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
             headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in rest if line)}
-            if "content-length" in headers:
+            status = int(first.split()[1])
+            if not has_body or status == 304:
+                body = b""
+            elif "content-length" in headers:
                 body = await self.reader.readexactly(int(headers["content-length"]))
             else:
                 body = b""
                 while size := int(await self.reader.readuntil(b"\r\n"), 16):
                     body += (await self.reader.readexactly(size + 2))[:-2]
                 await self.reader.readuntil(b"\r\n")
-            return Answer(int(first.split()[1]), headers, body)
+            return Answer(status, headers, body)
 
     async def ask(self, head: str, body: bytes = b"", **headers: str) -> Answer:
         """`head` is METHOD PATH."""
@@ -66,7 +69,7 @@ class Raw:
         if body:
             lines.append(f"Content-Length: {len(body)}")
         await self.send("\r\n".join([*lines, "", ""]).encode() + body)
-        return await self.answer()
+        return await self.answer(has_body=not head.startswith("HEAD "))
 
     async def ended(self) -> bool:
         """Wait for the end of the connection."""

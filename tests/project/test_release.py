@@ -62,7 +62,19 @@ def test_workflows_run_targets_that_there_are() -> None:
 def test_groups_of_a_checkout_are_no_extras() -> None:
     project = pyproject()
     assert set(project["dependency-groups"]) == {"dev", "examples", "site", "sql-clients", "tools"}
-    extras = {"arrow", "compression", "db", "fsspec", "history", "jre", "security", "serve", "spark", "sqlalchemy"}
+    extras = {
+        "arrow",
+        "compression",
+        "db",
+        "fsspec",
+        "history",
+        "jre",
+        "otel",
+        "security",
+        "serve",
+        "spark",
+        "sqlalchemy",
+    }
     assert set(project["project"]["optional-dependencies"]) == extras
     makefile = (ROOT / "Makefile").read_text()
     assert set(re.findall(r"--group ([\w-]+)", makefile)) == set(project["dependency-groups"])

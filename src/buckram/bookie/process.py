@@ -51,6 +51,7 @@ from buckram.core.wire.introduction import (
     METADATA,
     NAMES_LEDGERS,
     SUSPECT,
+    TRACES,
     Identity,
     Introduction,
 )
@@ -333,6 +334,7 @@ class Bookie:
         assert self.info is not None
         assert self.store is not None
         features = NAMES_LEDGERS | (METADATA if self._open_store is not None else 0)
+        features |= TRACES if self._runtime.traces is not None else 0
         return Identity(
             self._cluster,
             self.info.bookie_id,

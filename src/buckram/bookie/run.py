@@ -10,15 +10,17 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from buckram.bookie.audit_log import AuditLog
 from buckram.bookie.beside import OtherLoop, beside
+from buckram.bookie.gauges import Figures, Gauges, figures_of
 from buckram.bookie.process import Bookie
 from buckram.bookie.service.door import Door
 from buckram.bookie.status_pages import StatusPages
-from buckram.config import AuthConfig, BookieConfig, NetConfig, StoreConfig, TlsConfig
+from buckram.config import AuthConfig, BookieConfig, NetConfig, StoreConfig, TelemetryConfig, TlsConfig
 from buckram.disk.descriptors import shares_of_bookie
 from buckram.disk.local import LocalDisk
 from buckram.errors import ConfigError, CorruptStore, WrongCookie
@@ -31,9 +33,14 @@ from buckram.net.tcp import TcpNetwork
 from buckram.seams import Disk, MetadataStore
 from buckram.types import BookieInfo
 
+if TYPE_CHECKING:
+    from buckram.telemetry.telemetry import Telemetry
+
 DISK_VARIABLE = "BUCKRAM_DISK"
-NO_TLS, NO_AUTH = TlsConfig(), AuthConfig()
+NO_TLS, NO_AUTH, NO_TELEMETRY = TlsConfig(), AuthConfig(), TelemetryConfig()
 SWITCH_S = 0.0005
+GAUGES_S = 2.0
+"""How long the sender of metrics waits for the bookie's loop."""
 
 
 class ReadyHook(Protocol):
@@ -94,6 +101,7 @@ async def serve_bookie(
     auth_config: AuthConfig = NO_AUTH,
     admin: AdminPages | None = None,
     audit: AuditTrail | None = None,
+    telemetry_config: TelemetryConfig = NO_TELEMETRY,
     environment: Mapping[str, str],
     on_ready: ReadyHook,
     stop: asyncio.Event,
@@ -106,11 +114,16 @@ async def serve_bookie(
     guarded = tls_config.mode != "off" or bool(auth_config.logins)
     door = Door(tls_config, auth_config) if guarded else None
     pages = bool(bookie_config.metrics or bookie_config.http)
-    stats = PrometheusStats() if pages else NullStats()
+    telemetry = _telemetry(telemetry_config, bookie_config.bookie_id or directory)
+    stats = telemetry.stats if telemetry is not None else PrometheusStats() if pages else NullStats()
     runtime = production_runtime(stats=stats)
+    if telemetry is not None:
+        runtime = replace(runtime, traces=telemetry.traces)
     disk = open_disk(directory, store_config.disk_mode, environment.get(DISK_VARIABLE, ""))
     async with AsyncExitStack() as cleanup:
         cleanup.callback(disk.close)
+        if telemetry is not None:
+            cleanup.push_async_callback(telemetry.close)
         metadata = await open_store(metadata_uri, runtime)
         cleanup.push_async_callback(metadata.close)
         events = None if audit is None else AuditLog(runtime.clock, stats)
@@ -128,7 +141,9 @@ async def serve_bookie(
             open_store=partial(open_store, metadata_uri, runtime),
         )
         http = ""
-        if isinstance(stats, PrometheusStats):
+        if telemetry is not None:
+            telemetry.start(_refresher(bookie, telemetry.stats))
+        if pages and isinstance(stats, PrometheusStats):
             here = OtherLoop(bookie, asyncio.get_running_loop())
             settings = {"bookie": bookie_config, "store": store_config, "net": net_config, "tls": tls_config}
             status = StatusPages(here, stats, bookie_config.metrics_names, directory)
@@ -144,6 +159,29 @@ async def serve_bookie(
         stopping.cancel()
         if bookie.failed.done():
             raise bookie.failed.result()
+
+
+def _telemetry(config: TelemetryConfig, instance: str) -> Telemetry | None:
+    """What sends traces and metrics of a bookie; None where nobody wants them. ConfigError without the extra."""
+    if not config.endpoint:
+        return None
+    from buckram.telemetry.telemetry import Telemetry
+
+    return Telemetry(config, "buckram-bookie", instance=instance)
+
+
+def _refresher(bookie: Bookie, stats: PrometheusStats) -> Callable[[], None]:
+    """Brings the gauges of a bookie up to date, from another thread."""
+    loop, gauges = asyncio.get_running_loop(), Gauges(stats)
+
+    async def look() -> Figures:
+        bookie.server.refresh_gauges()
+        return figures_of(bookie)
+
+    def refresh() -> None:
+        gauges.show(asyncio.run_coroutine_threadsafe(look(), loop).result(GAUGES_S))
+
+    return refresh
 
 
 @asynccontextmanager
@@ -221,6 +259,7 @@ def run_bookie(
     auth_config: AuthConfig = NO_AUTH,
     admin: AdminPages | None = None,
     audit: AuditTrail | None = None,
+    telemetry_config: TelemetryConfig = NO_TELEMETRY,
     environment: Mapping[str, str],
     on_ready: ReadyHook,
     on_loop: LoopHook,
@@ -243,6 +282,7 @@ def run_bookie(
             auth_config=auth_config,
             admin=admin,
             audit=audit,
+            telemetry_config=telemetry_config,
             environment=environment,
             on_ready=on_ready,
             stop=stop,

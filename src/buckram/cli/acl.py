@@ -1,4 +1,4 @@
-"""`buckram acl`: grants of permissions on namespaces and streams. Who makes them opens the metadata store directly."""
+"""`buckram acl`: grants of permissions on namespaces, streams, objects. Who makes them opens the store directly."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from buckram.cli.exits import Exit
 from buckram.cli.options import json_option, metadata_option, run_async
 from buckram.cli.output import emit, table
 from buckram.cli.token import security_store
-from buckram.core.security.acl import PERMISSIONS, Acl
+from buckram.core.security.acl import PERMISSIONS, Acl, check_granted
 from buckram.core.security.principal import Principal
 from buckram.errors import InvalidArgument, NoSuchNamespace
 from buckram.metadata.audit_notes import leave_note
@@ -17,7 +17,7 @@ from buckram.metadata.security import SecurityStore
 
 @click.group()
 def acl() -> None:
-    """Who may do what with which namespaces and streams, once bookies have `[auth] authorisation = on`."""
+    """Who may do what with namespaces, streams and objects, once bookies have `[auth] authorisation = on`."""
 
 
 def _permissions(text: str) -> list[str]:
@@ -40,15 +40,6 @@ def _who(principal: str) -> str:
 principal_option = click.option("--principal", required=True, metavar="P", help="token:S, cert:S, sasl:S or role:R.")
 
 
-def _check(name: str) -> str:
-    """A namespace or a stream, or a pattern of either. InvalidArgument."""
-    namespace, slash, stream = name.partition("/")
-    if not namespace or (slash and not stream) or "/" in stream:
-        more = "; the objects of a namespace are granted together, as NAMESPACE/buckram.objects" if stream else ""
-        raise InvalidArgument(f"{name!r}: needs NAMESPACE or NAMESPACE/STREAM, or a pattern such as 'shop/o*'{more}")
-    return name
-
-
 permission_option = click.option(
     "--permission", "text", required=True, metavar="P,...", help=f"Some of {', '.join(PERMISSIONS)}."
 )
@@ -64,20 +55,23 @@ def grant(principal: str, text: str, namespace: str, uri: str | None, as_json: b
     """Let a principal or role do more with NAMESPACE and all that is in it.
 
     It may be a pattern such as 'shop-*'. NAMESPACE/STREAM is a single stream or database, and 'shop/o*' a pattern of
-    them; the objects of a namespace are NAMESPACE/buckram.objects.
+    them. NAMESPACE/objects/NAME is a single object, and 'NAMESPACE/objects/PREFIX*' all that begin so: such a grant
+    counts at gateways, while whoever uses bookies directly needs NAMESPACE/buckram.objects, which is all objects.
 
     \b
     Examples:
       buckram acl grant --principal token:alice --permission read,append shop
       buckram acl grant --principal token:bob --permission read shop/main
+      buckram acl grant --principal token:ann --permission read 'shop/objects/reports/*'
     """
     who, permissions = _who(principal), _permissions(text)
-    _check(namespace)
+    check_granted(namespace)
 
     async def main() -> Acl:
         async with security_store(uri) as (security, _):
-            if not any(letter in namespace for letter in "*?["):
-                await _require(security, namespace.partition("/")[0])
+            space = namespace.partition("/")[0]
+            if not any(letter in space for letter in "*?["):
+                await _require(security, space)
             changed = await security.change_acl(lambda acl: acl.granting(who, namespace, permissions))
             await leave_note(security.store, "grant", who, namespace, ",".join(permissions))
             return changed

@@ -28,7 +28,7 @@ from buckram.types import BookieInfo
 if TYPE_CHECKING:
     from buckram.logs.running import Log
 
-SECTIONS = ("bookie", "store", "net", "tls", "auth", "log")
+SECTIONS = ("bookie", "store", "net", "tls", "auth", "log", "telemetry")
 
 
 def config_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -146,6 +146,7 @@ def _run(
         auth_config=values["auth"],
         admin=admin,
         audit=audit,
+        telemetry_config=values["telemetry"],
         environment=os.environ,
         on_ready=ready,
         on_loop=on_loop,

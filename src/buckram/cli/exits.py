@@ -49,9 +49,6 @@ _REFUSED = (
     errors.RecordTooLarge,
     errors.UnknownQuery,
     errors.DatabaseExists,
-    errors.DirectoryNotEmpty,
-    errors.ObjectExists,
-    errors.ObjectChanged,
 )
 
 

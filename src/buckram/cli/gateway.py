@@ -50,7 +50,7 @@ async def _serve(reach: Reach, open_to_all: bool, uri: str | None, as_json: bool
     stop = stop_event()
     with bind(reach.host, reach.port, "--host and --port") as listening:
         async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(connected(uri))
+            client = await stack.enter_async_context(connected(uri, service="buckram-gateway"))
             tokens = ClusterTokens(client.services.store, production_runtime().clock) if reach.tokens else None
             if tokens is not None:
                 await stack.enter_async_context(tokens)

@@ -22,6 +22,7 @@ from buckram.core.streams.names import check_name
 from buckram.errors import InvalidArgument
 from buckram.net.blocking import read_beside
 from buckram.objects.objects import ObjectInfo
+from buckram.views.objects import object_json
 
 _PAGE = 1000
 _PIECE_BYTES = 1024 * 1024
@@ -38,19 +39,6 @@ def split(full: str) -> tuple[str, str]:
     if not slash:
         raise InvalidArgument(f"object {full!r}: needs NAMESPACE/NAME, such as default/{full or 'report.pdf'}")
     return check_name("namespace", namespace), check_object_name(name)
-
-
-def _shown(namespace: str, info: ObjectInfo) -> dict[str, Any]:
-    """The keys of an object in JSON. Times in microseconds UTC."""
-    return {
-        "object": f"{namespace}/{info.name}",
-        "bytes": info.size,
-        "digest": info.digest,
-        "version": info.version,
-        "time": info.time,
-        "expires": info.expires,
-        "metadata": dict(info.metadata),
-    }
 
 
 @object_.command("put")
@@ -92,7 +80,7 @@ def put(
     with _input(file) as (data, size), transfer("pieces", total=size, show=not as_json, file=file != "-") as bar:
         info = run_async(main(data, bar))
     if as_json:
-        emit(_shown(namespace, info))
+        emit(object_json(namespace, info))
     else:
         print(f"{namespace}/{info.name}: {info.size} bytes, {info.digest}")
 
@@ -134,7 +122,7 @@ def get(name: str, file: str, start: int, length: int | None, uri: str | None, a
     else:
         info = run_async(main(None if as_json else sys.stdout.buffer))
     if as_json:
-        emit(_shown(namespace, info))
+        emit(object_json(namespace, info))
 
 
 @object_.command("list")
@@ -163,7 +151,7 @@ def list_objects(namespace: str, prefix: str, after: str, limit: int | None, uri
                     break
                 if as_json:
                     for info in page:
-                        emit(_shown(namespace, info))
+                        emit(object_json(namespace, info))
                 found += page if not as_json or limit is not None else []
                 place = page[-1].name
         return found
@@ -196,7 +184,7 @@ def copy(source: str, name: str, if_absent: bool, uri: str | None, as_json: bool
 
     info = run_async(main())
     if as_json:
-        emit(_shown(namespace, info))
+        emit(object_json(namespace, info))
     else:
         print(f"{namespace}/{info.name}: {info.size} bytes")
 

@@ -7,6 +7,7 @@ import os
 import tomllib
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -100,13 +101,18 @@ def cluster_uri(given: str | None) -> str:
     return given or default_uri(os.environ, Path.cwd())
 
 
-def connected(uri: str | None, *, wire_protocol: int | None = None) -> AbstractAsyncContextManager[Client]:
-    """The client of one command, configured by the environment."""
+def connected(
+    uri: str | None, *, wire_protocol: int | None = None, service: str = ""
+) -> AbstractAsyncContextManager[Client]:
+    """The client of one command, configured by the environment. `service`: its name in telemetry, if it serves."""
     from buckram.client.client import connect
 
     config, _ = load("client", None, os.environ, {"wire_protocol": wire_protocol})
     net, _ = load("net", None, os.environ)
-    return connect(cluster_uri(uri), config=config, net=net)
+    telemetry, _ = load("telemetry", None, os.environ)
+    if service and not telemetry.service:
+        telemetry = replace(telemetry, service=service)
+    return connect(cluster_uri(uri), config=config, net=net, telemetry=telemetry)
 
 
 def read_toml(path: str | None) -> Mapping[str, Any]:

@@ -33,7 +33,7 @@ from buckram.client.shared.services import Services
 from buckram.client.write.create import choose_members, register
 from buckram.client.write.engine import LedgerAppender
 from buckram.client.write.writer import Writer
-from buckram.config import ClientConfig, EncryptionConfig, NetConfig, TlsConfig, load
+from buckram.config import ClientConfig, EncryptionConfig, NetConfig, TelemetryConfig, TlsConfig, load
 from buckram.core.ledgers.metadata import birth_of, created
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.placement.policy import PLACEMENT_KEY, PlacementPolicy
@@ -50,6 +50,7 @@ from buckram.net.logins import secured_by
 from buckram.net.pool import BookiePool
 from buckram.net.runtime import production_runtime
 from buckram.net.secure import tls_of_environment
+from buckram.net.stats import PrometheusStats
 from buckram.seams import MetadataStore, Runtime
 from buckram.types import BIRTH_SIZE, MAX_LEDGER_ID, DigestType, LedgerId, LedgerMetadata
 
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from buckram.objects.objects import Objects
     from buckram.streams.namespace import Namespace
     from buckram.streams.shared.namespaces import Namespaces
+    from buckram.telemetry.telemetry import Telemetry
 
 T = TypeVar("T")
 
@@ -70,6 +72,7 @@ def connect(
     tls: TlsConfig | None = None,
     token: str = "",
     encryption: EncryptionConfig | None = None,
+    telemetry: TelemetryConfig | None = None,
     runtime: Runtime | None = None,
 ) -> Opening[Client]:
     """Connect to the cluster that `metadata` names: `await connect(uri)` or `async with connect(uri) as client`.
@@ -79,6 +82,7 @@ def connect(
     `net` and `tls` the defaults hold, with what BUCKRAM_CLIENT_*, BUCKRAM_NET_* and BUCKRAM_TLS_* (or BUCKRAM_CA) in
     the environment change. `token` says who this is, as `buckram token create` made it; without it BUCKRAM_TOKEN or
     BUCKRAM_AUTH_* say so. `encryption` says where the keys of namespaces are; without it BUCKRAM_ENCRYPTION_* do.
+    `telemetry` says where traces and metrics go; without it BUCKRAM_TELEMETRY_* do, and without those nowhere.
 
     Errors: ClusterNotInitialised (nothing was set up there), ConfigError, WrongLedgerManager, WrongCluster,
     AccessRefused, MetadataUnavailable, StoreWentBack.
@@ -87,6 +91,17 @@ def connect(
     async def start() -> Client:
         settings, network = config or client_config(), net or _net_config()
         world = runtime or replace(production_runtime(), files=Neighbours())
+        sending = _telemetry(telemetry or load("telemetry", environment=os.environ)[0], world)
+        if sending is not None:
+            world = replace(world, traces=sending.traces, stats=sending.stats)
+        try:
+            return await opened(world, settings, network, sending)
+        except BaseException:
+            if sending is not None:
+                await sending.close()
+            raise
+
+    async def opened(world: Runtime, settings: ClientConfig, network: NetConfig, sending: Telemetry | None) -> Client:
         owned = None
         store = metadata if metadata is not None else default_uri(os.environ, Path.cwd())
         uri = store if isinstance(store, str) else ""
@@ -99,16 +114,27 @@ def connect(
         if isinstance(store, str):
             store = owned = await open_store(store, world)
         keys = EncryptionKeys(encryption or load("encryption", environment=os.environ)[0])
-        client = Client(world, store, settings, network, owned=owned, uri=uri, encryption=keys)
+        client = Client(world, store, settings, network, owned=owned, uri=uri, encryption=keys, telemetry=sending)
         try:
             await client.services.identities.start()
             await client.services.bookies.start()
         except BaseException:
             await client.close()
             raise
+        if sending is not None:
+            sending.start()
         return client
 
     return Opening(start, "connect()")
+
+
+def _telemetry(config: TelemetryConfig, world: Runtime) -> Telemetry | None:
+    """What sends traces and metrics of a client; None where nobody wants them. ConfigError without the extra `otel`."""
+    if not config.endpoint:
+        return None
+    from buckram.telemetry.telemetry import Telemetry
+
+    return Telemetry(config, "buckram-client", stats=world.stats if isinstance(world.stats, PrometheusStats) else None)
 
 
 def client_config() -> ClientConfig:
@@ -140,7 +166,9 @@ class Client(NotBlocking):
         owned: MetadataStore | None = None,
         uri: str = "",
         encryption: EncryptionKeys | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
+        self._telemetry = telemetry
         bookies = BookieWatcher(runtime, store, config)
         past = Past(store)
         identities = Identities(store, bookies, past)
@@ -415,6 +443,8 @@ class Client(NotBlocking):
         await self.services.pool.close()
         if self._owned is not None:
             await self._owned.close()
+        if self._telemetry is not None:
+            await self._telemetry.close()
 
     async def __aenter__(self) -> Client:
         return self

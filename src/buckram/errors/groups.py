@@ -31,5 +31,8 @@ CONFLICTS: tuple[type[base.BuckramError], ...] = (
     streams.TxidOutOfOrder,
     streams.ProducerForgotten,
     streams.OutOfOrderSequence,
+    objects.ObjectExists,
+    objects.ObjectChanged,
+    objects.DirectoryNotEmpty,
 )
 """What is there does not allow it."""

@@ -7,12 +7,13 @@ everything, too). Not here: the tokens themselves (`http/tokens.py`), pages of o
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from starlette.requests import Request
 
 from buckram.core.security.acl import PERMISSIONS
+from buckram.core.security.object_names import NameRange
 from buckram.core.security.principal import Principal
 from buckram.gateway.operations import Allowed, Operation
 from buckram.gateway.sessions import Sessions, check_csrf
@@ -23,6 +24,38 @@ from buckram.http.tokens import ClusterTokens, bearer_of
 
 ONLOOKER = Principal("onlooker")
 """Who connects from another machine to a gateway without tokens."""
+
+
+class _Granted:
+    """What was granted to a principal."""
+
+    def __init__(self, tokens: ClusterTokens, principal: Principal) -> None:
+        self._tokens, self._principal = tokens, principal
+
+    def __call__(self, name: str) -> frozenset[str]:
+        return self._tokens.acl.allowed(self._principal, name)
+
+    def objects(self, namespace: str, permission: str) -> Sequence[NameRange]:
+        return self._tokens.acl.objects(self._principal, namespace, permission)
+
+    def sees(self, namespace: str) -> bool:
+        return self._tokens.acl.sees(self._principal, namespace)
+
+
+class _Everywhere:
+    """The same permissions on everything, where there are no tokens."""
+
+    def __init__(self, permissions: frozenset[str]) -> None:
+        self._permissions = permissions
+
+    def __call__(self, name: str) -> frozenset[str]:
+        return self._permissions
+
+    def objects(self, namespace: str, permission: str) -> Sequence[NameRange]:
+        return (NameRange(""),) if permission in self._permissions else ()
+
+    def sees(self, namespace: str) -> bool:
+        return True
 
 
 class Access:
@@ -48,12 +81,10 @@ class Access:
         return principal
 
     def allowed(self, principal: Principal) -> Allowed:
-        """What a principal may do with namespaces."""
-        tokens = self.tokens
-        if tokens is None:
-            granted = frozenset(PERMISSIONS) if principal.admin else frozenset({"read"})
-            return lambda namespace: granted
-        return lambda namespace: tokens.acl.allowed(principal, namespace)
+        """What a principal may do."""
+        if self.tokens is None:
+            return _Everywhere(frozenset(PERMISSIONS) if principal.admin else frozenset({"read"}))
+        return _Granted(self.tokens, principal)
 
     def watched(self, request: Request) -> Callable[[], str]:
         """Says why the token or the session of a request, which counted, counts no longer; empty while it does."""

@@ -6,7 +6,8 @@ Not here: the operations (`operations.py`), who may do what (`access.py`).
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,29 +15,42 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from buckram.core.security.principal import Principal
 from buckram.errors import BuckramError, InvariantViolation
 from buckram.gateway.access import Access
 from buckram.gateway.failures import bad_request, problem_of
-from buckram.gateway.operations import GATEWAY, Ask, Operation
-from buckram.gateway.repeats import HEADER, Repeats, fingerprint_of
+from buckram.gateway.operations import GATEWAY, Ask, Operation, granted_name
+from buckram.gateway.repeats import HEADER, Fingerprint, Repeats
 from buckram.gateway.room import Room
 from buckram.gateway.schema import fault
 from buckram.gateway.writers import Elsewhere
-from buckram.http.body import read_body
-from buckram.http.limits import HttpLimits
+from buckram.http.body import limited_pieces, read_body
+from buckram.http.limits import MIB, HttpLimits
 from buckram.http.problems import HttpProblem, json_answer, redirect
+from buckram.seams import Span, Traces
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 JSON = "application/json"
-_OF_NAMESPACE = ("read", "append", "create", "delete", "admin")
+_GRANTED = ("read", "append", "create", "delete", "admin")
+_STREAMED_BYTES = 12 * MIB
+"""Of a body that a handler reads itself so much is in memory at once, with what is on its way to bookies."""
 
 
 class Dispatcher:
-    """`endpoint` makes what Starlette calls for a request of an operation. `own_id`: that of this gateway."""
+    """`endpoint` makes what Starlette calls for a request of an operation."""
 
-    def __init__(self, access: Access, repeats: Repeats, room: Room, limits: HttpLimits, own_id: str) -> None:
+    def __init__(
+        self,
+        access: Access,
+        repeats: Repeats,
+        room: Room,
+        limits: HttpLimits,
+        own_id: str,
+        traces: Traces | None = None,
+    ) -> None:
+        """`own_id`: that of this gateway. `traces`: follows some requests; None: none."""
         self._access, self._repeats, self._room, self._limits = access, repeats, room, limits
-        self._own_id = own_id
+        self._own_id, self._traces = own_id, traces
 
     def endpoint(self, operation: Operation) -> Endpoint:
         serve = self._serving(operation)
@@ -50,16 +64,27 @@ class Dispatcher:
         return named
 
     def _serving(self, operation: Operation) -> Endpoint:
+        name = f"{operation.method} {operation.path}"
+
         async def serve(request: Request) -> Response:
             principal = await self._access.who(request, operation)
+            if self._traces is None or operation.needs == "nothing":
+                return await known(request, principal)
+            with self._traces.request(name, request.headers.get("traceparent", "")) as span:
+                work = known(request, principal)
+                return await (work if span is None else _noted(operation, span, work))
+
+        async def known(request: Request, principal: Principal) -> Response:
             allowed = self._access.allowed(principal)
             query = operation.parsed(request.query_params.multi_items())
             path: Mapping[str, str] = request.path_params
             bare = Ask(request, principal, allowed, path, query, watched=partial(self._access.watched, request))
-            if operation.needs in _OF_NAMESPACE:
-                bare.require(operation.needs, _granted_name(path))
+            if operation.needs in _GRANTED:
+                bare.require(operation.needs, granted_name(path))
             if not operation.changes:
                 return await self._answered(operation, bare)
+            if operation.streamed:
+                return await self._streamed(operation, bare)
             media = self._media(operation, request)
             with self._room.holding(self._size(request)):
                 raw = await read_body(request, self._limits)
@@ -67,7 +92,7 @@ class Dispatcher:
                 key = request.headers.get(HEADER)
                 if key is None:
                     return await self._answered(operation, ask)
-                fingerprint = fingerprint_of(request.method, _target(request), raw)
+                fingerprint = Fingerprint(request.method, _target(request), raw)
                 return await self._repeats.once(principal.name, key, fingerprint, self._whole(operation, ask))
 
         return serve
@@ -83,6 +108,28 @@ class Dispatcher:
                 "request was carried out before you send it without this header",
                 headers={GATEWAY: self._own_id},
             )
+    async def _streamed(self, operation: Operation, bare: Ask) -> Response:
+        """The handler reads the body while it comes, and so the fingerprint of the request is known at its end."""
+        request, fingerprint = bare.request, Fingerprint(bare.request.method, _target(bare.request))
+        for name in operation.headers:
+            fingerprint.add(f"{name}: {request.headers.get(name, '')}\n".encode())
+        key = request.headers.get(HEADER)
+
+        async def pieces(most: int) -> AsyncIterator[bytes]:
+            async for piece in limited_pieces(request, self._limits, most, do="send larger ones with a client library"):
+                if key is not None:
+                    fingerprint.add(piece)
+                yield piece
+
+        async def rest() -> None:
+            async for _ in pieces(sys.maxsize):
+                pass
+
+        ask = replace(bare, pieces=pieces)
+        with self._room.holding(min(self._size(request), _STREAMED_BYTES)):
+            if key is None:
+                return await self._answered(operation, ask)
+            return await self._repeats.once(ask.principal.name, key, fingerprint, self._whole(operation, ask), rest)
 
     async def _answered(self, operation: Operation, ask: Ask) -> Response:
         try:
@@ -135,9 +182,22 @@ class Dispatcher:
         return replace(bare, body=body)
 
 
-def _granted_name(path: Mapping[str, str]) -> str:
-    """What grants call that which a path is about: a stream by its full name, or else the namespace."""
-    return f"{path['namespace']}/{path['stream']}" if "stream" in path else path["namespace"]
+async def _noted(operation: Operation, span: Span, work: Awaitable[Response]) -> Response:
+    """The same; what came of it is said of the step of a trace, which ends with it."""
+    span.note("http.request.method", operation.method)
+    span.note("http.route", operation.path)
+    error = "it was not answered"
+    try:
+        response = await work
+        span.note("http.response.status_code", response.status_code)
+        error = ""
+        return response
+    except HttpProblem as problem:
+        span.note("http.response.status_code", problem.status)
+        error = problem.code if problem.status >= 500 else ""
+        raise
+    finally:
+        span.end(error)
 
 
 def _target(request: Request) -> str:

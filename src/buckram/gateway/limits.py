@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from buckram.http.limits import KIB, MIB, HttpLimits
 
+GIB = 1024 * MIB
 HTTP_LIMITS = HttpLimits(body_bytes=16 * MIB, connections=12_000, drain_s=10)
 """More connections than tails, so that a gateway full of tails still answers."""
 
@@ -40,6 +41,11 @@ class GatewayLimits:
     """A client that takes nothing of an answer for so long is cut off."""
     heartbeat_s: float = 15.0
     """Without an event for so long a tail sends a comment, so that proxies keep the connection."""
+    object_bytes: int = 64 * GIB
+    """Of one object that is put."""
+    object_namespaces: int = 64
+    """Namespaces whose objects may be open at once; each has its index in memory. One that nobody asked for during
+    `writer_idle_s` is closed."""
     repeats: int = 10_000
     """Answers that are kept for requests that come again with the same Idempotency-Key."""
     repeat_bytes: int = 64 * KIB

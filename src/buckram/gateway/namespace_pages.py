@@ -11,7 +11,7 @@ from buckram.core.streams.policy import merged
 from buckram.core.tenants.quotas import NAMES
 from buckram.gateway import schema
 from buckram.gateway.failures import bad_request
-from buckram.gateway.operations import AFTER, LIMIT, PREFIX, Ask, Operation
+from buckram.gateway.operations import AFTER, LIMIT, PREFIX, Ask, Operation, Parameter
 from buckram.http.problems import HttpProblem
 from buckram.metadata.audit_notes import leave_note
 
@@ -24,6 +24,7 @@ SHOWN = schema.record(
     policy=schema.ANY_OBJECT,
     quotas=schema.mapping(schema.COUNT),
 )
+_PARTLY = Parameter("partly", "Also those of which one may use some streams or objects.", schema.YES_OR_NO, False)
 _MADE = schema.record("policy", "quotas", namespace=schema.TEXT, policy=schema.SETTINGS, quotas=_LIMITS)
 _SET = schema.record("policy", "quotas", policy=schema.SETTINGS, quotas=_LIMITS)
 
@@ -48,7 +49,7 @@ class NamespacePages:
                 "login",
                 self._list,
                 listed,
-                parameters=(PREFIX, AFTER, LIMIT),
+                parameters=(PREFIX, AFTER, LIMIT, _PARTLY),
             ),
             Operation(
                 "createNamespace",
@@ -87,7 +88,8 @@ class NamespacePages:
         query, limit = ask.query, ask.query["limit"]
         await self._client.namespaces.get("default")  # which is made at its first use
         names = await self._client.namespaces.list(prefix=query["prefix"], after=query["after"] or "", limit=limit)
-        readable = [name for name in names if "read" in ask.allowed(name)]
+        partly = ask.query["partly"]
+        readable = [name for name in names if "read" in ask.allowed(name) or (partly and ask.allowed.sees(name))]
         return {"namespaces": readable, "next": names[-1] if len(names) == limit else None}
 
     async def _create(self, ask: Ask) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def document(parts: Sequence[Part]) -> dict[str, Any]:
         "info": {
             "title": "Buckram gateway",
             "version": version("buckram"),
-            "description": "Streams, ledgers and the administration of a Buckram cluster.",
+            "description": "Streams, ledgers, objects and the administration of a Buckram cluster.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "tags": [{"name": part.title} for part in parts],
@@ -57,7 +57,7 @@ def document(parts: Sequence[Part]) -> dict[str, Any]:
 
 def needed(operation: Operation) -> str:
     """What a request has to prove, as a sentence."""
-    return _NEEDS.get(operation.needs, f"Needs the permission `{operation.needs}` on the namespace.")
+    return _NEEDS.get(operation.needs, f"Needs the permission `{operation.needs}` on the {operation.subject}.")
 
 
 def _operation(tag: str, one: Operation) -> dict[str, Any]:
@@ -68,18 +68,17 @@ def _operation(tag: str, one: Operation) -> dict[str, Any]:
         "description": needed(one),
         "parameters": [*map(_of_path, _NAMES.findall(one.path)), *map(_of_query, one.parameters)],
         "responses": {
-            str(one.status): {"description": "It held.", "content": _answers(one)},
+            str(one.status): _said("It held.", one),
+            **{str(status): _said(what, one) for status, what in one.others.items()},
             "default": {
                 "description": "It did not hold.",
                 "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
             },
         },
     }
+    found["parameters"] += [_of_header(name, what) for name, what in one.headers.items()]
     if one.changes:
-        found["parameters"] += [
-            {"name": name, "in": "header", "required": False, "description": what, "schema": schema.TEXT}
-            for name, what in _HEADERS.items()
-        ]
+        found["parameters"] += [_of_header(name, what) for name, what in _HEADERS.items()]
     if one.takes:
         bodies = {media: {"schema": {"description": what}} for media, what in one.takes.items()}
         found["requestBody"] = {"required": True, "content": bodies}
@@ -89,10 +88,14 @@ def _operation(tag: str, one: Operation) -> dict[str, Any]:
     return found
 
 
+def _said(what: str, one: Operation) -> dict[str, Any]:
+    return {"description": what} if one.method == "HEAD" else {"description": what, "content": _answers(one)}
+
+
 def _answers(one: Operation) -> dict[str, Any]:
     """Where an answer is a record a line, or an event each, the schema is that of one record."""
     whole = {"application/json": {"schema": one.answer}} if "application/x-ndjson" not in one.gives else {}
-    whole = {} if "text/event-stream" in one.gives else whole
+    whole = {} if "text/event-stream" in one.gives or not one.answer else whole
     lines = ("application/x-ndjson", "text/event-stream")
     return whole | {
         media: {"schema": {**(one.answer if media in lines else {}), "description": what}}
@@ -103,6 +106,10 @@ def _answers(one: Operation) -> dict[str, Any]:
 def _of_path(name: str) -> dict[str, Any]:
     kind = schema.COUNT if name in _NUMBERS else schema.TEXT
     return {"name": name, "in": "path", "required": True, "schema": kind}
+
+
+def _of_header(name: str, what: str) -> dict[str, Any]:
+    return {"name": name, "in": "header", "required": False, "description": what, "schema": schema.TEXT}
 
 
 def _of_query(one: Parameter) -> dict[str, Any]:

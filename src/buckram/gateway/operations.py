@@ -5,13 +5,16 @@ Not here: carrying one out (`dispatch.py`), the document (`openapi.py`), the han
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
+from urllib.parse import unquote_to_bytes
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from buckram.core.objects.rows import check_object_name
+from buckram.core.security.object_names import NameRange, object_name
 from buckram.core.security.principal import Principal
 from buckram.core.streams.names import StreamName, stream_name
 from buckram.gateway.failures import bad_request
@@ -21,10 +24,24 @@ from buckram.http.problems import HttpProblem
 GATEWAY = "Buckram-Gateway"
 """Header of answers: the id of this process. Of a request: the id of the only process that shall carry it out."""
 Need = Literal["nothing", "login", "read", "append", "create", "delete", "admin", "administrator"]
-"""What a request has to prove: nothing; who it is; a permission on the namespace of its path, which is granted as in
+"""What a request has to prove: nothing; who it is; a permission on what its path is about, which is granted as in
 `buckram acl`; or that it is an administrator of the cluster. A handler may ask for more (`Ask.require`)."""
-Allowed = Callable[[str], frozenset[str]]
-"""What the one who asks may do with a namespace, or with a stream by its full name."""
+
+
+class Allowed(Protocol):
+    """What the one who asks may do, by the grants of the moment of each call."""
+
+    def __call__(self, name: str) -> frozenset[str]:
+        """Return the permissions on a namespace, a stream by its full name, or an object (`object_name`)."""
+        ...
+
+    def objects(self, namespace: str, permission: str) -> Sequence[NameRange]:
+        """Return the names of objects on which there is a permission, in their order."""
+        ...
+
+    def sees(self, namespace: str) -> bool:
+        """Return whether there is any permission on a namespace or on something in it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +61,8 @@ class Ask:
     """The body of an operation that takes other media types than JSON."""
     media: str = ""
     """Its media type, one of those that the operation takes."""
+    pieces: Callable[[int], AsyncIterator[bytes]] = lambda most: _nothing()
+    """For an operation that reads its body itself: the body as it comes, at most so many bytes."""
     watched: Callable[[], Callable[[], str]] = lambda: lambda: ""
     """Gives a function that says why the token of the request counts no longer; empty while it does."""
 
@@ -52,8 +71,16 @@ class Ask:
         """The stream that the path names."""
         return stream_name(self.path["stream"], self.path["namespace"])
 
+    @property
+    def object(self) -> str:
+        """The name of the object that the path names. Raises HttpProblem 400, and InvalidArgument, for none."""
+        name = self.path["object"]
+        if "\ufffd" in name and name.encode() not in unquote_to_bytes(self.request.scope["raw_path"]):
+            raise bad_request(f"object name {name[:60]!r}: the path has bytes that are no UTF-8; encode the name in it")
+        return check_object_name(name)
+
     def require(self, permission: str, name: str) -> None:
-        """Raises HttpProblem 403 for a permission that was not granted on a namespace, or a stream by its full name."""
+        """Raises HttpProblem 403 for a permission that was not granted on a namespace, stream or object."""
         if permission not in self.allowed(name):
             raise HttpProblem(
                 403,
@@ -124,7 +151,7 @@ class Operation:
     """`path` has names in braces, as in /v2/namespaces/{namespace}."""
 
     name: str
-    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+    method: Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
     path: str
     what: str
     """One sentence for people."""
@@ -138,11 +165,27 @@ class Operation:
     """Media types of bodies that are no JSON object, with what they are. The first is meant where none is said."""
     gives: Mapping[str, str] = field(default_factory=dict)
     """Media types that the answer may have beside or instead of JSON, with what they are."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Headers of requests that count, with what they say."""
+    others: Mapping[int, str] = field(default_factory=dict)
+    """Other statuses of answers that are no errors, with what they mean."""
+    streamed: bool = False
+    """Whether the handler reads the body itself, by `Ask.pieces`, of any media type."""
 
     @property
     def changes(self) -> bool:
         """Whether it may change something."""
-        return self.method != "GET"
+        return self.method not in ("GET", "HEAD")
+
+    @property
+    def route(self) -> str:
+        """The path for Starlette: the name of an object has slashes."""
+        return self.path.replace("{object}", "{object:path}")
+
+    @property
+    def subject(self) -> str:
+        """What a permission is needed on, for people."""
+        return "object" if "{object}" in self.path else "namespace"
 
     def parsed(self, given: Sequence[tuple[str, str]]) -> dict[str, Any]:
         """The parameters of a query. Raises HttpProblem 400 for unknown, repeated and bad ones."""
@@ -158,6 +201,19 @@ class Operation:
         return found
 
 
+async def _nothing() -> AsyncIterator[bytes]:
+    for piece in list[bytes]():
+        yield piece
+
+
+def granted_name(path: Mapping[str, str]) -> str:
+    """What grants call that which a path is about: a stream by its full name, an object, or else the namespace."""
+    namespace = path["namespace"]
+    if "object" in path:
+        return object_name(namespace, path["object"])
+    return f"{namespace}/{path['stream']}" if "stream" in path else namespace
+
+
 class Part(Protocol):
     """A group of operations."""
 
@@ -168,4 +224,17 @@ class Part(Protocol):
         ...
 
 
-__all__ = ["AFTER", "GATEWAY", "LIMIT", "PREFIX", "Allowed", "Ask", "Handler", "Need", "Operation", "Parameter", "Part"]
+__all__ = [
+    "AFTER",
+    "GATEWAY",
+    "LIMIT",
+    "PREFIX",
+    "Allowed",
+    "Ask",
+    "Handler",
+    "Need",
+    "Operation",
+    "Parameter",
+    "Part",
+    "granted_name",
+]

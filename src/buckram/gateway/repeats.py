@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +25,25 @@ REPEATED = "Idempotency-Repeated"
 _MOST_KEY_BYTES = 200
 
 
+class Fingerprint:
+    """What tells two requests apart: method, path with query, what else counts, and the body, which may come later."""
+
+    def __init__(self, method: str, target: str, body: bytes = b"") -> None:
+        self._digest = hashlib.sha256(f"{method} {target}\n".encode())
+        self.add(body)
+
+    def add(self, more: bytes) -> None:
+        """More of the request."""
+        self._digest.update(more)
+
+    def value(self) -> bytes:
+        """What it is so far."""
+        return self._digest.digest()
+
+
 @dataclass(slots=True)
 class _Kept:
-    fingerprint: bytes
+    fingerprint: Fingerprint
     task: asyncio.Task[Response]
     began: float
 
@@ -41,23 +57,34 @@ class Repeats:
         self._scope = TaskScope("changes")
         self._loop = asyncio.get_running_loop()
 
-    async def once(self, who: str, key: str, fingerprint: bytes, work: Coroutine[Any, Any, Response]) -> Response:
+    async def once(
+        self,
+        who: str,
+        key: str,
+        fingerprint: Fingerprint,
+        work: Coroutine[Any, Any, Response],
+        rest: Callable[[], Awaitable[None]] | None = None,
+    ) -> Response:
         """What `work` answers, or answered when `who` came with this key first. HttpProblem 422: for another request.
 
         Success is kept, and an error after which nobody knows what was done. Other errors changed nothing, or may be
-        tried again.
+        tried again. `rest`: the body is read by `work`, which adds it to the fingerprint; this does so for a
+        repetition.
         """
         try:
             if not 0 < len(key.encode()) <= _MOST_KEY_BYTES:
                 raise bad_request(f"Idempotency-Key has {len(key)} characters: needs 1 to {_MOST_KEY_BYTES} bytes")
             found = self._find((who, key))
-            if found is not None and found.fingerprint != fingerprint:
+            if found is not None and rest is not None:
+                await rest()
+                await asyncio.wait((found.task,))
+            if found is not None and found.fingerprint.value() != fingerprint.value():
                 raise HttpProblem(
                     422,
                     "IDEMPOTENCY_KEY_REUSED",
                     f"Idempotency-Key {key!r} came with another request before: choose a new key for a new request",
                 )
-        except HttpProblem:
+        except BaseException:
             work.close()
             raise
         if found is not None:
@@ -92,11 +119,4 @@ class Repeats:
             self._kept.popitem(last=False)
 
 
-def fingerprint_of(method: str, target: str, body: bytes) -> bytes:
-    """What tells two requests apart: method, path with query, and body."""
-    digest = hashlib.sha256(f"{method} {target}\n".encode())
-    digest.update(body)
-    return digest.digest()
-
-
-__all__ = ["HEADER", "REPEATED", "Repeats", "fingerprint_of"]
+__all__ = ["HEADER", "REPEATED", "Fingerprint", "Repeats"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from buckram.client.client import Client
-from buckram.core.security.acl import PERMISSIONS, Acl
+from buckram.core.security.acl import PERMISSIONS, Acl, check_granted
 from buckram.gateway import schema
 from buckram.gateway.failures import bad_request
 from buckram.gateway.operations import Ask, Need, Operation
@@ -81,6 +81,7 @@ class SecurityPages:
 
     async def _grant(self, ask: Ask) -> dict[str, Any]:
         who, what, permissions = _asked(ask)
+        check_granted(what)
         found: Acl = await self._store().change_acl(lambda acl: acl.granting(who, what, permissions))
         await self._note(ask, "grant", f"{who} on {what}", ",".join(permissions))
         return _shown(found)

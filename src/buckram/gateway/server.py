@@ -1,4 +1,4 @@
-"""Gateway: one process at one port, with streams, ledgers, the administration of the cluster, and the console.
+"""Gateway: one process at one port: streams, ledgers, objects, the administration of the cluster, and the console.
 
 Here its parts are put together; docs/explanation/gateway.md says how they work.
 """
@@ -28,6 +28,8 @@ from buckram.gateway.ledger_pages import LedgerPages
 from buckram.gateway.limits import HTTP_LIMITS, GatewayLimits
 from buckram.gateway.maintenance_pages import MaintenancePages
 from buckram.gateway.namespace_pages import NamespacePages
+from buckram.gateway.object_pages import ObjectPages
+from buckram.gateway.open_objects import OpenObjects
 from buckram.gateway.openapi import PATH, document
 from buckram.gateway.operations import Part
 from buckram.gateway.peers import Peers
@@ -81,11 +83,13 @@ class Gateway:
         self.peers = Peers(client.services.store, own)
         self.writers = Writers(client, self.peers, limits)
         self.tails = Tails(client, limits)
+        self.objects = OpenObjects(client, limits, self.peers.sign)
         self._jobs, self._repeats, self._history = JobPages(), Repeats(limits), History(client)
         self.parts: Sequence[Part] = (
             RecordPages(client, self.writers, self.tails, room, limits),
             StreamPages(client, self.writers),
             DatabasePages(client),
+            ObjectPages(self.objects, room, limits),
             LedgerPages(client, self.writers, room, limits),
             NamespacePages(client),
             ClusterPages(client, self.peers, self._history),
@@ -94,9 +98,10 @@ class Gateway:
             SecurityPages(client, enabled=tokens is not None),
             SessionPages(access, sessions, secure=urlsplit(own).scheme == "https"),
         )
-        dispatcher = Dispatcher(access, self._repeats, room, http_limits, self.peers.me.id)
+        traces = client.services.runtime.traces
+        dispatcher = Dispatcher(access, self._repeats, room, http_limits, self.peers.me.id, traces)
         routes = [
-            Route(one.path, dispatcher.endpoint(one), methods=[one.method])
+            Route(one.route, dispatcher.endpoint(one), methods=[one.method])
             for part in self.parts
             for one in part.operations()
         ]
@@ -126,6 +131,7 @@ class Gateway:
         await self._repeats.close()
         await self._jobs.close()
         await self.writers.close()
+        await self.objects.close()
         await self.peers.close()
 
     async def __aenter__(self) -> Gateway:

@@ -27,34 +27,52 @@ class ClientGone(HttpProblem):
 
 async def read_body(request: Request, limits: HttpLimits) -> bytes:
     """The whole body. Raises HttpProblem: 413 over the limit, 408 for one that comes too slowly; ClientGone."""
-    limit = limits.body_bytes
+    found = bytearray()
+    async for piece in limited_pieces(request, limits, limits.body_bytes, do="send less at once"):
+        found += piece
+    return bytes(found)
+
+
+async def limited_pieces(request: Request, limits: HttpLimits, limit: int, *, do: str) -> AsyncIterator[bytes]:
+    """The body as it comes, at most `limit` bytes; `do`: what to do with one that has more.
+
+    Raises as `read_body`. Only the time in which the client is waited for counts, not what is done with the pieces.
+    """
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
-        raise too_large("the body", int(declared), limit, do="send less at once")
+        raise too_large("the body", int(declared), limit, do=do)
     loop = asyncio.get_running_loop()
-    began, found = loop.time(), bytearray()
+    received, waited = 0, 0.0
     while True:
-        latest = began + limits.patience_s + len(found) / limits.body_bytes_per_s
+        began = loop.time()
         try:
-            async with asyncio.timeout_at(latest):
+            async with asyncio.timeout(limits.patience_s + received / limits.body_bytes_per_s - waited):
                 message = await request.receive()
         except TimeoutError:
-            raise HttpProblem(
-                408,
-                "BODY_TOO_SLOW",
-                f"{len(found)} bytes of the body came in {loop.time() - began:.0f} s, the limit is "
-                f"{limits.body_bytes_per_s} bytes a second: send it faster, or in smaller requests",
-                value=len(found),
-                limit=limits.body_bytes_per_s,
-                do="send it faster, or in smaller requests",
-            ) from None
+            raise _too_slow(received, waited + loop.time() - began, limits) from None
+        waited += loop.time() - began
         if message["type"] == "http.disconnect":
-            raise ClientGone(len(found))
-        found += message.get("body", b"")
-        if len(found) > limit:
-            raise too_large("the body", None, limit, do="send less at once")
+            raise ClientGone(received)
+        piece = message.get("body", b"")
+        received += len(piece)
+        if received > limit:
+            raise too_large("the body", None, limit, do=do)
+        if piece:
+            yield piece
         if not message.get("more_body", False):
-            return bytes(found)
+            return
+
+
+def _too_slow(received: int, waited: float, limits: HttpLimits) -> HttpProblem:
+    return HttpProblem(
+        408,
+        "BODY_TOO_SLOW",
+        f"{received} bytes of the body came in {waited:.0f} s, the limit is {limits.body_bytes_per_s} bytes a second: "
+        "send it faster, or in smaller requests",
+        value=received,
+        limit=limits.body_bytes_per_s,
+        do="send it faster, or in smaller requests",
+    )
 
 
 async def body_pieces(request: Request) -> AsyncIterator[bytes]:
@@ -95,4 +113,4 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
                     await one
 
 
-__all__ = ["ClientGone", "body_pieces", "read_body", "while_connected"]
+__all__ = ["ClientGone", "body_pieces", "limited_pieces", "read_body", "while_connected"]

@@ -15,7 +15,7 @@ from buckram.config import NetConfig
 from buckram.core.ledgers.answers import bookie_error
 from buckram.core.wire.acks import AckEvent, SentRun
 from buckram.core.wire.client import ClientProtocol, Conflict, Key, Received
-from buckram.core.wire.introduction import NAMES_LEDGERS, Identity, Introduction
+from buckram.core.wire.introduction import NAMES_LEDGERS, TRACES, Identity, Introduction
 from buckram.core.wire.messages import BookieInfoReply, Reply, Request
 from buckram.errors import (
     BookieError,
@@ -228,6 +228,14 @@ class Connection(asyncio.Protocol):
         data = self._protocol.adds(frames, acks, runs, self._loop.time() + self._timeout_s, deferred_sync)
         self._write(data, at_once)
         return pending + len(data)
+
+    def precede(self, packet: bytes) -> bool:
+        """Send a packet of ours about an add that is sent next; False where the bookie would not know what it is."""
+        identity = self.identity
+        if self.version != 2 or self.error is not None or identity is None or not identity.features & TRACES:
+            return False
+        self._write(packet)
+        return True
 
     def retire(self) -> None:
         """Take nothing new; close when nothing is outstanding."""

@@ -188,6 +188,12 @@ class AddLane:
             return self._v3.send((frames, acks, runs, deferred_sync), at_once)
         return self._main.send((frames, acks, runs, False), at_once)
 
+    def precede(self, packet: bytes) -> bool:
+        """Send a packet about an add that is sent in this turn; False, and nothing is sent, where there is no bookie
+        that knows it."""
+        connection = self._main.current()
+        return connection is not None and connection.precede(packet)
+
     @property
     def pending_bytes(self) -> int:
         """The bytes handed to `send` that the operating system has not taken yet."""

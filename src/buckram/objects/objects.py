@@ -15,10 +15,10 @@ from typing import Any
 from buckram.client.client import Client
 from buckram.client.shared.opening import NotBlocking
 from buckram.core.objects.index import MAX_PARTS, ObjectIndex
-from buckram.core.objects.rows import ObjectRow, check_object_name
+from buckram.core.objects.rows import LOG, ObjectRow, check_object_name
 from buckram.core.objects.tree import Directory
 from buckram.core.streams.policy import merged
-from buckram.errors import CommandRefused, DataLost, InvalidArgument, NoSuchObject, ObjectDamaged
+from buckram.errors import CommandRefused, DataLost, InvalidArgument, NoSuchObject, ObjectChanged, ObjectDamaged
 from buckram.machine.opening import open_machine
 from buckram.machine.settings import MachineSettings
 from buckram.net.tasks import TaskScope
@@ -41,8 +41,6 @@ from buckram.objects.values import (
 )
 from buckram.streams.namespace import Namespace
 
-LOG = "buckram.objects"
-"""The stream and machine of each namespace that has objects."""
 _HASH_BESIDE = 128 * 1024
 _MAX_LISTED = 10_000
 _MAX_GRACE_S = 86_400.0
@@ -95,6 +93,11 @@ class Objects(NotBlocking):
 
     def __repr__(self) -> str:
         return f"<Objects {self.namespace}>"
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was closed, or its replica of the index stopped: open the objects again."""
+        return self._scope.closed or self._index.machine.role == "stopped"
 
     # -- writing ------------------------------------------------------------------------------------------
 
@@ -226,10 +229,13 @@ class Objects(NotBlocking):
         """Return an object's bytes, or `length` of them from `start` on (fewer at its end). Raises NoSuchObject."""
         return b"".join([piece async for piece in self.read(name, start=start, length=length)])
 
-    async def read(self, name: str, *, start: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
+    async def read(
+        self, name: str, *, start: int = 0, length: int | None = None, version: int | None = None
+    ) -> AsyncIterator[bytes]:
         """Iterate over an object's bytes in pieces: `async for piece in objects.read(name)`.
 
         The whole object is compared with its digest while it is read: ObjectDamaged at the end if it differs.
+        `version`: ObjectChanged at the beginning unless it has this one.
         """
         for what, value in (("start", start), ("length", 0 if length is None else length)):
             if type(value) is not int or value < 0:
@@ -237,6 +243,8 @@ class Objects(NotBlocking):
         row = await self._row(name)
         stop = row.size if length is None else min(start + length, row.size)
         full = f"{self.namespace}/{name}"
+        if version is not None and row.version != version:
+            raise ObjectChanged(full, f"has version {row.version}, and {version} was to be read; look at it again")
         kind, _, wanted = row.digest.partition(":")
         digest = hashlib.sha256() if kind == "sha256" and start == 0 and stop == row.size else None
         async for piece in self._readers.pieces(full, row, start, stop):

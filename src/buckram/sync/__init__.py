@@ -19,7 +19,7 @@ from buckram.client.read.reader import Reader as _Reader
 from buckram.client.shared import leftover
 from buckram.client.shared.opening import NotAsync
 from buckram.client.write.writer import Writer as _Writer
-from buckram.config import ClientConfig, EncryptionConfig, NetConfig, TlsConfig
+from buckram.config import ClientConfig, EncryptionConfig, NetConfig, TelemetryConfig, TlsConfig
 from buckram.errors import BuckramError
 from buckram.machine.settings import MachineSettings
 from buckram.net.tasks import TaskScope
@@ -64,6 +64,7 @@ def connect(
     tls: TlsConfig | None = None,
     token: str = "",
     encryption: EncryptionConfig | None = None,
+    telemetry: TelemetryConfig | None = None,
 ) -> Client:
     """A client of the cluster that `metadata` names (a URI; None: that of BUCKRAM_METADATA or of `buckram up` here).
 
@@ -75,7 +76,13 @@ def connect(
 
         async def start() -> _client.Client:
             return await _client.connect(
-                metadata, config=settings, net=net, tls=tls, token=token, encryption=encryption
+                metadata,
+                config=settings,
+                net=net,
+                tls=tls,
+                token=token,
+                encryption=encryption,
+                telemetry=telemetry,
             )
 
         return Client(thread, thread.run(start), settings)

@@ -89,10 +89,12 @@ class Objects(NotAsync):
         """Return an object's bytes, or `length` of them from `start` on."""
         return self._thread.run(lambda: self._objects.get(name, start=start, length=length))
 
-    def read(self, name: str, *, start: int = 0, length: int | None = None) -> Iterator[bytes]:
-        """Iterate over an object's bytes in pieces."""
+    def read(
+        self, name: str, *, start: int = 0, length: int | None = None, version: int | None = None
+    ) -> Iterator[bytes]:
+        """Iterate over an object's bytes in pieces; `version`: ObjectChanged unless it has this one."""
         self._thread.check()
-        pieces = self._objects.read(name, start=start, length=length)
+        pieces = self._objects.read(name, start=start, length=length, version=version)
 
         async def step() -> bytes | None:
             return await anext(pieces, None)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from buckram.core.security.acl import PERMISSIONS, Acl
+from buckram.core.security.acl import PERMISSIONS, Acl, check_granted
+from buckram.core.security.object_names import NameRange
 from buckram.core.security.principal import ANONYMOUS, Principal
+from buckram.errors import InvalidArgument
 
 ALICE = Principal("token:alice", ("ops",))
 
@@ -64,7 +66,18 @@ def test_the_namespace_of_servers_is_granted_by_its_name_and_for_reading() -> No
         # A pattern of namespaces ends at the slash, and does not reach into the names behind it.
         ("s*s", ["ships", "ships/any"], ["shop/orders", "shop/s"]),
         ("*", ["shop", "shop/orders"], []),
-        ("*/*", ["shop/orders"], ["shop"]),
+        ("*/*", ["shop/orders", "shop/objects/a"], ["shop"]),
+        # Objects have names of their own: a pattern of streams is for them only if it is for the log of their names.
+        (
+            "shop/objects/logs/*",
+            ["shop/objects/logs/a", "shop/objects/logs/2026/b"],
+            ["shop", "shop/objects", "shop/objects/log", "shop/logs", "shop/buckram.objects", "s/objects/logs/a"],
+        ),
+        ("shop/objects/a", ["shop/objects/a"], ["shop/objects/ab", "shop/objects/a/b", "shop/a"]),
+        ("s*/objects/*", ["shop/objects/a", "s/objects/a/b"], ["shop/a", "x/objects/a"]),
+        ("shop/o*", ["shop/objects"], ["shop/objects/a"]),
+        ("shop/b*", ["shop/buckram.objects", "shop/objects/a"], ["shop/objects"]),
+        ("shop", ["shop/objects/a"], []),
     ],
 )
 def test_a_grant_covers_a_namespace_with_all_in_it_or_streams(
@@ -99,3 +112,28 @@ def test_a_grant_on_a_database_says_nothing_of_its_namespace() -> None:
     assert acl.allowed(alice, "shop/other") == frozenset()
     assert acl.allowed(alice, "shop") == frozenset()
     assert acl.allowed(alice, "shop-1/main") == {"append"}
+
+
+def test_grants_on_objects_count_where_names_of_objects_are_known_and_nowhere_else() -> None:
+    acl = Acl().granting("token:alice", "shop/objects/logs/*", ["read"]).granting("role:ops", "*/objects/x", ["read"])
+    assert acl.objects(ALICE, "shop", "read") == (NameRange("logs/"), NameRange("x", exact=True))
+    assert acl.objects(ALICE, "shop", "append") == ()
+    assert acl.objects(ALICE, "system", "read") == ()
+    assert acl.objects(Principal("token:bob"), "shop", "read") == ()
+    assert acl.sees(ALICE, "shop")
+    assert not acl.sees(Principal("token:bob"), "shop")
+    assert acl.within(ALICE, "shop") == frozenset()
+    assert not acl.concern(ALICE)
+    whole = acl.granting("token:alice", "shop/buckram.objects", ["admin"])
+    assert whole.objects(ALICE, "shop", "delete") == (NameRange(""),)
+    assert whole.objects(ALICE, "shop2", "read") == (NameRange("x", exact=True),)
+    assert Acl().granting("token:alice", "shop", ["read"]).objects(ALICE, "shop", "read") == (NameRange(""),)
+    assert Acl().granting("token:alice", "shop/objects/a*", ["admin"]).objects(ALICE, "shop", "append")
+
+
+@pytest.mark.parametrize("name", ["", "/x", "shop/", "shop/a/b", "shop/objects/", "shop/objects/a*b", "/objects/a"])
+def test_what_no_grant_can_be_for_is_refused(name: str) -> None:
+    with pytest.raises(InvalidArgument):
+        check_granted(name)
+    for good in ("shop", "shop-*", "shop/orders", "shop/o*", "shop/objects/a", "shop/objects/logs/*", "*/objects/*"):
+        assert check_granted(good) == good

@@ -301,6 +301,7 @@ def test_nothing_of_an_unknown_peer_gets_through(tls: bool) -> None:
     rng = random.Random(20261125)
     login = wire_v3.encode_request(Auth("password", b"right"), 9)
     good, let_in, closed = [*specimens(), wire_v2.name_ledger(1, b"b" * 16), frame(b"\x02\x43\0\0" + bytes(9))], 0, 0
+    good.append(wire_v2.trace_add(1, 2, b"t" * 24))
     for _ in range(FRAMES // 50):
         server = ServerProtocol(LIMIT, auth=Password(), offers_tls=True, needs_tls=tls)
         pieces = [damaged(rng, good) for _ in range(rng.randrange(5))]

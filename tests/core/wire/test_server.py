@@ -46,6 +46,7 @@ from buckram.core.wire.server import (
     Item,
     Ready,
     ServerProtocol,
+    Traced,
     encode_add_replies,
     encode_error,
     encode_reply,
@@ -449,3 +450,18 @@ def test_start_tls_is_the_first_request_or_none(needs_login: bool) -> None:
         assert isinstance(items[-1], Close)
         assert "START_TLS" in items[-1].reason
     assert isinstance(server().feed(start)[-1], BeginTls)
+
+
+def test_a_packet_says_that_the_add_behind_it_is_traced() -> None:
+    context = bytes(range(24))
+    packet = wire_v2.trace_add(7, 3, context)
+    add = frame_add(KEY, DIGEST.seal(7, 3, 2, 5, b"hello"))
+    first, second = ServerProtocol(LIMIT).feed(packet + add)
+    assert first == Traced(7, 3, context)
+    assert isinstance(second, AddRun)
+    assert (second.ledger_id, second.first) == (7, 3)
+    below = wire_v2.trace_add(-1, 3, context), wire_v2.trace_add(7, -1, context)
+    for bad in (frame(packet[4:-1]), frame(packet[4:] + b"x"), *below):
+        (closed,) = ServerProtocol(LIMIT).feed(bad)
+        assert isinstance(closed, Close)
+        assert "TRACED_ADD" in closed.reason

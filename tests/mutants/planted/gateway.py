@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.testmutant import TestMutant, edited
 
 _ACCESS = "tests/gateway/test_access.py::"
+_OBJECTS = "tests/gateway/test_object_pages.py::"
 _RECORDS = "tests/gateway/test_record_pages.py::"
 _SERVER = "tests/gateway/test_server.py::"
 _TAILS = "tests/gateway/test_tails.py::"
@@ -45,7 +46,11 @@ MUTANTS = (
         "gateway-key-for-any-request",
         "another request with a known Idempotency-Key gets the answer of the first",
         edited(
-            ("buckram.gateway.repeats:Repeats.once", "found.fingerprint != fingerprint", "found.fingerprint == b''")
+            (
+                "buckram.gateway.repeats:Repeats.once",
+                "found.fingerprint.value() != fingerprint.value()",
+                "found.fingerprint.value() == b''",
+            )
         ),
         (_SERVER + "test_a_request_with_a_key_is_carried_out_once",),
     ),
@@ -60,6 +65,12 @@ MUTANTS = (
         "a request for another process of a gateway, which knows its key, is carried out",
         edited(("buckram.gateway.dispatch:Dispatcher._check_meant", "if meant != self._own_id:", "if False:")),
         (_SERVER + "test_a_request_is_for_one_process_if_it_says_so",),
+    ),
+    TestMutant(
+        "gateway-adding-replaces",
+        "who may only append puts objects in the place of others",
+        edited(("buckram.gateway.object_pages:ObjectPages._permitted", "Condition(if_absent=True)", "asked")),
+        (_OBJECTS + "test_every_operation_needs_its_permissions_on_the_prefix",),
     ),
     TestMutant(
         "gateway-compressed-arrow",

@@ -21,6 +21,7 @@ from buckram.bookie.service.noting import Notes
 from buckram.bookie.service.owners import Owners
 from buckram.bookie.service.reads import ReadPath
 from buckram.bookie.service.session import Session, request_of
+from buckram.bookie.service.tracing import TracedAdds
 from buckram.bookie.service.turnstile import Turnstile
 from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.store import Store
@@ -37,6 +38,7 @@ from buckram.core.wire.server import (
     Named,
     Ready,
     ServerProtocol,
+    Traced,
     encode_error,
 )
 from buckram.disk.descriptors import OPERATORS, Shares
@@ -84,7 +86,10 @@ class Service:
         """Serves the metadata store to clients; None: it is not served."""
         self.polls = LongPolls(runtime.clock, config.max_long_polls)
         self.admission = Admission(store, metadata, config, runtime.rng, self.polls, trust)
-        self.adds = AddPath(store, self.polls, budget, runtime.stats, self.admission)
+        parts = store, self.polls, budget, runtime.stats, self.admission
+        self.traced = None if runtime.traces is None else TracedAdds(runtime.traces, *parts)
+        """The same as `adds` where some of them are followed."""
+        self.adds = self.traced or AddPath(*parts)
         self.reads = ReadPath(
             store,
             self.polls,
@@ -293,6 +298,8 @@ class BookieServer:
                 self._service.polls.cancel(waiter)
             if self._service.keys is not None:
                 self._service.keys.ended(session)
+            if self._service.traced is not None:
+                self._service.traced.forget(session)
         session.waiters.clear()
         if not self.sessions:
             self._idle.set()
@@ -314,6 +321,9 @@ class BookieServer:
                 session.send(encode_error(item.context, Code.IO_ERROR))
         elif isinstance(item, Named):
             session.births.name(item.ledger_id, item.birth)
+        elif isinstance(item, Traced):
+            if service.traced is not None:
+                service.traced.expect(session, item)
         elif isinstance(item, KeyPacket):
             if service.keys is not None:
                 service.keys.received(session, item.packet)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -24,6 +25,7 @@ from buckram.client.write.force import force
 from buckram.client.write.outbox import Outbox
 from buckram.client.write.quota import used_up
 from buckram.client.write.sealing import seal, wait_settled
+from buckram.client.write.tracing import TracedOutbox
 from buckram.core.entries.entry import Digest, master_key
 from buckram.core.ledgers.append import AppendWindow, Send
 from buckram.core.ledgers.metadata import birth_of
@@ -97,7 +99,8 @@ class LedgerAppender:
         self._scope = TaskScope(f"writer {ledger_id}", self.on_unusable)
         self._lac = ExplicitLac(window, pool, self._scope, digest, key, config.idle_lac_ms / 1000)
         self.namespace = namespace_of_ledger(metadata.custom_metadata)
-        self._outbox = Outbox(
+        traces = services.runtime.traces
+        self._outbox = (Outbox if traces is None else partial(TracedOutbox, traces))(
             window,
             services,
             digest,

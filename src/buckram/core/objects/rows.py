@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from buckram.errors import InvalidArgument
 from buckram.types import EntryId, LedgerId
 
+LOG = "buckram.objects"
+"""The stream and machine of each namespace that has objects: their index."""
 MAX_NAME_BYTES = 1024
 MAX_METADATA_BYTES = 16 * 1024
 NEVER = 0
@@ -98,6 +100,7 @@ def check_metadata(metadata: Mapping[str, str] | None) -> list[list[str]]:
 
 
 __all__ = [
+    "LOG",
     "NEVER",
     "Extent",
     "ObjectRow",

@@ -1,6 +1,7 @@
-"""Grants: which principal or role may do what with which namespaces and streams. Nothing else is allowed.
+"""Grants: which principal or role may do what with which namespaces, streams and objects. Nothing else is allowed.
 
-Pure. Not here: where they are kept (`metadata/security.py`), what an operation needs (`core/security/namespaces.py`).
+Pure. Not here: where they are kept (`metadata/security.py`), what an operation needs (`core/security/namespaces.py`,
+and for objects `gateway/object_pages.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
+from buckram.core.objects.rows import LOG
+from buckram.core.security.object_names import OBJECTS, NameRange, check_range, disjoint, granted_range
 from buckram.core.security.principal import Principal
+from buckram.errors import InvalidArgument
 
 PERMISSIONS = ("read", "append", "create", "delete", "admin")
 """`admin` of a namespace: all of these, and its policy."""
@@ -22,7 +26,8 @@ SERVERS = "system"
 @dataclass(frozen=True, slots=True)
 class Grant:
     """`who` is a principal's name or `role:NAME`; `namespaces` the name of a namespace or a pattern such as `shop-*`,
-    for all that is in them; or the full name of a stream or database, `shop/orders`, or a pattern such as `shop/o*`."""
+    for all that is in them; or the full name of a stream or database, `shop/orders`, or a pattern such as `shop/o*`; or
+    objects, `shop/objects/logs/*`."""
 
     who: str
     namespaces: str
@@ -33,10 +38,30 @@ class Grant:
         return by_role or self.who == principal.name
 
     def covers(self, name: str) -> bool:
-        """Whether a namespace, or a stream by its full name, is one of those that the grant is for."""
-        namespace, _, stream = name.partition("/")
+        """Whether a namespace, a stream by its full name, or an object is one of those that the grant is for."""
+        namespace, _, within = name.partition("/")
         first, deeper, rest = self.namespaces.partition("/")
-        return fnmatchcase(namespace, first) and (not deeper or (bool(stream) and fnmatchcase(stream, rest)))
+        if not fnmatchcase(namespace, first):
+            return False
+        if not deeper:
+            return True
+        kind, is_object, name_of_object = within.partition("/")
+        found = granted_range(rest)
+        if found is not None:
+            return bool(is_object) and kind == OBJECTS and found.has(name_of_object)
+        # Whoever may use the log of their names may use all objects.
+        stream = LOG if is_object and kind == OBJECTS else within
+        return bool(stream) and "/" not in stream and fnmatchcase(stream, rest)
+
+    def range_in(self, namespace: str) -> NameRange | None:
+        """The names of objects of a namespace that the grant is for; None if it is for no objects alone."""
+        first, _, rest = self.namespaces.partition("/")
+        return granted_range(rest) if fnmatchcase(namespace, first) else None
+
+    @property
+    def for_objects(self) -> bool:
+        """Whether it is for objects alone. Bookies know no names of objects, so it counts at gateways only."""
+        return granted_range(self.namespaces.partition("/")[2]) is not None
 
     def concerns(self, principal: Principal, name: str) -> bool:
         return self.names(principal) and self.covers(name)
@@ -49,8 +74,8 @@ class Acl:
     grants: tuple[Grant, ...] = ()
 
     def allowed(self, principal: Principal, name: str) -> frozenset[str]:
-        """Return what the principal may do with a namespace, or with a stream by its full name: by grants on the
-        stream's namespace, and by those on the stream."""
+        """Return what the principal may do with a namespace, a stream by its full name, or an object, `shop/objects/a`:
+        by grants on the namespace, and by those on the stream or object."""
         if principal.admin:
             return frozenset(PERMISSIONS)
         if name.partition("/")[0] == SERVERS:
@@ -62,12 +87,25 @@ class Acl:
         know that the namespace is there, its policy and its quotas."""
         if principal.admin:
             return frozenset(PERMISSIONS)
-        own = [grant for grant in self.grants if grant.names(principal)]
+        own = [grant for grant in self.grants if grant.names(principal) and not grant.for_objects]
         if namespace == SERVERS:
             names = [one.namespaces for one in own if one.namespaces.partition("/")[0] == SERVERS]
             return self._of_servers(principal, names)
         spaces = (replace(grant, namespaces=grant.namespaces.partition("/")[0]) for grant in own)
         return _together(grant for grant in spaces if grant.covers(namespace))
+
+    def objects(self, principal: Principal, namespace: str, permission: str) -> tuple[NameRange, ...]:
+        """Return which objects of a namespace the principal has a permission on, in the order of their names."""
+        if permission in self.allowed(principal, f"{namespace}/{LOG}"):
+            return (NameRange(""),)
+        own = [one for one in self.grants if one.names(principal) and permission in _together((one,))]
+        ranges = [one.range_in(namespace) for one in own] if namespace != SERVERS else []
+        return disjoint(one for one in ranges if one is not None)
+
+    def sees(self, principal: Principal, namespace: str) -> bool:
+        """Return whether the principal may do anything with a namespace or with something in it."""
+        objects = (self.objects(principal, namespace, permission) for permission in PERMISSIONS)
+        return bool(self.within(principal, namespace)) or any(objects)
 
     def _of_servers(self, principal: Principal, names: Collection[str]) -> frozenset[str]:
         """Only servers write there; reading has to be granted by one of these names, not by a pattern."""
@@ -75,8 +113,8 @@ class Acl:
         return frozenset({"read"}) if any(found & {"read", "admin"} for found in named) else frozenset()
 
     def concern(self, principal: Principal) -> bool:
-        """Whether the principal was granted anything at all."""
-        return principal.admin or any(grant.names(principal) for grant in self.grants)
+        """Whether the principal was granted anything that bookies check."""
+        return principal.admin or any(grant.names(principal) and not grant.for_objects for grant in self.grants)
 
     def granting(self, who: str, namespaces: str, permissions: Iterable[str]) -> Acl:
         """With these permissions more."""
@@ -128,3 +166,16 @@ def _known(permissions: Iterable[str]) -> frozenset[str]:
     if not found <= set(PERMISSIONS):
         raise ValueError(f"unknown permissions {sorted(found - set(PERMISSIONS))}")
     return found
+
+
+def check_granted(name: str) -> str:
+    """What a grant may be for: a namespace, a stream or objects, or a pattern of them. Raises InvalidArgument."""
+    namespace, slash, rest = name.partition("/")
+    if namespace and rest.startswith(f"{OBJECTS}/"):
+        check_range(rest)
+    elif not namespace or (slash and not rest) or "/" in rest:
+        raise InvalidArgument(
+            f"{name!r}: needs NAMESPACE, NAMESPACE/STREAM, or a pattern such as 'shop/o*'; for objects "
+            "NAMESPACE/objects/NAME, or 'NAMESPACE/objects/PREFIX*'"
+        )
+    return name

@@ -22,6 +22,8 @@ SUSPECT = 2
 """A state rather than a feature: to the bookie the metadata store went back, and it serves only reads."""
 METADATA = 4
 """A feature: the bookie serves its metadata store (metadata/service/packets)."""
+TRACES = 8
+"""A feature: the bookie traces the adds of which a packet says that they are traced (OpenTelemetry)."""
 KNOWS_QUOTAS = 1
 """A feature of clients: they know the code QUOTA_EXCEEDED, and that adds may wait where a namespace has a rate."""
 

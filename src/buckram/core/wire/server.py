@@ -64,7 +64,7 @@ from buckram.core.wire.messages import (
 )
 from buckram.core.wire.protobuf import varint
 from buckram.errors import Code
-from buckram.types import LedgerId
+from buckram.types import EntryId, LedgerId
 
 AUTH_DISABLED = "AuthDisabledPlugin"
 MAX_UNKNOWN_BYTES = 64 * 1024
@@ -83,6 +83,14 @@ class Named(NamedTuple):
 
     ledger_id: LedgerId
     birth: bytes
+
+
+class Traced(NamedTuple):
+    """The add of this entry, which comes later on this connection, is part of a trace."""
+
+    ledger_id: LedgerId
+    entry: EntryId
+    context: bytes
 
 
 class KeyPacket(NamedTuple):
@@ -109,7 +117,7 @@ class Close(NamedTuple):
     reason: str
 
 
-Item: TypeAlias = AddRun | Incoming | Named | KeyPacket | BeginTls | Ready | Close
+Item: TypeAlias = AddRun | Incoming | Named | Traced | KeyPacket | BeginTls | Ready | Close
 
 
 class AuthStep(NamedTuple):
@@ -259,6 +267,9 @@ class ServerProtocol:
             named = wire_v2.named_ledger(packet)
             if self._authenticated and named is not None:
                 items.append(Named(*named))
+                return
+            if self._authenticated and (traced := wire_v2.traced_add(packet)) is not None:
+                items.append(Traced(*traced))
                 return
             if self._authenticated and wire_v2.is_key_packet(packet):
                 items.append(KeyPacket(packet))

@@ -32,7 +32,7 @@ from buckram.core.wire.messages import (
     Request,
 )
 from buckram.errors import Code, InvalidArgument
-from buckram.types import BIRTH_SIZE, MASTER_KEY_SIZE, Buffer, EntryId, LedgerId
+from buckram.types import BIRTH_SIZE, MASTER_KEY_SIZE, TRACE_SIZE, Buffer, EntryId, LedgerId
 
 DO_FENCING = 0x0001
 FRAMED = 0x4000
@@ -47,6 +47,8 @@ NAME_LEDGER = 0x42
 """A packet of our own: the birth of the ledger that the next requests about its id mean. It has no reply."""
 KEYS = 0x43
 """Packets of our own about the metadata store, which whoever serves it reads and answers (metadata/service/packets)."""
+TRACED_ADD = 0x44
+"""A packet of our own: the add of this entry, which comes behind it, is part of a trace. It has no reply."""
 MAX_VERSION = 2
 _OPERATION = {ADDENTRY: OP_ADD, READENTRY: OP_READ, AUTH: OP_AUTH, BATCH_READ_ENTRY: OP_BATCH_READ}
 _OPCODE = {operation: opcode for opcode, operation in _OPERATION.items()}
@@ -60,6 +62,7 @@ _BATCH_TAIL = struct.Struct(">qiq")
 _REPLY_BODY = struct.Struct(">iqq")
 _I64 = struct.Struct(">q")
 _NAME = struct.Struct(f">IIq{BIRTH_SIZE}s")
+_TRACED = struct.Struct(f">IIqq{TRACE_SIZE}s")
 
 
 def header_of(version: int, opcode: int, flags: int = 0) -> int:
@@ -67,6 +70,7 @@ def header_of(version: int, opcode: int, flags: int = 0) -> int:
     return (version & 0xFF) << 24 | opcode << 16 | flags if version else opcode
 
 
+_TRACED_HEADER = header_of(2, TRACED_ADD)
 _PLAIN_READ = header_of(2, READENTRY)
 _NAME_HEADER = header_of(2, NAME_LEDGER)
 KEY_HEADER = header_of(2, KEYS)
@@ -84,6 +88,23 @@ def named_ledger(packet: bytes) -> tuple[LedgerId, bytes] | None:
     if len(packet) != _NAME.size - 4 or _I64.unpack_from(packet, 4)[0] < 0:
         raise BadPacket(f"a v2 NAME_LEDGER of {len(packet)} bytes, or of a ledger below 0")
     return _I64.unpack_from(packet, 4)[0], packet[12:]
+
+
+def trace_add(ledger_id: LedgerId, entry: EntryId, context: bytes) -> bytes:
+    """Return the frame that says that the add of an entry is part of a trace."""
+    return _TRACED.pack(_TRACED.size - 4, _TRACED_HEADER, ledger_id, entry, context)
+
+
+def traced_add(packet: bytes) -> tuple[LedgerId, EntryId, bytes] | None:
+    """Return ledger, entry and context of such a packet; None for any other. Raises BadPacket if it is malformed."""
+    if len(packet) < 4 or _U32.unpack_from(packet)[0] != _TRACED_HEADER:
+        return None
+    if len(packet) != _TRACED.size - 4:
+        raise BadPacket(f"a v2 TRACED_ADD of {len(packet)} bytes")
+    ledger_id, entry = _IDS.unpack_from(packet, 4)
+    if ledger_id < 0 or entry < 0:
+        raise BadPacket(f"a v2 TRACED_ADD of ledger {ledger_id}, entry {entry}")
+    return ledger_id, entry, packet[20:]
 
 
 def is_key_packet(packet: bytes) -> bool:

@@ -9,6 +9,7 @@ import { databases } from "./databases.js";
 import { jobs } from "./jobs.js";
 import { ledgers } from "./ledgers.js";
 import { namespaces } from "./namespaces.js";
+import { objects } from "./objects.js";
 import { overview } from "./overview.js";
 import { replication } from "./replication.js";
 import { streams } from "./streams.js";
@@ -19,6 +20,7 @@ const PAGES = [
   ["streams", "Streams", streams, false],
   ["ledgers", "Ledgers", ledgers, false],
   ["databases", "Databases", databases, false],
+  ["objects", "Objects", objects, false],
   ["bookies", "Bookies", bookies, false],
   ["replication", "Replication", replication, false],
   ["namespaces", "Namespaces", namespaces, false],

@@ -1,0 +1,47 @@
+"""What OpenTelemetry costs: adds where one append in a hundred is traced, beside adds where nothing is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from bench.harness import cluster
+from bench.security import compared
+
+
+def tracing() -> dict[str, Any]:
+    """CPU an add of clients and bookies that send traces and metrics, beside those that do not; what the collector
+    takes is not counted."""
+    with _collector() as url:
+        sending = {"BUCKRAM_TELEMETRY_ENDPOINT": url, "BUCKRAM_TELEMETRY_TRACE_SHARE": "0.01"}
+        with cluster() as plain, cluster(environment=sending) as traced:
+            return compared("plain", (plain, {}), "traced", (traced, sending))
+
+
+@contextmanager
+def _collector() -> Iterator[str]:
+    """The URL of something that takes everything and keeps nothing."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

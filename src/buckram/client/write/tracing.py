@@ -1,0 +1,113 @@
+"""An outbox that follows some appends for OpenTelemetry, where the runtime has traces; others have no part of it.
+
+Of each turn's appends the first one may be followed: a step `buckram.append`, and in it a step for each bookie that
+gets the entry, from sending to its answer. A packet goes before the add to bookies that trace, and their steps are
+within these.
+Not here: what a trace is made with (`telemetry/spans.py`), the bookie's side (`bookie/service/tracing.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from buckram.client.write.outbox import Outbox, OutboxOwner
+from buckram.core.ledgers.append import AppendWindow
+from buckram.core.wire.v2 import trace_add
+from buckram.errors import BuckramError
+from buckram.seams import Span, Traces
+from buckram.types import BookieId, EntryId, LedgerId, Slot
+
+STEP = "buckram.bookie"
+
+
+class TracedOutbox(Outbox):
+    """Made in place of an Outbox, with the same arguments behind `traces`."""
+
+    def __init__(self, traces: Traces, window: AppendWindow, *parts: Any, **settings: Any) -> None:
+        super().__init__(window, *parts, **settings)
+        self._traces = traces
+        self._span: Span | None = None
+        """Of an append of this turn."""
+        self._entry: EntryId = 0
+        """The last entry of that append."""
+
+    def add(self, bodies: Sequence[bytes], size: int) -> EntryId:
+        is_first = not self._bodies  # the only one of this turn that is looked at, so that the others cost nothing
+        first = super().add(bodies, size)
+        if is_first and self._span is None and (span := self._traces.append()) is not None:
+            span.note("buckram.ledger", self._window.ledger_id)
+            span.note("buckram.entry", first)
+            span.note("buckram.entries", len(bodies))
+            span.note("buckram.bytes", size)
+            self._span, self._entry = span, first + len(bodies) - 1
+        return first
+
+    def clear(self) -> None:
+        super().clear()
+        span, self._span = self._span, None
+        if span is not None:
+            span.end("the writer ended before it was sent")
+
+    def _send_run(self, first: EntryId, bodies: list[bytes], length: int) -> int:
+        span, entry = self._span, self._entry
+        if span is None or not first <= entry < first + len(bodies):
+            return super()._send_run(first, bodies, length)
+        self._span = None
+        owner = self._owner
+        self._owner = _Followed(owner, self._window, span, entry, self._steps(span, entry))
+        try:
+            return super()._send_run(first, bodies, length)
+        finally:
+            self._owner = owner
+
+    def _steps(self, span: Span, entry: EntryId) -> dict[Slot, Span]:
+        """A step for each bookie that gets the entry, told to those that trace."""
+        window, found = self._window, dict[Slot, Span]()
+        write_set = window.quorum.write_set(entry)
+        for load, slot in self._targets:
+            position = slot % window.quorum.ensemble_size
+            if position in write_set:
+                step = found[slot] = span.child(STEP, {"buckram.bookie": window.ensemble[position]})
+                load.lane.precede(trace_add(window.ledger_id, entry, step.context))
+        return found
+
+
+class _Followed:
+    """The sink of one run: its writer, which is told first, and the steps of one entry of the run."""
+
+    def __init__(
+        self, owner: OutboxOwner, window: AppendWindow, span: Span, entry: EntryId, steps: dict[Slot, Span]
+    ) -> None:
+        self.name: tuple[LedgerId, bytes] | None = owner.name
+        self._owner, self._window = owner, window
+        self._span: Span | None = span
+        self._entry, self._steps = entry, steps
+
+    def acked(self, slot: Slot, bookie_id: BookieId, first: EntryId, last: EntryId) -> None:
+        self._owner.acked(slot, bookie_id, first, last)
+        self._answered(slot, first, last, "")
+
+    def add_failed(self, slot: Slot, bookie_id: BookieId, first: EntryId, last: EntryId, error: BuckramError) -> None:
+        self._owner.add_failed(slot, bookie_id, first, last, error)
+        self._answered(slot, first, last, str(error))
+
+    def on_unusable(self, error: BaseException) -> None:
+        self._owner.on_unusable(error)
+
+    def on_writable(self) -> None:
+        self._owner.on_writable()
+
+    def _answered(self, slot: Slot, first: EntryId, last: EntryId, error: str) -> None:
+        if not first <= self._entry <= last:
+            return
+        step = self._steps.pop(slot, None)
+        if step is not None:
+            step.end(error)
+        span, confirmed = self._span, self._window.pending_head >= self._entry
+        if span is not None and (confirmed or not self._steps):
+            self._span = None
+            span.end("" if confirmed else "it is not acknowledged by those bookies alone")
+
+
+__all__ = ["TracedOutbox"]

@@ -1,0 +1,65 @@
+"""Pages of objects: only what one may see, without going through what one may not.
+
+Not here: who may see what (`core/security/acl.py:Acl.objects`), which page is asked for (`object_pages.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from buckram.core.security.object_names import NameRange
+from buckram.objects.objects import DirectoryInfo, ObjectInfo, Objects
+
+Entry = ObjectInfo | DirectoryInfo
+
+
+class Page:
+    """At most `limit` of what comes after `after`, which is `next` of the page before, or empty."""
+
+    def __init__(self, after: str, limit: int) -> None:
+        self._after, self._limit = after, limit
+        self.next: str | None = None
+        """What the next page comes after; None: this was the last one."""
+
+    async def by_prefix(self, objects: Objects, ranges: Sequence[NameRange], prefix: str) -> Sequence[Entry]:
+        """Objects whose names begin with the prefix and are in one of the ranges, which are disjoint and in order."""
+        found: list[ObjectInfo] = []
+        for names in ranges:
+            wanted = names.from_prefix(prefix)
+            if wanted is None:
+                continue
+            most = 1 if wanted.exact else self._limit - len(found)
+            page = await objects.list(prefix=wanted.text, after=self._after, limit=most)
+            found += [one for one in page if wanted.has(one.name)]
+            if len(found) == self._limit:
+                self.next = found[-1].name
+                break
+        return found
+
+    async def of_directory(self, objects: Objects, ranges: Sequence[NameRange], directory: str) -> Sequence[Entry]:
+        """What is right in a directory: objects in the ranges, and directories that have such. May be empty before the
+        last page. Raises NoSuchObject."""
+        found = await objects.entries(directory, after=_marker(self._after), limit=self._limit)
+        if len(found) == self._limit:
+            self.next = _key(found[-1])
+        return [one for one in found if any(_is_seen(one, names) for names in ranges)]
+
+
+def _is_seen(entry: Entry, names: NameRange) -> bool:
+    return names.reaches(f"{entry.name}/") if isinstance(entry, DirectoryInfo) else names.has(entry.name)
+
+
+def _key(entry: Entry) -> str:
+    """What `after` says to go on behind an entry of a directory."""
+    return f"{entry.name}/" if isinstance(entry, DirectoryInfo) else entry.name
+
+
+def _marker(after: str) -> Entry | None:
+    if not after:
+        return None
+    if after.endswith("/"):
+        return DirectoryInfo(after.rstrip("/"), 0, False, 0)
+    return ObjectInfo(after, 0, 0, "", 0, None, {})
+
+
+__all__ = ["Page"]
