@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from buckram.client.client import Client
 from buckram.config import TlsConfig
-from buckram.gateway.access import Access
+from buckram.gateway.access import Access, is_local
 from buckram.gateway.cluster_pages import ClusterPages
 from buckram.gateway.console_pages import ConsolePages
 from buckram.gateway.database_pages import DatabasePages
@@ -46,6 +46,8 @@ from buckram.http.origins import Origins
 from buckram.http.server import HttpServer, url_of
 from buckram.http.tokens import ClusterTokens
 from buckram.net.tls_files import TlsFiles
+from buckram.webhdfs.access import Door
+from buckram.webhdfs.server import WebHdfs
 
 
 class Gateway:
@@ -101,7 +103,10 @@ class Gateway:
             for one in part.operations()
         ]
         self._document = json.dumps(document(self.parts)).encode()
-        app = application([*routes, Route(PATH, self._openapi, methods=["GET"]), *ConsolePages(origins).routes()])
+        door = Door(tokens, origins, is_local=is_local, open_to_all=open_to_all)
+        self.files = WebHdfs(client, door, scheme=urlsplit(own).scheme)
+        routes += [Route(PATH, self._openapi, methods=["GET"]), *self.files.routes(), *ConsolePages(origins).routes()]
+        app = application(routes)
         self._http = HttpServer(app, listening, http_limits, files)
 
     @property
@@ -123,6 +128,7 @@ class Gateway:
         await self._history.close()
         await self.tails.close()
         await self._http.close()
+        await self.files.close()
         await self._repeats.close()
         await self._jobs.close()
         await self.writers.close()

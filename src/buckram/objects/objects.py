@@ -96,6 +96,11 @@ class Objects(NotBlocking):
     def __repr__(self) -> str:
         return f"<Objects {self.namespace}>"
 
+    @property
+    def stopped(self) -> bool:
+        """Whether the index stopped, so that each call says why; open the objects again."""
+        return self._index.machine.role == "stopped"
+
     # -- writing ------------------------------------------------------------------------------------------
 
     async def put(

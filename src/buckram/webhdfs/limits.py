@@ -1,0 +1,28 @@
+"""What clients of the files of a gateway may use, all together and each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from buckram.http.limits import KIB
+
+
+@dataclass(frozen=True, slots=True)
+class FileLimits:
+    """Limits of one gateway."""
+
+    transfers: int = 128
+    """Files that go in or out at once. Each has some ten megabytes in memory at most."""
+    stuck_s: float = 600.0
+    """A client that takes nothing of a file for so long is cut off; Hadoop's client then goes on where it was."""
+    page: int = 10_000
+    """Entries of a directory that are looked up at once, and are of one moment."""
+    namespaces: int = 100
+    """Whose indexes are open at once, unless more are in use."""
+    idle_s: float = 300.0
+    """An index that nobody used for so long is closed."""
+    form_bytes: int = 16 * KIB
+    """Of a request for an access token."""
+
+
+__all__ = ["FileLimits"]
