@@ -91,7 +91,8 @@ class Web:
         try:
             await self.status(path)
         except Remote as error:
-            assert (error.kind, error.status) == ("FileNotFoundException", 404)
+            if (error.kind, error.status) != ("FileNotFoundException", 404):
+                raise
             return False
         return True
 

@@ -1,7 +1,7 @@
 """Who asks for files, and what they may do: tokens and grants of the cluster, as for everything else of a gateway.
 
 A token comes as `Authorization: Bearer`, which Hadoop's client gets by OAuth2's client credentials: the secret that it
-sends to `token_endpoint` is a token of the cluster, and so is the access token that it gets back. Or it comes as
+sends to `Door.token_endpoint` is a token of the cluster, and so is the access token that it gets back. Or it comes as
 Hadoop's own delegation token. Without tokens whoever is on this machine may do everything, and others may read.
 `user.name` proves nothing and is not looked at.
 """
@@ -27,7 +27,6 @@ from buckram.http.tokens import ClusterTokens, bearer_of
 from buckram.webhdfs import java_tokens
 from buckram.webhdfs.problems import ACCESS, INVALID_TOKEN, RemoteProblem
 
-TOKEN_PATH = "/webhdfs/oauth2/token"
 _ONLOOKER = Principal("onlooker")
 
 
@@ -127,4 +126,4 @@ def _refused(request: Request, status: int, error: str, why: str) -> Response:
     return json_answer(request, {"error": error, "error_description": why}, status)
 
 
-__all__ = ["TOKEN_PATH", "Door", "Visitor"]
+__all__ = ["Door", "Visitor"]

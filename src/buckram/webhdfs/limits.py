@@ -1,10 +1,12 @@
-"""What clients of the files of a gateway may use, all together and each."""
+"""What clients of the files of a gateway may use, all together and each; and where they get access tokens."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from buckram.http.limits import KIB
+
+TOKEN_PATH = "/webhdfs/oauth2/token"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,4 +27,4 @@ class FileLimits:
     """Of a request for an access token."""
 
 
-__all__ = ["FileLimits"]
+__all__ = ["TOKEN_PATH", "FileLimits"]

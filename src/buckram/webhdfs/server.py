@@ -23,10 +23,10 @@ from buckram.http.limits import HttpLimits
 from buckram.http.problems import json_answer, redirect
 from buckram.objects.objects import DirectoryInfo, ObjectInfo
 from buckram.webhdfs import java_tokens
-from buckram.webhdfs.access import TOKEN_PATH, Door, Visitor
+from buckram.webhdfs.access import Door, Visitor
 from buckram.webhdfs.answers import PiecesAnswer, Transfers, begun
 from buckram.webhdfs.files import Files
-from buckram.webhdfs.limits import FileLimits
+from buckram.webhdfs.limits import TOKEN_PATH, FileLimits
 from buckram.webhdfs.paths import PREFIX, FilePath, file_path, flag, requested_parameters, requested_path, whole
 from buckram.webhdfs.problems import ABSENT, ACCESS, ILLEGAL, UNSUPPORTED, RemoteProblem, illegal, problem_of
 from buckram.webhdfs.statuses import (
