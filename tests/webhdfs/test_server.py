@@ -8,6 +8,7 @@ from tests.webhdfs.kit import Remote, Web
 
 from buckram.client.client import Client
 from buckram.gateway.server import Gateway
+from buckram.webhdfs.limits import FileLimits
 
 
 async def test_a_file_goes_in_and_out_in_two_steps(web: Web) -> None:
@@ -129,8 +130,6 @@ async def test_lists_of_the_root_of_files_and_in_batches(web: Web, client: Clien
 
 
 async def test_a_long_list_comes_in_pages(web: Web, gateway: Gateway) -> None:
-    from buckram.webhdfs.limits import FileLimits
-
     gateway.files.files._limits = FileLimits(page=2)
     for name in ("a", "b", "c", "d", "e"):
         await web.create(f"/shop/d/{name}", b"")
@@ -147,4 +146,17 @@ async def test_too_many_transfers_are_sent_elsewhere(web: Web, gateway: Gateway)
     for ask in (web.open("/shop/file"), web.create("/shop/other", b"")):
         with pytest.raises(Remote, match="StandbyException: 0 files are read or written"):
             await ask
+    gateway.files.transfers.limit = 1
     assert await web.list("/shop") == ["file"]
+
+
+async def test_a_client_that_takes_nothing_is_cut_off(web: Web, gateway: Gateway) -> None:
+    gateway.files._limits = FileLimits(stuck_s=0.2)
+    await web.create("/shop/large", bytes(32 * 1024 * 1024), pieces=64)
+    place = await web.redirected(f"GET {web.place('/shop/large', 'OPEN')}")
+    other = await Web.to(gateway.url)
+    other._raw.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    await other._raw.send(f"GET {place} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    await until(lambda: gateway.files.transfers.now == 1)
+    await until(lambda: gateway.files.transfers.now == 0)
+    await other.close()

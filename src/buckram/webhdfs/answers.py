@@ -7,10 +7,12 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from buckram.errors import BuckramError
+from buckram.http.body import ClientGone, while_connected
 from buckram.http.connection import ABORT
 from buckram.webhdfs.problems import STANDBY, RemoteProblem
 
@@ -75,11 +77,10 @@ class PiecesAnswer(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve it: called by the HTTP stack."""
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            async for piece in self._pieces:
-                async with asyncio.timeout(self._stuck_s):
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            # Clients often close a file before its end, and then no more of it is to be read.
+            await while_connected(Request(scope, receive), self._send(send))
+        except ClientGone:
+            pass
         except TimeoutError:
             scope[ABORT]()
         except BuckramError as error:
@@ -89,6 +90,13 @@ class PiecesAnswer(Response):
             if (close := getattr(self._pieces, "aclose", None)) is not None:
                 await close()
             self._ended()
+
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async for piece in self._pieces:
+            async with asyncio.timeout(self._stuck_s):
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def begun(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

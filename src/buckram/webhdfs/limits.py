@@ -14,7 +14,7 @@ class FileLimits:
     """Limits of one gateway."""
 
     transfers: int = 128
-    """Files that go in or out at once. Each has some ten megabytes in memory at most."""
+    """Files and lists that go in or out at once. Each has some ten megabytes in memory at most."""
     stuck_s: float = 600.0
     """A client that takes nothing of a file for so long is cut off; Hadoop's client then goes on where it was."""
     page: int = 10_000

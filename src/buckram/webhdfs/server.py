@@ -20,7 +20,7 @@ from buckram.client.client import Client
 from buckram.errors import BuckramError, InvariantViolation
 from buckram.http.body import body_pieces
 from buckram.http.limits import HttpLimits
-from buckram.http.problems import json_answer, redirect
+from buckram.http.problems import json_answer, json_media, redirect
 from buckram.objects.objects import DirectoryInfo, ObjectInfo
 from buckram.webhdfs import java_tokens
 from buckram.webhdfs.access import Door, Visitor
@@ -159,9 +159,14 @@ class WebHdfs:
         info = await self.files.status(call.path)
         if isinstance(info, ObjectInfo):
             return json_answer(call.request, {"FileStatuses": {"FileStatus": [status_of(info)]}})
-        pieces = await begun(self._listing(call.path))
-        media = json_answer(call.request, None).media_type
-        return PiecesAnswer(pieces, size=None, media=media, stuck_s=self._limits.stuck_s)
+        end = self.transfers.begin()
+        try:
+            pieces = await begun(self._listing(call.path))
+        except BaseException:
+            end()
+            raise
+        media = json_media(call.request)
+        return PiecesAnswer(pieces, size=None, media=media, stuck_s=self._limits.stuck_s, ended=end)
 
     async def _listing(self, path: FilePath) -> AsyncIterator[bytes]:
         before = b'{"FileStatuses":{"FileStatus":['
