@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,14 +130,7 @@ def _service(found: Gateways) -> dict[str, str]:
     }
 
 
-def configure(
-    builder: Any,
-    uri: str,
-    *,
-    token: str = "",
-    fewer_requests: bool = False,
-    environment: Mapping[str, str] = os.environ,
-) -> Any:
+def configure(builder: Any, uri: str, *, token: str = "", fewer_requests: bool = False) -> Any:
     """Set on a SparkSession.Builder what files on these gateways need; returns the builder.
 
     `uri`: webhdfs://HOST:PORT[,HOST:PORT...]/. Paths begin with webhdfs://HOST:PORT/, and with webhdfs://buckram/ where
@@ -149,7 +141,7 @@ def configure(
     from buckram.spark.versions import need_pyspark
 
     numbers = [int(part) for part in need_pyspark().split(".")[:2]]
-    inherited = environment.get(TOKEN_VARIABLE, "").strip()
+    inherited = os.environ.get(TOKEN_VARIABLE, "").strip()
     given = token or (OF_ENVIRONMENT if inherited else "")
     chosen = settings(uri, token=given, fewer_requests=fewer_requests, spark_version=(numbers[0], numbers[1]))
     if not token and inherited:
