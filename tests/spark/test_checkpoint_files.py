@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,16 +12,17 @@ from pathlib import Path
 
 import pytest
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import StreamingQueryException, UnsupportedOperationException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.e2e.conftest import buckram
 from tests.spark.reading import numbered, write
 from tests.spark.test_streaming import source, until
 from tests.webhdfs.driver import drive
-from tests.webhdfs.expectations import EXPECTATIONS, CheckpointFiles, fails
+from tests.webhdfs.expectations import EXPECTATIONS, CheckpointFiles
 from tests.webhdfs.gateway_process import GatewayProcess
 
+from buckram.spark import configure
 from buckram.spark.files import gateways, settings
 from buckram.testing import ThreadedCluster
 
@@ -71,10 +73,29 @@ def test_spark_finds_what_it_expects(
     expectation(files)
 
 
+def test_a_builder_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BUCKRAM_TOKEN", raising=False)
+    uri, retries = "webhdfs://10.0.0.7:8080,10.0.0.8:8080/", "spark.hadoop.dfs.http.client.retry.policy.enabled"
+    credential = "spark.hadoop.dfs.webhdfs.oauth2.credential"
+    builder = SparkSession.Builder()
+    assert configure(builder, uri) is builder
+    assert (builder._options[retries], credential in builder._options) == ("true", False)
+    given = configure(SparkSession.Builder(), uri, token="a.b.c")._options
+    assert given[credential] == "a.b.c"
+    assert re.search(given["spark.redaction.regex"], credential)
+    monkeypatch.setenv("BUCKRAM_TOKEN", "d.e.f")
+    inherited = configure(SparkSession.Builder(), uri)._options
+    assert [name for name, value in inherited.items() if value == "d.e.f"] == ["spark.executorEnv.BUCKRAM_TOKEN"]
+    assert inherited[credential] == "${env.BUCKRAM_TOKEN}"
+    old = settings(uri, fewer_requests=True, spark_version=(4, 0))["spark.sql.streaming.checkpointFileManagerClass"]
+    assert old.endswith("streaming.FileSystemBasedCheckpointFileManager")
+
+
 def test_append_is_refused_with_the_reason(spark: SparkSession, place: str) -> None:
     files = CheckpointFiles(spark, place)
     files.write("file", b"x")
-    fails(lambda: files.fs.append(files.path("file")), "RemoteException", "UnsupportedOperationException")
+    with pytest.raises(UnsupportedOperationException, match="APPEND is not supported here: files are immutable"):
+        files.fs.append(files.path("file"))
 
 
 class Counting:
@@ -128,15 +149,16 @@ def test_a_query_goes_on_when_its_gateway_was_stopped_and_started(
 
 
 def test_a_driver_that_is_killed_goes_on_elsewhere(
-    cluster: ThreadedCluster, gateway: GatewayProcess, stream: str, place: str, tmp_path: Path
+    cluster: ThreadedCluster, gateway: GatewayProcess, stream: str, place: str, tmp_path: Path, oldest: Path
 ) -> None:
+    """The first driver has the oldest PySpark, and the second the newest."""
     write(cluster.uri, stream, numbered(450))
     chosen = settings(f"{gateway.root}/") | {
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
         CHANGELOG: "true",
     }
     work = {"uri": cluster.uri, "stream": stream, "root": place, "settings": chosen, "kill_at": 2}
-    assert drive(work, tmp_path / "first")[0] == -signal.SIGKILL
+    assert drive(work, tmp_path / "first", oldest)[0] == -signal.SIGKILL
     code, counts = drive({**work, "kill_at": -1}, tmp_path / "second")
     assert code == 0
     assert counts == {str(rest): count for rest, count in counted(450).items()}

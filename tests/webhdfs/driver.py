@@ -20,14 +20,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def drive(work: dict[str, Any], folder: Path) -> tuple[int, dict[str, int]]:
-    """Run the driver in a directory that holds nothing; its exit code, and the counts."""
+def drive(work: dict[str, Any], folder: Path, pyspark: Path | None = None) -> tuple[int, dict[str, int]]:
+    """Run the driver in a directory that holds nothing; its exit code, and the counts. `pyspark`: another version."""
+    path = os.pathsep.join(str(one) for one in (pyspark, ROOT) if one is not None)
     folder.mkdir()
     done = subprocess.run(
         [sys.executable, "-m", "tests.webhdfs.driver", json.dumps(work)],
         cwd=folder,
         capture_output=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": path},
         timeout=WAIT_S,
     )
     lines = done.stdout.decode().splitlines()
