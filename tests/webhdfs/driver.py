@@ -53,7 +53,7 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     frame = spark.readStream.format("buckram").options(
-        metadata=work["uri"], startingOffsets="earliest", maxOffsetsPerTrigger="100"
+        metadata=work["uri"], startingOffsets="earliest", **work["options"]
     )
     counts = frame.load(work["stream"]).groupBy((f.col("offset") % 7).alias("rest")).count()
     query = counts.writeStream.outputMode("complete").foreachBatch(keep).trigger(availableNow=True)
