@@ -105,8 +105,8 @@ class Gateway:
         self._document = json.dumps(document(self.parts)).encode()
         door = Door(tokens, origins, is_local=is_local, open_to_all=open_to_all)
         self.files = WebHdfs(client, door, scheme=urlsplit(own).scheme)
-        routes += [Route(PATH, self._openapi, methods=["GET"]), *self.files.routes(), *ConsolePages(origins).routes()]
-        app = application(routes)
+        more = [*self.files.routes(), *ConsolePages(origins).routes()]
+        app = application([*routes, Route(PATH, self._openapi, methods=["GET"]), *more])
         self._http = HttpServer(app, listening, http_limits, files)
 
     @property
