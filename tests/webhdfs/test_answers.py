@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -37,7 +37,7 @@ class Exchange:
     def _end(self) -> None:
         self.ended += 1
 
-    async def serve(self, pieces: AsyncIterator[bytes], size: int | None = None) -> None:
+    async def serve(self, pieces: AsyncGenerator[bytes, None], size: int | None = None) -> None:
         answer = PiecesAnswer(pieces, size=size, media=None, stuck_s=30, ended=self._end)
         scope = {"type": "http", "method": "GET", "path": "/x", "headers": [], ABORT: self._abort}
         async with asyncio.timeout(20):
@@ -47,7 +47,7 @@ class Exchange:
 async def test_a_client_that_goes_ends_the_reading() -> None:
     exchange, closed = Exchange(), []
 
-    async def endless() -> AsyncIterator[bytes]:
+    async def endless() -> AsyncGenerator[bytes, None]:
         try:
             while True:
                 yield b"x"
@@ -63,7 +63,7 @@ async def test_a_client_that_goes_ends_the_reading() -> None:
 async def test_bytes_that_cannot_be_read_cut_the_connection() -> None:
     exchange = Exchange()
 
-    async def pieces() -> AsyncIterator[bytes]:
+    async def pieces() -> AsyncGenerator[bytes, None]:
         yield b"first"
         raise ReadFailed(7, "no bookie answers")
 
@@ -73,7 +73,7 @@ async def test_bytes_that_cannot_be_read_cut_the_connection() -> None:
 
 
 async def test_what_fails_before_the_first_piece_is_an_answer_of_its_own() -> None:
-    async def pieces() -> AsyncIterator[bytes]:
+    async def pieces() -> AsyncGenerator[bytes, None]:
         raise ReadFailed(7, "no bookie answers")
         yield b""
 
@@ -82,7 +82,7 @@ async def test_what_fails_before_the_first_piece_is_an_answer_of_its_own() -> No
 
 
 async def test_all_pieces_come_in_order() -> None:
-    async def pieces() -> AsyncIterator[bytes]:
+    async def pieces() -> AsyncGenerator[bytes, None]:
         for number in range(3):
             yield b"%d" % number
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -61,7 +61,7 @@ class PiecesAnswer(Response):
 
     def __init__(
         self,
-        pieces: AsyncIterator[bytes],
+        pieces: AsyncGenerator[bytes, None],
         *,
         size: int | None,
         media: str | None,
@@ -87,8 +87,7 @@ class PiecesAnswer(Response):
             _log.warning("webhdfs: %s is cut off: %s", scope["path"], error)
             scope[ABORT]()
         finally:
-            if (close := getattr(self._pieces, "aclose", None)) is not None:
-                await close()
+            await self._pieces.aclose()
             self._ended()
 
     async def _send(self, send: Send) -> None:
@@ -99,15 +98,16 @@ class PiecesAnswer(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def begun(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def begun(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     """The same pieces, the first of which is there already; raises what getting it raises."""
     first = await anext(pieces, None)
 
-    async def all_of_them() -> AsyncIterator[bytes]:
-        if first is not None:
-            yield first
-            async for piece in pieces:
-                yield piece
+    async def all_of_them() -> AsyncGenerator[bytes, None]:
+        async with aclosing(pieces):
+            if first is not None:
+                yield first
+                async for piece in pieces:
+                    yield piece
 
     return all_of_them()
 

@@ -6,11 +6,20 @@ when their last file goes. Not here: HTTP (`server.py`), names and directories t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 from buckram.client.client import Client
-from buckram.errors import BuckramError, HandleClosed, NameBlocked, NoSuchNamespace, NoSuchObject, ReplicaStopped
+from buckram.errors import (
+    BuckramError,
+    HandleClosed,
+    NameBlocked,
+    NoSuchNamespace,
+    NoSuchObject,
+    ObjectExists,
+    ReplicaStopped,
+)
 from buckram.errors.streams import StreamError
 from buckram.net.shelf import Shelf, Use
 from buckram.objects.objects import DirectoryInfo, ObjectInfo, Objects
@@ -98,7 +107,7 @@ class Files:
     async def page(self, path: FilePath, after: str) -> tuple[list[Info], int]:
         """Entries of a directory after the name `after`, of one moment, and how many there may be behind them."""
         async with self._objects(path) as objects:
-            last = await _found(objects, path.child(after)) if after else None
+            last = (await objects.statuses(path.child(after).name))[0] if after else None
             if after and last is None:
                 # It went meanwhile: begin where it was, as a file.
                 last = ObjectInfo(path.child(after).name, 0, 0, "", 0, None, {})
@@ -138,21 +147,21 @@ class Files:
 
     async def check_new(self, path: FilePath, overwrite: bool) -> None:
         """Whether a file can be created, before its bytes are sent. Raises RemoteProblem."""
-        if not path.name:
-            raise RemoteProblem(EXISTS, f"{path} is a directory: files are in namespaces, as in /default/orders/part")
+        _check_is_below(path)
         async with self._objects(path) as objects:
-            present = await _found(objects, path)
+            present, *above = await objects.statuses(path.name, *_directories_above(path))
             if isinstance(present, DirectoryInfo):
                 raise RemoteProblem(EXISTS, f"{path} is a directory")
             if present is not None and not overwrite:
                 raise RemoteProblem(EXISTS, f"{path} is there already; overwrite=true replaces it")
-            if present is None:
-                await _check_above(objects, path)
+            _check_directories(path, above)
 
     async def create(self, path: FilePath, pieces: AsyncIterable[bytes], overwrite: bool) -> ObjectInfo:
         """Put a file and the directories above it. Nothing is there if `pieces` raises. Raises RemoteProblem."""
+        _check_is_below(path)
         async with self._objects(path) as objects:
-            await _keep(objects, path.parent)
+            (above,) = await objects.statuses(path.parent.name)
+            await _keep(objects, path.parent, above)
             about = {CREATED: path.name}
             return await objects.put(path.name, pieces, if_absent=not overwrite, metadata=about)
 
@@ -161,11 +170,10 @@ class Files:
         if not path.namespace:
             return
         async with self._objects(path) as objects:
-            if path.name:
-                present = await _found(objects, path)
-                if isinstance(present, ObjectInfo):
-                    raise RemoteProblem(EXISTS, f"{path} is a file")
-                await _keep(objects, path)
+            (present,) = await objects.statuses(path.name)
+            if isinstance(present, ObjectInfo):
+                raise RemoteProblem(EXISTS, f"{path} is a file")
+            await _keep(objects, path, present)
 
     async def delete(self, path: FilePath, recursive: bool) -> bool:
         """Delete a file or a directory in one step. False: it was not there. Raises RemoteProblem."""
@@ -174,9 +182,10 @@ class Files:
                 ACCESS, f"{path} is a namespace or the root: `buckram namespace delete` deletes a namespace"
             )
         async with self._objects(path) as objects:
-            if await _found(objects, path) is None:
+            present, above = await objects.statuses(path.name, path.parent.name)
+            if present is None:
                 return False
-            await _keep(objects, path.parent)
+            await _keep(objects, path.parent, above)
             try:
                 await objects.remove(path.name, recursive=recursive)
             except NoSuchObject:
@@ -190,20 +199,20 @@ class Files:
         """
         _check_rename(source, target)
         async with self._objects(source) as objects:
-            info = await _found(objects, source)
-            present = await _found(objects, target)
+            around = await _around(objects, source, target)
+            info, present = around.source, around.target
             if info is None:
-                if isinstance(present, ObjectInfo) and present.metadata.get(CREATED) == source.name:
+                if _was_renamed(present, source):
                     return
                 raise RemoteProblem(ABSENT, f"rename: {source} does not exist")
             if source == target:
                 raise RemoteProblem(EXISTS, f"rename: source and target are both {source}")
             if present is not None and not replace:
                 raise RemoteProblem(EXISTS, f"rename: {target} is there already")
-            await self._check_above_target(objects, target)
+            _check_above_target(around.above_target, target)
             if present is not None:
                 await _make_way(objects, target, present, info)
-            await self._move(objects, source, target, replace)
+            await _move(objects, source, target, around, replace)
 
     async def rename_into(self, source: FilePath, target: FilePath) -> bool:
         """Rename as `rename` does: into a directory that is there, and False where it cannot be done."""
@@ -212,35 +221,60 @@ class Files:
         except RemoteProblem:
             return False
         async with self._objects(source) as objects:
-            info, present = await _found(objects, source), await _found(objects, target)
-            if isinstance(present, DirectoryInfo) and source != target:
+            around = await _around(objects, source, target)
+            if isinstance(around.target, DirectoryInfo) and source != target:
                 target = target.child(source.name.rpartition("/")[2])
-                present = await _found(objects, target)
-            if info is None:
-                return isinstance(present, ObjectInfo) and present.metadata.get(CREATED) == source.name
+                around = await _around(objects, source, target)
+            if around.source is None:
+                return _was_renamed(around.target, source)
             if source == target:
-                return isinstance(info, ObjectInfo)
-            if present is not None or target.within(source):
+                return isinstance(around.source, ObjectInfo)
+            if around.target is not None or target.within(source):
                 return False
             try:
-                await self._check_above_target(objects, target)
-                await self._move(objects, source, target, False)
-            except RemoteProblem:
+                _check_above_target(around.above_target, target)
+                await _move(objects, source, target, around, False)
+            except (RemoteProblem, ObjectExists):
                 return False
             return True
 
-    async def _check_above_target(self, objects: Objects, target: FilePath) -> None:
-        above = target.parent
-        found = await _found(objects, above)
-        if found is None:
-            raise RemoteProblem(ABSENT, f"rename: {above} does not exist, so nothing can be in it: make it first")
-        if isinstance(found, ObjectInfo):
-            raise RemoteProblem(NO_DIRECTORY, f"rename: {above} is a file and no directory")
 
-    async def _move(self, objects: Objects, source: FilePath, target: FilePath, replace: bool) -> None:
-        for path in {source.parent, target.parent}:
-            await _keep(objects, path)
-        await objects.rename(source.name, target.name, if_absent=not replace)
+class Around(NamedTuple):
+    """What a rename looks at, of one moment."""
+
+    source: Info | None
+    target: Info | None
+    above_source: Info | None
+    above_target: Info | None
+
+
+async def _around(objects: Objects, source: FilePath, target: FilePath) -> Around:
+    paths = (source, target, source.parent, target.parent)
+    return Around(*await objects.statuses(*(path.name for path in paths)))
+
+
+def _was_renamed(present: Info | None, source: FilePath) -> bool:
+    """Whether what is there was created under the name of the source."""
+    return isinstance(present, ObjectInfo) and present.metadata.get(CREATED) == source.name
+
+
+def _check_above_target(found: Info | None, target: FilePath) -> None:
+    above = target.parent
+    if found is None:
+        raise RemoteProblem(ABSENT, f"rename: {above} does not exist, so nothing can be in it: make it first")
+    if isinstance(found, ObjectInfo):
+        raise RemoteProblem(NO_DIRECTORY, f"rename: {above} is a file and no directory")
+
+
+async def _move(objects: Objects, source: FilePath, target: FilePath, around: Around, replace: bool) -> None:
+    for path, found in {source.parent: around.above_source, target.parent: around.above_target}.items():
+        await _keep(objects, path, found)
+    await objects.rename(source.name, target.name, if_absent=not replace)
+
+
+def _check_is_below(path: FilePath) -> None:
+    if not path.name:
+        raise RemoteProblem(EXISTS, f"{path} is a directory: files are in namespaces, as in /default/orders/part")
 
 
 def _check_rename(source: FilePath, target: FilePath) -> None:
@@ -252,38 +286,29 @@ def _check_rename(source: FilePath, target: FilePath) -> None:
         raise RemoteProblem(INPUT_OUTPUT, f"rename: {target} is below {source}")
 
 
-async def _found(objects: Objects, path: FilePath) -> Info | None:
-    try:
-        return await objects.status(path.name)
-    except NoSuchObject:
-        return None
-
-
 async def _needed(objects: Objects, path: FilePath) -> Info:
-    found = await _found(objects, path)
+    (found,) = await objects.statuses(path.name)
     if found is None:
         raise RemoteProblem(ABSENT, f"File does not exist: {path}")
     return found
 
 
-async def _check_above(objects: Objects, path: FilePath) -> None:
+def _directories_above(path: FilePath) -> list[str]:
+    """Their names, the nearest first."""
+    parts = path.name.split("/")[:-1]
+    return ["/".join(parts[:depth]) for depth in range(len(parts), 0, -1)]
+
+
+def _check_directories(path: FilePath, above: Sequence[Info | None]) -> None:
     """Raises RemoteProblem if a file is where a directory has to be."""
-    above = path.parent
-    while above.name:
-        found = await _found(objects, above)
-        if isinstance(found, ObjectInfo):
-            raise RemoteProblem(NO_DIRECTORY, f"{path}: {above} is a file and no directory")
-        if found is not None:
-            return
-        above = above.parent
+    for info in above:
+        if isinstance(info, ObjectInfo):
+            raise RemoteProblem(NO_DIRECTORY, f"{path}: /{path.namespace}/{info.name} is a file and no directory")
 
 
-async def _keep(objects: Objects, path: FilePath) -> None:
-    """Make a directory that stays when it is empty."""
-    if not path.name:
-        return
-    found = await _found(objects, path)
-    if isinstance(found, DirectoryInfo) and found.kept:
+async def _keep(objects: Objects, path: FilePath, found: Info | None) -> None:
+    """Make a directory that stays when it is empty; `found` is what is there."""
+    if not path.name or (isinstance(found, DirectoryInfo) and found.kept):
         return
     try:
         await objects.mkdirs(path.name)

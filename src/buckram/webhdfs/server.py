@@ -8,7 +8,7 @@ Not here: rules of files (`files.py`), who may do what (`access.py`).
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -168,7 +168,7 @@ class WebHdfs:
         media = json_media(call.request)
         return PiecesAnswer(pieces, size=None, media=media, stuck_s=self._limits.stuck_s, ended=end)
 
-    async def _listing(self, path: FilePath) -> AsyncIterator[bytes]:
+    async def _listing(self, path: FilePath) -> AsyncGenerator[bytes, None]:
         before = b'{"FileStatuses":{"FileStatus":['
         async for page in self.files.pages(path):
             rows = [json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in _rows(page)]
@@ -212,28 +212,28 @@ class WebHdfs:
         return json_answer(call.request, {"Path": "/default"})
 
     async def _open(self, call: Call) -> Response:
-        info = await self.files.file(call.path)
         start, length = whole(call.parameters, "offset") or 0, whole(call.parameters, "length")
-        if start > info.size:
-            raise illegal("offset", str(start), f"at most {info.size}, the size of {call.path}")
         if not flag(call.parameters, _DATA):
+            _check_offset(call, await self.files.file(call.path), start)
             return self._redirect(call)
-        stop = info.size if length is None else min(start + length, info.size)
         end, use = self.transfers.begin(), None
         try:
             use = await self.files.take(call.path)
-            pieces = await begun(use.item.read(call.path.name, start=start, length=stop - start))
+            info, pieces = await use.item.reading(call.path.name, start=start, length=length)
+            _check_offset(call, info, start)
+            pieces = await begun(pieces)
         except BaseException:
             end()
             if use is not None:
                 use.give()
             raise
+        size = info.size - start if length is None else min(length, info.size - start)
 
         def ended() -> None:
             end()
             use.give()
 
-        return PiecesAnswer(pieces, size=stop - start, media=_OCTETS, stuck_s=self._limits.stuck_s, ended=ended)
+        return PiecesAnswer(pieces, size=size, media=_OCTETS, stuck_s=self._limits.stuck_s, ended=ended)
 
     # -- changing -----------------------------------------------------------------------------------------
 
@@ -242,7 +242,6 @@ class WebHdfs:
         if not flag(call.parameters, _DATA):
             await self.files.check_new(call.path, overwrite)
             return self._redirect(call)
-        await self.files.check_new(call.path, overwrite)
         with self.transfers.one():
             await self.files.create(call.path, body_pieces(call.request), overwrite)
         return Response(b"", 201, {"Location": f"webhdfs://{call.request.headers.get('host', '')}{call.path}"})
@@ -311,6 +310,11 @@ class WebHdfs:
 
 def _rows(page: Sequence[ObjectInfo | DirectoryInfo]) -> list[dict[str, Any]]:
     return [status_of(one, one.name.rpartition("/")[2]) for one in page]
+
+
+def _check_offset(call: Call, info: ObjectInfo, start: int) -> None:
+    if start > info.size:
+        raise illegal("offset", str(start), f"at most {info.size}, the size of {call.path}")
 
 
 def _below_root(call: Call) -> None:
