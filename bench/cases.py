@@ -444,6 +444,15 @@ def spark_write() -> Figures:
 
 
 @case
+def checkpoint() -> Figures:
+    """A micro-batch with its checkpoint and state on a gateway and in a local directory, both state stores."""
+    from bench import spark_checkpoint
+
+    figures: Figures = spark_checkpoint.run()
+    return figures
+
+
+@case
 def heal_bytes() -> Figures:
     """One worker copies BENCH_HEAL_GIB (6) in 1,000 ledgers of a lost bookie, no rate limit; a plain copy beside it."""
     return _healing("large")

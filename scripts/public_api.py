@@ -438,7 +438,7 @@ INTERNAL: dict[str, frozenset[str]] = {
     ),
     "buckram.OpenTransaction": frozenset({"take_turn"}),
     "buckram.Namespace": frozenset({"create_machine_log", "log_name", "store"}),
-    "buckram.Objects": frozenset({"abandon", "ended", "start"}),
+    "buckram.Objects": frozenset({"abandon", "ended", "reading", "start", "statuses"}),
     "buckram.Reader": frozenset({"last_stored"}),
     "buckram.Namespaces": frozenset({"restore"}),
 }

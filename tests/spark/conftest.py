@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -24,6 +29,8 @@ SETTINGS = {
     "spark.sql.streaming.stopTimeout": "20s",
     "spark.sql.streaming.minBatchesToRetain": "10",
 }
+
+OLDEST_PACKAGES = ("pyspark==4.0.0", "py4j==0.10.9.9")
 
 
 @pytest.fixture(scope="session")
@@ -86,3 +93,25 @@ def stream(request: pytest.FixtureRequest) -> str:
     """A stream name for this test alone; the stream is not created."""
     plain = "".join(c if c.isalnum() else "-" for c in request.node.name)
     return f"default/{plain[:80]}-{os.urandom(4).hex()}"
+
+
+@pytest.fixture(scope="session")
+def oldest() -> Path:
+    """A folder with the oldest PySpark, fetched once per machine. Without a network tests are skipped, except in CI."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "buckram"
+    folder = cache / OLDEST_PACKAGES[0].replace("==", "-")
+    if not folder.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(dir=cache, prefix="pyspark-draft-"))
+        command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(draft), *OLDEST_PACKAGES]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            shutil.rmtree(draft)
+            if os.environ.get("CI"):
+                pytest.fail(done.stderr)
+            pytest.skip(f"{OLDEST_PACKAGES[0]} cannot be installed: {done.stderr[-300:]}")
+        try:
+            draft.rename(folder)
+        except OSError:  # Another run has made the folder meanwhile.
+            shutil.rmtree(draft)
+    return folder

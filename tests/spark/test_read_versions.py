@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import tomllib
 from pathlib import Path
 
 import pytest
+from tests.spark.conftest import OLDEST_PACKAGES
 from tests.spark.reading import numbered, write
 
 from buckram.spark.versions import NEWEST, OLDEST
 from buckram.testing import ThreadedCluster
 
 ROOT = Path(__file__).parents[2]
-OLDEST_PACKAGES = ("pyspark==4.0.0", "py4j==0.10.9.9")
 
 SCRIPT = """
 import json, sys
@@ -53,28 +51,6 @@ except Exception as error:
     found["limit"] = str(error)
 print(json.dumps(found))
 """
-
-
-@pytest.fixture(scope="module")
-def oldest() -> Path:
-    """A folder with the oldest PySpark, fetched once per machine. Without a network tests are skipped, except in CI."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "buckram"
-    folder = cache / OLDEST_PACKAGES[0].replace("==", "-")
-    if not folder.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(dir=cache, prefix="pyspark-draft-"))
-        command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(draft), *OLDEST_PACKAGES]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            shutil.rmtree(draft)
-            if os.environ.get("CI"):
-                pytest.fail(done.stderr)
-            pytest.skip(f"{OLDEST_PACKAGES[0]} cannot be installed: {done.stderr[-300:]}")
-        try:
-            draft.rename(folder)
-        except OSError:  # Another run has made the folder meanwhile.
-            shutil.rmtree(draft)
-    return folder
 
 
 def python(code: str, *arguments: str, path: Path | str = "") -> subprocess.CompletedProcess[str]:

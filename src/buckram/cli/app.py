@@ -22,6 +22,8 @@ NOUNS = {
     "object": "buckram.cli.object:object_",
     "db": "buckram.cli.db:db",
     "gateway": "buckram.cli.gateway:gateway",
+    "checkpoint": "buckram.cli.checkpoint:checkpoint",
+    "spark-conf": "buckram.cli.spark_conf:spark_conf",
     "status": "buckram.cli.status:status",
     "top": "buckram.cli.top:top",
     "doctor": "buckram.cli.doctor:doctor",

@@ -67,7 +67,7 @@ async def _serve(reach: Reach, open_to_all: bool, uri: str | None, as_json: bool
                 )
             )
             if as_json:
-                emit({"url": server.url})
+                emit({"url": server.url, "webhdfs": server.url.partition("://")[2]})
             else:
                 print(f"{server.url} serves the cluster and its console", flush=True)
             await stop.wait()

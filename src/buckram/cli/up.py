@@ -375,6 +375,7 @@ def _report(
                 "etcd": address if kind == "etcd" else None,
                 "not_started": missing,
                 "gateway": console,
+                "webhdfs": None if console is None else console.partition("://")[2],
                 "client": None if guard is None else {"token": guard.client_token, "ca": str(guard.ca)},
                 "store_settings": None if opening is None else str(opening),
             }
@@ -391,6 +392,7 @@ def _report(
         click.echo(f"  {line.bookie_id} at {line.host}:{line.port}, process {line.pid}{told}")
     if console is not None:
         click.echo(f"  console and HTTP for any language: {console}")
+        click.echo(f"  files and checkpoints for Spark: webhdfs://{console.partition('://')[2]}/")
     if guard is not None:
         click.echo(
             "  a client needs this line; its token may use namespace default (see `buckram acl`, `buckram token`):"

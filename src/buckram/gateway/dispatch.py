@@ -108,6 +108,7 @@ class Dispatcher:
                 "request was carried out before you send it without this header",
                 headers={GATEWAY: self._own_id},
             )
+
     async def _streamed(self, operation: Operation, bare: Ask) -> Response:
         """The handler reads the body while it comes, and so the fingerprint of the request is known at its end."""
         request, fingerprint = bare.request, Fingerprint(bare.request.method, _target(bare.request))

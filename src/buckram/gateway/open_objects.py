@@ -16,12 +16,12 @@ from buckram.objects.objects import Objects
 
 
 class OpenObjects:
-    """All of one gateway. `close` seals what was put."""
+    """All of one gateway, as objects and as files (`webhdfs/`). `close` seals what was put."""
 
     def __init__(self, client: Client, limits: GatewayLimits, sign: str) -> None:
         """`sign`: what others see of this process while it leads an index."""
         self._client, self._sign = client, sign
-        self._shelf: Shelf[Objects] = Shelf(
+        self.shelf: Shelf[Objects] = Shelf(
             "objects",
             self._open,
             Objects.close,
@@ -33,19 +33,19 @@ class OpenObjects:
     @property
     def namespaces(self) -> list[str]:
         """Those that are open now."""
-        return self._shelf.names
+        return self.shelf.names
 
     async def take(self, namespace: str) -> Use[Objects]:
         """The objects of a namespace, in use until `give` is called. Raises NoSuchNamespace, HandleClosed."""
-        use = await self._shelf.take(namespace)
+        use = await self.shelf.take(namespace)
         if use.item.ended:
             use.give()
-            use = await self._shelf.take(namespace)
+            use = await self.shelf.take(namespace)
         return use
 
     async def found(self, namespace: str) -> Use[Objects] | None:
         """The same; None where nobody has put an object yet. Raises NoSuchNamespace, HandleClosed."""
-        if namespace not in self._shelf.names:
+        if namespace not in self.shelf.names:
             space = self._client.namespace(namespace)
             await self._client.namespaces.get(namespace)
             with suppress(NoSuchStream):
@@ -56,9 +56,10 @@ class OpenObjects:
 
     async def close(self) -> None:
         """Close all of them. Idempotent."""
-        await self._shelf.close()
+        await self.shelf.close()
 
     async def _open(self, namespace: str) -> Objects:
+        await self._client.namespaces.get(namespace)
         return await self._client.objects(namespace, process=self._sign)
 
 

@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from buckram.client.client import Client
 from buckram.config import TlsConfig
-from buckram.gateway.access import Access
+from buckram.gateway.access import Access, is_local
 from buckram.gateway.cluster_pages import ClusterPages
 from buckram.gateway.console_pages import ConsolePages
 from buckram.gateway.database_pages import DatabasePages
@@ -48,6 +48,8 @@ from buckram.http.origins import Origins
 from buckram.http.server import HttpServer, url_of
 from buckram.http.tokens import ClusterTokens
 from buckram.net.tls_files import TlsFiles
+from buckram.webhdfs.access import Door
+from buckram.webhdfs.server import WebHdfs
 
 
 class Gateway:
@@ -106,7 +108,10 @@ class Gateway:
             for one in part.operations()
         ]
         self._document = json.dumps(document(self.parts)).encode()
-        app = application([*routes, Route(PATH, self._openapi, methods=["GET"]), *ConsolePages(origins).routes()])
+        door = Door(tokens, origins, is_local=is_local, open_to_all=open_to_all)
+        self.files = WebHdfs(client, door, self.objects.shelf, scheme=urlsplit(own).scheme)
+        more = [*self.files.routes(), *ConsolePages(origins).routes()]
+        app = application([*routes, Route(PATH, self._openapi, methods=["GET"]), *more])
         self._http = HttpServer(app, listening, http_limits, files)
 
     @property

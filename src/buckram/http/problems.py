@@ -41,14 +41,18 @@ def too_large(what: str, size: int | None, limit: int, *, status: int = 413, do:
 
 
 def json_answer(request: Request, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """The value as JSON. For Java's own HTTP client the answer has no Content-Type.
+    """The value as JSON."""
+    body = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return Response(body, status, dict(headers or {}), json_media(request))
+
+
+def json_media(request: Request) -> str | None:
+    """The Content-Type of an answer in JSON; none for Java's own HTTP client.
 
     Hadoop's client (every PySpark has it) fails over a class that its shading left out when a JSON answer has that
     header; it is known by a User-Agent that begins with "Java/".
     """
-    body = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-    media_type = None if request.headers.get("user-agent", "").startswith("Java/") else "application/json"
-    return Response(body, status, dict(headers or {}), media_type)
+    return None if request.headers.get("user-agent", "").startswith("Java/") else "application/json"
 
 
 def redirect(location: str) -> Response:
@@ -56,4 +60,4 @@ def redirect(location: str) -> Response:
     return Response(b"", 307, {"Location": location})
 
 
-__all__ = ["HttpProblem", "json_answer", "redirect", "too_large"]
+__all__ = ["HttpProblem", "json_answer", "json_media", "redirect", "too_large"]

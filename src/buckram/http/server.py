@@ -19,17 +19,24 @@ from buckram.net.tasks import TaskScope
 from buckram.net.tls_files import TlsFiles
 
 _BACKLOG = 1024
+_KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6))
 
 
 def bind(host: str, port: int, what: str = "the address") -> socket.socket:
     """A listening socket; port 0 takes a free one. `what` names the option in errors. Raises ConfigError."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise ConfigError(f"{what} {host}:{port}: the port is in use; choose another one, or 0 for any") from None
         raise ConfigError(f"{what} {host}:{port}: {error.strerror or error}; choose an address of this host") from None
+    # Accepted sockets inherit these: a client whose machine vanished is found out, also in the middle of an upload.
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE:
+        if (option := getattr(socket, name, None)) is not None:
+            listening.setsockopt(socket.IPPROTO_TCP, option, value)
+    return listening
 
 
 def url_of(listening: socket.socket, scheme: str = "http") -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import builtins
 import hashlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing
 from types import TracebackType
 from typing import Any
 
@@ -237,6 +238,15 @@ class Objects(NotBlocking):
         The whole object is compared with its digest while it is read: ObjectDamaged at the end if it differs.
         `version`: ObjectChanged at the beginning unless it has this one.
         """
+        _, pieces = await self.reading(name, start=start, length=length, version=version)
+        async with aclosing(pieces):
+            async for piece in pieces:
+                yield piece
+
+    async def reading(
+        self, name: str, *, start: int = 0, length: int | None = None, version: int | None = None
+    ) -> tuple[ObjectInfo, AsyncGenerator[bytes, None]]:
+        """What is known of an object, and its bytes as `read` gives them, of the same version."""
         for what, value in (("start", start), ("length", 0 if length is None else length)):
             if type(value) is not int or value < 0:
                 raise InvalidArgument(f"{what} {value!r}: needs an int from 0 on")
@@ -245,6 +255,9 @@ class Objects(NotBlocking):
         full = f"{self.namespace}/{name}"
         if version is not None and row.version != version:
             raise ObjectChanged(full, f"has version {row.version}, and {version} was to be read; look at it again")
+        return info_of(name, row), self._pieces(full, row, start, stop)
+
+    async def _pieces(self, full: str, row: ObjectRow, start: int, stop: int) -> AsyncGenerator[bytes, None]:
         kind, _, wanted = row.digest.partition(":")
         digest = hashlib.sha256() if kind == "sha256" and start == 0 and stop == row.size else None
         async for piece in self._readers.pieces(full, row, start, stop):
@@ -274,12 +287,19 @@ class Objects(NotBlocking):
 
     async def status(self, path: str = "") -> ObjectInfo | DirectoryInfo:
         """What is known of an object or a directory; the empty path is the whole namespace's. Raises NoSuchObject."""
-        name = check_object_name(path) if path else path
-        found = await self._index.look(lambda state: node_of(name, node) if (node := state.node(name)) else None)
-        if found is None or (isinstance(found, ObjectInfo) and self._has_expired(found.expires)):
-            full = f"{self.namespace}/{name}"
+        (found,) = await self.statuses(path)
+        if found is None:
+            full = f"{self.namespace}/{path}"
             raise NoSuchObject(full, absent(full))
         return found
+
+    async def statuses(self, *paths: str) -> builtins.list[ObjectInfo | DirectoryInfo | None]:
+        """The same of several, of one moment; None for what is not there."""
+        names = [check_object_name(path) if path else path for path in paths]
+        found = await self._index.look(
+            lambda state: [node_of(name, node) if (node := state.node(name)) else None for name in names]
+        )
+        return [None if isinstance(one, ObjectInfo) and self._has_expired(one.expires) else one for one in found]
 
     async def entries(
         self, path: str = "", *, after: ObjectInfo | DirectoryInfo | None = None, limit: int = 1000

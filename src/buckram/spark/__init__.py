@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from buckram.java import Java, find_java
+    from buckram.spark.files import configure
     from buckram.spark.session import local_session, register
     from buckram.spark.source import BuckramDataSource
 
-__all__ = ["BuckramDataSource", "Java", "find_java", "local_session", "register"]
+__all__ = ["BuckramDataSource", "Java", "configure", "find_java", "local_session", "register"]
 
 
 def __getattr__(name: str) -> Any:
@@ -30,6 +31,10 @@ def __getattr__(name: str) -> Any:
         from buckram import java
 
         return getattr(java, name)
+    if name == "configure":
+        from buckram.spark import files
+
+        return files.configure
     from buckram.spark import session
 
     return getattr(session, name)

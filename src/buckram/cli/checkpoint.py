@@ -1,0 +1,146 @@
+"""`buckram checkpoint`: list, show, expire. Of Spark's queries that keep their checkpoints on a gateway."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from buckram.cli import completion, values
+from buckram.cli.confirm import confirm_loss
+from buckram.cli.object import split
+from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
+from buckram.cli.output import counted, emit, table
+from buckram.core.streams.names import check_name
+from buckram.errors import InvalidArgument, NoSuchObject
+from buckram.spark.checkpoints import Checkpoint, describe, find
+
+
+@click.group()
+def checkpoint() -> None:
+    """Checkpoints of Spark's streaming queries that are kept on gateways (webhdfs://...)."""
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
+
+
+async def _described(namespace: str, path: str, uri: str | None) -> list[Checkpoint]:
+    async with connected(uri) as client, client.objects(namespace) as objects:
+        return [await describe(objects, one) for one in sorted([one async for one in find(objects, path)])]
+
+
+@checkpoint.command("list")
+@click.argument("place", default="default", shell_complete=completion.namespaces)
+@metadata_option
+@json_option
+def list_checkpoints(place: str, uri: str | None, as_json: bool) -> None:
+    """Checkpoints at PLACE, NAMESPACE or NAMESPACE/PATH, and below; with --json one a line.
+
+    \b
+    Example:
+      buckram checkpoint list shop
+    """
+    namespace, _, path = place.partition("/")
+    found = run_async(_described(check_name("namespace", namespace), path.strip("/"), uri))
+    now = _now_us()
+    if as_json:
+        for one in found:
+            emit(one.as_json(namespace, now))
+        return
+    rows = [
+        (f"{namespace}/{one.path}", _number(one.batch), one.age_s(now), one.state_bytes, one.bytes, one.query)
+        for one in found
+    ]
+    table(("CHECKPOINT", "BATCH", "AGE_S", "STATE_BYTES", "BYTES", "QUERY"), rows)
+
+
+@checkpoint.command("show")
+@click.argument("name")
+@metadata_option
+@json_option
+def show(name: str, uri: str | None, as_json: bool) -> None:
+    """Which query, which batch, which offsets, how old, how large its state is.
+
+    \b
+    Example:
+      buckram checkpoint show shop/queries/orders
+    """
+    namespace, path = split(name)
+
+    async def main() -> Checkpoint:
+        async with connected(uri) as client, client.objects(namespace) as objects:
+            return await describe(objects, path)
+
+    found, now = run_async(main()), _now_us()
+    if as_json:
+        emit(found.as_json(namespace, now))
+        return
+    print(f"{name}: query {found.query or 'unknown'}")
+    print(f"  batch {_number(found.batch)} is done, {_number(found.planned)} was begun, {found.age_s(now)} s ago")
+    for number, offset in enumerate(found.offsets):
+        print(f"  source {number}: {offset}")
+    print(f"  state of {found.state_bytes} bytes in {counted(found.state_files, 'file')}")
+    print(f"  {found.bytes} bytes in {counted(found.files, 'file')} altogether")
+
+
+@checkpoint.command("expire")
+@click.argument("place", shell_complete=completion.namespaces)
+@click.option("--older", required=True, metavar="DURATION", help="Those that did nothing for so long, such as 30d.")
+@click.option("--dry-run", is_flag=True, help="Say which, and delete nothing.")
+@yes_option
+@metadata_option
+@json_option
+def expire(place: str, older: str, dry_run: bool, yes: bool, uri: str | None, as_json: bool) -> None:
+    """Delete the checkpoints at PLACE and below whose queries did nothing for long. Each goes in one step.
+
+    A query that is started again without its checkpoint begins anew: stop it for good before its checkpoint expires.
+
+    \b
+    Examples:
+      buckram checkpoint expire shop --older 30d --dry-run
+      buckram checkpoint expire shop/queries --older 30d --yes
+    """
+    namespace, _, path = place.partition("/")
+    check_name("namespace", namespace)
+    least_s = values.duration("--older", older)
+    if least_s <= 0:
+        raise InvalidArgument(f"--older {older}: needs more than 0 s, such as 30d")
+    found = run_async(_described(namespace, path.strip("/"), uri))
+    old = [one for one in found if one.age_s(_now_us()) >= least_s]
+    if old and not dry_run:
+        names = ", ".join(f"{namespace}/{one.path}" for one in old[:5]) + (", ..." if len(old) > 5 else "")
+        what = counted(len(old), "checkpoint")
+        confirm_loss(f"Delete {what} ({names})?", yes, f"{what} of {place} not deleted")
+        old = run_async(_delete(namespace, old, least_s, uri))
+    said: dict[str, Any] = {"place": place, "expired": [f"{namespace}/{one.path}" for one in old]}
+    said |= {"bytes": sum(one.bytes for one in old), "kept": len(found) - len(old), "dry_run": dry_run}
+    if as_json:
+        emit(said)
+        return
+    for name in said["expired"]:
+        print(f"{name}: {'would be deleted' if dry_run else 'deleted'}")
+    print(f"{counted(len(old), 'checkpoint')} of {said['bytes']} bytes, {said['kept']} kept")
+
+
+async def _delete(namespace: str, old: list[Checkpoint], least_s: float, uri: str | None) -> list[Checkpoint]:
+    """Those that are still old are deleted, and returned."""
+    gone = []
+    async with connected(uri) as client, client.objects(namespace) as objects:
+        for one in old:
+            try:
+                now = await describe(objects, one.path)
+                if now.age_s(_now_us()) >= least_s:
+                    await objects.remove(one.path, recursive=True)
+                    gone.append(one)
+            except NoSuchObject:
+                continue
+    return gone
+
+
+def _number(batch: int | None) -> object:
+    return "-" if batch is None else batch
+
+
+__all__ = ["checkpoint"]

@@ -1,0 +1,175 @@
+"""What is in the checkpoints of Spark's queries, read from the objects of a namespace.
+
+A checkpoint is a directory with a file `metadata` and directories `offsets` and `commits`: offsets/7 says what batch 7
+reads, commits/7 that it was done. Not here: writing them, which Spark does (`webhdfs/`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from buckram.errors import NoSuchObject
+from buckram.objects.objects import DirectoryInfo, ObjectInfo, Objects
+
+_PAGE = 1000
+_LOG_BYTES = 4 * 1024 * 1024
+"""Of a file of offsets that is shown."""
+_METADATA, _OFFSETS, _COMMITS, _STATE = "metadata", "offsets", "commits", "state"
+_MARKS = frozenset({_METADATA, _OFFSETS})
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """One query's checkpoint. Times in microseconds UTC."""
+
+    path: str
+    """Without the namespace."""
+    query: str = ""
+    """The query's id."""
+    batch: int | None = None
+    """The last batch that was done."""
+    planned: int | None = None
+    """The last batch that was begun; greater than `batch` while one is running, or after a driver died."""
+    changed: int = 0
+    """When a batch was begun or done last."""
+    offsets: list[Any] = field(default_factory=list)
+    """Of each source, where the last batch that was begun ends."""
+    settings: dict[str, str] = field(default_factory=dict)
+    """What the query was started with and has to keep."""
+    bytes: int = 0
+    """Of all files."""
+    files: int = 0
+    state_bytes: int = 0
+    """Of the files of state stores, with those of earlier batches that Spark keeps."""
+    state_files: int = 0
+
+    def as_json(self, namespace: str, now_us: int) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "checkpoint": f"{namespace}/{self.path}",
+            "query": self.query,
+            "batch": self.batch,
+            "planned": self.planned,
+            "changed": self.changed,
+            "age_s": self.age_s(now_us),
+            "offsets": self.offsets,
+            "settings": self.settings,
+            "bytes": self.bytes,
+            "files": self.files,
+            "state_bytes": self.state_bytes,
+            "state_files": self.state_files,
+        }
+
+    def age_s(self, now_us: int) -> float:
+        """Seconds since a batch was begun or done."""
+        return round(max(now_us - self.changed, 0) / 1e6, 1)
+
+
+async def find(objects: Objects, path: str = "") -> AsyncIterator[str]:
+    """The paths of checkpoints at a path and below, in no order. Nothing is looked for inside a checkpoint."""
+    waiting = [path]
+    while waiting:
+        place = waiting.pop()
+        below: list[str] = []
+        marks: set[str] = set()
+        async for one in _children(objects, place):
+            name = one.name.rpartition("/")[2]
+            if isinstance(one, DirectoryInfo):
+                below.append(one.name)
+                marks |= {name} & {_OFFSETS}
+            else:
+                marks |= {name} & {_METADATA}
+        if place and marks >= _MARKS:
+            yield place
+        else:
+            waiting += below
+
+
+async def describe(objects: Objects, path: str) -> Checkpoint:
+    """What is known of a checkpoint. Raises NoSuchObject if there is none."""
+    found = Checkpoint(path, await _query(objects, path))
+    found.planned, begun_us = await _last_batch(objects, f"{path}/{_OFFSETS}")
+    found.batch, done_us = await _last_batch(objects, f"{path}/{_COMMITS}")
+    found.changed = max(begun_us, done_us)
+    if not found.changed:
+        found.changed = (await objects.info(f"{path}/{_METADATA}")).time
+    if found.planned is not None:
+        text = await objects.get(f"{path}/{_OFFSETS}/{found.planned}", length=_LOG_BYTES)
+        found.offsets, found.settings = parse_offsets(text)
+    await _measure(objects, found)
+    return found
+
+
+def parse_offsets(data: bytes) -> tuple[list[Any], dict[str, str]]:
+    """The offsets of each source, None for one without, and the settings, from a file of offsets.
+
+    What is no JSON is given as text, since each source has a form of its own.
+    """
+    version, *lines = data.decode(errors="replace").splitlines()
+    if not version.startswith("v") or not lines:
+        return [], {}
+    about = _value(lines[0])
+    settings = about.get("conf", {}) if isinstance(about, dict) else {}
+    return [None if line == "-" else _value(line) for line in lines[1:]], dict(settings)
+
+
+def _value(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return line
+
+
+async def _query(objects: Objects, path: str) -> str:
+    try:
+        about = _value((await objects.get(f"{path}/{_METADATA}", length=_LOG_BYTES)).decode(errors="replace"))
+    except NoSuchObject as error:
+        raise NoSuchObject(
+            f"{objects.namespace}/{path}",
+            "is no checkpoint: it has no file `metadata`; `buckram checkpoint list` shows those that there are",
+        ) from error
+    return str(about.get("id", "")) if isinstance(about, dict) else ""
+
+
+async def _last_batch(objects: Objects, path: str) -> tuple[int | None, int]:
+    """The number of the last batch with a file there, and when it was written."""
+    last, time_us = None, 0
+    async for one in _children(objects, path):
+        name = one.name.rpartition("/")[2]
+        if isinstance(one, ObjectInfo) and name.isascii() and name.isdigit() and (last is None or int(name) > last):
+            last, time_us = int(name), one.time
+    return last, time_us
+
+
+async def _measure(objects: Objects, found: Checkpoint) -> None:
+    prefix, state = f"{found.path}/", f"{found.path}/{_STATE}/"
+    page = await objects.list(prefix=prefix, limit=_PAGE)
+    while page:
+        for one in page:
+            in_state = one.name.startswith(state)
+            found.files += 1
+            found.bytes += one.size
+            found.state_files += in_state
+            found.state_bytes += one.size if in_state else 0
+        page = await objects.list(prefix=prefix, after=page[-1].name, limit=_PAGE)
+
+
+async def _children(objects: Objects, path: str) -> AsyncIterator[ObjectInfo | DirectoryInfo]:
+    """What is right in a directory; nothing if it is none."""
+    last: ObjectInfo | DirectoryInfo | None = None
+    while True:
+        try:
+            page = await objects.entries(path, after=last, limit=_PAGE)
+        except NoSuchObject:
+            return
+        for one in page:
+            yield one
+        if len(page) < _PAGE:
+            return
+        last = page[-1]
+
+
+__all__ = ["Checkpoint", "describe", "find", "parse_offsets"]

@@ -1,0 +1,157 @@
+"""What Spark's Hadoop client is told, so that checkpoints and files on a gateway survive gateways and drivers.
+
+`configure(builder, "webhdfs://host:port/")` sets it, `buckram spark-conf` prints it. Not here: the gateway's side
+(`webhdfs/`), what is in a checkpoint (`spark/checkpoints.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from buckram.config import host_port
+from buckram.errors import InvalidArgument
+from buckram.net.logins import TOKEN_VARIABLE
+from buckram.webhdfs.limits import TOKEN_PATH
+
+SERVICE = "buckram"
+"""The host of paths when there are several gateways: webhdfs://buckram/NAMESPACE/PATH."""
+_SCHEMES = {"webhdfs": "http", "swebhdfs": "https"}
+_MOST = 16
+_URI = re.compile(r"(?P<scheme>[a-z]+)://(?P<hosts>[^/?#]+)(?:/(?P<path>[^?#]*))?")
+_HADOOP = "spark.hadoop."
+_FILE_MANAGER = "org.apache.spark.sql.execution.streaming.{}FileSystemBasedCheckpointFileManager"
+_MOVED = (4, 1)
+"""From this version of Spark on its file managers have a package of their own."""
+
+_ALWAYS = {
+    # Hadoop's client gives up at the first error otherwise. These are pairs of a pause in ms and how often.
+    "dfs.http.client.retry.policy.enabled": "true",
+    "dfs.http.client.retry.policy.spec": "200,25,1000,60",
+    "dfs.webhdfs.socket.connect-timeout": "5s",
+    "dfs.webhdfs.socket.read-timeout": "60s",
+}
+_SEVERAL = {
+    "dfs.http.client.failover.max.attempts": "60",
+    "dfs.http.client.failover.sleep.base.millis": "50",
+    "dfs.http.client.failover.sleep.max.millis": "1000",
+}
+# A driver that dies while Spark records its first batch leaves a temporary file, which later starts would fail over.
+_QUERY = {"spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false"}
+REDACTED = "(?i)secret|password|token|access[.]?key|oauth2[.]credential"
+"""Spark's own pattern of what it shows nowhere, and the key of the token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gateways:
+    """Where files are: one gateway, or several of one cluster."""
+
+    scheme: str
+    addresses: tuple[str, ...]
+    path: str
+
+    @property
+    def root(self) -> str:
+        """What paths begin with, as in webhdfs://10.0.0.7:8080."""
+        return f"{self.scheme}://{self.addresses[0] if len(self.addresses) == 1 else SERVICE}"
+
+    @property
+    def uri(self) -> str:
+        """The path as Spark needs it."""
+        return f"{self.root}/{self.path}"
+
+
+def gateways(uri: str) -> Gateways:
+    """From webhdfs://HOST:PORT[,HOST:PORT...]/PATH; swebhdfs with TLS. Raises InvalidArgument."""
+    found = _URI.fullmatch(uri)
+    if found is None or found["scheme"] not in _SCHEMES:
+        raise InvalidArgument(
+            f"{uri[:100]!r}: needs webhdfs://HOST:PORT/ (or swebhdfs:// with TLS), with a comma between gateways, as "
+            "`buckram up` and `buckram gateway` print it"
+        )
+    addresses = tuple(dict.fromkeys(found["hosts"].split(",")))
+    if len(addresses) > _MOST:
+        raise InvalidArgument(f"{len(addresses)} gateways, the limit is {_MOST}; name some of them")
+    for address in addresses:
+        host, port = host_port(address, f"gateway {address[:60]!r}")
+        if not host or not port:
+            raise InvalidArgument(f"gateway {address[:60]!r}: needs HOST:PORT, such as 10.0.0.7:8080")
+    return Gateways(found["scheme"], addresses, found["path"] or "")
+
+
+def settings(
+    uri: str, *, token: str = "", fewer_requests: bool = False, spark_version: tuple[int, int] = (4, 3)
+) -> dict[str, str]:
+    """Spark's settings for files on these gateways, by their names. Raises InvalidArgument.
+
+    `token`: what a gateway with tokens is to be sent; `${env.BUCKRAM_TOKEN}` is replaced by each process itself.
+    `fewer_requests`: half the requests for each file of a checkpoint, by another of Spark's file managers; a repeated
+    batch then keeps the state files of its first attempt.
+    """
+    found = gateways(uri)
+    hadoop = dict(_ALWAYS)
+    if len(found.addresses) > 1:
+        hadoop |= _SEVERAL | _service(found)
+    if token:
+        hadoop |= {
+            "dfs.webhdfs.oauth2.enabled": "true",
+            "dfs.webhdfs.oauth2.access.token.provider": (
+                "org.apache.hadoop.hdfs.web.oauth2.ConfCredentialBasedAccessTokenProvider"
+            ),
+            "dfs.webhdfs.oauth2.client.id": "spark",
+            "dfs.webhdfs.oauth2.refresh.url": f"{_SCHEMES[found.scheme]}://{found.addresses[0]}{TOKEN_PATH}",
+            "dfs.webhdfs.oauth2.credential": token,
+        }
+    chosen = {f"{_HADOOP}{name}": value for name, value in hadoop.items()} | _QUERY
+    if token:
+        chosen["spark.redaction.regex"] = REDACTED
+    if fewer_requests:
+        package = "checkpointing." if spark_version >= _MOVED else ""
+        chosen["spark.sql.streaming.checkpointFileManagerClass"] = _FILE_MANAGER.format(package)
+    return chosen
+
+
+def _service(found: Gateways) -> dict[str, str]:
+    """One name for several gateways; the client goes to the next one when one does not answer."""
+    names = [f"g{number}" for number in range(1, len(found.addresses) + 1)]
+    scheme = _SCHEMES[found.scheme]
+    return {
+        "dfs.nameservices": SERVICE,
+        f"dfs.ha.namenodes.{SERVICE}": ",".join(names),
+        f"dfs.client.failover.proxy.provider.{SERVICE}": (
+            "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
+        ),
+        **{
+            f"dfs.namenode.{scheme}-address.{SERVICE}.{name}": address
+            for name, address in zip(names, found.addresses, strict=True)
+        },
+    }
+
+
+def configure(builder: Any, uri: str, *, token: str = "", fewer_requests: bool = False) -> Any:
+    """Set on a SparkSession.Builder what files on these gateways need; returns the builder.
+
+    `uri`: webhdfs://HOST:PORT[,HOST:PORT...]/. Paths begin with webhdfs://HOST:PORT/, and with webhdfs://buckram/ where
+    there are several gateways. `token`: for gateways with tokens; default what BUCKRAM_TOKEN says, which is then passed
+    to executors. `fewer_requests`: see `buckram spark-conf --help`. Raises InvalidArgument, and ConfigError without
+    PySpark.
+    """
+    from buckram.spark.versions import need_pyspark
+
+    numbers = [int(part) for part in need_pyspark().split(".")[:2]]
+    inherited = os.environ.get(TOKEN_VARIABLE, "").strip()
+    given = token or (OF_ENVIRONMENT if inherited else "")
+    chosen = settings(uri, token=given, fewer_requests=fewer_requests, spark_version=(numbers[0], numbers[1]))
+    if not token and inherited:
+        chosen[f"spark.executorEnv.{TOKEN_VARIABLE}"] = inherited
+    for name, value in chosen.items():
+        builder = builder.config(name, value)
+    return builder
+
+
+OF_ENVIRONMENT = f"${{env.{TOKEN_VARIABLE}}}"
+"""Hadoop's client puts the value of the variable in its place."""
+
+__all__ = ["OF_ENVIRONMENT", "REDACTED", "SERVICE", "Gateways", "configure", "gateways", "settings"]

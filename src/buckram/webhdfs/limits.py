@@ -1,0 +1,26 @@
+"""What clients of the files of a gateway may use, all together and each; and where they get access tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from buckram.http.limits import KIB
+
+TOKEN_PATH = "/webhdfs/oauth2/token"
+
+
+@dataclass(frozen=True, slots=True)
+class FileLimits:
+    """Limits of one gateway."""
+
+    transfers: int = 128
+    """Files and lists that go in or out at once. Each has some ten megabytes in memory at most."""
+    stuck_s: float = 600.0
+    """A client that takes nothing of a file for so long is cut off; Hadoop's client then goes on where it was."""
+    page: int = 10_000
+    """Entries of a directory that are looked up at once, and are of one moment."""
+    form_bytes: int = 16 * KIB
+    """Of a request for an access token."""
+
+
+__all__ = ["TOKEN_PATH", "FileLimits"]

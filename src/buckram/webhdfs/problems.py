@@ -1,0 +1,88 @@
+"""Errors as Hadoop's client understands them: a RemoteException with the name of a Java class, and 403 or 404.
+
+The client raises the class that is named. A StandbyException means: ask another gateway, or this one again; a
+RetriableException: ask again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from buckram import errors
+from buckram.errors import BuckramError
+from buckram.http.problems import HttpProblem
+
+ACCESS = "org.apache.hadoop.security.AccessControlException"
+ABSENT = "java.io.FileNotFoundException"
+EXISTS = "org.apache.hadoop.fs.FileAlreadyExistsException"
+FILLED = "org.apache.hadoop.fs.PathIsNotEmptyDirectoryException"
+ILLEGAL = "java.lang.IllegalArgumentException"
+INPUT_OUTPUT = "java.io.IOException"
+INVALID_PATH = "org.apache.hadoop.fs.InvalidPathException"
+INVALID_TOKEN = "org.apache.hadoop.security.token.SecretManager$InvalidToken"
+NO_DIRECTORY = "org.apache.hadoop.fs.ParentNotDirectoryException"
+QUOTA = "org.apache.hadoop.hdfs.protocol.DSQuotaExceededException"
+RETRY = "org.apache.hadoop.ipc.RetriableException"
+STANDBY = "org.apache.hadoop.ipc.StandbyException"
+UNSUPPORTED = "java.lang.UnsupportedOperationException"
+
+_STATUSES = {ABSENT: 404, ILLEGAL: 400, INVALID_PATH: 400, UNSUPPORTED: 400}
+_CLASSES: tuple[tuple[str, tuple[type[BuckramError], ...]], ...] = (
+    (ABSENT, (errors.NoSuchObject, errors.NoSuchNamespace)),
+    (EXISTS, (errors.ObjectExists,)),
+    (NO_DIRECTORY, (errors.NameBlocked,)),
+    (FILLED, (errors.DirectoryNotEmpty,)),
+    (QUOTA, (errors.QuotaExceeded,)),
+    (ACCESS, (errors.AccessRefused, errors.Unauthorized, errors.EncryptionKeyMissing)),
+    (ILLEGAL, (errors.InvalidArgument,)),
+    (STANDBY, (errors.HandleClosed, errors.ReplicaStopped)),
+    (RETRY, (errors.DataLost,)),
+)
+"""The first row that fits counts."""
+
+
+class RemoteProblem(HttpProblem):
+    """Ends a request with a RemoteException of this Java class."""
+
+    def __init__(self, java_class: str, message: str) -> None:
+        name = java_class.rpartition(".")[2].rpartition("$")[2]
+        super().__init__(_STATUSES.get(java_class, 403), name, message)
+        self.java_class = java_class
+
+    def content(self) -> dict[str, Any]:
+        """The answer's JSON."""
+        found = {"exception": self.code, "javaClassName": self.java_class, "message": self.message}
+        return {"RemoteException": found}
+
+
+def problem_of(error: BuckramError) -> RemoteProblem:
+    """The answer to an error of the cluster. An InvariantViolation is a bug: let it pass instead."""
+    java_class = next((name for name, kinds in _CLASSES if isinstance(error, kinds)), None)
+    if java_class is None:
+        java_class = RETRY if error.retryable else INPUT_OUTPUT
+    return RemoteProblem(java_class, str(error))
+
+
+def illegal(name: str, value: str, needs: str) -> RemoteProblem:
+    """The answer to a bad parameter."""
+    return RemoteProblem(ILLEGAL, f"{name}={value[:60]!r}: needs {needs}")
+
+
+__all__ = [
+    "ABSENT",
+    "ACCESS",
+    "EXISTS",
+    "FILLED",
+    "ILLEGAL",
+    "INPUT_OUTPUT",
+    "INVALID_PATH",
+    "INVALID_TOKEN",
+    "NO_DIRECTORY",
+    "QUOTA",
+    "RETRY",
+    "STANDBY",
+    "UNSUPPORTED",
+    "RemoteProblem",
+    "illegal",
+    "problem_of",
+]

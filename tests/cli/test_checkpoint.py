@@ -1,0 +1,120 @@
+"""`buckram checkpoint` and `buckram spark-conf` as operators and scripts use them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from buckram import sync
+from buckram.cli.app import run as in_process
+from buckram.cli.exits import Exit
+from buckram.testing import ThreadedCluster
+
+Run = Callable[..., str]
+ABOUT = '{"batchWatermarkMs":0,"batchTimestampMs":1764100000000,"conf":{"spark.sql.shuffle.partitions":"2"}}'
+
+
+@pytest.fixture(scope="module")
+def uri() -> Iterator[str]:
+    with ThreadedCluster(bookies=3) as cluster:
+        with sync.connect(cluster.uri) as client:
+            client.namespaces.create("shop")
+            with client.objects("shop") as objects:
+                for number in range(3):
+                    offsets = f'v1\n{ABOUT}\n{{"shop/orders":{number}}}\n-\nnot json'
+                    objects.put(f"queries/orders/offsets/{number}", offsets.encode())
+                objects.put("queries/orders/offsets/.3.0c1d.tmp", b"")
+                objects.put("queries/orders/commits/1", b"v1\n{}")
+                objects.put("queries/orders/metadata", b'{"id":"6d9b"}')
+                objects.put("queries/orders/state/0/0/1.delta", b"x" * 100)
+                objects.put("queries/fresh/metadata", b'{"id":"77aa"}')
+                objects.mkdirs("queries/fresh/offsets")
+                objects.put("data/metadata", b"a file of another kind")
+        yield cluster.uri
+
+
+@pytest.fixture
+def run(uri: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.setenv("BUCKRAM_METADATA", uri)
+    monkeypatch.delenv("BUCKRAM_TOKEN", raising=False)
+
+    def run(*words: object, code: Exit = Exit.OK) -> str:
+        assert in_process([*map(str, words)]) == code, capfd.readouterr().err
+        said = capfd.readouterr()
+        assert "Traceback" not in said.err
+        return said.out if code is Exit.OK else said.err
+
+    return run
+
+
+def test_checkpoints_are_found_and_described(run: Run) -> None:
+    rows = [json.loads(line) for line in run("checkpoint", "list", "shop", "--json").splitlines()]
+    assert [row["checkpoint"] for row in rows] == ["shop/queries/fresh", "shop/queries/orders"]
+    assert (rows[0]["query"], rows[0]["batch"], rows[0]["planned"], rows[0]["offsets"]) == ("77aa", None, None, [])
+    shown = json.loads(run("checkpoint", "show", "shop/queries/orders", "--json"))
+    assert shown.pop("age_s") >= rows[1].pop("age_s")
+    assert shown == rows[1]
+    assert (shown["query"], shown["batch"], shown["planned"]) == ("6d9b", 1, 2)
+    assert shown["offsets"] == [{"shop/orders": 2}, None, "not json"]
+    assert shown["settings"] == {"spark.sql.shuffle.partitions": "2"}
+    assert (shown["state_bytes"], shown["state_files"], shown["files"]) == (100, 1, 7)
+    assert 0 <= rows[0]["age_s"] < 300
+    text = run("checkpoint", "show", "shop/queries/orders")
+    assert "batch 1 is done, 2 was begun" in text
+    assert "state of 100 bytes in 1 file" in text
+    assert "shop/queries/orders" in run("checkpoint", "list", "shop/queries/orders")
+    assert "6d9b" not in run("checkpoint", "list", "shop/data")
+
+
+def test_what_is_no_checkpoint_is_said(run: Run) -> None:
+    message = run("checkpoint", "show", "shop/none", code=Exit.NOT_FOUND)
+    assert "shop/none: is no checkpoint" in message
+    assert "needs NAMESPACE/NAME" in run("checkpoint", "show", "shop", code=Exit.USAGE)
+    assert "none" in run("checkpoint", "list", "none", code=Exit.NOT_FOUND)
+
+
+def test_old_checkpoints_go_and_others_stay(uri: str, run: Run) -> None:
+    with sync.connect(uri) as client, client.objects("shop") as objects:
+        objects.put("old/a/metadata", b'{"id":"1"}')
+        objects.put("old/a/offsets/0", b"v1\n{}\n-")
+        objects.put("old/data", b"1")
+    assert "--older 0: needs more than 0 s" in run("checkpoint", "expire", "shop", "--older", 0, code=Exit.USAGE)
+    assert "add --yes" in run("checkpoint", "expire", "shop/old", "--older", "1us", code=Exit.USAGE)
+    kept = json.loads(run("checkpoint", "expire", "shop/old", "--older", "1h", "--yes", "--json"))
+    assert (kept["expired"], kept["kept"]) == ([], 1)
+    said = json.loads(run("checkpoint", "expire", "shop/old", "--older", "1us", "--dry-run", "--json"))
+    assert (said["expired"], said["dry_run"]) == (["shop/old/a"], True)
+    done = json.loads(run("checkpoint", "expire", "shop/old", "--older", "1us", "--yes", "--json"))
+    assert (done["expired"], done["bytes"], done["kept"]) == (["shop/old/a"], 17, 0)
+    with sync.connect(uri) as client, client.objects("shop") as objects:
+        assert [one.name for one in objects.list(prefix="old/")] == ["old/data"]
+
+
+def test_spark_conf_prints_settings(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = run("spark-conf", "webhdfs://10.0.0.7:8080/default/orders")
+    lines = dict(line.split(maxsplit=1) for line in text.splitlines() if not line.startswith("#"))
+    assert lines["spark.hadoop.dfs.http.client.retry.policy.enabled"] == "true"
+    assert not any("oauth2" in name or "nameservices" in name for name in lines)
+    monkeypatch.setenv("BUCKRAM_TOKEN", "a.secret.token")
+    found = json.loads(run("spark-conf", "webhdfs://a:1,b:2/default/orders", "--fewer-requests", "--json"))
+    assert found["uri"] == "webhdfs://buckram/default/orders"
+    assert found["settings"]["spark.hadoop.dfs.namenode.http-address.buckram.g2"] == "b:2"
+    assert found["settings"]["spark.hadoop.dfs.webhdfs.oauth2.credential"] == "${env.BUCKRAM_TOKEN}"
+    assert "a.secret.token" not in json.dumps(found)
+    assert "checkpointing.FileSystemBased" in json.dumps(found)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("http://a:1/", "needs webhdfs://HOST:PORT/"),
+        ("webhdfs://a/", "needs HOST:PORT"),
+        ("webhdfs://a:0/", "needs HOST:PORT"),
+        ("webhdfs://a:1,/", "needs HOST:PORT"),
+        ("webhdfs://" + ",".join(f"a:{n}" for n in range(1, 30)), "29 gateways, the limit is 16"),
+    ],
+)
+def test_spark_conf_refuses_what_is_no_gateway(run: Run, given: str, why: str) -> None:
+    assert why in run("spark-conf", given, code=Exit.USAGE)

@@ -1,0 +1,224 @@
+"""Checkpoints, state and files of Spark on gateways: what Spark expects, restarts, gateways that die, tokens."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import StreamingQueryException, UnsupportedOperationException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from tests.e2e.conftest import buckram
+from tests.spark.reading import numbered, write
+from tests.spark.test_streaming import source, until
+from tests.webhdfs.driver import drive
+from tests.webhdfs.expectations import EXPECTATIONS, CheckpointFiles
+from tests.webhdfs.gateway_process import GatewayProcess
+
+from buckram.spark import configure
+from buckram.spark.files import gateways, settings
+from buckram.testing import ThreadedCluster
+
+pytestmark = pytest.mark.spark
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+DEADLINE_S = 90
+
+
+@pytest.fixture(scope="module")
+def gateway(sqlite_cluster: ThreadedCluster) -> Iterator[GatewayProcess]:
+    with GatewayProcess(sqlite_cluster.uri) as running:
+        yield running
+
+
+@pytest.fixture
+def place(gateway: GatewayProcess) -> str:
+    """A directory on the gateway for this test alone."""
+    return f"{gateway.root}/default/files-{os.urandom(4).hex()}"
+
+
+@contextmanager
+def configured(spark: SparkSession, chosen: dict[str, str]) -> Iterator[None]:
+    """The session's Hadoop settings, for paths that nobody used before."""
+    conf = spark._jsc.hadoopConfiguration()  # type: ignore[union-attr]
+    names = {name.removeprefix("spark.hadoop."): value for name, value in chosen.items() if "hadoop" in name}
+    for name, value in names.items():
+        conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in names:
+            conf.unset(name)
+
+
+@pytest.mark.parametrize("where", ["local", "gateway", "gateway, fewer requests"])
+@pytest.mark.parametrize("expectation", EXPECTATIONS, ids=lambda one: one.__name__)
+def test_spark_finds_what_it_expects(
+    spark: SparkSession,
+    place: str,
+    tmp_path: Path,
+    where: str,
+    expectation: Callable[[CheckpointFiles], None],
+) -> None:
+    root = tmp_path.as_uri() if where == "local" else place
+    files = CheckpointFiles(spark, root, "FileSystemBasedCheckpointFileManager" if "fewer" in where else "")
+    files.manager.mkdirs(files.path(""))
+    expectation(files)
+
+
+def test_a_builder_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BUCKRAM_TOKEN", raising=False)
+    uri, retries = "webhdfs://10.0.0.7:8080,10.0.0.8:8080/", "spark.hadoop.dfs.http.client.retry.policy.enabled"
+    credential = "spark.hadoop.dfs.webhdfs.oauth2.credential"
+    builder = SparkSession.Builder()
+    assert configure(builder, uri) is builder
+    assert (builder._options[retries], credential in builder._options) == ("true", False)
+    given = configure(SparkSession.Builder(), uri, token="a.b.c")._options
+    assert given[credential] == "a.b.c"
+    assert re.search(given["spark.redaction.regex"], credential)
+    monkeypatch.setenv("BUCKRAM_TOKEN", "d.e.f")
+    inherited = configure(SparkSession.Builder(), uri)._options
+    assert [name for name, value in inherited.items() if value == "d.e.f"] == ["spark.executorEnv.BUCKRAM_TOKEN"]
+    assert inherited[credential] == "${env.BUCKRAM_TOKEN}"
+    old = settings(uri, fewer_requests=True, spark_version=(4, 0))["spark.sql.streaming.checkpointFileManagerClass"]
+    assert old.endswith("streaming.FileSystemBasedCheckpointFileManager")
+
+
+def test_append_is_refused_with_the_reason(spark: SparkSession, place: str) -> None:
+    files = CheckpointFiles(spark, place)
+    files.write("file", b"x")
+    with pytest.raises(UnsupportedOperationException, match="APPEND is not supported here: files are immutable"):
+        files.fs.append(files.path("file"))
+
+
+class Counting:
+    """A query that counts the records of a stream, with everything at one place."""
+
+    def __init__(self, spark: SparkSession, uri: str, stream: str, place: str) -> None:
+        self.spark, self.uri, self.stream, self.place = spark, uri, stream, place
+
+    def start(self, **options: object) -> StreamingQuery:
+        frame = source(self.spark, self.uri, subscribe=self.stream, maxOffsetsPerTrigger=100, **options)
+        counts = frame.groupBy((frame["offset"] % 7).alias("rest")).count()
+        writer = counts.writeStream.outputMode("complete").foreachBatch(self._keep).trigger(availableNow=True)
+        return writer.option("checkpointLocation", f"{self.place}/checkpoint").start()
+
+    def _keep(self, rows: DataFrame, batch: int) -> None:
+        rows.write.mode("overwrite").parquet(f"{self.place}/result")
+
+    def run(self) -> dict[int, int]:
+        assert self.start().awaitTermination(DEADLINE_S)
+        return self.result()
+
+    def result(self) -> dict[int, int]:
+        return {row.rest: row["count"] for row in self.spark.read.parquet(f"{self.place}/result").collect()}
+
+
+def counted(records: int) -> dict[int, int]:
+    return {rest: len(range(rest, records, 7)) for rest in range(7)}
+
+
+@pytest.mark.parametrize("store", ["default", "rocksdb", "changelog"])
+def test_a_query_goes_on_when_its_gateway_was_stopped_and_started(
+    spark: SparkSession, cluster: ThreadedCluster, stream: str, store: str
+) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.shuffle.partitions", "2")
+    if store != "default":
+        session.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
+        session.conf.set(CHANGELOG, str(store == "changelog").lower())
+    write(cluster.uri, stream, numbered(150))
+    with GatewayProcess(cluster.uri) as gateway:
+        query = Counting(session, cluster.uri, stream, f"{gateway.root}/default/{stream}")
+        assert query.run() == counted(150)
+        gateway.stop()
+        write(cluster.uri, stream, numbered(150))
+        gateway.start()
+        assert query.run() == counted(300)
+        shown = json.loads(buckram("checkpoint", "show", f"default/{stream}/checkpoint", "--json", uri=cluster.uri).out)
+        assert (shown["batch"], shown["planned"]) == (3, 3)
+        assert shown["offsets"][0][stream] == 300
+        assert shown["state_bytes"] > 0
+
+
+def test_a_driver_that_is_killed_goes_on_elsewhere(
+    cluster: ThreadedCluster, gateway: GatewayProcess, stream: str, place: str, tmp_path: Path, oldest: Path
+) -> None:
+    """The first driver has the oldest PySpark, and the second the newest."""
+    write(cluster.uri, stream, numbered(450))
+    chosen = settings(f"{gateway.root}/") | {
+        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+        CHANGELOG: "true",
+    }
+    work = {"uri": cluster.uri, "stream": stream, "root": place, "settings": chosen, "options": {}, "kill_at": 0}
+    assert drive(work, tmp_path / "first", oldest)[0] == -signal.SIGKILL
+    write(cluster.uri, stream, numbered(230))
+    code, counts = drive({**work, "options": {"maxOffsetsPerTrigger": "100"}, "kill_at": -1}, tmp_path / "second")
+    assert code == 0
+    assert counts == {str(rest): count for rest, count in counted(680).items()}
+
+
+def test_tables_are_written_and_read(spark: SparkSession, place: str) -> None:
+    frame = spark.range(1000).selectExpr("id", "id % 5 AS part")
+    frame.write.partitionBy("part").parquet(f"{place}/table")
+    frame.selectExpr("id + 1000 AS id", "part").write.mode("append").partitionBy("part").parquet(f"{place}/table")
+    found = spark.read.parquet(f"{place}/table")
+    assert (found.count(), found.where("part = 3").count()) == (2000, 400)
+    frame.limit(10).write.mode("overwrite").parquet(f"{place}/table")
+    assert spark.read.parquet(f"{place}/table").count() == 10
+
+
+def test_a_batch_fails_by_no_gateway_that_dies(spark: SparkSession, cluster: ThreadedCluster, stream: str) -> None:
+    write(cluster.uri, stream, numbered(100))
+    with GatewayProcess(cluster.uri) as first, GatewayProcess(cluster.uri) as second:
+        uri = f"webhdfs://{first.address},{second.address}/default/{stream}"
+        with configured(spark, settings(uri)):
+            query = Counting(spark, cluster.uri, stream, gateways(uri).uri)
+            assert query.run() == counted(100)
+            for number, gateway in enumerate((first, second, first)):
+                write(cluster.uri, stream, numbered(300))
+                running = query.start()
+                until(lambda: len(running.recentProgress) > 0, "no batch ended")  # noqa: B023
+                gateway.kill()
+                assert running.awaitTermination(DEADLINE_S)
+                assert query.result() == counted(100 + 300 * (number + 1))
+                gateway.start()
+
+
+def test_of_two_drivers_with_one_checkpoint_one_is_refused(
+    spark: SparkSession, cluster: ThreadedCluster, stream: str, place: str
+) -> None:
+    write(cluster.uri, stream, numbered(100))
+    query = Counting(spark, cluster.uri, stream, place)
+    query.run()
+    # Another driver planned and did the next batch meanwhile.
+    files = CheckpointFiles(spark, f"{place}/checkpoint")
+    write(cluster.uri, stream, numbered(100))
+
+    def other(rows: DataFrame, batch: int) -> None:
+        files.write("commits/1", b'v1\n{"nextBatchWatermarkMs":0}')
+
+    query._keep = other  # type: ignore[method-assign]
+    with pytest.raises(StreamingQueryException, match=r"(?i)concurrent|multiple streaming queries"):
+        query.start().awaitTermination(DEADLINE_S)
+
+
+def test_a_gateway_with_tokens_wants_one(spark: SparkSession, sqlite_cluster: ThreadedCluster, stream: str) -> None:
+    made = buckram("token", "create", "--subject", "spark", "--role", "admin", "--json", uri=sqlite_cluster.uri)
+    token = json.loads(made.out)["token"]
+    with GatewayProcess(sqlite_cluster.uri, "--tokens") as gateway:
+        place = f"{gateway.root}/default/{stream}"
+        with pytest.raises(Py4JJavaError, match=r"AccessControlException.*asks for a token of the cluster"):
+            spark.range(10).write.parquet(place)
+    with GatewayProcess(sqlite_cluster.uri, "--tokens") as gateway:
+        place = f"{gateway.root}/default/{stream}"
+        with configured(spark, settings(f"{gateway.root}/", token=token)):
+            spark.range(10).write.parquet(place)
+            assert spark.read.parquet(place).count() == 10
