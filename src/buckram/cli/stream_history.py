@@ -1,4 +1,4 @@
-"""`buckram stream offload` and `check`: segments that become files outside the cluster, and whether those are right."""
+"""`buckram stream offload`, `export` and `check`: segments as files elsewhere, and whether those are right."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from buckram.core.streams.head import Head, Segment
     from buckram.core.streams.policy import Policy
+    from buckram.streams.maintain.export import ExportReport
     from buckram.streams.maintain.history import StreamCheck
     from buckram.streams.maintain.offload import OffloadReport
 
@@ -50,7 +51,7 @@ def offload(
       buckram stream offload shop/orders --to s3://lake/history --before-time 7d
     """
     from buckram.net.pace import Pace
-    from buckram.streams.maintain.offload import OffloadReport, offload_segment, plan_offload
+    from buckram.streams.maintain.offload import offload_planned, plan_offload
     from buckram.streams.shared.metadata import StreamStore
 
     full = stream_name(name)
@@ -67,11 +68,8 @@ def offload(
                 return [row for row in rows if _is_before(row, before, time)]
 
             work = await plan_offload(streams, full, to=location, wanted=wanted)
-            report = OffloadReport(str(full), work.directory, kept=work.put_aside)
             with progress("bytes", work.bytes, show=not as_json) as advance:
-                for row in work.rows:
-                    await offload_segment(client, streams, work, row, report, pace=pace, progress=advance)
-            return report
+                return await offload_planned(client, streams, work, pace=pace, progress=advance)
 
     report = run_async(main())
     if as_json:
@@ -90,6 +88,49 @@ def _is_before(row: Segment, offset: int | None, time: int | None) -> bool:
     if row.summary is None:
         return False
     return (offset is None or row.end <= offset) and (time is None or row.summary.last_append < time)
+
+
+@click.command("export")
+@click.argument("name", shell_complete=completion.streams)
+@click.option("--to", "location", metavar="URL", required=True, help="A directory or a URL of fsspec.")
+@click.option("--prune", is_flag=True, help="Delete exported files whose records are all truncated.")
+@click.option("--rate", metavar="SIZE", help="The most bytes to read in a second, such as 50MiB.")
+@metadata_option
+@json_option
+def export(name: str, location: str, prune: bool, rate: str | None, uri: str | None, as_json: bool) -> None:
+    """Copy sealed segments as Parquet files to a place outside the cluster; the stream keeps them, too.
+
+    Only what is not there yet is copied, so repeat it as often as you like. Files and table are those of an offload.
+    May be killed at any time.
+
+    \b
+    Example:
+      buckram stream export shop/orders --to s3://lake/tables
+    """
+    from buckram.net.pace import Pace
+    from buckram.streams.maintain.export import export_stream, plan_export
+    from buckram.streams.shared.metadata import StreamStore
+
+    full = stream_name(name)
+    pace = Pace(None if rate is None else values.size("--rate", rate))
+
+    async def main() -> ExportReport:
+        async with connected(uri) as client:
+            streams = StreamStore(client.services.store)
+            work = await plan_export(streams, full, location)
+            with progress("bytes", work.bytes, show=not as_json) as advance:
+                return await export_stream(client, streams, work, prune=prune, pace=pace, progress=advance)
+
+    report = run_async(main())
+    if as_json:
+        emit(dataclasses.asdict(report))
+        return
+    size = f"{counted(report.records, 'record')}, {counted(report.bytes, 'byte')}"
+    print(f"stream {full}: {counted(report.segments, 'segment')} exported to {report.location} ({size})")
+    if report.table:
+        print(f"  table {report.table}")
+    if report.missed:
+        remark(f"{counted(report.missed, 'record')} were truncated before they were exported")
 
 
 @click.command("check")

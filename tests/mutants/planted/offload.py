@@ -12,14 +12,18 @@ MUTANTS = (
     TestMutant(
         "offload-unverified",
         "a ledger goes although its files do not give back what was written",
-        edited(("buckram.streams.maintain.offload:_Copy._write_part", "if why:", "if False:")),
+        edited(("buckram.streams.maintain.segment_copy:SegmentCopy._write_part", "if why:", "if False:")),
         (OFFLOAD + "test_nothing_goes_before_it_was_verified",),
     ),
     TestMutant(
         "offload-manifest-unverified",
         "a segment is listed by a manifest that is not there as it was written",
         edited(
-            ("buckram.streams.maintain.offload:_Copy._write_manifest", "self._read_back(place, file) != data", "False")
+            (
+                "buckram.streams.maintain.segment_copy:SegmentCopy._write_manifest",
+                "self._read_back(place, file) != data",
+                "False",
+            )
         ),
         (OFFLOAD + "test_nothing_goes_before_it_was_verified",),
     ),

@@ -146,6 +146,10 @@ class HistoryReader:
         """The segment's last entry."""
         return self._last
 
+    async def manifest(self) -> Manifest:
+        """Return the segment's manifest."""
+        return await self._run(self._files.manifest)
+
     async def get(self, entry: EntryId) -> Entry:
         """Return one entry; its `length` is not known."""
         return self._entry(entry, await self._run(partial(self._files.payload, entry)))
