@@ -18,7 +18,7 @@ from buckram.cli.namespace import policy_option
 from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
 from buckram.cli.output import emit, table
 from buckram.cli.stream_cursor import cursor
-from buckram.cli.stream_history import check, export, offload
+from buckram.cli.stream_history import check, export, offload, verify
 from buckram.cli.stream_import import import_
 from buckram.cli.stream_janitor import janitor, orphans
 from buckram.cli.stream_read import read, tail
@@ -43,7 +43,7 @@ def stream() -> None:
     """Create, write, read and manage streams. A stream's name is NAMESPACE/STREAM; without a slash it is in default."""
 
 
-for command in (write, read, tail, cursor, janitor, orphans, offload, export, import_, check):
+for command in (write, read, tail, cursor, janitor, orphans, offload, export, import_, check, verify):
     stream.add_command(command)
 
 

@@ -1,4 +1,4 @@
-"""`buckram stream offload`, `export` and `check`: segments as files elsewhere, and whether those are right."""
+"""`buckram stream offload`, `export`, `check` and `verify`: segments as files elsewhere, and whether they are right."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from buckram.streams.maintain.export import ExportReport
     from buckram.streams.maintain.history import StreamCheck
     from buckram.streams.maintain.offload import OffloadReport
+    from buckram.streams.maintain.verify import VerifyReport
 
 
 @click.command("offload")
@@ -165,4 +166,54 @@ def check(name: str, uri: str | None, as_json: bool) -> None:
         for problem in found.problems:
             print(f"  {problem}")
     if found.problems:
+        raise click.exceptions.Exit(Exit.FAILED)
+
+
+@click.command("verify")
+@click.argument("a", shell_complete=completion.streams)
+@click.argument("b", shell_complete=completion.streams)
+@click.option("--other-metadata", metavar="URI", help="The cluster of stream B; default the same one.")
+@click.option("--rate", metavar="SIZE", help="The most bytes to compare in a second, such as 50MiB.")
+@metadata_option
+@json_option
+def verify(a: str, b: str, other_metadata: str | None, rate: str | None, uri: str | None, as_json: bool) -> None:
+    """Compare stream A with B, record by record: another stream, or the place that A was exported or offloaded to.
+
+    Two streams are compared from where both begin, and must end at the same offset. Files are compared as far as they
+    go. Exit code 1 if there is a difference; the first one is told.
+
+    \b
+    Examples:
+      buckram stream verify shop/orders shop/orders --other-metadata zk://zk2:2181/ledgers
+      buckram stream verify shop/orders s3://lake/tables
+    """
+    from buckram.net.pace import Pace
+    from buckram.streams.maintain.verify import files_side, stream_side
+    from buckram.streams.maintain.verify import verify as compare
+
+    name = stream_name(a)
+    pace = Pace(None if rate is None else values.size("--rate", rate))
+    is_place = "://" in b or b.startswith("/")
+    if is_place and other_metadata is not None:
+        raise InvalidArgument(f"--other-metadata: {b} is a place for files, which belongs to no cluster; leave it out")
+    other = None if is_place else stream_name(b)
+
+    async def main() -> VerifyReport:
+        async with connected(uri) as client, connected(other_metadata or uri) as second:
+            left = await stream_side(client, name)
+            right = await (files_side(client, name, b) if other is None else stream_side(second, other))
+            total = max(max(left.end, right.end) - max(left.first, right.first), 0)
+            with progress("records", total, show=not as_json) as advance:
+                return await compare(left, right, pace=pace, progress=advance)
+
+    report = run_async(main())
+    if as_json:
+        emit(report.as_json())
+    elif report.difference is None:
+        print(f"{report.a} and {report.b} are equal: {counted(report.records, 'record')} up to {report.next_offset}")
+    else:
+        found = report.difference
+        what = f"column {found.column}: {found.a} and {found.b}" if found.column else f"{found.a} and {found.b}"
+        print(f"{report.a} and {report.b} differ first at offset {found.offset}: {what}")
+    if not report.equal:
         raise click.exceptions.Exit(Exit.FAILED)

@@ -42,7 +42,7 @@ MUTANTS = (
     TestMutant(
         "offload-bytes-unchecked",
         "files of history are believed whatever they hold",
-        edited(("buckram.streams.shared.history_parts:LoadedPart.__init__", "digest_of(data) != part.sha256", "False")),
+        edited(("buckram.streams.shared.history_parts:part_rows", "digest_of(data) != part.sha256", "False")),
         (PARTS + "test_changed_bytes_are_refused",),
     ),
     TestMutant(

@@ -63,6 +63,15 @@ async def update_tables_before(streams: StreamStore, name: StreamName, uid: str,
         await update_table(streams, name, uid, directory, create=False)
 
 
+async def table_copies(directory: str) -> set[LedgerId] | None:
+    """Return the copies that the table of a directory has; None if there is no table. ConfigError without pyiceberg."""
+    if not await in_thread(-1, directory, partial(_is_there, directory)):
+        return None
+    if find_spec("pyiceberg") is None:
+        raise ConfigError(f"the table at {directory}/{TABLE} needs pyiceberg: pip install 'buckram[history]'")
+    return set((await in_thread(-1, directory, partial(_load, directory))).files)
+
+
 async def _wanted(streams: StreamStore, name: StreamName, uid: str, directory: str) -> dict[LedgerId, str] | None:
     """Return the manifest of each copy that belongs to the table; None if there will be none any more."""
     try:
@@ -131,4 +140,4 @@ def _commit(directory: str, table: HistoryTable, wanted: dict[LedgerId, str]) ->
     return True
 
 
-__all__ = ["base_of", "is_in", "update_table", "update_tables_before"]
+__all__ = ["base_of", "is_in", "table_copies", "update_table", "update_tables_before"]
