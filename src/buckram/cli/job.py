@@ -1,6 +1,7 @@
-"""`buckram job`: scrub, compact, orphans, on Spark; export, import and verify, which need none. This file is also what spark-submit takes: `buckram job file`.
+"""`buckram job`: scrub, compact, orphans, on Spark; export, import and verify, which need none.
 
-Under spark-submit the session is the one that it configures; else one for this machine is started, or --master is used.
+This file is also what spark-submit takes: `buckram job file`. Under spark-submit the session is the one that it
+configures; else one for this machine is started, or --master is used.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ class _Jobs(click.Group):
 
 @click.group(cls=_Jobs)
 def job() -> None:
-    """Maintenance on Spark, and copies in and out. Each job may be stopped and run again; bookies are asked no faster than --rate."""
+    """Maintenance on Spark, and copies in and out.
+
+    Each job may be stopped and run again; bookies are asked no faster than --rate.
+    """
 
 
 def _common(command: F) -> F:

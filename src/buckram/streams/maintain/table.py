@@ -15,7 +15,7 @@ from buckram.core.streams.changes import is_dead
 from buckram.core.streams.head import HISTORY, Segment
 from buckram.core.streams.history import copy_of, decode_manifest
 from buckram.core.streams.names import StreamName
-from buckram.errors import ConfigError, NoSuchStream, StreamError
+from buckram.errors import ConfigError, NoSuchStream, ReadFailed, StreamError
 from buckram.streams.shared.exports import read_export
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.places import TABLE, Place, in_thread
@@ -115,9 +115,15 @@ def _is_there(directory: str) -> bool:
 
 
 def _load(directory: str) -> HistoryTable:
-    from buckram.streams.shared.iceberg import HistoryTable
+    from buckram.streams.shared.iceberg import HistoryTable, TableMoved
 
-    return HistoryTable(directory)
+    for left in reversed(range(_TRIES)):
+        try:
+            return HistoryTable(directory)
+        except TableMoved:
+            if not left:
+                raise ReadFailed(-1, f"the table at {directory} was changed {_TRIES} times while it was read") from None
+    raise AssertionError
 
 
 def _commit(directory: str, table: HistoryTable, wanted: dict[LedgerId, str]) -> bool:

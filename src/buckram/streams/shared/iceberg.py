@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from pyiceberg.catalog.noop import NoopCatalog
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, ValidationError
 from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.manifest import DataFile
@@ -29,13 +29,15 @@ from pyiceberg.table.update import update_table_metadata
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 
 from buckram.core.streams.history import copy_of
-from buckram.errors import CorruptEntry
+from buckram.errors import CorruptEntry, NoSuchEntry
 from buckram.streams.shared.history_parts import HISTORY_SCHEMA
 from buckram.streams.shared.places import TABLE, Place
 from buckram.types import LedgerId
 
 _HINT = "version-hint.text"
-_KEPT_SNAPSHOTS = 50
+_KEPT_SNAPSHOTS = 20
+_LOOK_EVERY = 16
+"""All manifests are read for a look at which ones nobody needs after so many versions, and when snapshots went."""
 _SETTINGS = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
@@ -55,7 +57,8 @@ class TableMoved(Exception):
 class HistoryTable:
     """The table of one directory of history, as it was when it was loaded; `exists` is False if there is none.
 
-    Raises ReadFailed, WriteFailed, ConfigError as a Place does, and CorruptEntry for metadata that cannot be read.
+    Raises ReadFailed, WriteFailed, ConfigError as a Place does, CorruptEntry for metadata that cannot be read, and
+    TableMoved if another process commits meanwhile.
     """
 
     def __init__(self, directory: str) -> None:
@@ -77,13 +80,13 @@ class HistoryTable:
         """
         gone = [file for copy in remove for file in self.files.get(copy, ())]
         table = self._table or self._catalog.created()
+        new = [self._described(table, name) for name in add]
         try:
             with table.transaction() as change:
                 update = change.update_snapshot()
-                with update.overwrite() if gone else update.fast_append() as snapshot:
-                    for name in add:
-                        path = f"{self._directory}/{name}"
-                        snapshot.append_data_file(parquet_file_to_data_file(table.io, change.table_metadata, path))
+                with update.overwrite() if gone else update.merge_append() as snapshot:
+                    for file in new:
+                        snapshot.append_data_file(file)
                     for file in gone:
                         snapshot.delete_data_file(file)
                 # Snapshots that name deleted files cannot be read, so they go with them.
@@ -91,19 +94,28 @@ class HistoryTable:
                 old = known if gone else known[: -(_KEPT_SNAPSHOTS - 1)]
                 if old:
                     ExpireSnapshots(change).by_ids([one.snapshot_id for one in old]).commit()
-        except CommitFailedException:
-            raise TableMoved from None
+        except (CommitFailedException, FileNotFoundError):
+            raise TableMoved from None  # Whoever commits deletes what only older versions need.
+
+    def _described(self, table: Table, name: str) -> DataFile:
+        try:
+            return parquet_file_to_data_file(table.io, table.metadata, f"{self._directory}/{name}")
+        except FileNotFoundError:
+            raise NoSuchEntry(copy_of(name) or -1, 0, f"file {name} is missing at {self._directory}") from None
 
     def _current_files(self) -> dict[LedgerId, list[DataFile]]:
         found: dict[LedgerId, list[DataFile]] = {}
         snapshot = None if self._table is None else self._table.current_snapshot()
         if self._table is None or snapshot is None:
             return found
-        for manifest in snapshot.manifests(self._table.io):
-            for entry in manifest.fetch_manifest_entry(self._table.io):
-                copy = copy_of(entry.data_file.file_path.rsplit("/", 1)[-1])
-                if copy is not None:
-                    found.setdefault(copy, []).append(entry.data_file)
+        try:
+            for manifest in snapshot.manifests(self._table.io):
+                for entry in manifest.fetch_manifest_entry(self._table.io):
+                    copy = copy_of(entry.data_file.file_path.rsplit("/", 1)[-1])
+                    if copy is not None:
+                        found.setdefault(copy, []).append(entry.data_file)
+        except FileNotFoundError:
+            raise TableMoved from None
         return found
 
 
@@ -126,7 +138,7 @@ class _PathCatalog(NoopCatalog):  # type: ignore[misc]  # pyiceberg is not follo
         file = _file(version if version in known else max(known))
         try:
             metadata = FromByteStream.table_metadata(io.BytesIO(self._place.read(file, -1)))
-        except ValueError as error:
+        except (ValueError, ValidationError) as error:
             why = f"{file} at {self._place.location} is no table's metadata: {error}"
             raise CorruptEntry(self._location, -1, 0, why) from None
         return self._table(metadata, file)
@@ -154,10 +166,12 @@ class _PathCatalog(NoopCatalog):  # type: ignore[misc]  # pyiceberg is not follo
             raise CommitFailedException(f"version {version} is there already")
         self._place.write(_HINT, str(version).encode(), -1)
         made = self._table(metadata, _file(version))
-        self._sweep(there, made)
+        kept = {snapshot.snapshot_id for snapshot in metadata.snapshots}
+        gone = any(snapshot.snapshot_id not in kept for snapshot in table.metadata.snapshots)
+        self._sweep(there, made, manifests=gone or version % _LOOK_EVERY == 0)
         return CommitTableResponse(metadata=metadata, metadata_location=made.metadata_location)
 
-    def _sweep(self, there: Iterable[str], table: Table) -> None:
+    def _sweep(self, there: Iterable[str], table: Table, *, manifests: bool) -> None:
         """Delete what no snapshot needs of the files that were there before this commit.
 
         A process that wrote some of them for a commit of its own began with an older version, so it fails.
@@ -166,9 +180,11 @@ class _PathCatalog(NoopCatalog):  # type: ignore[misc]  # pyiceberg is not follo
         needed |= {log.metadata_file.rsplit("/", 1)[-1] for log in table.metadata.metadata_log}
         for snapshot in table.metadata.snapshots:
             needed.add(snapshot.manifest_list.rsplit("/", 1)[-1])
-            needed |= {one.manifest_path.rsplit("/", 1)[-1] for one in snapshot.manifests(table.io)}
+            if manifests:
+                needed |= {one.manifest_path.rsplit("/", 1)[-1] for one in snapshot.manifests(table.io)}
         for name in there:
-            if name not in needed:
+            is_manifest = name.endswith(".avro") and not name.startswith("snap-")
+            if name not in needed and (manifests or not is_manifest):
                 self._place.delete(name)
 
     def _table(self, metadata: TableMetadata, file: str) -> Table:
