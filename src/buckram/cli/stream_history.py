@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import TYPE_CHECKING
 
 import click
@@ -85,6 +86,11 @@ def offload(
         raise click.exceptions.Exit(Exit.FAILED)
 
 
+def _absolute(location: str) -> str:
+    """Return a path as it is from anywhere on this machine; a URL as it is given."""
+    return location if "://" in location or not location else os.path.abspath(location)
+
+
 def _is_before(row: Segment, offset: int | None, time: int | None) -> bool:
     if row.summary is None:
         return False
@@ -118,7 +124,7 @@ def export(name: str, location: str, prune: bool, rate: str | None, uri: str | N
     async def main() -> ExportReport:
         async with connected(uri) as client:
             streams = StreamStore(client.services.store)
-            work = await plan_export(streams, full, location)
+            work = await plan_export(streams, full, _absolute(location))
             with progress("bytes", work.bytes, show=not as_json) as advance:
                 return await export_stream(client, streams, work, prune=prune, pace=pace, progress=advance)
 
@@ -193,7 +199,7 @@ def verify(a: str, b: str, other_metadata: str | None, rate: str | None, uri: st
 
     name = stream_name(a)
     pace = Pace(None if rate is None else values.size("--rate", rate))
-    is_place = "://" in b or b.startswith("/")
+    is_place = "://" in b or b.startswith(("/", "./", "../"))
     if is_place and other_metadata is not None:
         raise InvalidArgument(f"--other-metadata: {b} is a place for files, which belongs to no cluster; leave it out")
     other = None if is_place else stream_name(b)
@@ -201,7 +207,7 @@ def verify(a: str, b: str, other_metadata: str | None, rate: str | None, uri: st
     async def main() -> VerifyReport:
         async with connected(uri) as client, connected(other_metadata or uri) as second:
             left = await stream_side(client, name)
-            right = await (files_side(client, name, b) if other is None else stream_side(second, other))
+            right = await (files_side(client, name, _absolute(b)) if other is None else stream_side(second, other))
             total = max(max(left.end, right.end) - max(left.first, right.first), 0)
             with progress("records", total, show=not as_json) as advance:
                 return await compare(left, right, pace=pace, progress=advance)

@@ -7,6 +7,7 @@ that is gone. Not here: the table itself (`shared/iceberg.py`).
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -117,13 +118,10 @@ def _is_there(directory: str) -> bool:
 def _load(directory: str) -> HistoryTable:
     from buckram.streams.shared.iceberg import HistoryTable, TableMoved
 
-    for left in reversed(range(_TRIES)):
-        try:
+    for _ in range(_TRIES):
+        with suppress(TableMoved):
             return HistoryTable(directory)
-        except TableMoved:
-            if not left:
-                raise ReadFailed(-1, f"the table at {directory} was changed {_TRIES} times while it was read") from None
-    raise AssertionError
+    raise ReadFailed(-1, f"the table at {directory} was changed {_TRIES} times while it was read")
 
 
 def _commit(directory: str, table: HistoryTable, wanted: dict[LedgerId, str]) -> bool:
