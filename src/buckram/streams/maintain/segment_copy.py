@@ -8,10 +8,11 @@ Offload and export share it, so their files are the same. Not here: the format o
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from buckram.client.client import Client
 from buckram.core.ledgers.metadata import BIRTH
@@ -48,6 +49,8 @@ from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.places import WITHIN_S, Place, answer_of
 from buckram.types import EntryId, LedgerId, Offset
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -55,6 +58,13 @@ class Origin:
 
     ledger: LedgerId
     birth: str
+
+
+class _Written(NamedTuple):
+    """A part that was written, and the entries that it must give back."""
+
+    part: Part
+    payloads: list[bytes]
 
 
 @dataclass(slots=True)
@@ -69,8 +79,10 @@ class SegmentCopy:
     first: Offset
     parts: list[Part] = field(default_factory=list)
     file_bytes: int = 0
-    call: asyncio.Future[Any] | None = None
-    """What a thread does, or has done last."""
+    writing: asyncio.Future[_Written] | None = None
+    """What a thread does: it writes a part."""
+    checking: asyncio.Future[Any] | None = None
+    """What another thread does meanwhile: it reads the part before back and compares it, or writes the manifest."""
 
     async def make(self, client: Client, pace: Pace, progress: Progress) -> str:
         """Write and verify all files, the manifest last; returns its digest.
@@ -99,8 +111,8 @@ class SegmentCopy:
             tuple(self.parts),
         )
         data = encode_manifest(manifest)
-        self.call = asyncio.get_running_loop().run_in_executor(None, partial(self._write_manifest, data))
-        await answer_of(self.copy, self.directory, self.call)
+        self.checking = _in_thread(partial(self._write_manifest, data))
+        await answer_of(self.copy, self.directory, self.checking)
         return digest_of(data)
 
     async def discard(self, client: Client, streams: StreamStore, intent: Intent) -> None:
@@ -110,13 +122,15 @@ class SegmentCopy:
                 await discard(client, streams, self.uid, intent)
 
     async def _has_ended(self) -> bool:
-        """Wait for the thread, since whoever deletes the files must find all of them. False if it hangs."""
-        if self.call is None:
+        """Wait for the threads, since whoever deletes the files must find all of them. False if one hangs."""
+        calls = [call for call in (self.writing, self.checking) if call is not None]
+        if not calls:
             return True
-        done, _ = await asyncio.wait([self.call], timeout=WITHIN_S)
-        if done and not self.call.cancelled():
-            self.call.exception()  # It was reported, or another error was.
-        return bool(done)
+        done, hanging = await asyncio.wait(calls, timeout=WITHIN_S)
+        for call in done:
+            if not call.cancelled():
+                call.exception()  # It was reported, or another error was.
+        return not hanging
 
     async def _origin(self, reader: SegmentReader) -> Origin:
         if isinstance(reader, HistoryReader):
@@ -136,11 +150,11 @@ class SegmentCopy:
     ) -> None:
         """Cut the entries from `begin` on, before which are `skipped` records, into parts.
 
-        The next part is read while a thread writes one.
+        While a thread writes a part, another one checks the part before, and the next one is read.
         """
         last = begin + _last_of(self.row)
         payloads: list[bytes] = []
-        first, size = 0, 0
+        first, size, number = 0, 0, 0
         async for chunk in reader.chunks(begin, last):
             read = sum(len(entry.payload) for entry in chunk)
             await pace.take(read)
@@ -150,42 +164,59 @@ class SegmentCopy:
                 size += len(entry.payload)
                 if size >= PART_BYTES or len(payloads) >= PART_ENTRIES or entry.entry_id == last:
                     await self._written()
-                    work = partial(self._write_part, len(self.parts), payloads, first)
-                    self.call = asyncio.get_running_loop().run_in_executor(None, work)
-                    first, payloads, size = first + len(payloads), [], 0
+                    self.writing = _in_thread(partial(self._write_part, number, payloads, first))
+                    first, payloads, size, number = first + len(payloads), [], 0, number + 1
         await self._written()
+        await self._checked()
 
     async def _written(self) -> None:
-        """Wait for the part that a thread writes, if there is one."""
-        if self.call is None:
+        """Wait for the part that is being written, if there is one, and have it checked."""
+        if self.writing is None:
             return
-        part: Part = await answer_of(self.copy, self.directory, self.call)
-        self.parts.append(part)
-        self.file_bytes += part.bytes
+        written = await answer_of(self.copy, self.directory, self.writing)
+        await self._checked()
+        self.writing, self.checking = None, _in_thread(partial(self._check_part, written))
+        self.parts.append(written.part)
+        self.file_bytes += written.part.bytes
+
+    async def _checked(self) -> None:
+        """Wait for the part that is being checked, if there is one."""
+        if self.checking is not None:
+            await answer_of(self.copy, self.directory, self.checking)
+            self.checking = None
 
     # -- in a thread --------------------------------------------------------------------------------------
 
-    def _write_part(self, number: int, payloads: list[bytes], first: EntryId) -> Part:
-        """Write a part, read it back and compare. Raises WriteFailed, ReadFailed, CorruptEntry."""
-        from buckram.streams.shared.history_parts import LoadedPart, build_part, describe_part, difference
+    def _write_part(self, number: int, payloads: list[bytes], first: EntryId) -> _Written:
+        """Write a part. Raises WriteFailed, CorruptEntry."""
+        from buckram.streams.shared.history_parts import build_part, describe_part
 
-        place, file, base = Place(self.directory), part_file(self.row.base, self.copy, number), self.row.base
+        file, base = part_file(self.row.base, self.copy, number), self.row.base
         assert self.row.summary is not None
         try:
             data, records = build_part(payloads, first, base, self.row.summary)
         except MalformedBatch as error:
             raise CorruptEntry(str(self.name), self.row.ledger, first, str(error)) from None
         part = describe_part(file, data, payloads, first, records)
-        place.write(file, data, self.copy)
+        Place(self.directory).write(file, data, self.copy)
+        return _Written(part, payloads)
+
+    def _check_part(self, written: _Written) -> None:
+        """Read a part back and compare it with what was to be written. Raises WriteFailed, ReadFailed, CorruptEntry."""
+        from buckram.streams.shared.history_parts import LoadedPart, difference
+
+        part = written.part
         try:
-            why = difference(payloads, LoadedPart(part, self._read_back(place, file)))
+            why = difference(written.payloads, LoadedPart(part, self._read_back(Place(self.directory), part.file)))
         except MalformedBatch as error:
             why = str(error)
         if why:
             raise CorruptEntry(
-                str(self.name), self.copy, first, f"{file} at {self.directory} was written and read back: {why}"
+                str(self.name),
+                self.copy,
+                part.first_entry,
+                f"{part.file} at {self.directory} was written and read back: {why}",
             )
-        return part
 
     def _write_manifest(self, data: bytes) -> None:
         place, file = Place(self.directory), manifest_file(self.row.base, self.copy)
@@ -209,6 +240,10 @@ def check_software() -> None:
         import pyarrow.parquet  # noqa: F401
     except ImportError:
         raise ConfigError("history needs pyarrow: pip install 'buckram[history]'") from None
+
+
+def _in_thread(call: Callable[[], T]) -> asyncio.Future[T]:
+    return asyncio.get_running_loop().run_in_executor(None, call)
 
 
 def _last_of(row: Segment) -> EntryId:

@@ -113,10 +113,13 @@ def part_rows(part: Part, data: bytes) -> pa.Table:
     if len(data) != part.bytes or digest_of(data) != part.sha256:
         raise MalformedBatch(f"{part.file} has {len(data)} other bytes than the {part.bytes} that were offloaded")
     try:
-        table = pq.read_table(pa.BufferReader(data), use_threads=False)
+        # Unlike pq.read_table this gives columns of one chunk, which are not copied again.
+        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
     except (pa.ArrowException, ValueError) as error:
         raise MalformedBatch(f"{part.file} is no part of history: {error!r}") from None
-    if table.num_rows != part.records or table.schema.names != HISTORY_SCHEMA.names:
+    if table.schema.names != HISTORY_SCHEMA.names:
+        raise MalformedBatch(f"{part.file} is no part of history: its columns are {', '.join(table.schema.names)}")
+    if table.num_rows != part.records:
         raise MalformedBatch(f"{part.file} has {table.num_rows} records, {part} is due")
     return table
 
