@@ -109,7 +109,7 @@ async def test_a_crash_after_each_step(
         "written": (imports._Range, "_write"),
         "closed": (imports._Range, "_publish"),
         "published": (Bulk, "publish"),
-        "record": (imports._Range, "carry_out"),
+        "record": (imports._Range, "publish"),
     }[step]
     real, left = getattr(owner, name), [after]
 

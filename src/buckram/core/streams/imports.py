@@ -21,7 +21,7 @@ FORMAT = 1
 FORMATS = ("parquet", "jsonl", "csv")
 TIME_UNITS = {"s": 1_000_000, "ms": 1000, "us": 1}
 """How many microseconds a unit of time has."""
-RANGE_BYTES = 64 * 1024 * 1024
+RANGE_BYTES = 128 * 1024 * 1024
 """About how much of a file is one range: one ledger and one transaction."""
 MAX_FILES = 30_000
 """The most files of one import: their marks must fit into one value of every metadata store."""

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from buckram.client.client import Client
 from buckram.core.streams.changes import check_usable
@@ -60,7 +60,7 @@ from buckram.streams.maintain.segment_copy import check_software
 from buckram.streams.shared.metadata import StreamStore, retry_metadata
 from buckram.streams.shared.namespaces import Namespaces
 from buckram.streams.shared.places import in_thread
-from buckram.streams.write.bulk import Bulk, BulkLedger, SealedLedger
+from buckram.streams.write.bulk import Bulk, BulkLedger
 from buckram.types import CheckVersion
 
 if TYPE_CHECKING:
@@ -112,6 +112,8 @@ class ImportReport:
     """The number of files that were imported wholly by earlier runs."""
     ignored: int = 0
     """The number of files of other kinds, which were left out."""
+    last: int = -1
+    """The transaction's version of the last range that this run imported; -1: none."""
 
 
 async def plan_import(
@@ -190,26 +192,76 @@ async def import_files(
     report.next_offset = done.next_offset if done is not None else 0
     start = position_of(record.done) if record.done >= 0 else Position(0, -1)
     report.known = start.file
-    kind, size, last = record.format, record.range_bytes, record.done
-    from buckram.streams.shared.source_rows import ranges_of
-
+    publishing = _Publishing(work.name)
     try:
-        for number in range(start.file, len(work.files)):
-            file = work.files[number]
-            count = await in_thread(-1, source.url, partial(ranges_of, source, file, kind, size))
-            first = start.range + 1 if number == start.file else 0
-            report.known += number == start.file and first >= count
-            for part in range(first, count):
-                position = Position(number, part)
-                await _Range(client, streams, work, source, position, report).carry_out(pace or Pace(None))
-                last = position.version
-                progress(file.size // count)
+        async with publishing:
+            async for one, share in _ranges(client, streams, work, source, start, report):
+                await one.write(pace or Pace(None))
+                await publishing.begin(one)  # It is published while the next one is written.
+                progress(share)
+            await publishing.done()
     finally:
-        if last > record.done:
+        if report.last > record.done:
             with suppress(BuckramError):  # The stream's transaction says the same.
                 key = f"{streams.layout.imports(work.uid)}/{key_of(work.application)}"
-                await streams.keys.set(key, encode_import(replace(record, done=last)), record.version)
+                await streams.keys.set(key, encode_import(replace(record, done=report.last)), record.version)
     return report
+
+
+async def _ranges(
+    client: Client, streams: StreamStore, work: Importable, source: Source, start: Position, report: ImportReport
+) -> AsyncGenerator[tuple[_Range, int], None]:
+    """Yield the ranges after `start`, and how many bytes of the files each is about."""
+    from buckram.streams.shared.source_rows import ranges_of
+
+    kind, size = work.record.format, work.record.range_bytes
+    for number in range(start.file, len(work.files)):
+        file = work.files[number]
+        count = await in_thread(-1, source.url, partial(ranges_of, source, file, kind, size))
+        first = start.range + 1 if number == start.file else 0
+        report.known += number == start.file and first >= count
+        for part in range(first, count):
+            yield _Range(client, streams, work, source, Position(number, part), report), file.size // count
+
+
+class _Publishing:
+    """Publishes ranges one after another, beside the writing of the next one. Use `async with`."""
+
+    def __init__(self, name: StreamName) -> None:
+        self._scope = TaskScope(f"import into {name}")
+        self._task: asyncio.Task[BuckramError | None] | None = None
+
+    async def __aenter__(self) -> _Publishing:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Let a publication that has begun come to its end."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        await self._scope.close()
+
+    async def begin(self, one: _Range) -> None:
+        """Publish a range after the one before. If that failed this one is discarded, and the error raised."""
+        try:
+            await self.done()
+        except BaseException:
+            await one.discard()
+            raise
+        self._task = self._scope.spawn(_outcome(one.publish()), "publish")
+
+    async def done(self) -> None:
+        """Wait for the last publication that has begun. Raises its error."""
+        if self._task is not None and (error := await self._task) is not None:
+            raise error
+
+
+async def _outcome(work: Coroutine[Any, Any, None]) -> BuckramError | None:
+    """Return the error as a value: it is raised where the range after this one is handed over."""
+    try:
+        await work
+    except BuckramError as error:
+        return error
+    return None
 
 
 class _Range:
@@ -227,27 +279,44 @@ class _Range:
         self._client, self._streams, self._work, self._source = client, streams, work, source
         self._position, self._report = position, report
         self._bytes = 0
+        self._bulk: Bulk | None = None
+        self._ledger: BulkLedger | None = None
 
-    async def carry_out(self, pace: Pace) -> None:
-        """Write the range and publish it. A failure leaves nothing, a crash a ledger with an intent."""
+    async def write(self, pace: Pace) -> None:
+        """Write the range to a ledger. A failure leaves nothing, a crash a ledger with an intent."""
         work = self._work
         head = (await self._streams.read(work.name)).head
         step = StepId(work.application, self._position.version)
-        bulk = Bulk(self._client, self._streams, work.name, head, work.policy, step)
+        bulk = self._bulk = Bulk(self._client, self._streams, work.name, head, work.policy, step)
         if head.uid != work.uid or not bulk.foreseen():
             raise self._taken_over()
-        ledger = await bulk.create_ledger()
+        ledger = self._ledger = await bulk.create_ledger()
         try:
             await self._write(ledger, pace)
-            sealed = await ledger.close()
-            await self._publish(bulk, sealed)
         except BaseException:
-            await ledger.abandon()
-            with suppress(BuckramError):  # The janitor deletes it otherwise; the first error is the one to report.
-                await bulk.abort([ledger.ledger_id])
+            await self.discard()
             raise
 
-    async def _publish(self, bulk: Bulk, sealed: SealedLedger) -> None:
+    async def publish(self) -> None:
+        """Publish what was written, once. After a failure it is discarded."""
+        try:
+            await self._publish()
+        except BaseException:
+            await self.discard()
+            raise
+
+    async def discard(self) -> None:
+        """Delete the ledger, unless it was published; the janitor deletes it otherwise."""
+        if self._ledger is not None and self._bulk is not None:
+            await self._ledger.abandon()
+            with suppress(BuckramError):  # The first error is the one to report.
+                await self._bulk.abort([self._ledger.ledger_id])
+
+    async def _publish(self) -> None:
+        bulk, ledger, report = self._bulk, self._ledger, self._report
+        assert bulk is not None
+        assert ledger is not None
+        sealed = await ledger.close()
         key = f"{self._streams.layout.imports(bulk.uid)}/{key_of(self._work.application)}"
         try:
             done = await bulk.publish([sealed], conditions=[CheckVersion(key, self._work.record.version)])
@@ -257,12 +326,12 @@ class _Range:
         await bulk.abort([sealed.ledger])
         if done.next_offset - done.first_offset != sealed.records:
             raise self._taken_over()
-        report = self._report
         report.first_offset = done.first_offset if report.first_offset is None else report.first_offset
         report.next_offset = done.next_offset
         report.records += sealed.records
         report.bytes += self._bytes
         report.ranges += 1
+        report.last = self._position.version
 
     def _taken_over(self) -> StreamError:
         return StreamError(

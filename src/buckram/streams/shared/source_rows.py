@@ -8,7 +8,6 @@ block. Not here: finding files and lines (`shared/sources.py`), how a row become
 from __future__ import annotations
 
 import csv
-import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -143,13 +142,14 @@ class _Json(_Lines):
 
     def rows(self, block: Block) -> pa.RecordBatch | None:
         lines = _split(block.data)
-        if not len(lines):
-            return None
         table = self._parsed(block)
         if table is None or table.num_rows != len(lines):
+            lines = pa.array([line for line in lines.to_pylist() if line.strip()], pa.binary())
             found = self._one_by_one(block, lines)
         else:
             found = {what: _whole(table.column(field)) for what, field in self._fields.items()}
+        if not len(lines):
+            return None
         if "value" not in found:
             found["value"] = lines
         return _batch(self._path, found, self._columns, self._numbers(block), "line")
@@ -164,7 +164,7 @@ class _Json(_Lines):
             shape = pa.schema([*kinds.items(), (_SEEN, pa.null())])
             try:
                 table = pa_json.read_json(
-                    io.BytesIO(block.data),
+                    pa.BufferReader(block.data),
                     pa_json.ReadOptions(use_threads=False, block_size=len(block.data) + 1),
                     pa_json.ParseOptions(explicit_schema=shape, unexpected_field_behavior="ignore"),
                 )
@@ -224,7 +224,7 @@ class _Csv(_Lines):
             kinds[self._wanted["timestamp"]] = pa.string()
         try:
             table = pa_csv.read_csv(
-                io.BytesIO(block.data),
+                pa.BufferReader(block.data),
                 pa_csv.ReadOptions(column_names=self._names, use_threads=False, block_size=len(block.data) + 1),
                 pa_csv.ParseOptions(newlines_in_values=False),
                 pa_csv.ConvertOptions(column_types=kinds, include_columns=list(kinds), strings_can_be_null=False),
@@ -343,14 +343,12 @@ def _microseconds(given: str | int, unit: int) -> int:
 
 
 def _split(data: bytes) -> Any:
-    """Return the lines of a block as bytes, without those that are blank."""
+    """Return the lines of a block as bytes, without those that are empty."""
     lines = pc.split_pattern(pa.array([data], pa.large_binary()), b"\n").flatten().cast(pa.binary())
     if b"\r" in data:
         lines = pa.array([line.rstrip(b"\r") for line in lines.to_pylist()], pa.binary())
-    blank = pc.equal(pc.binary_length(lines), 0)
-    if b"\n " in data or b"\n\t" in data or data[:1] in (b" ", b"\t"):
-        blank = pa.array([not line.strip() for line in lines.to_pylist()])
-    return lines.filter(pc.invert(blank))
+    lengths = pc.binary_length(lines)
+    return lines if pc.min(lengths).as_py() else lines.filter(pc.greater(lengths, 0))
 
 
 def _whole(column: Any) -> Any:

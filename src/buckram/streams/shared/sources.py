@@ -87,37 +87,38 @@ def blocks(opened: BinaryIO, path: str, start: int, stop: int) -> Iterator[Block
     The last line of a file need not end with a newline. Raises MalformedSource for a line over MAX_LINE_BYTES, and
     ReadFailed.
     """
-    at, rest = start, b""
+    at, size = start, _BLOCK_BYTES
     if start:
         # The line that begins before `start` belongs to the range before.
         at = start - 1
         while True:
             read = _read(opened, path, at, _BLOCK_BYTES)
-            newline = read.find(b"\n")
-            if newline >= 0:
-                at += newline + 1
-                break
-            at += len(read)
             if not read:
                 return
+            newline = read.find(b"\n") + 1
+            at += newline or len(read)
+            if newline:
+                break
     while at < stop:
-        read = rest + _read(opened, path, at + len(rest), _BLOCK_BYTES)
+        read = _read(opened, path, at, size)
         if not read:
             return
         whole = read.rfind(b"\n") + 1
-        if len(read) - len(rest) < _BLOCK_BYTES and _ends(opened, path, at + len(read)):
+        if len(read) < size and _ends(opened, path, at + len(read)):
             whole = len(read)
         if not whole:
-            if len(read) > MAX_LINE_BYTES:
-                raise MalformedSource(path, 0, f"the line at byte {at} has over {MAX_LINE_BYTES} bytes; shorten it")
-            rest = read
+            if size > MAX_LINE_BYTES:
+                raise MalformedSource(
+                    path, 0, f"the line at byte {at} has over {MAX_LINE_BYTES} bytes, the most that a line may have"
+                )
+            size *= 2
             continue
         if at + whole > stop:
             # Only lines that begin before `stop`: cut after the last of them.
             last = read.find(b"\n", stop - at - 1) + 1
             whole = min(whole, last) if last else whole
         yield Block(at, read[:whole])
-        at, rest = at + whole, read[whole:]
+        at, size = at + whole, _BLOCK_BYTES  # The beginning of the next line is read again.
 
 
 def line_number(opened: BinaryIO, path: str, byte: int) -> int:
