@@ -131,7 +131,7 @@ PUBLIC_NAMES = [
     "EntryTooLarge", "EtcdFailed", "ForeignDirectory", "ForkedClient", "Fragment", "HandleClosed",
     "InvalidArgument", "InvalidSegment", "InvariantViolation", "KeyExists", "KeyNotEmpty", "LedgerClosed",
     "LedgerError", "LedgerExists", "LedgerFenced", "LedgerIdUsed", "LedgerIdsExhausted", "LedgerMetadata",
-    "LedgerOfStream", "LedgerState", "Machine", "MachineError", "MachineLog", "MachineSettings", "MalformedRecord",
+    "LedgerOfStream", "LedgerState", "Machine", "MachineError", "MachineLog", "MachineSettings", "MalformedRecord", "MalformedSource",
     "MetadataError", "MetadataUnavailable", "MissingCodec", "MissingEngine", "NameBlocked", "Namespace",
     "NamespaceExists", "NamespaceNotEmpty", "Namespaces", "NetConfig", "NoEarlierState", "NoSuchBookie",
     "NoSuchCursor", "NoSuchDatabase", "NoSuchEntry", "NoSuchKey", "NoSuchLedger", "NoSuchNamespace", "NoSuchObject",
