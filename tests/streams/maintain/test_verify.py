@@ -112,7 +112,9 @@ async def test_files_that_are_damaged_or_missing_are_told(client: Client, ns: Na
     await export(client, ns, tmp_path)
     (part,) = files_below(tmp_path, ".parquet")
     good = part.read_bytes()
-    part.write_bytes(good[:-1] + b"x")
+    # The records are the same, and only the digest tells.
+    at = good.index(b"buckram.entries") + 60
+    part.write_bytes(good[:at] + (b"A" if good[at : at + 1] != b"A" else b"B") + good[at + 1 :])
     with pytest.raises(CorruptEntry, match=part.name):
         await with_files(client, tmp_path)
     part.unlink()
