@@ -21,7 +21,7 @@ from buckram.streams.maintain.export import export_stream, plan_export
 from buckram.streams.maintain.imports import import_files, plan_import
 from buckram.streams.maintain.offload import offload_planned, plan_offload
 from buckram.streams.maintain.verify import files_side, stream_side, verify
-from buckram.streams.shared.history_parts import part_rows  # noqa: F401 - imported before the clock runs
+from buckram.streams.shared import iceberg  # noqa: F401 - loaded before the clock runs
 from buckram.streams.shared.sources import Source
 
 Figures = dict[str, Any]
