@@ -491,6 +491,14 @@ def heal_java() -> Figures:
 
 
 @case
+def offload() -> Figures:
+    """History of BENCH_HISTORY_MIB (512): offload, export, reading beside plain Parquet, verification, imports."""
+    from bench.history import offload
+
+    return offload()
+
+
+@case
 def audit_many() -> Figures:
     """An audit of BENCH_AUDIT_SQLITE (1,000,000) ledgers in SQLite, of BENCH_AUDIT_ZOOKEEPER (100,000) in ZooKeeper."""
     from bench import audits

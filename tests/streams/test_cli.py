@@ -424,6 +424,40 @@ def test_offload_and_check(ok: Run, run: Run, tmp_path: Path) -> None:
     assert run("stream", "offload", "oldlines", "--to", "here").code == Exit.USAGE
 
 
+def test_export_verify_and_import(ok: Run, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyiceberg")
+    monkeypatch.chdir(tmp_path)
+    ok("stream", "write", "goods", stdin=b"a\nb\n")
+    done = json.loads(ok("stream", "export", "goods", "--to", "lake", "--json").out)
+    assert (done["segments"], done["records"], done["first_offset"], done["next_offset"]) == (1, 2, 0, 2)
+    assert done["location"].startswith(f"{tmp_path}/lake/default/goods/")
+    assert Path(done["table"]).is_dir()
+    assert "0 segments exported" in ok("stream", "export", "goods", "--to", tmp_path / "lake", "--prune").out
+    assert run("stream", "export", "goods", "--to", "lake", "--rate", "fast").code == Exit.USAGE
+    assert run("stream", "export", "nogoods", "--to", "lake").code == Exit.NOT_FOUND
+
+    found = json.loads(ok("stream", "verify", "goods", "./lake", "--json").out)
+    assert (found["equal"], found["records"], found["difference"]) == (True, 2, None)
+    assert run("stream", "verify", "goods", "./lake", "--other-metadata", "memory:x").code == Exit.USAGE
+    assert run("stream", "verify", "goods", f"{tmp_path}/nothing").code == Exit.USAGE
+
+    again = ok("stream", "import", "goods2", "--from", done["location"], "--format", "parquet")
+    assert "1 file of" in again.out
+    told = json.loads(ok("stream", "import", "goods2", "--from", done["location"], "--format", "parquet", "--json").out)
+    assert (told["records"], told["known"], told["next_offset"]) == (0, 1, 2)
+    assert ok("stream", "read", "goods2").out == "a\nb\n"
+    assert (
+        ok("stream", "import", "goods3", "--from", done["location"], "--format", "parquet", "--key", "value").code == 0
+    )
+    differs = run("stream", "verify", "goods", "goods3")
+    assert differs.code == Exit.FAILED
+    assert "differ first at offset 0: column key: None and 'a'" in differs.out
+    (tmp_path / "bad.csv").write_text("value\na,b\n")
+    bad = run("stream", "import", "goods4", "--from", "bad.csv", "--format", "csv")
+    assert (bad.code, f"{tmp_path}/bad.csv, line 2" in bad.err) == (Exit.FAILED, True)
+    assert run("stream", "import", "goods4", "--from", "nothing", "--format", "csv").code == Exit.USAGE
+
+
 def test_a_waiting_writer_names_the_present_one(uri: str, ok: Run) -> None:
     first = Child(uri, "stream", "write", "turns", "--acks", "--as", "alice")
     first.give(b"a\n")

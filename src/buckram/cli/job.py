@@ -1,6 +1,7 @@
-"""`buckram job`: scrub, compact, orphans, on Spark. This file is also what spark-submit takes: `buckram job file`.
+"""`buckram job`: scrub, compact, orphans, on Spark; export, import and verify, which need none.
 
-Under spark-submit the session is the one that it configures; else one for this machine is started, or --master is used.
+This file is also what spark-submit takes: `buckram job file`. Under spark-submit the session is the one that it
+configures; else one for this machine is started, or --master is used.
 """
 
 from __future__ import annotations
@@ -24,9 +25,28 @@ F = TypeVar("F", bound=Callable[..., Any])
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
 
-@click.group()
+_STREAM_JOBS = ("export", "import", "verify")
+"""Those of `buckram stream` that are jobs, too."""
+
+
+class _Jobs(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *_STREAM_JOBS])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _STREAM_JOBS:
+            return super().get_command(ctx, cmd_name)
+        from buckram.cli.stream import stream
+
+        return stream.commands[cmd_name]
+
+
+@click.group(cls=_Jobs)
 def job() -> None:
-    """Maintenance on Spark. Each job may be stopped and run again; bookies are asked no faster than --rate."""
+    """Maintenance on Spark, and copies in and out.
+
+    Each job may be stopped and run again; bookies are asked no faster than --rate.
+    """
 
 
 def _common(command: F) -> F:

@@ -1,7 +1,8 @@
 """`buckram stream`: the commands create, list, show, set, truncate, delete, end and seal.
 
 Not here: how streams are printed (`cli/stream_show.py`), records (`cli/stream_write.py`, `cli/stream_read.py`), cursors
-(`cli/stream_cursor.py`), janitor and orphans (`cli/stream_janitor.py`), history (`cli/stream_history.py`).
+(`cli/stream_cursor.py`), janitor and orphans (`cli/stream_janitor.py`), history (`cli/stream_history.py`), imports
+(`cli/stream_import.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from buckram.cli.namespace import policy_option
 from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
 from buckram.cli.output import emit, table
 from buckram.cli.stream_cursor import cursor
-from buckram.cli.stream_history import check, offload
+from buckram.cli.stream_history import check, export, offload, verify
+from buckram.cli.stream_import import import_
 from buckram.cli.stream_janitor import janitor, orphans
 from buckram.cli.stream_read import read, tail
 from buckram.cli.stream_show import last_append_text, print_stream, writer_text
@@ -41,7 +43,7 @@ def stream() -> None:
     """Create, write, read and manage streams. A stream's name is NAMESPACE/STREAM; without a slash it is in default."""
 
 
-for command in (write, read, tail, cursor, janitor, orphans, offload, check):
+for command in (write, read, tail, cursor, janitor, orphans, offload, export, import_, check, verify):
     stream.add_command(command)
 
 

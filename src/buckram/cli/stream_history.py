@@ -1,8 +1,9 @@
-"""`buckram stream offload` and `check`: segments that become files outside the cluster, and whether those are right."""
+"""`buckram stream offload`, `export`, `check` and `verify`: segments as files elsewhere, and whether they are right."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import TYPE_CHECKING
 
 import click
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
 
     from buckram.core.streams.head import Head, Segment
     from buckram.core.streams.policy import Policy
+    from buckram.streams.maintain.export import ExportReport
     from buckram.streams.maintain.history import StreamCheck
     from buckram.streams.maintain.offload import OffloadReport
+    from buckram.streams.maintain.verify import VerifyReport
 
 
 @click.command("offload")
@@ -50,7 +53,7 @@ def offload(
       buckram stream offload shop/orders --to s3://lake/history --before-time 7d
     """
     from buckram.net.pace import Pace
-    from buckram.streams.maintain.offload import OffloadReport, offload_segment, plan_offload
+    from buckram.streams.maintain.offload import offload_planned, plan_offload
     from buckram.streams.shared.metadata import StreamStore
 
     full = stream_name(name)
@@ -67,11 +70,8 @@ def offload(
                 return [row for row in rows if _is_before(row, before, time)]
 
             work = await plan_offload(streams, full, to=location, wanted=wanted)
-            report = OffloadReport(str(full), work.directory, kept=work.put_aside)
             with progress("bytes", work.bytes, show=not as_json) as advance:
-                for row in work.rows:
-                    await offload_segment(client, streams, work, row, report, pace=pace, progress=advance)
-            return report
+                return await offload_planned(client, streams, work, pace=pace, progress=advance)
 
     report = run_async(main())
     if as_json:
@@ -86,10 +86,58 @@ def offload(
         raise click.exceptions.Exit(Exit.FAILED)
 
 
+def _absolute(location: str) -> str:
+    """Return a path as it is from anywhere on this machine; a URL as it is given."""
+    return location if "://" in location or not location else os.path.abspath(location)
+
+
 def _is_before(row: Segment, offset: int | None, time: int | None) -> bool:
     if row.summary is None:
         return False
     return (offset is None or row.end <= offset) and (time is None or row.summary.last_append < time)
+
+
+@click.command("export")
+@click.argument("name", shell_complete=completion.streams)
+@click.option("--to", "location", metavar="URL", required=True, help="A directory or a URL of fsspec.")
+@click.option("--prune", is_flag=True, help="Delete exported files whose records are all truncated.")
+@click.option("--rate", metavar="SIZE", help="The most bytes to read in a second, such as 50MiB.")
+@metadata_option
+@json_option
+def export(name: str, location: str, prune: bool, rate: str | None, uri: str | None, as_json: bool) -> None:
+    """Copy sealed segments as Parquet files to a place outside the cluster; the stream keeps them, too.
+
+    Only what is not there yet is copied, so repeat it as often as you like. Files and table are those of an offload.
+    May be killed at any time.
+
+    \b
+    Example:
+      buckram stream export shop/orders --to s3://lake/tables
+    """
+    from buckram.net.pace import Pace
+    from buckram.streams.maintain.export import export_stream, plan_export
+    from buckram.streams.shared.metadata import StreamStore
+
+    full = stream_name(name)
+    pace = Pace(None if rate is None else values.size("--rate", rate))
+
+    async def main() -> ExportReport:
+        async with connected(uri) as client:
+            streams = StreamStore(client.services.store)
+            work = await plan_export(streams, full, _absolute(location))
+            with progress("bytes", work.bytes, show=not as_json) as advance:
+                return await export_stream(client, streams, work, prune=prune, pace=pace, progress=advance)
+
+    report = run_async(main())
+    if as_json:
+        emit(dataclasses.asdict(report))
+        return
+    size = f"{counted(report.records, 'record')}, {counted(report.bytes, 'byte')}"
+    print(f"stream {full}: {counted(report.segments, 'segment')} exported to {report.location} ({size})")
+    if report.table:
+        print(f"  table {report.table}")
+    if report.missed:
+        remark(f"{counted(report.missed, 'record')} were truncated before they were exported")
 
 
 @click.command("check")
@@ -124,4 +172,54 @@ def check(name: str, uri: str | None, as_json: bool) -> None:
         for problem in found.problems:
             print(f"  {problem}")
     if found.problems:
+        raise click.exceptions.Exit(Exit.FAILED)
+
+
+@click.command("verify")
+@click.argument("a", shell_complete=completion.streams)
+@click.argument("b", shell_complete=completion.streams)
+@click.option("--other-metadata", metavar="URI", help="The cluster of stream B; default the same one.")
+@click.option("--rate", metavar="SIZE", help="The most bytes to compare in a second, such as 50MiB.")
+@metadata_option
+@json_option
+def verify(a: str, b: str, other_metadata: str | None, rate: str | None, uri: str | None, as_json: bool) -> None:
+    """Compare stream A with B, record by record: another stream, or the place that A was exported or offloaded to.
+
+    Two streams are compared from where both begin, and must end at the same offset. Files are compared as far as they
+    go. Exit code 1 if there is a difference; the first one is told.
+
+    \b
+    Examples:
+      buckram stream verify shop/orders shop/orders --other-metadata zk://zk2:2181/ledgers
+      buckram stream verify shop/orders s3://lake/tables
+    """
+    from buckram.net.pace import Pace
+    from buckram.streams.maintain.verify import files_side, stream_side
+    from buckram.streams.maintain.verify import verify as compare
+
+    name = stream_name(a)
+    pace = Pace(None if rate is None else values.size("--rate", rate))
+    is_place = "://" in b or b.startswith(("/", "./", "../"))
+    if is_place and other_metadata is not None:
+        raise InvalidArgument(f"--other-metadata: {b} is a place for files, which belongs to no cluster; leave it out")
+    other = None if is_place else stream_name(b)
+
+    async def main() -> VerifyReport:
+        async with connected(uri) as client, connected(other_metadata or uri) as second:
+            left = await stream_side(client, name)
+            right = await (files_side(client, name, _absolute(b)) if other is None else stream_side(second, other))
+            total = max(max(left.end, right.end) - max(left.first, right.first), 0)
+            with progress("records", total, show=not as_json) as advance:
+                return await compare(left, right, pace=pace, progress=advance)
+
+    report = run_async(main())
+    if as_json:
+        emit(report.as_json())
+    elif report.difference is None:
+        print(f"{report.a} and {report.b} are equal: {counted(report.records, 'record')} up to {report.next_offset}")
+    else:
+        found = report.difference
+        what = f"column {found.column}: {found.a} and {found.b}" if found.column else f"{found.a} and {found.b}"
+        print(f"{report.a} and {report.b} differ first at offset {found.offset}: {what}")
+    if not report.equal:
         raise click.exceptions.Exit(Exit.FAILED)

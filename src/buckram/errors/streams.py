@@ -252,6 +252,18 @@ class InvalidSegment(StreamError, InvalidArgument):
         self.ledger_id = ledger_id
 
 
+class MalformedSource(BuckramError):
+    """A file that is to be imported has a row that is no record. Nothing of the range with that row was imported.
+
+    `line` is counted from 1 on; 0 if the file as a whole is meant.
+    """
+
+    def __init__(self, path: str, line: int, why: str, what: str = "line") -> None:
+        where = f"{path}, {what} {line}" if line else path
+        super().__init__(f"{where}: {why}; correct it and import again")
+        self.path, self.line = path, line
+
+
 class LedgerOfStream(LedgerError):
     """The ledger was made for a stream and may hold records of it. Nothing was deleted."""
 

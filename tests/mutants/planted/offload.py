@@ -12,14 +12,18 @@ MUTANTS = (
     TestMutant(
         "offload-unverified",
         "a ledger goes although its files do not give back what was written",
-        edited(("buckram.streams.maintain.offload:_Copy._write_part", "if why:", "if False:")),
+        edited(("buckram.streams.maintain.segment_copy:SegmentCopy._check_part", "if why:", "if False:")),
         (OFFLOAD + "test_nothing_goes_before_it_was_verified",),
     ),
     TestMutant(
         "offload-manifest-unverified",
         "a segment is listed by a manifest that is not there as it was written",
         edited(
-            ("buckram.streams.maintain.offload:_Copy._write_manifest", "self._read_back(place, file) != data", "False")
+            (
+                "buckram.streams.maintain.segment_copy:SegmentCopy._write_manifest",
+                "self._read_back(place, file) != data",
+                "False",
+            )
         ),
         (OFFLOAD + "test_nothing_goes_before_it_was_verified",),
     ),
@@ -38,7 +42,7 @@ MUTANTS = (
     TestMutant(
         "offload-bytes-unchecked",
         "files of history are believed whatever they hold",
-        edited(("buckram.streams.shared.history_parts:LoadedPart.__init__", "digest_of(data) != part.sha256", "False")),
+        edited(("buckram.streams.shared.history_parts:part_rows", "digest_of(data) != part.sha256", "False")),
         (PARTS + "test_changed_bytes_are_refused",),
     ),
     TestMutant(

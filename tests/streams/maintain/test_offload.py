@@ -24,16 +24,23 @@ from buckram.core.streams.head import HISTORY
 from buckram.core.streams.history import Manifest, copy_of
 from buckram.core.streams.names import StreamName
 from buckram.errors import CorruptEntry, InvalidArgument, NoSuchEntry, NoSuchLedger, ReadFailed, WriteFailed
-from buckram.streams.maintain import offload as offloading
+from buckram.streams.maintain import segment_copy
 from buckram.streams.maintain.compaction import Compactable, replace_run
 from buckram.streams.maintain.history import check_stream
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.maintain.janitor_report import JanitorReport
-from buckram.streams.maintain.offload import OffloadReport, copy_segment, offload_segment, offload_stream, plan_offload
+from buckram.streams.maintain.offload import (
+    Offloadable,
+    OffloadReport,
+    copy_segment,
+    offload_segment,
+    offload_stream,
+    plan_offload,
+)
 from buckram.streams.namespace import Namespace
 from buckram.streams.read.history import HistoryReader, SegmentFiles
 from buckram.streams.shared.ledgers import drop_ledger, list_intents, make_history_id
-from buckram.streams.shared.places import Place
+from buckram.streams.shared.places import TABLE, Place
 
 NAME = StreamName("shop", "s")
 
@@ -48,7 +55,12 @@ async def plain(ns: Namespace, segments: int) -> list[Record]:
 
 
 def files_below(directory: Path, ending: str = "") -> list[Path]:
-    return [path for path in directory.rglob(f"*{ending}") if path.is_file()]
+    """Return the files of history, without those of the table around it."""
+    return [path for path in everything_below(directory) if path.name.endswith(ending) and TABLE not in path.parts]
+
+
+def everything_below(directory: Path) -> list[Path]:
+    return [path for path in directory.rglob("*") if path.is_file()]
 
 
 async def clean(client: Client) -> JanitorReport:
@@ -94,7 +106,7 @@ async def test_records_offsets_and_times_stay(client: Client, ns: Namespace, tmp
 async def test_segments_of_many_parts(
     client: Client, ns: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offloading, "PART_ENTRIES", 3)
+    monkeypatch.setattr(segment_copy, "PART_ENTRIES", 3)
     await ns.create("s", ensemble="3/3/2")
     async with ns.writer("s", linger_ms=0) as writer:
         for number in range(20):
@@ -161,7 +173,7 @@ async def test_truncation_and_deletion_reach_the_files(client: Client, ns: Names
     await nothing_is_left(client, ns, tmp_path)
     assert len(files_below(tmp_path, ".parquet")) == 2
     await ns.delete("s")
-    assert files_below(tmp_path) == []
+    assert everything_below(tmp_path) == []
 
 
 async def test_a_stream_whose_history_is_away_is_deleted_by_force(
@@ -354,7 +366,7 @@ STEPS = ["intent", "half a file", "part", "parts", "manifest", "listed", "ledger
 async def test_a_crash_after_each_step(
     client: Client, ns: Namespace, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offloading, "PART_ENTRIES", 2)
+    monkeypatch.setattr(segment_copy, "PART_ENTRIES", 2)
     await ns.create("s", ensemble="3/3/2")
     async with ns.writer("s", linger_ms=0) as writer:
         for number in range(3):
@@ -385,5 +397,5 @@ async def test_a_crash_after_each_step(
     assert await read(ns) == before
 
 
-def _stream_of(work: offloading.Offloadable) -> tuple[Any, ...]:
+def _stream_of(work: Offloadable) -> tuple[Any, ...]:
     return work.name, work.uid, work.epoch, work.policy, ()

@@ -173,19 +173,22 @@ def copy_of(file: str) -> LedgerId | None:
     return int(fields[1])
 
 
-def check_location(location: str) -> str:
-    """Return the location without a slash at its end. InvalidArgument for one that means another place elsewhere."""
+def check_location(location: str, what: str = "offload_to") -> str:
+    """Return the location without a slash at its end. InvalidArgument for one that means another place elsewhere.
+
+    `what` is the name of the setting or option that has it.
+    """
     if not isinstance(location, str) or not location or not location.isprintable():
-        raise InvalidArgument(f"offload_to {location!r}: needs an absolute path or a URL such as s3://bucket/history")
+        raise InvalidArgument(f"{what} {location!r}: needs an absolute path or a URL such as s3://bucket/history")
     scheme, found, rest = location.partition("://")
     if not (found and scheme and rest.strip("/")) and not (not found and location.startswith("/")):
         raise InvalidArgument(
-            f"offload_to {location!r}: needs an absolute path, the same on every machine that reads the stream, or a "
+            f"{what} {location!r}: needs an absolute path, the same on every machine that reads the stream, or a "
             "URL such as s3://bucket/history"
         )
     if found and "@" in rest.split("/")[0] and scheme not in ("file", "local"):
         raise InvalidArgument(
-            f"offload_to {scheme}://...: has a name or a password in it, which all who may read the stream's metadata "
+            f"{what} {scheme}://...: has a name or a password in it, which all who may read the stream's metadata "
             "would see; set it in the configuration of fsspec instead"
         )
     return location.rstrip("/")

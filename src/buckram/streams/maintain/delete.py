@@ -21,6 +21,7 @@ from buckram.errors import (
     WriteFailed,
 )
 from buckram.seams import KeyStore
+from buckram.streams.maintain.table import update_tables_before
 from buckram.streams.shared.ledgers import discard, drop_ledger, drop_segment, list_intents
 from buckram.streams.shared.metadata import StreamStore
 
@@ -38,6 +39,7 @@ async def delete_stream(
     head = await streams.change(name, deleted, uid=uid)
     if not force:
         await _fence(client, name, head)
+    await _drop_from_tables(streams, name, head, force=force)
     await _drop_ledgers(client, streams, head, force=force)
     await _drop_keys(streams, head)
     while True:
@@ -80,6 +82,16 @@ async def drop_leftovers(client: Client, streams: StreamStore, uid: str) -> None
     await _drop_keys(streams, head)
 
 
+async def _drop_from_tables(streams: StreamStore, name: StreamName, head: Head, *, force: bool) -> None:
+    """Take the stream's files out of the tables around its history; what was exported stays in them."""
+    rows = [row async for row in streams.segments(head) if row.offloaded is not None]
+    try:
+        await update_tables_before(streams, name, head.uid, rows)
+    except (ReadFailed, WriteFailed):
+        if not force:
+            raise
+
+
 async def _drop_ledgers(client: Client, streams: StreamStore, head: Head, *, force: bool = False) -> None:
     """Delete all ledgers and files of history; with `force` files that cannot be reached are left where they are."""
     async for row in streams.segments(head):
@@ -104,6 +116,8 @@ async def _drop_keys(streams: StreamStore, head: Head) -> None:
         layout.intents(head.uid),
         layout.object_writers(head.uid),
         layout.replicas(head.uid),
+        layout.exports(head.uid),
+        layout.imports(head.uid),
         f"{layout.data(head.uid)}/pages",
     ):
         while names := await keys.children(parent, limit=_PAGE):

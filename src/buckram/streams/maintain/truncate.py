@@ -13,6 +13,7 @@ from buckram.core.streams.changes import is_dead, trimmed, truncated
 from buckram.core.streams.head import Head, Segment
 from buckram.core.streams.names import StreamName
 from buckram.errors import VersionConflict
+from buckram.streams.maintain.table import update_tables_before
 from buckram.streams.read.locate import known_end
 from buckram.streams.shared.ledgers import drop_segment
 from buckram.streams.shared.metadata import StreamStore
@@ -50,6 +51,7 @@ async def trim(client: Client, streams: StreamStore, name: StreamName, *, at_mos
         dead, kept = await dead_rows(streams, head, _AT_ONCE if at_most is None else min(_AT_ONCE, at_most - done))
         if not dead:
             return done
+        await update_tables_before(streams, name, head.uid, dead)
         for row in dead:
             await drop_segment(client, row)
         await _forget(streams, name, head, dead[-1].number + 1, kept)

@@ -1,12 +1,13 @@
 """Reading offloaded segments: a reader of entries like that of a ledger, over the files of a segment's history.
 
 A file counts only if its digest is the one in the manifest, and the manifest only if its digest is the one in the
-segment list. One part is in memory at a time. Not here: parts as bytes (`shared/history_parts.py`), locations
-(`shared/places.py`).
+segment list. One part is in memory at a time, two while entries are read in order. Not here: parts as bytes
+(`shared/history_parts.py`), locations (`shared/places.py`).
 """
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -21,7 +22,7 @@ from buckram.core.streams.history import Manifest, Part, decode_manifest, digest
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.record_format import EntryHeader
 from buckram.errors import ConfigError, CorruptEntry, MalformedBatch, MalformedRecord, NoSuchEntry
-from buckram.streams.shared.places import Place, in_thread
+from buckram.streams.shared.places import Place, answer_of, in_thread
 from buckram.types import Entry, EntryId
 
 if TYPE_CHECKING:
@@ -74,19 +75,21 @@ class SegmentFiles:
         """Return a part, which takes the place of the one in memory."""
         loaded = self._loaded
         if loaded is None or loaded.part is not part:
-            try:
-                from buckram.streams.shared.history_parts import LoadedPart
-            except ImportError:
-                raise ConfigError("history needs pyarrow: pip install 'buckram[history]'") from None
             self._loaded = None  # Two parts would take twice the memory.
-            data = self._place.read(part.file, self._segment.ledger)
-            try:
-                loaded = self._loaded = LoadedPart(part, data)
-            except MalformedBatch as error:
-                raise self._corrupt(
-                    part.first_entry, f"{error}, at {self.location}; restore it from a backup"
-                ) from None
+            loaded = self._loaded = self.read_part(part)
         return loaded
+
+    def read_part(self, part: Part) -> LoadedPart:
+        """Return a part that is read now."""
+        try:
+            from buckram.streams.shared.history_parts import LoadedPart
+        except ImportError:
+            raise ConfigError("history needs pyarrow: pip install 'buckram[history]'") from None
+        data = self._place.read(part.file, self._segment.ledger)
+        try:
+            return LoadedPart(part, data)
+        except MalformedBatch as error:
+            raise self._corrupt(part.first_entry, f"{error}, at {self.location}; restore it from a backup") from None
 
     def part_of(self, entry: EntryId) -> Part:
         """Return the part that has an entry. NoSuchEntry beyond the last one."""
@@ -110,15 +113,11 @@ class SegmentFiles:
 
     def chunk(self, first: EntryId, last: EntryId) -> list[tuple[EntryId, bytes]]:
         """Return entries from `first` on, about _CHUNK_BYTES of one part, none beyond `last`."""
-        loaded = self.load(self.part_of(first))
-        found: list[tuple[EntryId, bytes]] = []
-        size = 0
-        for entry in range(first, min(last, loaded.part.last_entry) + 1):
-            found.append((entry, loaded.payload(entry)))
-            size += len(found[-1][1])
-            if size >= _CHUNK_BYTES:
-                break
-        return found
+        return _chunk(self.load(self.part_of(first)), first, last)
+
+    def parts(self, first: EntryId, last: EntryId) -> list[Part]:
+        """Return the parts that have the entries from `first` to `last`."""
+        return [part for part in self.manifest().parts if part.last_entry >= first and part.first_entry <= last]
 
     def first_entry(self, reached: Reached) -> EntryId:
         """Return the first entry for which `reached` is true, or the number of entries; at most one part is read."""
@@ -146,17 +145,32 @@ class HistoryReader:
         """The segment's last entry."""
         return self._last
 
+    async def manifest(self) -> Manifest:
+        """Return the segment's manifest."""
+        return await self._run(self._files.manifest)
+
     async def get(self, entry: EntryId) -> Entry:
         """Return one entry; its `length` is not known."""
         return self._entry(entry, await self._run(partial(self._files.payload, entry)))
 
     async def chunks(self, first: EntryId = 0, last: EntryId | None = None) -> AsyncGenerator[list[Entry], None]:
-        """Yield the entries in order, many at a time."""
+        """Yield the entries in order, many at a time. While those of a part are used a thread reads the next part."""
         entry, end = first, self._last if last is None else last
-        while entry <= end:
-            found = await self._run(partial(self._files.chunk, entry, end))
-            yield [self._entry(number, payload) for number, payload in found]
-            entry = found[-1][0] + 1
+        parts = await self._run(partial(self._files.parts, entry, end)) if entry <= end else []
+        coming: asyncio.Future[LoadedPart] | None = None
+        try:
+            for place, part in enumerate(parts):
+                loaded = await answer_of(self._copy, self._files.location, coming or self._begin(part))
+                coming = self._begin(parts[place + 1]) if place + 1 < len(parts) else None
+                while entry <= min(end, part.last_entry):
+                    chunk = [self._entry(number, payload) for number, payload in _chunk(loaded, entry, end)]
+                    entry = chunk[-1].entry_id + 1
+                    yield chunk
+            if entry <= end:
+                raise NoSuchEntry(self._copy, entry, "the segment's history has no such entry")
+        finally:
+            if coming is not None:
+                coming.add_done_callback(_forget_error)
 
     async def first_entry(self, reached: Reached) -> EntryId:
         """Return the first entry whose header is `reached`, or the number of entries; at most one part is read."""
@@ -173,6 +187,9 @@ class HistoryReader:
     ) -> None:
         await self.close()
 
+    def _begin(self, part: Part) -> asyncio.Future[LoadedPart]:
+        return asyncio.get_running_loop().run_in_executor(None, self._files.read_part, part)
+
     async def _run(self, call: Callable[[], T]) -> T:
         return await in_thread(self._copy, self._files.location, call)
 
@@ -188,6 +205,23 @@ def open_segment(client: Client, name: StreamName, segment: Segment) -> Abstract
     if segment.kind == HISTORY:
         return HistoryReader(name, segment)
     return client.open(segment.ledger)
+
+
+def _chunk(loaded: LoadedPart, first: EntryId, last: EntryId) -> list[tuple[EntryId, bytes]]:
+    """Return entries of a part from `first` on, about _CHUNK_BYTES, none beyond `last`."""
+    found: list[tuple[EntryId, bytes]] = []
+    size = 0
+    for entry in range(first, min(last, loaded.part.last_entry) + 1):
+        found.append((entry, loaded.payload(entry)))
+        size += len(found[-1][1])
+        if size >= _CHUNK_BYTES:
+            break
+    return found
+
+
+def _forget_error(call: asyncio.Future[LoadedPart]) -> None:
+    if not call.cancelled():
+        call.exception()  # Nobody waits for the part any more.
 
 
 def _last_entry(part: Part) -> EntryId:

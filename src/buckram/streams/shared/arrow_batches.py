@@ -16,6 +16,9 @@ from buckram.errors import ConfigError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_NUMBERS = 65_536
+"""The most records of nearly every entry."""
+
 
 @cache
 def schema() -> pa.Schema:
@@ -47,14 +50,13 @@ def to_arrow(batch: Batch) -> pa.RecordBatch:
     start, stop = batch.window
     count = stop - start
     fields = {field.name: field.type for field in shape}
-    offsets = arrow.py_buffer(array("q", range(batch.first_offset, batch.next_offset)))
     appended = arrow.py_buffer(array("q", [batch.append_time]) * count)
     if batch.timestamp_column is not None:
         times = arrow.py_buffer(batch.timestamp_column[start:stop])
     else:
         times = arrow.py_buffer(array("q", [batch.header.append_time]) * count)
     columns = [
-        _fixed(arrow, fields["offset"], count, offsets),
+        _offsets(arrow, batch.first_offset, count),
         binary_array(arrow, batch.value_column, start, count),
         arrow.nulls(count, fields["key"])
         if batch.key_column is None
@@ -65,6 +67,17 @@ def to_arrow(batch: Batch) -> pa.RecordBatch:
         _txids(arrow, batch, start, stop),
     ]
     return arrow.RecordBatch.from_arrays(columns, schema=shape)
+
+
+def _offsets(arrow: Any, first: int, count: int) -> Any:
+    """Return `count` numbers from `first` on."""
+    return arrow.compute.add(_numbers(max(_NUMBERS, 1 << count.bit_length())).slice(0, count), first)
+
+
+@cache
+def _numbers(count: int) -> Any:
+    arrow = _arrow()
+    return _fixed(arrow, arrow.int64(), count, arrow.py_buffer(array("q", range(count))))
 
 
 def _fixed(arrow: Any, kind: Any, count: int, data: Any) -> Any:
@@ -110,6 +123,7 @@ def _txids(arrow: Any, batch: Batch, start: int, stop: int) -> Any:
 def _arrow() -> Any:
     try:
         import pyarrow
+        import pyarrow.compute
     except ImportError:
         raise ConfigError("Arrow batches need pyarrow: pip install 'buckram[arrow]'") from None
     return pyarrow

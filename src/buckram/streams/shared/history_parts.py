@@ -64,7 +64,7 @@ def build_part(payloads: Sequence[bytes], first_entry: EntryId, base: int, summa
         found = decode(payload, base, -1, entry)
         headers += plain_header(payload)
         if isinstance(found, Batch):
-            batches.append(_rows(found.clamped(summary.first_append, summary.last_append)))
+            batches.append(batch_rows(found.clamped(summary.first_append, summary.last_append)))
             records += found.header.records
         else:
             tail = payload[HEADER_SIZE:]
@@ -87,7 +87,8 @@ def build_part(payloads: Sequence[bytes], first_entry: EntryId, base: int, summa
     return sink.getvalue().to_pybytes(), records
 
 
-def _rows(batch: Batch) -> Any:
+def batch_rows(batch: Batch) -> Any:
+    """Return the records of a batch with the columns of HISTORY_SCHEMA."""
     found = to_arrow(batch)
     pairs = batch.producers() if batch.header.columns & PRODUCERS else None
     if pairs is None:
@@ -107,21 +108,35 @@ def describe_part(file: str, data: bytes, payloads: Sequence[bytes], first_entry
 # -- and back ---------------------------------------------------------------------------------------------
 
 
+def part_rows(part: Part, data: bytes) -> pa.Table:
+    """Return the records of a part. MalformedBatch for bytes that are not what the manifest says."""
+    if len(data) != part.bytes or digest_of(data) != part.sha256:
+        raise MalformedBatch(f"{part.file} has {len(data)} other bytes than the {part.bytes} that were offloaded")
+    try:
+        # Unlike pq.read_table this gives columns of one chunk, which are not copied again.
+        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+    except (pa.ArrowException, ValueError) as error:
+        raise MalformedBatch(f"{part.file} is no part of history: {error!r}") from None
+    if table.schema.names != HISTORY_SCHEMA.names:
+        raise MalformedBatch(f"{part.file} is no part of history: its columns are {', '.join(table.schema.names)}")
+    if table.num_rows != part.records:
+        raise MalformedBatch(f"{part.file} has {table.num_rows} records, {part} is due")
+    return table
+
+
 class LoadedPart:
     """A part in memory: its entries by id. MalformedBatch for bytes that are not what the manifest says."""
 
     def __init__(self, part: Part, data: bytes) -> None:
-        if len(data) != part.bytes or digest_of(data) != part.sha256:
-            raise MalformedBatch(f"{part.file} has {len(data)} other bytes than the {part.bytes} that were offloaded")
         self.part = part
+        table = part_rows(part, data)
         try:
-            table = pq.read_table(pa.BufferReader(data), use_threads=False)
             packed = base64.b64decode(table.schema.metadata[ENTRIES])
             count, size = _COUNTS.unpack_from(packed)
             told = pa.decompress(packed[_COUNTS.size :], decompressed_size=size, codec="zstd", asbytes=True)
         except (pa.ArrowException, KeyError, TypeError, ValueError, struct.error) as error:
             raise MalformedBatch(f"{part.file} is no part of history: {error!r}") from None
-        if count != part.entries or table.num_rows != part.records:
+        if count != part.entries:
             raise MalformedBatch(f"{part.file} has {count} entries and {table.num_rows} records, {part} is due")
         self._raw = list(split_headers(told, count))
         self.headers: list[EntryHeader] = []
@@ -220,4 +235,4 @@ def _same(payload: bytes, again: bytes) -> bool:
     return payload[HEADER_SIZE:] == again[HEADER_SIZE:]
 
 
-__all__ = ["HISTORY_SCHEMA", "LoadedPart", "build_part", "describe_part", "difference"]
+__all__ = ["HISTORY_SCHEMA", "LoadedPart", "batch_rows", "build_part", "describe_part", "difference", "part_rows"]

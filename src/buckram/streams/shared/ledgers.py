@@ -45,6 +45,8 @@ OBJECT = "object"
 """The purpose of a ledger with data of objects, which the objects' index alone lists. Its intent stays, too."""
 OFFLOAD = "offload"
 """The purpose of an id that names files of history which are not listed yet; no ledger has that id."""
+EXPORT = "export"
+"""The same for files of an export, which are not published yet, or are no longer."""
 _BULK = "bulk "
 _MADE, _DISCARD = "made", "discard"
 
@@ -54,9 +56,9 @@ class Intent:
     """The metadata key that a ledger of a stream has while it is not listed, with its `version`.
 
     `epoch` is that of the stream when the ledger was made. `purpose` is "segment", "bulk APPLICATION VERSION",
-    "compact", "offload", "snapshot", "object", or "retired": it was listed, and a copy replaced it at `time`. `time` is
-    when the intent was made, in microseconds UTC. `discard`: it was claimed for deletion. `place`: the directory of the
-    files that the id of an offload names.
+    "compact", "offload", "export", "snapshot", "object", or "retired": it was listed, and a copy replaced it at `time`.
+    `time` is when the intent was made, in microseconds UTC. `discard`: it was claimed for deletion. `place`: the
+    directory of the files that the id of an offload or export names.
     """
 
     ledger: LedgerId
@@ -142,11 +144,13 @@ async def make_ledger(
     return writer, intent
 
 
-async def make_history_id(client: Client, streams: StreamStore, uid: str, place: str, *, epoch: int) -> Intent:
+async def make_history_id(
+    client: Client, streams: StreamStore, uid: str, place: str, *, epoch: int, purpose: str = OFFLOAD
+) -> Intent:
     """Return the intent of a new id for files of history in the directory `place`; none of them exists yet."""
     store, clocks = client.services.store, client.services.clocks
     await clocks.ensure()
-    intent = Intent(await store.allocate_ledger_id(), epoch, OFFLOAD, clocks.now(), False, 0, place=place)
+    intent = Intent(await store.allocate_ledger_id(), epoch, purpose, clocks.now(), False, 0, place=place)
     await streams.keys.create(streams.layout.intent(uid, intent.ledger), _encode(intent))
     return intent
 
@@ -169,6 +173,11 @@ def present_op(streams: StreamStore, uid: str, intent: Intent) -> CheckVersion:
 def retiring_op(streams: StreamStore, uid: str, ledger: LedgerId, epoch: int, now: int) -> Create:
     """Return the operation for the multi that takes the ledger out of the list; the janitor deletes it later."""
     return Create(streams.layout.intent(uid, ledger), _encode(Intent(ledger, epoch, RETIRED, now, False, 0)))
+
+
+def withdrawing_op(streams: StreamStore, uid: str, copy: LedgerId, place: str, epoch: int, now: int) -> Create:
+    """Return the operation for the multi that takes files out of an export: they are nobody's from then on."""
+    return Create(streams.layout.intent(uid, copy), _encode(Intent(copy, epoch, EXPORT, now, False, 0, place=place)))
 
 
 async def list_intents(streams: StreamStore, uid: str, *, after: LedgerId = -1, limit: int = 1000) -> list[Intent]:
@@ -265,6 +274,7 @@ def _encode(intent: Intent, state: str = _MADE) -> bytes:
 
 __all__ = [
     "COMPACT",
+    "EXPORT",
     "OBJECT",
     "OFFLOAD",
     "RETIRED",
@@ -284,4 +294,5 @@ __all__ = [
     "present_op",
     "read_intent",
     "retiring_op",
+    "withdrawing_op",
 ]

@@ -93,6 +93,14 @@ class Layout:
         """Below it are those of a database that servers show."""
         return f"{self.root}/data/{uid}/replicas"
 
+    def exports(self, uid: str) -> str:
+        """Below it are the records of exports, each under the name that `core/streams/exports.py:export_key` gives."""
+        return f"{self.root}/data/{uid}/exports"
+
+    def imports(self, uid: str) -> str:
+        """Below it are the records of imports, each under the name that `core/streams/imports.py` gives."""
+        return f"{self.root}/data/{uid}/imports"
+
     def cursors(self, uid: str) -> str:
         return f"{self.root}/data/{uid}/cursors"
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from buckram.core.streams.history import UNFINISHED, copy_of
 from buckram.disk.syncing import sync_directory, sync_file
@@ -19,6 +20,8 @@ from buckram.errors import BuckramError, ConfigError, NoSuchEntry, ReadFailed, W
 from buckram.types import LedgerId
 
 T = TypeVar("T")
+TABLE = "_iceberg"
+"""The directory of the table around a stream's history, in that of its files; engines skip it by its first letter."""
 WITHIN_S = 300.0
 """How long one call may take before its location counts as away: no store needs so long for one part."""
 
@@ -104,6 +107,83 @@ class Place:
                 os.rmdir(self._local)  # The last file of a stream takes its directory with it.
         return len(found)
 
+    # -- files of the table around a stream's history (`shared/iceberg.py`) --------------------------------
+
+    def names(self) -> list[str]:
+        """Return the names of everything in the directory; none if it does not exist. ReadFailed."""
+        try:
+            if self._local is not None:
+                return sorted(os.listdir(self._local))
+            system, root = self._system()
+            system.invalidate_cache()
+            return sorted(str(path).rstrip("/").rsplit("/", 1)[-1] for path in system.ls(root, detail=False))
+        except FileNotFoundError:
+            return []
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ReadFailed(-1, f"history at {self.location} is away: {_text(error)}") from None
+
+    def create(self, file: str, data: bytes) -> bool:
+        """Write a file, whole and durable, unless there is one of this name: then return False. WriteFailed."""
+        try:
+            if self._local is not None:
+                _write_durably(self._local, file, data, new=True)
+            else:
+                system, root = self._system()
+                system.makedirs(root, exist_ok=True)
+                system.pipe_file(f"{root}/{file}", data, mode="create")
+        except FileExistsError:
+            return False
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise WriteFailed(-1, f"history cannot be written to {self.location}: {_text(error)}") from None
+        return True
+
+    def open(self, file: str) -> BinaryIO:
+        """Return a file, open for reading anywhere in it. FileNotFoundError, ReadFailed."""
+        try:
+            if self._local is not None:
+                return open(os.path.join(self._local, file), "rb")
+            system, root = self._system()
+            opened: BinaryIO = system.open(f"{root}/{file}", "rb")
+            return opened
+        except (FileNotFoundError, ConfigError):
+            raise
+        except Exception as error:
+            raise ReadFailed(-1, f"history at {self.location} is away: {_text(error)}") from None
+
+    def delete(self, file: str) -> None:
+        """Delete one file; it may be gone already. WriteFailed."""
+        try:
+            if self._local is not None:
+                os.unlink(os.path.join(self._local, file))
+            else:
+                system, root = self._system()
+                system.rm_file(f"{root}/{file}")
+        except FileNotFoundError:
+            return
+        except Exception as error:
+            raise WriteFailed(-1, f"{file} cannot be deleted at {self.location}: {_text(error)}") from None
+
+    def clear(self) -> None:
+        """Delete the directory with all that is below it; it may be gone already. WriteFailed."""
+        try:
+            if self._local is not None:
+                shutil.rmtree(self._local)
+                with suppress(OSError):
+                    os.rmdir(os.path.dirname(self._local))
+            else:
+                system, root = self._system()
+                system.invalidate_cache()
+                if system.exists(root):
+                    system.rm(root, recursive=True)
+        except FileNotFoundError:
+            return
+        except Exception as error:
+            raise WriteFailed(-1, f"{self.location} cannot be deleted: {_text(error)}") from None
+
     def _has_files(self) -> bool:
         try:
             return bool(self.files())
@@ -148,7 +228,8 @@ def _local_path(location: str) -> str | None:
     return rest if scheme in ("file", "local") else None
 
 
-def _write_durably(directory: str, file: str, data: bytes) -> None:
+def _write_durably(directory: str, file: str, data: bytes, *, new: bool = False) -> None:
+    """Write a file so that its name appears only with all of it on the disk. `new`: FileExistsError if there is one."""
     if not os.path.isdir(directory):
         os.makedirs(directory, exist_ok=True)
         for above in (os.path.dirname(directory), os.path.dirname(os.path.dirname(directory))):
@@ -158,7 +239,13 @@ def _write_durably(directory: str, file: str, data: bytes) -> None:
         target.write(data)
         target.flush()
         sync_file(target.fileno())
-    os.replace(unfinished, path)
+    if new:
+        try:
+            os.link(unfinished, path)  # Unlike renaming, this fails if the name is taken.
+        finally:
+            os.unlink(unfinished)
+    else:
+        os.replace(unfinished, path)
     sync_directory(directory)
 
 
@@ -166,4 +253,4 @@ def _text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".rstrip(": ")
 
 
-__all__ = ["WITHIN_S", "Place", "answer_of", "in_thread"]
+__all__ = ["TABLE", "WITHIN_S", "Place", "answer_of", "in_thread"]

@@ -31,7 +31,7 @@ from buckram.streams.shared.ledgers import Intent, bulk_purpose, discard, listin
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.recovery import recover_segment, summarise
 from buckram.streams.write.append_queue import RecordCursor
-from buckram.types import Buffer, KeyOp, LedgerId
+from buckram.types import Buffer, CheckVersion, KeyOp, LedgerId
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -230,13 +230,16 @@ class Bulk:
         )
         return BulkLedger(self.stream, ledger, self.policy, services.clocks.now, services.net.max_frame_bytes)
 
-    async def publish(self, ledgers: Sequence[SealedLedger], *, seal_live: bool = False) -> Transaction:
+    async def publish(
+        self, ledgers: Sequence[SealedLedger], *, seal_live: bool = False, conditions: Sequence[CheckVersion] = ()
+    ) -> Transaction:
         """List the ledgers as segments, in this order, and record the transaction, in one compare-and-set of the head.
 
         Returns the offsets that they got, or the recorded ones if this version was published before. OpenSegment: a
         writer has an open segment; with `seal_live` that writer is fenced and its segment sealed in the same step.
-        After OpenSegment, StaleTransaction, InvalidSegment or StreamEnded nothing was published; after
-        MetadataUnavailable it may have been, and publishing again is safe.
+        `conditions` must hold in the same step: a VersionConflict of one says that nothing was published. After
+        OpenSegment, StaleTransaction, InvalidSegment or StreamEnded nothing was published; after MetadataUnavailable it
+        may have been, and publishing again is safe.
         """
         for ledger in ledgers:
             if not isinstance(ledger, SealedLedger):
@@ -252,15 +255,18 @@ class Bulk:
             checked: list[CheckedLedger] = []
             for begin in range(0, len(wanted), _CHECKED_AT_ONCE):
                 checked += await asyncio.gather(*map(self._check, wanted[begin : begin + _CHECKED_AT_ONCE]))
-            done = await self._publish(checked, seal_live=seal_live)
+            done = await self._publish(checked, conditions, seal_live=seal_live)
         for ledger in ledgers:
             if not ledger.records:
                 await self._discard_empty(ledger.ledger)
         return done
 
-    async def _publish(self, checked: list[CheckedLedger], *, seal_live: bool) -> Transaction:
+    async def _publish(
+        self, checked: list[CheckedLedger], conditions: Sequence[CheckVersion], *, seal_live: bool
+    ) -> Transaction:
         segments = [(ledger, summary) for ledger, summary, _ in checked]
-        ops: list[KeyOp] = [listing_op(self._streams, self.uid, intent) for *_, intent in checked]
+        ops: list[KeyOp] = [*conditions]
+        ops += [listing_op(self._streams, self.uid, intent) for *_, intent in checked]
         clocks = self._client.services.clocks
         await clocks.ensure()
         while True:
@@ -297,6 +303,8 @@ class Bulk:
                 done = await self.published()
                 if done is not None:
                     return done
+                if any(error.key == condition.key for condition in conditions):
+                    raise
                 ledger = checked[0][0] if checked else -1
                 raise InvalidSegment(
                     self.stream, ledger, f"it or another one of this step was discarded or published before ({error})"

@@ -1,0 +1,115 @@
+"""Offload with its verification, history read beside plain Parquet, export, verification and imports. Records are lines
+of JSON of about 200 bytes, as logs have them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench.harness import Bench, inside
+from buckram import Client
+from buckram.core.streams.imports import Columns
+from buckram.core.streams.names import StreamName
+from buckram.streams.maintain.export import export_stream, plan_export
+from buckram.streams.maintain.imports import import_files, plan_import
+from buckram.streams.maintain.offload import offload_planned, plan_offload
+from buckram.streams.maintain.verify import files_side, stream_side, verify
+from buckram.streams.shared import iceberg  # noqa: F401 - loaded before the clock runs
+from buckram.streams.shared.sources import Source
+
+Figures = dict[str, Any]
+MIB = 1024 * 1024
+BYTES = int(float(os.environ.get("BENCH_HISTORY_MIB", "512")) * MIB)
+SEGMENT_BYTES = 128 * MIB
+_NAME = StreamName("default", "s")
+
+
+class _Clock:
+    """MB/s and this process's CPU seconds per GB of what was done since it was made."""
+
+    def __init__(self) -> None:
+        self._began, self._cpu = time.perf_counter(), time.process_time()
+
+    def figures(self, name: str, size: int) -> Figures:
+        took, spent = time.perf_counter() - self._began, time.process_time() - self._cpu
+        return {f"{name}_mb_per_s": round(size / took / 1e6, 1), f"{name}_cpu_s_per_gb": round(spent / size * 1e9, 2)}
+
+
+def offload() -> Figures:
+    return inside(_offload)
+
+
+async def _offload(bench: Bench, client: Client) -> Figures:
+    ns, figures = client.namespace(), Figures()
+    await ns.create("s", ensemble="3/3/2")
+    lines, size = await asyncio.to_thread(_lines, bench.folder / "lines"), 0
+    for number, batch in enumerate(lines):
+        step = await ns.bulk("s", application="fill", version=number)
+        ledger = await step.create_ledger()
+        await ledger.append_arrow(batch)
+        await step.publish([await ledger.close()])
+        size += batch.column("value").nbytes
+
+    clock = _Clock()
+    await export_stream(client, ns.store, await plan_export(ns.store, _NAME, str(bench.folder / "lake")))
+    figures |= clock.figures("export", size)
+    clock = _Clock()
+    found = await verify(await stream_side(client, _NAME), await files_side(client, _NAME, str(bench.folder / "lake")))
+    assert found.equal
+    figures |= clock.figures("verify", size)
+
+    clock = _Clock()
+    report = await offload_planned(
+        client, ns.store, await plan_offload(ns.store, _NAME, to=str(bench.folder / "history"))
+    )
+    figures |= clock.figures("offload", size) | {"file_bytes_per_byte": round(report.file_bytes / size, 3)}
+    clock, records = _Clock(), 0
+    async for batch in ns.read("s").arrow_batches():
+        records += batch.num_rows
+    figures |= clock.figures("read_history", size)
+    clock, plain = _Clock(), 0
+    for file in await asyncio.to_thread(lambda: sorted(Path(report.location).glob("*.parquet"))):
+        table = await asyncio.to_thread(pq.read_table, file, use_threads=False)
+        plain += table.num_rows
+    figures |= clock.figures("plain_parquet", size)
+    assert plain == records
+    figures["read_share_of_parquet"] = round(figures["read_history_mb_per_s"] / figures["plain_parquet_mb_per_s"], 3)
+
+    for kind, place in (("parquet", report.location), ("jsonl", str(bench.folder / "lines"))):
+        name = StreamName("default", f"from-{kind}")
+        await ns.create(name.stream, ensemble="3/3/2")
+        source = Source(place)
+        clock = _Clock()
+        work = await plan_import(ns.store, name, source, kind, Columns())
+        done = await import_files(client, ns.store, work, source)
+        assert done.records == records
+        figures |= clock.figures(f"import_{kind}", size)
+    return figures
+
+
+def _lines(folder: Path) -> list[pa.RecordBatch]:
+    """Write files of lines, and return the same lines as record batches, one for each segment."""
+    folder.mkdir()
+    rng, found, number = random.Random(1), list[pa.RecordBatch](), 0
+    for file in range(max(1, BYTES // SEGMENT_BYTES)):
+        lines: list[str] = []
+        size = 0
+        while size < min(BYTES, SEGMENT_BYTES):
+            number += 1
+            noise = rng.getrandbits(320)
+            line = (
+                f'{{"id": {number}, "customer": "c{noise % 50_000}", "level": "info", "path": "/shop/{noise % 97}", '
+                f'"trace": "{noise:080x}", "ms": {noise % 1000}}}'
+            )
+            lines.append(line)
+            size += len(line) + 1
+        (folder / f"{file:04d}.jsonl").write_text("\n".join(lines) + "\n")
+        found.append(pa.RecordBatch.from_pydict({"value": pa.array(lines, pa.binary())}))
+    return found

@@ -1,0 +1,378 @@
+"""Import: the rows of files become records of a stream, range by range, each in one transaction.
+
+    work = await plan_import(...)
+    report = await import_files(...)
+
+A range is written to a ledger of its own and published as the next version of the import's transaction, on condition
+that the record of the import is as this run has written it. So a range is in the stream once, whatever is killed or
+runs twice, and a run goes on after the last one that was published. Not here: the order of ranges and the record
+(`core/streams/imports.py`), reading files (`shared/sources.py`, `shared/source_rows.py`), bulk steps
+(`write/bulk.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Coroutine, Generator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from buckram.client.client import Client
+from buckram.core.streams.changes import check_usable
+from buckram.core.streams.head import Transaction
+from buckram.core.streams.imports import (
+    FORMATS,
+    RANGE_BYTES,
+    Columns,
+    Import,
+    Position,
+    SourceFile,
+    application_of,
+    continued,
+    decode_import,
+    encode_import,
+    key_of,
+    marks_of,
+    position_of,
+)
+from buckram.core.streams.names import StreamName
+from buckram.core.streams.policy import Policy, merged
+from buckram.core.streams.transactions import StepId, newest
+from buckram.errors import (
+    BuckramError,
+    InvalidArgument,
+    KeyExists,
+    MachineLog,
+    MalformedSource,
+    NoSuchKey,
+    RecordTooLarge,
+    StaleTransaction,
+    StreamError,
+    VersionConflict,
+)
+from buckram.net.pace import Pace
+from buckram.net.tasks import TaskScope
+from buckram.streams.maintain.compaction import Progress
+from buckram.streams.maintain.segment_copy import check_software
+from buckram.streams.shared.metadata import StreamStore, retry_metadata
+from buckram.streams.shared.namespaces import Namespaces
+from buckram.streams.shared.places import in_thread
+from buckram.streams.write.bulk import Bulk, BulkLedger
+from buckram.types import CheckVersion
+
+if TYPE_CHECKING:
+    from buckram.streams.shared.sources import Source
+
+_GROUPS_AHEAD = 3
+"""The number of groups of entries (about 4 MiB each) in flight while the next one is encoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Importable:
+    """What is to be imported, at one moment."""
+
+    name: StreamName
+    uid: str
+    policy: Policy
+    application: str
+    record: Import
+    files: tuple[SourceFile, ...]
+    ignored: int
+    done: Transaction | None
+    """The last range that was published before."""
+
+    @property
+    def bytes(self) -> int:
+        """The size of the files that are not certainly imported as a whole."""
+        first = max(position_of(self.record.done).file, 0) if self.record.done >= 0 else 0
+        return sum(file.size for file in self.files[first:])
+
+
+@dataclass(slots=True)
+class ImportReport:
+    """What an import did."""
+
+    stream: str
+    source: str
+    records: int = 0
+    bytes: int = 0
+    """The payload that was written, as Arrow counts it."""
+    first_offset: int | None = None
+    """The first record of this run; None if there was nothing to import."""
+    next_offset: int = 0
+    """After the last record that was imported from this source."""
+    files: int = 0
+    """The number of files that the source has."""
+    ranges: int = 0
+    """The number of ranges that this run imported."""
+    known: int = 0
+    """The number of files that were imported wholly by earlier runs."""
+    ignored: int = 0
+    """The number of files of other kinds, which were left out."""
+    last: int = -1
+    """The transaction's version of the last range that this run imported; -1: none."""
+
+
+async def plan_import(
+    streams: StreamStore,
+    name: StreamName,
+    source: Source,
+    kind: str,
+    columns: Columns,
+    *,
+    run: str = "",
+    range_bytes: int = RANGE_BYTES,
+) -> Importable:
+    """Return what is to be imported, and write the record of the import.
+
+    `kind` is one of FORMATS, `run` tells imports of the same source from each other. Raises NoSuchStream, MachineLog,
+    InvalidArgument for a source without files, or whose files changed since some of them were imported, and ReadFailed.
+    """
+    if kind not in FORMATS:
+        raise InvalidArgument(f"--format {kind!r}: choose one of {', '.join(FORMATS)}")
+    check_software()
+    head = (await streams.read(name)).head
+    check_usable(str(name), head)
+    if head.snapshots is not None:
+        raise MachineLog(str(name))
+    policy = merged((await Namespaces(streams).get(name.namespace)).policy, head.policy)
+    files, ignored = await in_thread(-1, source.url, partial(source.files, kind))
+    application = application_of(source.url, run)
+    found = newest(head.transactions, application, "")
+    done = None if found is None else found[1]
+    given = Import(source.url, kind, columns, range_bytes)
+    record = await _record(streams, head.uid, application, given, files, -1 if done is None else done.version)
+    return Importable(name, head.uid, policy, application, record, tuple(files), ignored, done)
+
+
+async def _record(
+    streams: StreamStore, uid: str, application: str, given: Import, files: Sequence[SourceFile], done: int
+) -> Import:
+    """Bring the record of an import up to date, and return it. After this no run with other files can publish."""
+    key = f"{streams.layout.imports(uid)}/{key_of(application)}"
+    while True:
+        try:
+            found = await retry_metadata(partial(streams.keys.get, key))
+        except NoSuchKey:
+            found = None
+        try:
+            if found is None:
+                record = replace(given, marks=marks_of(given.source, files), done=done)
+                await streams.keys.create(key, encode_import(record))
+                return replace(record, version=0)
+            known = decode_import(key, found.value, found.version)
+            record = continued(known, given, files, max(done, known.done))
+            if record == known:
+                return known
+            version = await streams.keys.set(key, encode_import(record), known.version)
+            return replace(record, version=version)
+        except (KeyExists, VersionConflict, NoSuchKey):
+            continue  # Another run has changed it since it was read.
+
+
+async def import_files(
+    client: Client,
+    streams: StreamStore,
+    work: Importable,
+    source: Source,
+    *,
+    pace: Pace | None = None,
+    progress: Progress = lambda _: None,
+) -> ImportReport:
+    """Import range after range. It may be stopped at any point, and repeated.
+
+    Raises MalformedSource for rows that are no records, InvalidArgument for columns that do not fit, OpenSegment while
+    a writer has the stream, StreamError if another run of the same import took over, and what writing raises.
+    """
+    record, done = work.record, work.done
+    report = ImportReport(str(work.name), source.url, files=len(work.files), ignored=work.ignored)
+    report.next_offset = done.next_offset if done is not None else 0
+    start = position_of(record.done) if record.done >= 0 else Position(0, -1)
+    report.known = start.file
+    publishing = _Publishing(work.name)
+    try:
+        async with publishing:
+            async for one, share in _ranges(client, streams, work, source, start, report):
+                await one.write(pace or Pace(None))
+                await publishing.begin(one)  # It is published while the next one is written.
+                progress(share)
+            await publishing.done()
+    finally:
+        if report.last > record.done:
+            with suppress(BuckramError):  # The stream's transaction says the same.
+                key = f"{streams.layout.imports(work.uid)}/{key_of(work.application)}"
+                await streams.keys.set(key, encode_import(replace(record, done=report.last)), record.version)
+    return report
+
+
+async def _ranges(
+    client: Client, streams: StreamStore, work: Importable, source: Source, start: Position, report: ImportReport
+) -> AsyncGenerator[tuple[_Range, int], None]:
+    """Yield the ranges after `start`, and how many bytes of the files each is about."""
+    from buckram.streams.shared.source_rows import ranges_of
+
+    kind, size = work.record.format, work.record.range_bytes
+    for number in range(start.file, len(work.files)):
+        file = work.files[number]
+        count = await in_thread(-1, source.url, partial(ranges_of, source, file, kind, size))
+        first = start.range + 1 if number == start.file else 0
+        report.known += number == start.file and first >= count
+        for part in range(first, count):
+            yield _Range(client, streams, work, source, Position(number, part), report), file.size // count
+
+
+class _Publishing:
+    """Publishes ranges one after another, beside the writing of the next one. Use `async with`."""
+
+    def __init__(self, name: StreamName) -> None:
+        self._scope = TaskScope(f"import into {name}")
+        self._task: asyncio.Task[BuckramError | None] | None = None
+
+    async def __aenter__(self) -> _Publishing:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Let a publication that has begun come to its end."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        await self._scope.close()
+
+    async def begin(self, one: _Range) -> None:
+        """Publish a range after the one before. If that failed this one is discarded, and the error raised."""
+        try:
+            await self.done()
+        except BaseException:
+            await one.discard()
+            raise
+        self._task = self._scope.spawn(_outcome(one.publish()), "publish")
+
+    async def done(self) -> None:
+        """Wait for the last publication that has begun. Raises its error."""
+        if self._task is not None and (error := await self._task) is not None:
+            raise error
+
+
+async def _outcome(work: Coroutine[Any, Any, None]) -> BuckramError | None:
+    """Return the error as a value: it is raised where the range after this one is handed over."""
+    try:
+        await work
+    except BuckramError as error:
+        return error
+    return None
+
+
+class _Range:
+    """The import of one range."""
+
+    def __init__(
+        self,
+        client: Client,
+        streams: StreamStore,
+        work: Importable,
+        source: Source,
+        position: Position,
+        report: ImportReport,
+    ) -> None:
+        self._client, self._streams, self._work, self._source = client, streams, work, source
+        self._position, self._report = position, report
+        self._bytes = 0
+        self._bulk: Bulk | None = None
+        self._ledger: BulkLedger | None = None
+
+    async def write(self, pace: Pace) -> None:
+        """Write the range to a ledger. A failure leaves nothing, a crash a ledger with an intent."""
+        work = self._work
+        head = (await self._streams.read(work.name)).head
+        step = StepId(work.application, self._position.version)
+        bulk = self._bulk = Bulk(self._client, self._streams, work.name, head, work.policy, step)
+        if head.uid != work.uid or not bulk.foreseen():
+            raise self._taken_over()
+        ledger = self._ledger = await bulk.create_ledger()
+        try:
+            await self._write(ledger, pace)
+        except BaseException:
+            await self.discard()
+            raise
+
+    async def publish(self) -> None:
+        """Publish what was written, once. After a failure it is discarded."""
+        try:
+            await self._publish()
+        except BaseException:
+            await self.discard()
+            raise
+
+    async def discard(self) -> None:
+        """Delete the ledger, unless it was published; the janitor deletes it otherwise."""
+        if self._ledger is not None and self._bulk is not None:
+            await self._ledger.abandon()
+            with suppress(BuckramError):  # The first error is the one to report.
+                await self._bulk.abort([self._ledger.ledger_id])
+
+    async def _publish(self) -> None:
+        bulk, ledger, report = self._bulk, self._ledger, self._report
+        assert bulk is not None
+        assert ledger is not None
+        sealed = await ledger.close()
+        key = f"{self._streams.layout.imports(bulk.uid)}/{key_of(self._work.application)}"
+        try:
+            done = await bulk.publish([sealed], conditions=[CheckVersion(key, self._work.record.version)])
+        except (VersionConflict, NoSuchKey, StaleTransaction):
+            raise self._taken_over() from None
+        # If another run published the same range first, this ledger is nobody's; a listed one is left alone.
+        await bulk.abort([sealed.ledger])
+        if done.next_offset - done.first_offset != sealed.records:
+            raise self._taken_over()
+        report.first_offset = done.first_offset if report.first_offset is None else report.first_offset
+        report.next_offset = done.next_offset
+        report.records += sealed.records
+        report.bytes += self._bytes
+        report.ranges += 1
+        report.last = self._position.version
+
+    def _taken_over(self) -> StreamError:
+        return StreamError(
+            str(self._work.name),
+            f"another run of the import from {self._source.url} took over; import again to go on after it",
+        )
+
+    async def _write(self, ledger: BulkLedger, pace: Pace) -> None:
+        """Send the entries while a thread reads and encodes the next ones."""
+        loop, groups = asyncio.get_running_loop(), self._groups(ledger)
+        sent: deque[asyncio.Task[None]] = deque()
+        coming: asyncio.Future[list[bytes] | None] = loop.run_in_executor(None, next, groups, None)
+        try:
+            async with TaskScope(f"import into {self._work.name}") as scope:
+                while (group := await coming) is not None:
+                    coming = loop.run_in_executor(None, next, groups, None)
+                    await pace.take(sum(map(len, group)))
+                    while len(sent) >= _GROUPS_AHEAD:
+                        await sent.popleft()
+                    sent.append(scope.spawn(ledger.append_entries(group), "append"))
+                while sent:
+                    await sent.popleft()
+        finally:
+            await asyncio.wait([coming])  # The thread reads from a file that is closed now.
+            if not coming.cancelled():
+                coming.exception()  # It was reported, or another error was.
+            groups.close()
+
+    def _groups(self, ledger: BulkLedger) -> Generator[list[bytes], None, None]:
+        """Yield the entries of the range, in groups. It runs in a thread."""
+        from buckram.streams.shared.source_rows import rows_of
+
+        record, position = self._work.record, self._position
+        file = self._work.files[position.file]
+        rows = rows_of(self._source, file, record.format, record.columns, record.range_bytes, position.range)
+        for batch in rows:
+            self._bytes += batch.nbytes
+            try:
+                yield from ledger.arrow_entries(batch)
+            except RecordTooLarge as error:
+                raise MalformedSource(self._source.path(file), 0, f"it has a row that is too large: {error}") from None
+
+
+__all__ = ["ImportReport", "Importable", "import_files", "plan_import"]

@@ -1,0 +1,255 @@
+"""Copying one sealed segment to files outside the cluster: each part is written, read back and compared, then the
+manifest likewise.
+
+Offload and export share it, so their files are the same. Not here: the format of the files (`core/streams/history.py`,
+`shared/history_parts.py`), what becomes of a copy (`maintain/offload.py`, `maintain/export.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from buckram.client.client import Client
+from buckram.core.ledgers.metadata import BIRTH
+from buckram.core.security.encryption import key_id_of
+from buckram.core.streams.exports import cut_row, rebased
+from buckram.core.streams.head import Segment, Summary
+from buckram.core.streams.history import (
+    PART_BYTES,
+    PART_ENTRIES,
+    Manifest,
+    Part,
+    decode_manifest,
+    digest_of,
+    encode_manifest,
+    manifest_file,
+    part_file,
+)
+from buckram.core.streams.names import StreamName
+from buckram.errors import (
+    BuckramError,
+    ConfigError,
+    CorruptEntry,
+    MalformedBatch,
+    NoSuchEntry,
+    StreamError,
+    WriteFailed,
+)
+from buckram.net.pace import Pace
+from buckram.streams.maintain.compaction import Progress
+from buckram.streams.read.history import HistoryReader, SegmentReader, open_segment
+from buckram.streams.read.locate import entry_of_offset
+from buckram.streams.shared.ledgers import Intent, discard
+from buckram.streams.shared.metadata import StreamStore
+from buckram.streams.shared.places import WITHIN_S, Place, answer_of
+from buckram.types import EntryId, LedgerId, Offset
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The ledger that a copy is made of, as its manifest names it."""
+
+    ledger: LedgerId
+    birth: str
+
+
+class _Written(NamedTuple):
+    """A part that was written, and the entries that it must give back."""
+
+    part: Part
+    payloads: list[bytes]
+
+
+@dataclass(slots=True)
+class SegmentCopy:
+    """One attempt at the files of one segment, from offset `first` on, under the id `copy`."""
+
+    name: StreamName
+    uid: str
+    row: Segment
+    copy: LedgerId
+    directory: str
+    first: Offset
+    parts: list[Part] = field(default_factory=list)
+    file_bytes: int = 0
+    writing: asyncio.Future[_Written] | None = None
+    """What a thread does: it writes a part."""
+    checking: asyncio.Future[Any] | None = None
+    """What another thread does meanwhile: it reads the part before back and compares it, or writes the manifest."""
+
+    async def make(self, client: Client, pace: Pace, progress: Progress) -> str:
+        """Write and verify all files, the manifest last; returns its digest.
+
+        Raises WriteFailed or ReadFailed if the location or the bookies cannot be reached, CorruptEntry if the files do
+        not give back what was written, StreamError for encrypted entries, NoSuchLedger or NoSuchEntry if the segment
+        was truncated meanwhile, ConfigError without pyarrow.
+        """
+        check_software()
+        async with open_segment(client, self.name, self.row) as reader:
+            origin = await self._origin(reader)
+            begin, skipped = 0, self.first - self.row.base
+            if skipped > 0:
+                begin = await entry_of_offset(self.name, reader, self.row, self.first, _last_of(self.row))
+                self.row = cut_row(self.row, self.first, begin)
+            await self._write_parts(reader, begin, max(skipped, 0), pace, progress)
+        assert self.row.summary is not None
+        manifest = Manifest(
+            str(self.name),
+            self.uid,
+            self.copy,
+            origin.ledger,
+            origin.birth,
+            self.row.base,
+            self.row.summary,
+            tuple(self.parts),
+        )
+        data = encode_manifest(manifest)
+        self.checking = _in_thread(partial(self._write_manifest, data))
+        await answer_of(self.copy, self.directory, self.checking)
+        return digest_of(data)
+
+    async def discard(self, client: Client, streams: StreamStore, intent: Intent) -> None:
+        """Delete what was written, after a failure. What cannot be deleted now the janitor deletes by its intent."""
+        if await self._has_ended():
+            with suppress(BuckramError):  # The first error is the one to report.
+                await discard(client, streams, self.uid, intent)
+
+    async def _has_ended(self) -> bool:
+        """Wait for the threads, since whoever deletes the files must find all of them. False if one hangs."""
+        calls = [call for call in (self.writing, self.checking) if call is not None]
+        if not calls:
+            return True
+        done, hanging = await asyncio.wait(calls, timeout=WITHIN_S)
+        for call in done:
+            if not call.cancelled():
+                call.exception()  # It was reported, or another error was.
+        return not hanging
+
+    async def _origin(self, reader: SegmentReader) -> Origin:
+        if isinstance(reader, HistoryReader):
+            manifest = await reader.manifest()
+            return Origin(manifest.ledger, manifest.birth)
+        custom = reader.metadata.custom_metadata
+        if key_id_of(custom):
+            raise StreamError(
+                str(self.name),
+                f"the entries of ledger {self.row.ledger} are encrypted, and its files outside the cluster would not "
+                "be; take offload_to out of its policy, and do not export it",
+            )
+        return Origin(self.row.ledger, custom.get(BIRTH, b"").hex())
+
+    async def _write_parts(
+        self, reader: SegmentReader, begin: EntryId, skipped: int, pace: Pace, progress: Progress
+    ) -> None:
+        """Cut the entries from `begin` on, before which are `skipped` records, into parts.
+
+        While a thread writes a part, another one checks the part before, and the next one is read.
+        """
+        last = begin + _last_of(self.row)
+        payloads: list[bytes] = []
+        first, size, number = 0, 0, 0
+        async for chunk in reader.chunks(begin, last):
+            read = sum(len(entry.payload) for entry in chunk)
+            await pace.take(read)
+            progress(read)
+            for entry in chunk:
+                payloads.append(entry.payload if not skipped else rebased(entry.payload, skipped))
+                size += len(entry.payload)
+                if size >= PART_BYTES or len(payloads) >= PART_ENTRIES or entry.entry_id == last:
+                    await self._written()
+                    self.writing = _in_thread(partial(self._write_part, number, payloads, first))
+                    first, payloads, size, number = first + len(payloads), [], 0, number + 1
+        await self._written()
+        await self._checked()
+
+    async def _written(self) -> None:
+        """Wait for the part that is being written, if there is one, and have it checked."""
+        if self.writing is None:
+            return
+        written = await answer_of(self.copy, self.directory, self.writing)
+        await self._checked()
+        self.writing, self.checking = None, _in_thread(partial(self._check_part, written))
+        self.parts.append(written.part)
+        self.file_bytes += written.part.bytes
+
+    async def _checked(self) -> None:
+        """Wait for the part that is being checked, if there is one."""
+        if self.checking is not None:
+            await answer_of(self.copy, self.directory, self.checking)
+            self.checking = None
+
+    # -- in a thread --------------------------------------------------------------------------------------
+
+    def _write_part(self, number: int, payloads: list[bytes], first: EntryId) -> _Written:
+        """Write a part. Raises WriteFailed, CorruptEntry."""
+        from buckram.streams.shared.history_parts import build_part, describe_part
+
+        file, base = part_file(self.row.base, self.copy, number), self.row.base
+        assert self.row.summary is not None
+        try:
+            data, records = build_part(payloads, first, base, self.row.summary)
+        except MalformedBatch as error:
+            raise CorruptEntry(str(self.name), self.row.ledger, first, str(error)) from None
+        part = describe_part(file, data, payloads, first, records)
+        Place(self.directory).write(file, data, self.copy)
+        return _Written(part, payloads)
+
+    def _check_part(self, written: _Written) -> None:
+        """Read a part back and compare it with what was to be written. Raises WriteFailed, ReadFailed, CorruptEntry."""
+        from buckram.streams.shared.history_parts import LoadedPart, difference
+
+        part = written.part
+        try:
+            why = difference(written.payloads, LoadedPart(part, self._read_back(Place(self.directory), part.file)))
+        except MalformedBatch as error:
+            why = str(error)
+        if why:
+            raise CorruptEntry(
+                str(self.name),
+                self.copy,
+                part.first_entry,
+                f"{part.file} at {self.directory} was written and read back: {why}",
+            )
+
+    def _write_manifest(self, data: bytes) -> None:
+        place, file = Place(self.directory), manifest_file(self.row.base, self.copy)
+        decode_manifest(file, data)  # This proves that the parts are the whole segment.
+        place.write(file, data, self.copy)
+        if self._read_back(place, file) != data:
+            raise CorruptEntry(
+                str(self.name), self.copy, 0, f"{file} at {self.directory} was written and read back: other bytes"
+            )
+
+    def _read_back(self, place: Place, file: str) -> bytes:
+        try:
+            return place.read(file, self.copy)
+        except NoSuchEntry as error:
+            raise WriteFailed(self.copy, f"{file} was written and is not there: {error}") from None
+
+
+def check_software() -> None:
+    """ConfigError without pyarrow."""
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ImportError:
+        raise ConfigError("history needs pyarrow: pip install 'buckram[history]'") from None
+
+
+def _in_thread(call: Callable[[], T]) -> asyncio.Future[T]:
+    return asyncio.get_running_loop().run_in_executor(None, call)
+
+
+def _last_of(row: Segment) -> EntryId:
+    summary: Summary | None = row.summary
+    assert summary is not None, "only sealed segments are copied"
+    return summary.last_entry
+
+
+__all__ = ["SegmentCopy", "check_software"]

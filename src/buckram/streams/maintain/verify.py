@@ -1,0 +1,246 @@
+"""Verification: a stream is compared with another one, or with its files outside the cluster, record by record.
+
+Both sides are read side by side as columns, in the order of offsets, and what is in memory of each is one batch or one
+part. Files count only if they have the digests of their manifests. Not here: finding where two batches differ
+(`shared/row_compare.py`), checking the copies on bookies (`client/maintain/audit.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from buckram.client.client import Client
+from buckram.core.streams.changes import check_usable
+from buckram.core.streams.history import Manifest, check_location, copy_of, decode_manifest, directory_of
+from buckram.core.streams.names import StreamName
+from buckram.errors import CorruptEntry, InvalidArgument, MalformedBatch, MalformedRecord, NoSuchEntry
+from buckram.net.pace import Pace
+from buckram.streams.maintain.compaction import Progress
+from buckram.streams.maintain.segment_copy import check_software
+from buckram.streams.maintain.table import base_of, table_copies
+from buckram.streams.read.locate import known_end
+from buckram.streams.read.reader import Range, StreamReader
+from buckram.streams.shared.metadata import StreamStore
+from buckram.streams.shared.places import Place, in_thread
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COMPARED = ("offset", "value", "key", "headers", "timestamp", "txid", "producer", "sequence")
+"""What two streams must have in common. Append times are those of each cluster; files have those of the stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What is compared: a stream from `first` to before `end`, or the files of a directory."""
+
+    name: str
+    first: int
+    end: int
+    client: Client | None = None
+    stream: StreamName | None = None
+    manifests: tuple[tuple[str, int], ...] = ()
+    """The manifests of the directory with their copies, in the order of offsets."""
+    directory: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first offset at which the sides differ. `column` is empty if one of them has no such record."""
+
+    offset: int
+    column: str
+    a: str
+    b: str
+
+
+@dataclass(slots=True)
+class VerifyReport:
+    """What a verification found."""
+
+    a: str
+    b: str
+    equal: bool = True
+    records: int = 0
+    """The number of records that are equal."""
+    bytes: int = 0
+    first_offset: int = 0
+    next_offset: int = 0
+    """Up to where the sides were compared."""
+    a_end: int = 0
+    b_end: int = 0
+    difference: Difference | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+async def stream_side(client: Client, name: StreamName) -> Side:
+    """Return a stream as it is now. Raises NoSuchStream."""
+    head = (await StreamStore(client.services.store).read(name)).head
+    check_usable(str(name), head)
+    end = await known_end(client, name, head)
+    return Side(str(name), head.earliest, end, client, name)
+
+
+async def files_side(client: Client, name: StreamName, location: str) -> Side:
+    """Return the files of a stream at a location that it was exported or offloaded to, or in that very directory.
+
+    Where there is a table it says which files count. Raises InvalidArgument if there are none, ReadFailed, and
+    ConfigError for a table without pyiceberg.
+    """
+    check_software()
+    head = (await StreamStore(client.services.store).read(name)).head
+    check_usable(str(name), head)
+    location = check_location(location, "B")
+    for directory in (directory_of(location, name, head.uid), location):
+        files = await in_thread(-1, directory, Place(directory).files)
+        manifests = {copy: file for file in files if file.startswith("_") and (copy := copy_of(file)) is not None}
+        if not manifests:
+            continue
+        known = await table_copies(directory)
+        copies = sorted(manifests if known is None else known, key=lambda copy: base_of(manifests.get(copy, "_0-")))
+        missing = [copy for copy in copies if copy not in manifests]
+        if missing:
+            raise CorruptEntry(str(name), missing[0], 0, f"its manifest is missing at {directory}, the table names it")
+        if not copies:
+            continue
+        last = await in_thread(-1, directory, partial(_manifest, name, directory, manifests[copies[-1]], copies[-1]))
+        end = last.base + last.summary.records
+        parts = tuple((manifests[copy], copy) for copy in copies)
+        return Side(directory, base_of(parts[0][0]), end, stream=name, manifests=parts, directory=directory)
+    raise InvalidArgument(f"{location}: there are no files of stream {name}; name the place that it was exported to")
+
+
+async def verify(a: Side, b: Side, *, pace: Pace | None = None, progress: Progress = lambda _: None) -> VerifyReport:
+    """Compare both sides from where both have records; the first difference ends it.
+
+    Of two streams the ends must be the same, too; files may end before the stream does. Raises CorruptEntry for files
+    that are not what was written, and what reading raises.
+    """
+    check_software()
+    report = VerifyReport(a.name, b.name, a_end=a.end, b_end=b.end)
+    report.first_offset = report.next_offset = max(a.first, b.first)
+    files = bool(a.directory or b.directory)
+    end = min(a.end, b.end) if files else max(a.end, b.end)
+    columns = (*COMPARED, "append_time") if files else COMPARED
+    async with (
+        aclosing(_batches(a, report.first_offset, end)) as left,
+        aclosing(_batches(b, report.first_offset, end)) as right,
+    ):
+        await _compare(left, right, columns, report, pace or Pace(None), progress)
+    report.equal = report.difference is None
+    return report
+
+
+async def _compare(
+    left: AsyncGenerator[pa.RecordBatch, None],
+    right: AsyncGenerator[pa.RecordBatch, None],
+    columns: tuple[str, ...],
+    report: VerifyReport,
+    pace: Pace,
+    progress: Progress,
+) -> None:
+    from buckram.streams.shared.row_compare import first_difference
+
+    a = b = None
+    while True:
+        a = a if a is not None and a.num_rows else await anext(left, None)
+        b = b if b is not None and b.num_rows else await anext(right, None)
+        if a is None and b is None:
+            return
+        if a is None or b is None:
+            there = a if a is not None else b
+            assert there is not None
+            offset = there.column("offset")[0].as_py()
+            ends = ("no record", "a record") if a is None else ("a record", "no record")
+            report.difference = Difference(offset, "", *ends)
+            return
+        count = min(a.num_rows, b.num_rows)
+        mine, other = a.slice(0, count), b.slice(0, count)
+        found = first_difference(mine, other, columns)
+        if found is not None:
+            lower = min(batch.column("offset")[found.row].as_py() for batch in (mine, other))
+            report.records += found.row
+            report.next_offset = lower
+            report.difference = Difference(lower, found.column, found.a, found.b)
+            return
+        report.records += count
+        report.next_offset = mine.column("offset")[-1].as_py() + 1
+        size = mine.nbytes
+        report.bytes += size
+        progress(count)
+        await pace.take(size)
+        a, b = a.slice(count), b.slice(count)
+
+
+def _batches(side: Side, first: int, end: int) -> AsyncGenerator[pa.RecordBatch, None]:
+    return _from_files(side, first, end) if side.directory else _from_stream(side, first, end)
+
+
+async def _from_stream(side: Side, first: int, end: int) -> AsyncGenerator[pa.RecordBatch, None]:
+    from buckram.streams.shared.history_parts import batch_rows
+
+    assert side.client is not None
+    assert side.stream is not None
+    if first >= min(side.end, end):
+        return
+    space = Range(first, min(side.end, end), None, None, None, False, "error")
+    streams = StreamStore(side.client.services.store)
+    async with StreamReader(
+        side.client, streams, side.stream, space, None, on_open=_nothing, on_closed=_nothing
+    ) as reader:
+        while (batch := await reader.next_batch()) is not None:
+            yield batch_rows(batch)
+
+
+async def _from_files(side: Side, first: int, end: int) -> AsyncGenerator[pa.RecordBatch, None]:
+    assert side.stream is not None
+    for file, copy in side.manifests:
+        read = partial(_manifest, side.stream, side.directory, file, copy)
+        manifest: Manifest = await in_thread(copy, side.directory, read)
+        if manifest.base + manifest.summary.records <= first or manifest.base >= end:
+            continue
+        records = 0
+        for number, part in enumerate(manifest.parts):
+            begin, records = manifest.base + records, records + part.records
+            if begin + part.records <= first or begin >= end:
+                continue
+            load = partial(_part, side.stream, side.directory, manifest, number)
+            for batch in await in_thread(copy, side.directory, load):
+                offset = batch.column("offset")[0].as_py()
+                skip = max(first - offset, 0)
+                yield batch.slice(skip, max(min(batch.num_rows, end - offset) - skip, 0))
+
+
+def _nothing(_: object) -> None:
+    """Nobody keeps this reader."""
+
+
+# -- in a thread ------------------------------------------------------------------------------------------
+
+
+def _manifest(name: StreamName, directory: str, file: str, copy: int) -> Manifest:
+    try:
+        return decode_manifest(file, Place(directory).read(file, copy))
+    except MalformedRecord as error:
+        raise CorruptEntry(str(name), copy, 0, f"{error}, at {directory}") from None
+
+
+def _part(name: StreamName, directory: str, manifest: Manifest, number: int) -> list[Any]:
+    from buckram.streams.shared.history_parts import part_rows
+
+    part = manifest.parts[number]
+    try:
+        table = part_rows(part, Place(directory).read(part.file, manifest.copy))
+    except (MalformedBatch, NoSuchEntry) as error:
+        raise CorruptEntry(str(name), manifest.copy, part.first_entry, f"{error}, at {directory}") from None
+    found: list[Any] = [batch for batch in table.to_batches() if batch.num_rows]
+    return found
+
+
+__all__ = ["Difference", "Side", "VerifyReport", "files_side", "stream_side", "verify"]
