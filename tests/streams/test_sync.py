@@ -48,11 +48,11 @@ def ns(cluster: ThreadedCluster, request: pytest.FixtureRequest) -> Iterator[str
 OWN = {
     namespace.Namespace: {"create_machine_log", "log_name", "store", "database"},
     spaces.Namespaces: {"restore"},
-    async_objects.Objects: {"abandon", "start"},
-    async_bulk.Bulk: {"purpose"},
+    async_objects.Objects: {"abandon", "ended", "reading", "start", "statuses"},
+    async_bulk.Bulk: {"publish_if", "purpose"},
     async_bulk.BulkLedger: {"append_entries", "arrow_entries"},
 }
-"""Methods that the rooms of streams/ use among themselves; and `database`, whose blocking way is buckram.db.connect."""
+"""Methods that our own rooms use among themselves; and `database`, whose blocking way is buckram.db.connect."""
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ async def test_a_crash_after_each_step(
         "ledger": (Bulk, "create_ledger"),
         "written": (imports._Range, "_write"),
         "closed": (imports._Range, "_publish"),
-        "published": (Bulk, "publish"),
+        "published": (Bulk, "publish_if"),
         "record": (imports._Range, "publish"),
     }[step]
     real, left = getattr(owner, name), [after]

@@ -11,6 +11,7 @@ from buckram.core.streams.changes import deleted
 from buckram.core.streams.head import PAGE_SEGMENTS, Head
 from buckram.core.streams.names import StreamName
 from buckram.errors import (
+    ConfigError,
     KeyNotEmpty,
     NoSuchKey,
     NoSuchLedger,
@@ -87,7 +88,7 @@ async def _drop_from_tables(streams: StreamStore, name: StreamName, head: Head, 
     rows = [row async for row in streams.segments(head) if row.offloaded is not None]
     try:
         await update_tables_before(streams, name, head.uid, rows)
-    except (ReadFailed, WriteFailed):
+    except (ConfigError, ReadFailed, WriteFailed):
         if not force:
             raise
 

@@ -319,7 +319,7 @@ class _Range:
         sealed = await ledger.close()
         key = f"{self._streams.layout.imports(bulk.uid)}/{key_of(self._work.application)}"
         try:
-            done = await bulk.publish([sealed], conditions=[CheckVersion(key, self._work.record.version)])
+            done = await bulk.publish_if([CheckVersion(key, self._work.record.version)], [sealed])
         except (VersionConflict, NoSuchKey, StaleTransaction):
             raise self._taken_over() from None
         # If another run published the same range first, this ledger is nobody's; a listed one is left alone.

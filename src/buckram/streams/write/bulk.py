@@ -230,17 +230,20 @@ class Bulk:
         )
         return BulkLedger(self.stream, ledger, self.policy, services.clocks.now, services.net.max_frame_bytes)
 
-    async def publish(
-        self, ledgers: Sequence[SealedLedger], *, seal_live: bool = False, conditions: Sequence[CheckVersion] = ()
-    ) -> Transaction:
+    async def publish(self, ledgers: Sequence[SealedLedger], *, seal_live: bool = False) -> Transaction:
         """List the ledgers as segments, in this order, and record the transaction, in one compare-and-set of the head.
 
         Returns the offsets that they got, or the recorded ones if this version was published before. OpenSegment: a
         writer has an open segment; with `seal_live` that writer is fenced and its segment sealed in the same step.
-        `conditions` must hold in the same step: a VersionConflict of one says that nothing was published. After
-        OpenSegment, StaleTransaction, InvalidSegment or StreamEnded nothing was published; after MetadataUnavailable it
-        may have been, and publishing again is safe.
+        After OpenSegment, StaleTransaction, InvalidSegment or StreamEnded nothing was published; after
+        MetadataUnavailable it may have been, and publishing again is safe.
         """
+        return await self.publish_if((), ledgers, seal_live=seal_live)
+
+    async def publish_if(
+        self, conditions: Sequence[CheckVersion], ledgers: Sequence[SealedLedger], *, seal_live: bool = False
+    ) -> Transaction:
+        """The same where `conditions` hold in the same step; after VersionConflict of one nothing was published."""
         for ledger in ledgers:
             if not isinstance(ledger, SealedLedger):
                 raise InvalidArgument(f"publish: {ledger!r} is no SealedLedger, which BulkLedger.close gives")
