@@ -12,7 +12,7 @@ from email.message import Message
 from email.parser import Parser
 from pathlib import Path
 
-MOST_BYTES = 1_750_000
+MOST_BYTES = 2_000_000
 EXTRAS = {"arrow", "compression", "db", "fsspec", "history", "jre", "otel"}
 EXTRAS |= {"security", "serve", "spark", "sqlalchemy"}
 NEEDED = (
