@@ -32,7 +32,7 @@ NOT_OF_A_CALL = {
     "BookieIOError", "BookieReadOnly", "BookieTooBusy", "BookieUnavailable", "ProtocolError", "RequestTimeout",
     "UnknownLedgerState", "WrongBookie",  # a force may end with one: its docstring says BookieError
     "KeyExists", "KeyNotEmpty", "NoSuchKey", "ValueTooLarge", "VersionConflict",  # of key stores (seams.py)
-    "AlreadyRegistered", "CorruptStore", "WrongCookie", "NoSuchBookie",  # of bookies and the command line
+    "AlreadyRegistered", "CorruptStore", "MalformedSource", "WrongCookie", "NoSuchBookie",  # of bookies and commands
     "ChildFailed", "ForeignDirectory", "PortInUse", "EtcdFailed", "ZooKeeperFailed",  # of processes of a program
 }  # fmt: skip
 """Errors that no docstring of docs/reference/api.md has to name."""
