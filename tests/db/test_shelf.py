@@ -14,6 +14,7 @@ from tests.support.polling import until
 from buckram.db.database import Database
 from buckram.db.shelf import Shelf
 from buckram.errors import HandleClosed, NoSuchDatabase
+from buckram.net.shelf import Shelf as PlainShelf
 from buckram.streams.namespace import Namespace
 
 
@@ -67,4 +68,23 @@ async def test_a_closed_database_leaves_nothing_in_memory(ns: Namespace) -> None
         return known() is None
 
     await until(gone, "something holds the closed database")
+    await shelf.close()
+
+
+async def test_what_ended_while_nobody_used_it_is_opened_anew() -> None:
+    opened: list[asyncio.Event] = []
+
+    async def open_one(name: str) -> asyncio.Event:
+        opened.append(asyncio.Event())
+        return opened[-1]
+
+    async def close_one(item: asyncio.Event) -> None:
+        item.set()
+
+    shelf = PlainShelf("events", open_one, close_one, asyncio.Event.is_set, idle_s=60.0, most_open=3)
+    async with shelf.use("a") as first:
+        assert not first.is_set()
+    first.set()
+    async with shelf.use("a") as second:
+        assert (second is first, second.is_set(), len(opened)) == (False, False, 2)
     await shelf.close()

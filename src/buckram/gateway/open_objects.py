@@ -37,11 +37,7 @@ class OpenObjects:
 
     async def take(self, namespace: str) -> Use[Objects]:
         """The objects of a namespace, in use until `give` is called. Raises NoSuchNamespace, HandleClosed."""
-        use = await self.shelf.take(namespace)
-        if use.item.ended:
-            use.give()
-            use = await self.shelf.take(namespace)
-        return use
+        return await self.shelf.take(namespace)
 
     async def found(self, namespace: str) -> Use[Objects] | None:
         """The same; None where nobody has put an object yet. Raises NoSuchNamespace, HandleClosed."""

@@ -20,7 +20,7 @@ from buckram.gateway.limits import GatewayLimits
 from buckram.gateway.peers import Peers, is_gateway
 from buckram.http.problems import HttpProblem
 from buckram.net.retry import Retries
-from buckram.net.shelf import Shelf, Use
+from buckram.net.shelf import Shelf
 from buckram.streams.write.writer import StreamWriter
 from buckram.types import LedgerId
 
@@ -72,7 +72,7 @@ class Writers:
 
         HttpProblem 504: no acknowledgement came in time; what was appended may or may not become part of the stream.
         """
-        use = await self._take(self._streams, str(stream), lambda writer: writer.closed)
+        use = await self._streams.take(str(stream))
         try:
             return await self._in_time(f"stream {stream}", act(use.item))
         finally:
@@ -80,7 +80,7 @@ class Writers:
 
     async def end(self, stream: StreamName, *, seal_only: bool) -> int:
         """End the stream, or only seal its segment; the offset after its last record. Raises as `append`."""
-        use = await self._take(self._streams, str(stream), lambda writer: writer.closed)
+        use = await self._streams.take(str(stream))
         try:
             if not seal_only:
                 return await use.item.end()
@@ -104,7 +104,7 @@ class Writers:
 
     async def append_entries(self, ledger: LedgerId, act: Callable[[Writer], Awaitable[T]]) -> T:
         """The same as `append`, for a ledger that this gateway created. LedgerClosed where nobody has its writer."""
-        use = await self._take(self._ledgers, str(ledger), lambda writer: writer.closed)
+        use = await self._ledgers.take(str(ledger))
         try:
             return await self._in_time(f"ledger {ledger}", act(use.item))
         finally:
@@ -123,14 +123,6 @@ class Writers:
         await asyncio.gather(self._streams.close(), self._ledgers.close())
 
     # -- inside -------------------------------------------------------------------------------------------
-
-    async def _take(self, shelf: Shelf[T], name: str, has_ended: Callable[[T], bool]) -> Use[T]:
-        """A writer that was fine when it was taken: one that ended while nobody used it is opened anew."""
-        use = await shelf.take(name)
-        if has_ended(use.item):
-            use.give()
-            use = await shelf.take(name)
-        return use
 
     async def _in_time(self, what: str, work: Awaitable[T]) -> T:
         try:

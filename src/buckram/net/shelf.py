@@ -98,6 +98,13 @@ class Shelf(Generic[T]):
 
     async def take(self, name: str) -> Use[T]:
         """The same for a time that is no block: it is in use until `give` of the value is called."""
+        use = await self._taken(name)
+        if not self._has_ended(use.item):
+            return use
+        use.give()  # It ended while nobody used it.
+        return await self._taken(name)
+
+    async def _taken(self, name: str) -> Use[T]:
         place = await self._take(name)
         try:
             item: T | BuckramError | None = place.item
