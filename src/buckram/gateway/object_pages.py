@@ -2,7 +2,7 @@
 
 Every operation is checked by the names of its objects, so that a grant may be for those that begin with a prefix.
 Whoever may not delete an object may not replace it either. Not here: headers (`object_headers.py`), sending the bytes
-(`object_answer.py`).
+(`http/pieces.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from buckram.errors import NoSuchObject, ObjectChanged, ObjectExists
 from buckram.gateway import schema
 from buckram.gateway.failures import bad_request, code_of
 from buckram.gateway.limits import GatewayLimits
-from buckram.gateway.object_answer import LOOK_S, ObjectAnswer
 from buckram.gateway.object_headers import (
     METADATA,
     Condition,
@@ -35,6 +34,7 @@ from buckram.gateway.open_objects import OpenObjects
 from buckram.gateway.operations import AFTER, LIMIT, PREFIX, Ask, Operation, Parameter
 from buckram.gateway.room import Room
 from buckram.http.limits import MIB
+from buckram.http.pieces import LOOK_S, PiecesAnswer, begun
 from buckram.http.problems import HttpProblem
 from buckram.objects.objects import DirectoryInfo, ObjectInfo, Objects
 from buckram.objects.refusals import absent
@@ -235,7 +235,7 @@ class ObjectPages:
         except BaseException:
             done()
             raise
-        if not isinstance(answer, ObjectAnswer):
+        if not isinstance(answer, PiecesAnswer):
             done()
         return answer
 
@@ -248,19 +248,27 @@ class ObjectPages:
                 return Response(b"", 304, headers_of(info))
             part = range_of(headers, info)
             start, stop = part or (0, info.size)
-            pieces = _pieces(objects, info, start, stop)
             try:
-                first = await anext(pieces, b"")
+                pieces = await begun(_pieces(objects, info, start, stop))
             except (ObjectChanged, NoSuchObject):
                 if not left:
                     raise
                 continue
-            said = {**headers_of(info), "Content-Length": str(stop - start)}
+            said = headers_of(info)
             if part is not None:
                 said["Content-Range"] = f"bytes {start}-{stop - 1}/{info.size}"
             status = 200 if part is None else 206
             over = ask.watch("read", object_name(ask.path["namespace"], info.name))
-            return ObjectAnswer(status, said, BYTES, first, pieces, self._limits.stuck_s, over, done)
+            return PiecesAnswer(
+                pieces,
+                size=stop - start,
+                media=BYTES,
+                stuck_s=self._limits.stuck_s,
+                status=status,
+                headers=said,
+                over=over,
+                ended=done,
+            )
         raise AssertionError("unreachable")
 
     # -- changing -----------------------------------------------------------------------------------------

@@ -20,12 +20,12 @@ from buckram.client.client import Client
 from buckram.errors import BuckramError, InvariantViolation
 from buckram.http.body import body_pieces
 from buckram.http.limits import HttpLimits
+from buckram.http.pieces import PiecesAnswer, begun
 from buckram.http.problems import json_answer, json_media, redirect
 from buckram.net.shelf import Shelf
 from buckram.objects.objects import DirectoryInfo, ObjectInfo, Objects
 from buckram.webhdfs import java_tokens
 from buckram.webhdfs.access import Door, Visitor
-from buckram.webhdfs.answers import PiecesAnswer, Transfers, begun
 from buckram.webhdfs.files import Files
 from buckram.webhdfs.limits import TOKEN_PATH, FileLimits
 from buckram.webhdfs.paths import PREFIX, FilePath, file_path, flag, requested_parameters, requested_path, whole
@@ -38,6 +38,7 @@ from buckram.webhdfs.statuses import (
     status_of,
     summary_of,
 )
+from buckram.webhdfs.transfers import Transfers
 
 _DATA = "data"
 """The parameter of the second step of CREATE and OPEN."""

@@ -10,8 +10,7 @@ import pytest
 
 from buckram.errors import ReadFailed
 from buckram.http.connection import ABORT
-from buckram.webhdfs.answers import PiecesAnswer, Transfers, begun
-from buckram.webhdfs.problems import RemoteProblem
+from buckram.http.pieces import PiecesAnswer, begun
 
 
 class Exchange:
@@ -92,13 +91,14 @@ async def test_all_pieces_come_in_order() -> None:
     assert (exchange.cut, exchange.ended) == (False, 1)
 
 
-def test_transfers_are_counted_once() -> None:
-    transfers = Transfers(1)
-    end = transfers.begin()
-    with pytest.raises(RemoteProblem, match="1 files are read or written"):
-        transfers.begin()
-    end()
-    end()
-    with transfers.one():
-        assert transfers.now == 1
-    assert transfers.now == 0
+async def test_the_last_piece_waits_for_what_is_found_at_the_end() -> None:
+    exchange = Exchange()
+
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        yield b"first"
+        yield b"last"
+        raise ReadFailed(7, "the digest is another one")
+
+    await exchange.serve(pieces(), 9)
+    assert b"".join(one.get("body", b"") for one in exchange.sent) == b"first"
+    assert exchange.cut
