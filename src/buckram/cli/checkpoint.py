@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,18 +15,23 @@ from buckram.core.streams.names import check_name
 from buckram.errors import InvalidArgument, NoSuchObject
 from buckram.spark.checkpoints import Checkpoint, describe, find
 
+if TYPE_CHECKING:
+    from buckram.client.client import Client
+
 
 @click.group()
 def checkpoint() -> None:
     """Checkpoints of Spark's streaming queries that are kept on gateways (webhdfs://...)."""
 
 
-def _now_us() -> int:
-    return time.time_ns() // 1000
+async def _now_us(client: Client) -> int:
+    """The cluster's time, which the times of objects are of."""
+    await client.services.clocks.ensure()
+    return client.services.clocks.now()
 
 
-async def _described(namespace: str, path: str, uri: str | None) -> list[Checkpoint]:
-    async with connected(uri) as client, client.objects(namespace) as objects:
+async def _described(client: Client, namespace: str, path: str) -> list[Checkpoint]:
+    async with client.objects(namespace) as objects:
         return [await describe(objects, one) for one in sorted([one async for one in find(objects, path)])]
 
 
@@ -43,8 +47,13 @@ def list_checkpoints(place: str, uri: str | None, as_json: bool) -> None:
       buckram checkpoint list shop
     """
     namespace, _, path = place.partition("/")
-    found = run_async(_described(check_name("namespace", namespace), path.strip("/"), uri))
-    now = _now_us()
+    check_name("namespace", namespace)
+
+    async def main() -> tuple[list[Checkpoint], int]:
+        async with connected(uri) as client:
+            return await _described(client, namespace, path.strip("/")), await _now_us(client)
+
+    found, now = run_async(main())
     if as_json:
         for one in found:
             emit(one.as_json(namespace, now))
@@ -69,11 +78,11 @@ def show(name: str, uri: str | None, as_json: bool) -> None:
     """
     namespace, path = split(name)
 
-    async def main() -> Checkpoint:
+    async def main() -> tuple[Checkpoint, int]:
         async with connected(uri) as client, client.objects(namespace) as objects:
-            return await describe(objects, path)
+            return await describe(objects, path), await _now_us(client)
 
-    found, now = run_async(main()), _now_us()
+    found, now = run_async(main())
     if as_json:
         emit(found.as_json(namespace, now))
         return
@@ -104,16 +113,21 @@ def expire(place: str, older: str, dry_run: bool, yes: bool, uri: str | None, as
     """
     namespace, _, path = place.partition("/")
     check_name("namespace", namespace)
-    least_s = values.duration("--older", older)
-    if least_s <= 0:
+    if values.duration("--older", older) <= 0:
         raise InvalidArgument(f"--older {older}: needs more than 0 s, such as 30d")
-    found = run_async(_described(namespace, path.strip("/"), uri))
-    old = [one for one in found if one.age_s(_now_us()) >= least_s]
+
+    async def main() -> tuple[list[Checkpoint], int]:
+        async with connected(uri) as client:
+            found = await _described(client, namespace, path.strip("/"))
+            return found, await values.past_moment(client, "--older", older)
+
+    found, before = run_async(main())
+    old = [one for one in found if one.changed <= before]
     if old and not dry_run:
         names = ", ".join(f"{namespace}/{one.path}" for one in old[:5]) + (", ..." if len(old) > 5 else "")
         what = counted(len(old), "checkpoint")
         confirm_loss(f"Delete {what} ({names})?", yes, f"{what} of {place} not deleted")
-        old = run_async(_delete(namespace, old, least_s, uri))
+        old = run_async(_delete(namespace, old, before, uri))
     said: dict[str, Any] = {"place": place, "expired": [f"{namespace}/{one.path}" for one in old]}
     said |= {"bytes": sum(one.bytes for one in old), "kept": len(found) - len(old), "dry_run": dry_run}
     if as_json:
@@ -124,14 +138,13 @@ def expire(place: str, older: str, dry_run: bool, yes: bool, uri: str | None, as
     print(f"{counted(len(old), 'checkpoint')} of {said['bytes']} bytes, {said['kept']} kept")
 
 
-async def _delete(namespace: str, old: list[Checkpoint], least_s: float, uri: str | None) -> list[Checkpoint]:
+async def _delete(namespace: str, old: list[Checkpoint], before: int, uri: str | None) -> list[Checkpoint]:
     """Those that are still old are deleted, and returned."""
     gone = []
     async with connected(uri) as client, client.objects(namespace) as objects:
         for one in old:
             try:
-                now = await describe(objects, one.path)
-                if now.age_s(_now_us()) >= least_s:
+                if (await describe(objects, one.path)).changed <= before:
                     await objects.remove(one.path, recursive=True)
                     gone.append(one)
             except NoSuchObject:
