@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import TYPE_CHECKING
 
 import click
@@ -52,14 +51,13 @@ def offload(
     Example:
       buckram stream offload shop/orders --to s3://lake/history --before-time 7d
     """
-    from buckram.net.pace import Pace
     from buckram.streams.maintain.offload import offload_planned, plan_offload
     from buckram.streams.shared.metadata import StreamStore
 
     full = stream_name(name)
     if before is not None and before_time is not None:
         raise InvalidArgument("give one of --before and --before-time")
-    pace = Pace(None if rate is None else values.size("--rate", rate))
+    pace = values.pace(rate)
 
     async def main() -> OffloadReport:
         async with connected(uri) as client:
@@ -86,11 +84,6 @@ def offload(
         raise click.exceptions.Exit(Exit.FAILED)
 
 
-def _absolute(location: str) -> str:
-    """Return a path as it is from anywhere on this machine; a URL as it is given."""
-    return location if "://" in location or not location else os.path.abspath(location)
-
-
 def _is_before(row: Segment, offset: int | None, time: int | None) -> bool:
     if row.summary is None:
         return False
@@ -114,17 +107,16 @@ def export(name: str, location: str, prune: bool, rate: str | None, uri: str | N
     Example:
       buckram stream export shop/orders --to s3://lake/tables
     """
-    from buckram.net.pace import Pace
     from buckram.streams.maintain.export import export_stream, plan_export
     from buckram.streams.shared.metadata import StreamStore
 
     full = stream_name(name)
-    pace = Pace(None if rate is None else values.size("--rate", rate))
+    pace = values.pace(rate)
 
     async def main() -> ExportReport:
         async with connected(uri) as client:
             streams = StreamStore(client.services.store)
-            work = await plan_export(streams, full, _absolute(location))
+            work = await plan_export(streams, full, values.place(location))
             with progress("bytes", work.bytes, show=not as_json) as advance:
                 return await export_stream(client, streams, work, prune=prune, pace=pace, progress=advance)
 
@@ -193,12 +185,11 @@ def verify(a: str, b: str, other_metadata: str | None, rate: str | None, uri: st
       buckram stream verify shop/orders shop/orders --other-metadata zk://zk2:2181/ledgers
       buckram stream verify shop/orders s3://lake/tables
     """
-    from buckram.net.pace import Pace
     from buckram.streams.maintain.verify import files_side, stream_side
     from buckram.streams.maintain.verify import verify as compare
 
     name = stream_name(a)
-    pace = Pace(None if rate is None else values.size("--rate", rate))
+    pace = values.pace(rate)
     is_place = "://" in b or b.startswith(("/", "./", "../"))
     if is_place and other_metadata is not None:
         raise InvalidArgument(f"--other-metadata: {b} is a place for files, which belongs to no cluster; leave it out")
@@ -207,7 +198,7 @@ def verify(a: str, b: str, other_metadata: str | None, rate: str | None, uri: st
     async def main() -> VerifyReport:
         async with connected(uri) as client, connected(other_metadata or uri) as second:
             left = await stream_side(client, name)
-            right = await (files_side(client, name, _absolute(b)) if other is None else stream_side(second, other))
+            right = await (files_side(client, name, values.place(b)) if other is None else stream_side(second, other))
             total = max(max(left.end, right.end) - max(left.first, right.first), 0)
             with progress("records", total, show=not as_json) as advance:
                 return await compare(left, right, pace=pace, progress=advance)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -57,14 +56,13 @@ def import_(
       buckram stream import shop/orders --from /data/orders --format jsonl --key customer
       buckram stream import shop/orders --from s3://lake/orders --format parquet --value body --time placed_at
     """
-    from buckram.net.pace import Pace
     from buckram.streams.maintain.imports import import_files, plan_import
     from buckram.streams.shared.metadata import StreamStore
     from buckram.streams.shared.sources import Source
 
     full, columns = stream_name(name), Columns(value, key, time, headers, time_unit)
-    pace = Pace(None if rate is None else values.size("--rate", rate))
-    source = Source(url if "://" in url else os.path.abspath(url))
+    pace = values.pace(rate)
+    source = Source(values.place(url or "."))
 
     async def main() -> ImportReport:
         async with connected(uri) as client:

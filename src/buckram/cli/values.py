@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,7 @@ from buckram.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from buckram.client.client import Client
+    from buckram.net.pace import Pace
 
 US = 1_000_000
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
@@ -58,6 +60,18 @@ def size(what: str, text: str) -> int:
     if len(found[1]) > _MOST_DIGITS:
         raise InvalidArgument(f"{what} {_short(text)!r}: too many digits, the limit is {_MOST_DIGITS}")
     return int(Fraction(found[1]) * _BYTES[found[2].lower()])
+
+
+def pace(rate: str | None) -> Pace:
+    """Return what holds to the option --rate, bytes a second; no limit without it. Raises as `size`."""
+    from buckram.net.pace import Pace
+
+    return Pace(None if rate is None else size("--rate", rate))
+
+
+def place(location: str) -> str:
+    """Return a path as it is from anywhere on this machine; a URL as it is given."""
+    return location if "://" in location or not location else os.path.abspath(location)
 
 
 def _short(text: str) -> str:

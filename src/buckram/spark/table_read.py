@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from buckram.spark.clients import connection, prepare_process, without_traceback
 from buckram.spark.columns import Shape
 from buckram.spark.stream_plan import Planner
-from buckram.spark.tables import LEDGERS, TABLES, ledger_rows
+from buckram.spark.tables import TABLES, ledger_rows
 from buckram.types import LedgerId
 
 if TYPE_CHECKING:
@@ -67,12 +67,13 @@ class TableReader(DataSourceReader):
         yield pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(self.schema, timezone="UTC"))
 
     async def _partitions(self, client: Client) -> list[InputPartition]:
-        if self.table == LEDGERS:
+        rows = TABLES[self.table].rows
+        if rows is None:
             return await _ledger_partitions(client)
         options = self.streams
         names = [] if options is None else await Planner(client).names(options)
         strict = options is not None and options.pattern is None
-        return [TablePartition(await TABLES[self.table].rows(client, names, strict))]
+        return [TablePartition(await rows(client, names, strict))]
 
 
 async def _ledger_partitions(client: Client) -> list[InputPartition]:

@@ -23,15 +23,17 @@ if TYPE_CHECKING:
     from buckram.streams.namespace import Namespace
 
 Row = dict[str, Any]
-LEDGERS = "ledgers"
 _CURSORS_AT_ONCE = 1000
 
 
 class Table(NamedTuple):
-    """`rows` gets the names of streams, none where the table is not of streams, and whether all of them must exist."""
+    """`rows` gets the names of streams, none where the table is not of streams, and whether all of them must exist.
+
+    Without `rows` it is the table of ledgers, whose rows executors make (`ledger_rows`).
+    """
 
     columns: Mapping[str, str]
-    rows: Callable[[Client, Sequence[str], bool], Awaitable[list[Row]]]
+    rows: Callable[[Client, Sequence[str], bool], Awaitable[list[Row]]] | None
 
 
 async def _usage(client: Client, names: Sequence[str], strict: bool) -> list[Row]:
@@ -152,10 +154,6 @@ def _text(custom: Mapping[str, bytes], name: str) -> str | None:
     return custom[name].decode("utf-8", "backslashreplace") if name in custom else None
 
 
-async def _no_rows(client: Client, names: Sequence[str], strict: bool) -> list[Row]:
-    raise AssertionError("rows of ledgers are made by the executors")
-
-
 _USAGE_COLUMNS: Mapping[str, str] = {
     "namespace": "string",
     "application": "string",
@@ -218,11 +216,11 @@ _TRANSACTION_COLUMNS: Mapping[str, str] = {
 }
 TABLES: Mapping[str, Table] = {
     "usage": Table(_USAGE_COLUMNS, _usage),
-    LEDGERS: Table(_LEDGER_COLUMNS, _no_rows),
+    "ledgers": Table(_LEDGER_COLUMNS, None),
     "segments": Table(_SEGMENT_COLUMNS, _of_each(_segments)),
     "cursors": Table(_CURSOR_COLUMNS, _of_each(_cursors)),
     "transactions": Table(_TRANSACTION_COLUMNS, _of_each(_transactions)),
 }
 """By the value of the option `table`."""
 
-__all__ = ["LEDGERS", "TABLES", "Row", "Table", "ledger_rows"]
+__all__ = ["TABLES", "Row", "Table", "ledger_rows"]
