@@ -285,7 +285,7 @@ def deletion() -> Figures:
 
 @case
 def neighbours() -> Figures:
-    """p99 of one tenant's paced adds alone, and beside one that writes at full speed and reads cold data."""
+    """p99 of one tenant's paced adds alone, and beside one that writes and reads at full speed; Apache's too."""
     from bench import neighbours
 
     return neighbours.neighbours()

@@ -1,7 +1,7 @@
 """Two tenants on three bookies: one writes at full speed and reads cold data, the other's adds are paced.
 
-Measured in turns: the paced one alone, beside the greedy one while bookies count (they take turns), and beside it while
-they do not.
+Measured in turns: the paced one alone, beside the greedy one while bookies count (they take turns and large ones give
+way), and beside it while they do not. Then the same two on Apache's bookies, which know no tenants.
 """
 
 from __future__ import annotations
@@ -9,16 +9,20 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.harness import Bench, cluster
+from bench.harness import Bench, cluster, data_root
+from bench.java.sides import ApacheSide
 from bench.machine import drop_caches
+from bench.machines import zookeeper
 from buckram.metadata.tenants import TenantStore
 from buckram.metadata.uri import open_store
 
@@ -31,8 +35,9 @@ SOCKETS = {"BUCKRAM_CLIENT_LOCAL_READ_BYTES": "0"}
 
 
 def neighbours() -> dict[str, Any]:
-    """p99 of 1,000 adds/s alone, beside a greedy tenant, and beside it without turns."""
-    found: dict[str, list[dict[str, Any]]] = {"alone": [], "beside": [], "without_turns": []}
+    """p99 of 1,000 adds/s alone, beside a greedy tenant, and beside it without turns; alone and beside on Apache's."""
+    names = ("alone", "beside", "without_turns", "apache_alone", "apache_beside")
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     with cluster() as bench:
         cold = bench.write(ledgers=1, seconds=COLD_S, namespace="greedy")["ledgers"][0]
         for _ in range(ROUNDS):
@@ -41,16 +46,39 @@ def neighbours() -> dict[str, Any]:
             found["without_turns"].append(_beside(bench, cold))
             asyncio.run(_count(bench.uri, wanted=True))
             found["beside"].append(_beside(bench, cold))
+    with _apache() as bench:
+        cold = bench.write(ledgers=1, seconds=COLD_S, namespace="greedy")["ledgers"][0]
+        for _ in range(ROUNDS):
+            found["apache_alone"].append(_paced(bench))
+            found["apache_beside"].append(_beside(bench, cold))
     figures: dict[str, Any] = {}
     for name, runs in found.items():
         for share in ("p50_ms", "p99_ms", "p999_ms"):
             figures[f"{name}_{share}"] = round(statistics.median(run[share] for run in runs), 3)
         figures[f"{name}_adds_per_s"] = round(statistics.median(run["adds_per_s"] for run in runs))
-        if name != "alone":
+        if not name.endswith("alone"):
             figures[f"{name}_greedy_adds_per_s"] = round(statistics.median(run["greedy_adds_per_s"] for run in runs))
-    figures["beside_p99_times"] = round(figures["beside_p99_ms"] / max(figures["alone_p99_ms"], 1e-3), 2)
+    for side in ("", "apache_"):
+        alone = max(figures[f"{side}alone_p99_ms"], 1e-3)
+        figures[f"{side}beside_p99_times"] = round(figures[f"{side}beside_p99_ms"] / alone, 2)
     _plot(found, Path(os.environ.get("BENCH_PLOTS", "bench-results")))
     return figures
+
+
+@contextmanager
+def _apache() -> Iterator[Bench]:
+    """Apache's three bookies on a ZooKeeper."""
+    folder = Path(tempfile.mkdtemp(prefix="case-", dir=data_root()))
+    try:
+        with zookeeper(folder / "zookeeper") as address:
+            side = ApacheSide(address, folder / "apache")
+            try:
+                side.start()
+                yield Bench(folder, side.uri, [])
+            finally:
+                side.close()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _paced(bench: Bench) -> dict[str, Any]:
@@ -105,8 +133,14 @@ def _plot(found: dict[str, list[dict[str, Any]]], folder: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    labels = {"alone": "alone", "beside": "beside a greedy tenant", "without_turns": "beside it, without turns"}
-    figure, axes = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
+    labels = {
+        "alone": "alone",
+        "beside": "beside a\ngreedy tenant",
+        "without_turns": "beside it,\nwithout turns",
+        "apache_alone": "Apache's,\nalone",
+        "apache_beside": "Apache's,\nbeside it",
+    }
+    figure, axes = plt.subplots(figsize=(7.4, 4.0), layout="constrained")
     for at, share in enumerate(("p50_ms", "p99_ms")):
         heights = [statistics.median(run[share] for run in found[name]) for name in labels]
         axes.bar([place + at * 0.4 for place in range(len(labels))], heights, 0.4, label=share.removesuffix("_ms"))

@@ -19,6 +19,7 @@ LONG_BYTES = 8 * 1024 * 1024
 """A line with more than this is fed no longer: its connections are not read until it is half as long."""
 CREDIT_BYTES, CREDIT_ENTRIES, CREDIT_S = 4 * 1024 * 1024, 10_000, 0.05
 """What may pass between two looks at the clock and the rates: so much, and of a rate so many seconds' worth."""
+_PACE, _PACE_BURST_S, _PACE_PIECE_BYTES = "pace", 0.005, 64 * 1024
 _UNLIMITED = 2**63
 
 
@@ -144,6 +145,22 @@ class Tenant:
         elif name == "in_entries":
             self.adds.entry_rate = speed
 
+    def pace(self, rate: float | None, now: float) -> None:
+        """Set the bytes a second of adds and reads together that leave others room here; None: no limit."""
+        bucket = self._buckets.get(_PACE)
+        if rate is None:
+            if bucket is not None:
+                del self._buckets[_PACE]
+        elif bucket is None:
+            self._buckets[_PACE] = Bucket(rate, now, _PACE_BURST_S)
+        else:
+            bucket.set_rate(rate, now)
+
+    @property
+    def bytes_used(self) -> int:
+        """Of adds and reads, since the start."""
+        return self._stored + self._out
+
     @property
     def is_limited(self) -> bool:
         """Whether it has any rate."""
@@ -162,6 +179,8 @@ class Tenant:
             most = min(most, bucket.rate * part)
         if (bucket := self._buckets.get("in_bytes")) is not None:
             most = min(most, bucket.rate * part * entries / max(1, size))
+        if _PACE in self._buckets:
+            most = min(most, _PACE_PIECE_BYTES * entries / max(1, size))
         return max(1, int(most))
 
     def may_read(self, now: float) -> bool:
@@ -169,7 +188,7 @@ class Tenant:
 
     def wait_s(self, kind: str, now: float) -> float:
         """How long until the next one may pass."""
-        names = ("in_bytes", "in_entries") if kind == ADDS else ("out_bytes",)
+        names = ("in_bytes", "in_entries", _PACE) if kind == ADDS else ("out_bytes", _PACE)
         return max((self._buckets[name].wait_s(now) for name in names if name in self._buckets), default=0.0)
 
     def enter(self, session: Session) -> bool:
@@ -201,6 +220,8 @@ class Tenant:
                 bucket.take(size / copies)
             if (bucket := self._buckets.get("in_entries")) is not None:
                 bucket.take(entries / copies)
+            if (bucket := self._buckets.get(_PACE)) is not None:
+                bucket.take(size)
 
     def give_credit(self, now: float, copies: int) -> None:
         """Pay in advance for what may pass until the next look, if the rates have that much."""
@@ -232,8 +253,9 @@ class Tenant:
 
     def read(self, size: int) -> None:
         self._out += size
-        if (bucket := self._buckets.get("out_bytes")) is not None:
-            bucket.take(size)
+        for name in ("out_bytes", _PACE):
+            if (bucket := self._buckets.get(name)) is not None:
+                bucket.take(size)
 
     def usage(self, before: Tally, elapsed_s: float, stored_bytes: int) -> Usage:
         """What it used since `before`, and what it wanted: that, and what waits."""

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 
 from buckram.bookie.service.access import is_urgent
+from buckram.bookie.service.giving_way import GivingWay
 from buckram.bookie.service.owners import Owner, Owners
 from buckram.bookie.service.session import REQUEST_COST, AddHandler, Session
 from buckram.bookie.service.tenant import ADDS, FLIGHT_BYTES, READS, Held, Line, Tenant
@@ -54,6 +55,7 @@ class Turnstile:
         """What passed in this turn of the loop."""
         self._turns: dict[str, Turns[Tenant]] = {ADDS: Turns(), READS: Turns()}
         self._timers: dict[tuple[Tenant, str], asyncio.TimerHandle] = {}
+        self._giving_way = GivingWay(self.tenants, lambda: self.contended)
         self._soon = False
 
     def tenant(self, namespace: str) -> Tenant:
@@ -102,7 +104,7 @@ class Turnstile:
             self._refuse(session, run, "connections")
         elif not tenant.adds.waiting and self._has_room(tenant, now) and tenant.may_add(now, run, owner.copies):
             self._pass_run(tenant, owner.copies, session, run)
-            if now >= self._mixed_until:
+            if now >= self._mixed_until and not self._giving_way.active:
                 tenant.give_credit(now, owner.copies)
         else:
             name = session.named.get(run.ledger_id)
@@ -139,6 +141,7 @@ class Turnstile:
         last = self._last
         if last is not None and last is not tenant:
             self._mixed_until = now + MIXED_S
+            self._giving_way.begin()
             last.drop_credit()
             tenant.drop_credit()
         self._last = tenant
@@ -159,9 +162,10 @@ class Turnstile:
 
     def _turn_over(self) -> None:
         turn, self._turn = self._turn, {}
-        self._store.after_durable(lambda error: self._durable(turn))
+        self._store.after_durable(partial(self._durable, turn, self._loop.time()))
 
-    def _durable(self, turn: dict[Tenant, int]) -> None:
+    def _durable(self, turn: dict[Tenant, int], since: float, error: OSError | None) -> None:
+        self._giving_way.durable(turn, self._loop.time() - since)
         for tenant, size in turn.items():
             tenant.in_flight -= size
             if tenant.adds.waiting:
@@ -269,6 +273,7 @@ class Turnstile:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        self._giving_way.close()
 
 
 def _is_poll(request: Read | BatchRead) -> bool:

@@ -20,13 +20,13 @@ _SPARE = 0.02
 
 
 class Bucket:
-    """Refilled with `rate` tokens a second, of which BURST_S seconds' are kept at most."""
+    """Refilled with `rate` tokens a second, of which those of `burst_s` seconds are kept at most."""
 
-    __slots__ = ("_at", "_level", "rate")
+    __slots__ = ("_at", "_burst_s", "_level", "rate")
 
-    def __init__(self, rate: float, now: float) -> None:
-        self.rate = rate
-        self._level, self._at = rate * BURST_S, now
+    def __init__(self, rate: float, now: float, burst_s: float = BURST_S) -> None:
+        self.rate, self._burst_s = rate, burst_s
+        self._level, self._at = rate * burst_s, now
 
     def set_rate(self, rate: float, now: float) -> None:
         """From now on. A debt stays the time that it has left, so that a new rate does not make it longer."""
@@ -34,7 +34,7 @@ class Bucket:
         if self._level < 0 < self.rate:
             self._level *= rate / self.rate
         self.rate = rate
-        self._level = min(self._level, rate * BURST_S)
+        self._level = min(self._level, rate * self._burst_s)
 
     def wait_s(self, now: float) -> float:
         """How long until something may pass; 0: now."""
@@ -49,7 +49,7 @@ class Bucket:
 
     def _refill(self, now: float) -> None:
         if now > self._at:
-            self._level = min(self._level + (now - self._at) * self.rate, self.rate * BURST_S)
+            self._level = min(self._level + (now - self._at) * self.rate, self.rate * self._burst_s)
             self._at = now
 
 

@@ -1,0 +1,83 @@
+"""GivingWay: paces the tenants that use much while one that uses little competes with them.
+
+Not here: how fast (`core/tenants/headroom.py`), what waits and goes on (`bookie/service/turnstile.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterable, Mapping
+
+from buckram.bookie.service.tenant import Tenant
+from buckram.core.tenants.headroom import TICK_S, Headroom
+
+LINE_S = 2.0
+"""What waits moves at least so fast that the last of it has its turn within this time: clients give adds up."""
+
+
+class GivingWay:
+    """Looks at what tenants use while they compete. `contended`: whether they do."""
+
+    def __init__(self, tenants: Mapping[str, Tenant], contended: Callable[[], bool]) -> None:
+        self._tenants, self._contended = tenants, contended
+        self._loop = asyncio.get_running_loop()
+        self._headroom = Headroom[Tenant]()
+        self._before: dict[Tenant, int] = {}
+        self._took_s: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._looked_at = 0.0
+
+    @property
+    def active(self) -> bool:
+        """Whether adds of all tenants are looked at."""
+        return self._timer is not None
+
+    def begin(self) -> None:
+        """They compete now."""
+        if self._timer is None:
+            self._before = {tenant: tenant.bytes_used for tenant in self._tenants.values()}
+            self._rest()
+
+    def _rest(self) -> None:
+        self._looked_at = self._loop.time()
+        self._took_s = None
+        self._timer = self._loop.call_later(TICK_S, self._look)
+
+    def durable(self, tenants: Iterable[Tenant], took_s: float) -> None:
+        """Adds of these tenants took so long from their arrival on."""
+        longest = self._timer is not None and (self._took_s is None or took_s > self._took_s)
+        if longest and any(map(self._headroom.is_small, tenants)):
+            self._took_s = took_s
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        elapsed = now - self._looked_at
+        used = {}
+        for tenant in self._tenants.values():
+            bytes_used = tenant.bytes_used
+            used[tenant] = bytes_used - self._before.get(tenant, bytes_used)
+            self._before[tenant] = bytes_used
+        if not self._contended() and len(self._headroom) < 2:
+            self._timer = None
+            self._headroom.forget()
+        else:
+            # An add that comes while the loop is busy waits before it is seen.
+            took_s = None if self._took_s is None else self._took_s + elapsed - TICK_S
+            seen = {tenant: size for tenant, size in used.items() if size or tenant in self._headroom}
+            self._headroom.look(now, elapsed, seen, took_s)
+            self._rest()
+        self._pace(now)
+
+    def _pace(self, now: float) -> None:
+        large = [t for t in self._tenants.values() if t in self._headroom and not self._headroom.is_small(t)]
+        pace = self._headroom.pace / max(1, len(large))
+        for tenant in self._tenants.values():
+            if tenant in large and pace < math.inf:
+                tenant.pace(max(pace, tenant.adds.held_bytes / LINE_S), now)
+            else:
+                tenant.pace(None, now)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
