@@ -45,6 +45,7 @@ from buckram.errors import (
     InvalidArgument,
 )
 from buckram.metadata.uri import default_uri, open_store
+from buckram.net.forks import generation
 from buckram.net.introductions import Introductions
 from buckram.net.logins import secured_by
 from buckram.net.pool import BookiePool
@@ -196,7 +197,7 @@ class Client(NotBlocking):
         self._owned = owned
         self.uri = uri
         """The URI of the cluster's metadata; empty if the caller passed an open store."""
-        self._process = os.getpid()
+        self._process, self._forks = os.getpid(), generation()
         self._closed = False
         self._handles = self.services.handles
 
@@ -458,7 +459,7 @@ class Client(NotBlocking):
         self.services.forget(handle)
 
     def _guard(self) -> None:
-        if os.getpid() != self._process:
+        if generation() != self._forks:
             raise ForkedClient(
                 f"this client was connected in process {self._process}, this is its child {os.getpid()}: "
                 "a fork shares sockets, so connect again here"

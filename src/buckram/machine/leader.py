@@ -18,6 +18,7 @@ from buckram.client.write.completions import fail_future
 from buckram.core.machine import records
 from buckram.core.machine.fold import Applied, Fold
 from buckram.core.machine.proof import Freshness, Proofs
+from buckram.core.machine.records import CommandRecord
 from buckram.core.machine.sessions import Forgotten, Outcome
 from buckram.core.machine.tokens import Token
 from buckram.errors import BuckramError, CommandTooLarge, CommandUnknown, NotLeader, ReplicaStopped, check
@@ -41,6 +42,7 @@ class _Pending:
     """A record that is not acknowledged yet. `others` wait for the same command."""
 
     value: bytes
+    command: CommandRecord | None = None
     token: Token | None = None
     future: asyncio.Future[Result] | None = None
     opened: asyncio.Future[int] | None = None
@@ -150,8 +152,8 @@ class Leader:
             return future
         if len(payload) > self._limit:
             raise CommandTooLarge(self._fold.machine, len(payload), self._limit)
-        value = records.encode_command(self._now(), token.session, token.sequence, lowest, payload)
-        pending = _Pending(value, token, future)
+        command = CommandRecord(self._now(), token[0], token[1], lowest, payload)
+        pending = _Pending(records.encode_command(command), command, token, future)
         self._inflight[token] = pending
         self._put(pending)
         return future
@@ -244,7 +246,11 @@ class Leader:
         some = durable.group[begin : begin + _AT_ONCE]
         check(self._sent[: len(some)] == some, "R1", f"{fold.machine}: acknowledged out of order")
         for offset, pending in enumerate(some, durable.first + begin):
-            self._answer(pending, offset, fold.apply(offset, pending.value))
+            command = pending.command
+            if command is None:
+                self._answer(pending, offset, fold.apply(offset, pending.value))
+            else:
+                self._tell(pending, fold.command(offset, command, len(pending.value)))
         del self._sent[: len(some)]
         durable.applied += len(some)
         if durable.applied == len(durable.group):
@@ -259,17 +265,20 @@ class Leader:
             self._put(_Pending(records.encode_plain(records.MARK, self._now())))
         self._on_applied()
 
-    def _answer(self, pending: _Pending, offset: Offset, applied: Applied) -> None:
-        outcome = applied.outcome
-        if pending.token is not None and outcome is not None:
+    def _tell(self, pending: _Pending, outcome: Result) -> None:
+        """Answer those who wait for a command."""
+        if pending.token is not None:
             del self._inflight[pending.token]
-            future = pending.future
-            if future is not None and not future.done():
-                future.set_result(outcome)
-            for other in pending.others or ():
-                if not other.done():
-                    other.set_result(outcome)
-        elif pending.opened is not None and not pending.opened.done():
+        future = pending.future
+        if future is not None and not future.done():
+            future.set_result(outcome)
+        for other in pending.others or ():
+            if not other.done():
+                other.set_result(outcome)
+
+    def _answer(self, pending: _Pending, offset: Offset, applied: Applied) -> None:
+        """Go on with a record that is no command."""
+        if pending.opened is not None and not pending.opened.done():
             pending.opened.set_result(offset)
         elif applied.kind == records.MARK:
             self._marking = False

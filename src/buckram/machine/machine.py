@@ -207,7 +207,10 @@ class Machine(NotBlocking, Generic[M]):
             own = self._sequences or await self._session()
             given, known = own.take(), True
             try:
-                return _result(await self._replica.execute(given, own.lowest, payload))
+                flying = self._replica.begin(given, own.lowest, payload)
+                if flying is None:
+                    return _result(await self._replica.execute(given, own.lowest, payload))
+                return _result(self._replica.outcome_of(given, await flying))
             except CommandUnknown:
                 known = False
                 raise

@@ -42,7 +42,7 @@ from buckram.errors import (
 )
 from buckram.machine.following import load, tail
 from buckram.machine.freshness import FreshnessQuestion
-from buckram.machine.leader import FLIGHTS, Leader
+from buckram.machine.leader import FLIGHTS, Leader, Result
 from buckram.machine.settings import MachineSettings
 from buckram.machine.snapshots import Place
 from buckram.machine.snapshotting import Failed, Snapshotter
@@ -130,6 +130,18 @@ class Replica:
         if not isinstance(result, Outcome):
             # Only the log can say that nothing is known of it: another leader may know more than this one by now.
             result = await leader.command(token, lowest, payload)
+        return self.outcome_of(token, result)
+
+    def begin(self, token: Token, lowest: int, payload: bytes) -> asyncio.Future[Result] | None:
+        """The same of a token that was never used, without waiting for anything; None if that is not possible now.
+
+        The future has the outcome, or Forgotten.
+        """
+        leader = self._leading()
+        return leader.command(token, lowest, payload) if leader is not None and leader.has_room else None
+
+    def outcome_of(self, token: Token, result: Result) -> Outcome:
+        """What became of a command. Raises CommandForgotten."""
         if isinstance(result, Forgotten):
             raise CommandForgotten(str(self.place.name), token.text(self.place.uid), result.message)
         return result

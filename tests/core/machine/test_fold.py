@@ -8,6 +8,7 @@ import pytest
 
 from buckram.core.machine import records
 from buckram.core.machine.fold import Fold, LogEntry
+from buckram.core.machine.records import CommandRecord
 from buckram.core.machine.sessions import Forgotten, Outcome
 from buckram.core.machine.snapshot_format import SnapshotDecoder, SnapshotEncoder
 from buckram.errors import CommandRefused, InvariantViolation, ReplicaDiverged, ReplicaStopped, UnknownCommand
@@ -54,7 +55,7 @@ class Log:
         return [fold.apply(offset, record).outcome for fold in self.folds]
 
     def word(self, sequence: int, word: bytes, *, lowest: int = 0, time_us: int = 2) -> Outcome | Forgotten | None:
-        return self.put(records.encode_command(time_us, 0, sequence, lowest, word))[0]
+        return self.put(records.encode_command(CommandRecord(time_us, 0, sequence, lowest, word)))[0]
 
 
 def fold(wrong: bytes = b"") -> Fold:
@@ -80,7 +81,7 @@ def test_a_command_that_was_given_up_or_has_no_session_is_not_applied() -> None:
     log.word(5, b"b", lowest=4)
     assert isinstance(log.word(0, b"a"), Forgotten)
     assert isinstance(log.word(3, b"c"), Forgotten)
-    assert isinstance(log.put(records.encode_command(2, 99, 0, 0, b"d"))[0], Forgotten)
+    assert isinstance(log.put(records.encode_command(CommandRecord(2, 99, 0, 0, b"d")))[0], Forgotten)
     assert one.state.snapshot() == (b"a b",)
 
 
@@ -151,7 +152,7 @@ def test_a_snapshot_gives_the_same_state_sessions_and_digest() -> None:
     two = fold()
     two.restore(*decoder.finish(one.applied, encoder.digest))
     assert (two.applied, two.commands, two.time_us, two.digest()) == (11, 10, 100, one.digest())
-    again = records.encode_command(0, 0, 3, 0, b"w3")
+    again = records.encode_command(CommandRecord(0, 0, 3, 0, b"w3"))
     assert one.apply(11, again) == two.apply(11, again)
     assert one.state.snapshot() == two.state.snapshot()
     assert one.digest() == two.digest()

@@ -7,6 +7,7 @@ import pytest
 from buckram.core.db.group import Group, PageChange, Receipt, encode_group
 from buckram.core.db.parts import cut
 from buckram.core.machine import records
+from buckram.core.machine.records import CommandRecord
 from buckram.core.streams.codecs import Codec
 from buckram.sim.__main__ import main
 from buckram.sim.database.life import run_database_life
@@ -76,7 +77,7 @@ class _Log:
 
     def write(self, *payloads: bytes) -> None:
         for payload in payloads:
-            self.reference.append(records.encode_command(0, 0, self._next, 0, payload))
+            self.reference.append(records.encode_command(CommandRecord(0, 0, self._next, 0, payload)))
             self._next += 1
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from buckram.core.machine import records
+from buckram.core.machine.records import CommandRecord
 from buckram.core.machine.values import encode_value
 from buckram.sim.__main__ import main
 from buckram.sim.engine.edits import stale
@@ -76,7 +77,9 @@ def test_the_reference_executes_a_command_once() -> None:
     reference = Reference()
 
     def command(session: int, sequence: int, lowest: int, *command: object) -> None:
-        reference.append(records.encode_command(0, session, sequence, lowest, encode_value(list(command))))
+        reference.append(
+            records.encode_command(CommandRecord(0, session, sequence, lowest, encode_value(list(command))))
+        )
 
     reference.append(records.encode_plain(records.SESSION, 0))
     command(0, 0, 0, "a", "append", "l0", 1)

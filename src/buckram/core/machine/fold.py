@@ -141,29 +141,54 @@ class Fold:
 
     def apply(self, offset: Offset, value: bytes | None) -> Applied:
         """Apply the next record. Raises ReplicaStopped, now and ever after, if that is not possible (R10)."""
-        if self.stopped is not None:
-            raise self.stopped
-        if offset != self.applied:  # The text is not worth its time for each record.
-            check(False, "R1", f"machine {self.machine}: record {offset}, applied is {self.applied}")
         try:
-            done = self._apply(offset, records.decode(value))
+            record = records.decode(value)
+        except UnknownCommand as error:
+            self._go_on(offset)
+            raise self._unknown(offset, error) from error
+        if isinstance(record, CommandRecord):
+            return Applied(records.COMMAND, self.command(offset, record, len(value or b"")))
+        self._go_on(offset)
+        try:
+            done = self._apply(offset, record)
         except ReplicaStopped as error:
             self.stopped = error
             raise
-        except UnknownCommand as error:
-            self.stopped = ReplicaStopped(
-                self.machine, offset, f"it does not know the command ({error}); update the program and open it again"
-            )
-            raise self.stopped from error
         self.applied = offset + 1
         self.log_bytes += len(value or b"")
         return done
 
-    def _apply(self, offset: Offset, record: records.LogRecord) -> Applied:
-        if isinstance(record, CommandRecord):
-            if record.time_us > self.time_us:
-                self.time_us = record.time_us
-            return Applied(records.COMMAND, self._command(offset, record))
+    def command(self, offset: Offset, record: CommandRecord, size: int) -> Outcome | Forgotten:
+        """The same for a command that was read already, or written by this process; `size` is that of its record."""
+        if self.stopped is not None or offset != self.applied:
+            self._go_on(offset)
+        if record.time_us > self.time_us:
+            self.time_us = record.time_us
+        try:
+            outcome = self._command(offset, record)
+        except ReplicaStopped as error:
+            self.stopped = error
+            raise
+        except UnknownCommand as error:
+            raise self._unknown(offset, error) from error
+        self.applied = offset + 1
+        self.log_bytes += size
+        return outcome
+
+    def _go_on(self, offset: Offset) -> None:
+        """Raise if this is not the next record, or nothing can be applied any more."""
+        if self.stopped is not None:
+            raise self.stopped
+        if offset != self.applied:  # The text is not worth its time for each record.
+            check(False, "R1", f"machine {self.machine}: record {offset}, applied is {self.applied}")
+
+    def _unknown(self, offset: Offset, error: UnknownCommand) -> ReplicaStopped:
+        self.stopped = ReplicaStopped(
+            self.machine, offset, f"it does not know the command ({error}); update the program and open it again"
+        )
+        return self.stopped
+
+    def _apply(self, offset: Offset, record: records.PlainRecord | DigestRecord) -> Applied:
         if isinstance(record, DigestRecord):
             self._compare(offset, record)
             return Applied(records.DIGEST)

@@ -48,7 +48,8 @@ class DigestRecord(NamedTuple):
 LogRecord = CommandRecord | PlainRecord | DigestRecord
 
 
-def encode_command(time_us: int, session: int, sequence: int, lowest: int, payload: bytes) -> bytes:
+def encode_command(record: CommandRecord) -> bytes:
+    time_us, session, sequence, lowest, payload = record
     return _COMMAND.pack(FORMAT, COMMAND, time_us, session, sequence, lowest) + payload
 
 

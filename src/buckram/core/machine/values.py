@@ -54,7 +54,7 @@ def encode_value(value: Any, what: str = "a command") -> bytes:
         return _BYTES + bytes(value)
     try:
         text = _dumps(value)
-        if text.count("[") + text.count("{") > DEEPEST and _depth(value) > DEEPEST:
+        if len(text) > DEEPEST and text.count("[") + text.count("{") > DEEPEST and _depth(value) > DEEPEST:
             raise ValueError(f"it is nested more than {DEEPEST} levels deep")
         return _JSON + text.encode()
     except (TypeError, ValueError, RecursionError) as error:
