@@ -16,6 +16,7 @@ WHO = {
     "net": "A client",
     "healing": "The auditor",
     "exporter": "The exporter",
+    "spark": "A Spark driver",
 }
 """Who has the metrics that a package makes; the parts of these packages run in one process each."""
 

@@ -15,7 +15,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.spark.reading import numbered, write
 
 from buckram import sync
-from buckram.spark import register
+from buckram.spark import lag, register
+from buckram.spark.lags import reported
 from buckram.testing import ThreadedCluster
 
 pytestmark = pytest.mark.spark
@@ -73,7 +74,9 @@ def test_a_query_restarts_and_repeats_its_last_batch(
     assert pipeline.offsets() == list(range(500))
     assert [end[stream] for end in pipeline.batches()] == [200, 400, 500]
     latest = query.recentProgress[0].sources[0].latestOffset
-    assert json.loads(str(latest)) == {stream: 500}
+    assert json.loads(str(latest))[stream] == 500
+    assert reported([latest])[stream]["records"] == 300
+    assert lag(query) == {stream: {"records": 0, "bytes": 0, "seconds": 0.0}}
 
     # Without its commit file the last batch looks as if the driver had died before it was recorded.
     (tmp_path / "checkpoint" / "commits" / "2").unlink()

@@ -61,7 +61,7 @@ def test_offsets_are_json_with_the_uid_of_each_stream(cluster: ThreadedCluster, 
     assert run.start == {stream: 0, "uids": {stream: uid}, "initial": True}
     assert run.offsets() == [list(range(5))]
     assert run.start == {stream: 5, "uids": {stream: uid}, "began": {stream: 0, "uids": {stream: uid}}}
-    assert run.reader.reportLatestOffset() == {stream: 5}
+    assert run.reader.reportLatestOffset() == {stream: 5, "lag": {}}
 
 
 def test_a_query_begins_at_the_end_by_default(any_cluster: ThreadedCluster, stream: str) -> None:

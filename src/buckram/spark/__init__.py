@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from buckram.java import Java, find_java
     from buckram.spark.files import configure
+    from buckram.spark.lags import lag
     from buckram.spark.session import local_session, register
     from buckram.spark.source import BuckramDataSource
 
-__all__ = ["BuckramDataSource", "Java", "configure", "find_java", "local_session", "register"]
+__all__ = ["BuckramDataSource", "Java", "configure", "find_java", "lag", "local_session", "register"]
 
 
 def __getattr__(name: str) -> Any:
@@ -35,6 +36,10 @@ def __getattr__(name: str) -> Any:
         from buckram.spark import files
 
         return files.configure
+    if name == "lag":
+        from buckram.spark import lags
+
+        return lags.lag
     from buckram.spark import session
 
     return getattr(session, name)

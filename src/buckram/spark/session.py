@@ -88,7 +88,8 @@ def class_archive() -> Path:
 
 
 def register(session: SparkSession) -> None:
-    """Register `format("buckram")` with a session, and a listener that moves cursors past the last batch of a query.
+    """Register `format("buckram")` with a session, and listeners: one moves cursors past the last batch of a query, one
+    shows how far queries are behind to Prometheus.
 
     Reading and writing work without it if PySpark discovers the source; cursors then stay one batch behind. Raises
     ConfigError if PySpark is older than 4.0.
@@ -107,8 +108,10 @@ def register(session: SparkSession) -> None:
             raise
     if session not in _followed:
         from buckram.spark.cursor import CursorListener
+        from buckram.spark.lags import LagListener
 
         session.streams.addListener(CursorListener())
+        session.streams.addListener(LagListener())
         _followed.add(session)
 
 
@@ -144,4 +147,4 @@ _WORKER_VARIABLES = {
 """Spark replaces the values, except the last one, which is its own."""
 
 _followed: weakref.WeakSet[SparkSession] = weakref.WeakSet()
-"""The sessions that have the cursor listener."""
+"""The sessions that have the listeners."""

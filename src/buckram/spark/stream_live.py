@@ -25,6 +25,7 @@ from buckram.spark.clients import connection, without_traceback
 from buckram.spark.columns import Shape
 from buckram.spark.cursor import CursorFollower
 from buckram.spark.gathering import in_order
+from buckram.spark.lags import LAG, measured_within
 from buckram.spark.planning import Backlog, StreamOptions, share_limit
 from buckram.spark.stream_batch_read import first_offset
 from buckram.spark.stream_partition import StreamPartition
@@ -62,6 +63,8 @@ class Live:
         """The end of this run for each stream, if its trigger is availableNow."""
         self._seen: dict[str, StreamState] = {}
         """The streams as `latest` saw them last."""
+        self._planned: dict[str, int] = {}
+        """Where the batch that `latest` gave out last ends."""
         self._initial: Offset | None = None
         self._batch_at = float("-inf")
         """When the last batch was given out, by the loop's clock."""
@@ -110,6 +113,7 @@ class Live:
                 reach = state.end if self.target is None else min(state.end, self.target[name])
                 ends[name] = max(reach, begin)
                 backlogs.append(Backlog(name, max(begin, state.earliest), ends[name]))
+        self._planned = before
         if self._may_wait(sum(b.end - b.start for b in backlogs)):
             return start
         if limited:
@@ -117,6 +121,7 @@ class Live:
         end = self._after(start, self._offset(ends, _uids(states)))
         if end is not start:
             self._batch_at = asyncio.get_running_loop().time()
+        self._planned = positions(end)
         return end
 
     def _may_wait(self, records: int) -> bool:
@@ -133,9 +138,12 @@ class Live:
         return {**end, BEGAN: plain} if start.get(INITIAL) else end
 
     async def last_ends(self) -> Offset:
-        """Return the ends of the streams when they were read last, for the query's progress."""
+        """Return the ends of the streams when they were read last, for the query's progress, and in LAG what the batch
+        that was planned then leaves of them."""
         states = self._seen or await self._read_states({})
-        return {name: states[name].end for name in sorted(states)}
+        ends: Offset = {name: states[name].end for name in sorted(states)}
+        lags = await measured_within(self._planner, states, self._planned)
+        return ends if lags is None else {**ends, LAG: lags}
 
     async def set_target(self) -> None:
         """Set the target: no batch of this run goes further than what is readable now."""

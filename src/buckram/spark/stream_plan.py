@@ -96,8 +96,8 @@ class Planner:
     """Plans batch reads and micro-batches. It caches the ends of open ledgers, and where the last micro-batch ended."""
 
     def __init__(self, client: Client) -> None:
-        self._client = client
-        self._streams = StreamStore(client.services.store)
+        self.client = client
+        self.streams = StreamStore(client.services.store)
         self._places: dict[tuple[LedgerId, int], EntryId] = {}
         self._ends: dict[LedgerId, tuple[EntryId, int, int]] = {}
 
@@ -112,7 +112,7 @@ class Planner:
             bare = await self._all(DEFAULT_NAMESPACE)
             return [f"{DEFAULT_NAMESPACE}/{name}" for name in bare if matches(name)]
         found: list[str] = []
-        spaces, after = Namespaces(self._streams), ""
+        spaces, after = Namespaces(self.streams), ""
         while page := await spaces.list(after=after):
             after = page[-1]
             for space in page:
@@ -121,7 +121,7 @@ class Planner:
 
     async def _all(self, namespace: str) -> list[str]:
         found: list[str] = []
-        while page := await self._streams.streams(namespace, after=found[-1] if found else ""):
+        while page := await self.streams.streams(namespace, after=found[-1] if found else ""):
             found += page
         return found
 
@@ -139,13 +139,13 @@ class Planner:
 
     async def _read_state(self, name: StreamName) -> StreamState:
         for last_try in (*[False] * (_TRIES - 1), True):
-            head = (await self._streams.read(name)).head
+            head = (await self.streams.read(name)).head
             check_usable(str(name), head)
             segment = head.open_segment
             if segment is None:
                 return StreamState(name, head, head.end, 0)
             try:
-                async with self._client.open(segment.ledger) as reader:
+                async with self.client.open(segment.ledger) as reader:
                     return StreamState(name, head, *await self._end(name, segment, reader))
             except NoSuchLedger:  # The segment was truncated or replaced after the head was read.
                 if last_try:
@@ -168,7 +168,7 @@ class Planner:
 
     async def offset_at(self, state: StreamState, time: int) -> int:
         """Return the first offset appended at or after `time` (microseconds UTC); the end if there is none."""
-        found = await offset_at_time(self._client, self._streams, state.name, state.head, time)
+        found = await offset_at_time(self.client, self.streams, state.name, state.head, time)
         return min(max(found, state.earliest), state.end)
 
     async def reach(self, state: StreamState, first: int, stop: int, size: int) -> int:
@@ -177,14 +177,14 @@ class Planner:
         It is at least one record further than `first`, and at most `stop`.
         """
         try:
-            row = await self._streams.segment_of(state.head, first)
+            row = await self.streams.segment_of(state.head, first)
         except NoSuchKey:
             return stop  # The segment was truncated meanwhile; planning the partitions reports that.
         at = first
-        async for segment in self._streams.segments(state.head, from_number=row.number if row else 0):
+        async for segment in self.streams.segments(state.head, from_number=row.number if row else 0):
             begin, end = max(at, segment.base), min(stop, segment.end if segment.sealed else state.end)
             if begin < end:
-                weight = _bytes(segment, state, begin, end)
+                weight = bytes_between(segment, state, begin, end)
                 if weight >= size:
                     return max(first + 1, begin + (end - begin) * size // weight)
                 size -= weight
@@ -261,17 +261,17 @@ class Planner:
         if first >= want.stop:
             return []
         try:
-            row = await self._streams.segment_of(state.head, first)
+            row = await self.streams.segment_of(state.head, first)
         except NoSuchKey:  # A page was trimmed after the head was read.
             raise _Moved(stream, first) from None
         found: list[tuple[Segment, Extent]] = []
-        async for segment in self._streams.segments(state.head, from_number=row.number if row else 0):
+        async for segment in self.streams.segments(state.head, from_number=row.number if row else 0):
             begin, stop = max(first, segment.base), min(want.stop, segment.end if segment.sealed else state.end)
             if begin < stop:
                 if begin != first:
                     break
                 found.append(
-                    (segment, Extent(stream, segment.ledger, begin, stop, _bytes(segment, state, begin, stop)))
+                    (segment, Extent(stream, segment.ledger, begin, stop, bytes_between(segment, state, begin, stop)))
                 )
                 first = stop
             if segment.base >= want.stop:
@@ -288,7 +288,7 @@ class Planner:
         if segment.kind == HISTORY:
             return _of_history(want.state.head.uid, segment, extent, cut), None
         try:
-            metadata = (await self._client.services.store.read_ledger(segment.ledger)).metadata
+            metadata = (await self.client.services.store.read_ledger(segment.ledger)).metadata
         except NoSuchLedger:
             raise _Moved(str(name), extent.first) from None
         edges = cut_offsets(extent, cut.size, cut.most)
@@ -343,8 +343,8 @@ class Planner:
         """Open the ledger without asking bookies for the LAC if it is closed or was seen to reach `stop`."""
         seen = self._ends.get(segment.ledger)
         if not metadata.closed and (seen is None or seen[1] < stop):
-            return await self._client.open(segment.ledger)
-        services = self._client.services
+            return await self.client.open(segment.ledger)
+        services = self.client.services
         plain = digest_of(segment.ledger, metadata, b"", None)
         digest = await services.encryption.reading_soon(segment.ledger, metadata, plain)
         return Reader(services, segment.ledger, Versioned(metadata, -1), digest, -1 if seen is None else seen[0])
@@ -352,7 +352,7 @@ class Planner:
     def _partition(self, slices: list[Slice], known: dict[LedgerId, LedgerMetadata]) -> StreamPartition:
         # A partition is pickled, so it has only what is needed for reading.
         ledgers = {piece.ledger: _needed(known[piece.ledger]) for piece in slices if piece.history is None}
-        services = self._client.services
+        services = self.client.services
         watcher = services.bookies
         bookies: dict[str, BookieInfo] = {}
         for metadata in ledgers.values():
@@ -392,7 +392,7 @@ def _needed(metadata: LedgerMetadata) -> LedgerMetadata:
     return replace(metadata, custom_metadata=custom)
 
 
-def _bytes(segment: Segment, state: StreamState, first: int, stop: int) -> int:
+def bytes_between(segment: Segment, state: StreamState, first: int, stop: int) -> int:
     """Return about how many bytes these offsets of the segment have."""
     size, records = state.open_bytes, state.end - segment.base
     if segment.summary is not None:

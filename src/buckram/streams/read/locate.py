@@ -98,6 +98,19 @@ async def offset_at_time(client: Client, streams: StreamStore, name: StreamName,
         return await _offset_of(name, reader, segment, last, lambda header: header.append_time >= time)
 
 
+async def time_of_offset(client: Client, name: StreamName, segment: Segment, offset: Offset) -> int:
+    """Return when the record with this offset, which is in the segment, was appended, in microseconds UTC."""
+    summary = segment.summary
+    if summary is not None and (offset <= segment.base or summary.first_append == summary.last_append):
+        return summary.first_append
+    async with open_segment(client, name, segment) as reader:
+        last = summary.last_entry if summary is not None else reader.last_confirmed
+        entry = await entry_of_offset(name, reader, segment, offset, last)
+        time = entry_header(name, await reader.get(min(entry, last))).append_time
+    # Entries of bulk steps were stamped by other clocks, as in decode_entry.
+    return time if summary is None else min(max(time, summary.first_append), summary.last_append)
+
+
 async def offset_of_txid(client: Client, streams: StreamStore, name: StreamName, head: Head, txid: int) -> int:
     """Return the first offset with a txid of at least `txid`, or the readable end if there is none."""
     segment = await streams.find(head, lambda row: row.summary is None or row.summary.last_txid >= txid)
