@@ -9,10 +9,18 @@ import pytest
 from buckram.client.client import Client
 from buckram.core.streams.changes import MAX_BULK_SEGMENTS
 from buckram.core.streams.names import stream_name
-from buckram.errors import InvalidArgument, InvalidSegment, OpenSegment, StaleTransaction, WriterLost
+from buckram.errors import (
+    InvalidArgument,
+    InvalidSegment,
+    NoSuchLedger,
+    OpenSegment,
+    StaleTransaction,
+    StreamError,
+    WriterLost,
+)
 from buckram.streams.namespace import Namespace
 from buckram.streams.shared.ledgers import list_intents
-from buckram.streams.write.bulk import Bulk, SealedLedger
+from buckram.streams.write.bulk import Bulk, SealedLedger, publish_together
 
 NAME = stream_name("s", "shop")
 
@@ -24,8 +32,8 @@ async def ledger(step: Bulk, *values: bytes) -> SealedLedger:
     return await made.close()
 
 
-async def values(ns: Namespace) -> list[bytes | None]:
-    records = [record async for record in ns.read("s")]
+async def values(ns: Namespace, stream: str = "s") -> list[bytes | None]:
+    records = [record async for record in ns.read(stream)]
     assert [record.offset for record in records] == list(range(len(records)))
     return [record.value for record in records]
 
@@ -160,3 +168,62 @@ async def test_a_segment_cannot_be_published_twice(ns: Namespace) -> None:
     with pytest.raises(InvalidSegment):
         await fresh.publish([twice, twice])
     assert await values(ns) == [b"x"]
+
+
+async def _steps(ns: Namespace, version: int) -> list[Bulk]:
+    return [await ns.bulk(name, application="job", version=version) for name in ("a", "b", "c")]
+
+
+async def test_several_streams_are_published_together(ns: Namespace) -> None:
+    for name in ("a", "b", "c"):
+        await ns.create(name)
+    one, two, three = await _steps(ns, 1)
+    shares = [
+        (one, [await ledger(one, b"a0"), await ledger(one, b"a1")]),
+        (two, [await ledger(two, b"b0")]),
+        (three, []),
+    ]
+    done = await publish_together(shares)
+    assert [(txn.version, txn.first_offset, txn.next_offset) for txn in done] == [(1, 0, 2), (1, 0, 1), (1, 0, 0)]
+    assert await publish_together(shares) == done
+    assert [await values(ns, name) for name in ("a", "b", "c")] == [[b"a0", b"a1"], [b"b0"], []]
+    # Another attempt of the same step, whose ledgers are too late.
+    again = await _steps(ns, 1)
+    assert await publish_together([(step, [await ledger(step, b"x")]) for step in again]) == done
+    with pytest.raises(InvalidArgument, match="comes twice"):
+        await publish_together([(one, []), (one, [])])
+
+
+async def test_if_one_stream_cannot_be_published_none_is(ns: Namespace) -> None:
+    for name in ("a", "b", "c"):
+        await ns.create(name)
+    shares = [(step, [await ledger(step, step.stream.encode())]) for step in await _steps(ns, 1)]
+    alice = await ns.writer("b", name="alice")
+    await alice.append(b"live")
+    with pytest.raises(OpenSegment, match="'alice'"):
+        await publish_together(shares)
+    assert [await values(ns, name) for name in ("a", "c")] == [[], []]
+    await publish_together(shares, seal_live=True)
+    assert [await values(ns, name) for name in ("a", "b", "c")] == [[b"shop/a"], [b"live", b"shop/b"], [b"shop/c"]]
+    with pytest.raises(WriterLost):
+        await alice.append(b"never")
+    await alice.abandon()
+    # A ledger of one stream was deleted before it could be listed.
+    shares = [(step, [await ledger(step, b"2")]) for step in await _steps(ns, 2)]
+    await shares[2][0].abort([shares[2][1][0].ledger])
+    with pytest.raises(NoSuchLedger):
+        await publish_together(shares)
+    assert [(await ns.info(name)).transactions["job"].version for name in ("a", "b", "c")] == [1, 1, 1]
+
+
+async def test_streams_that_were_published_apart_are_an_error(ns: Namespace) -> None:
+    for name in ("a", "b", "c"):
+        await ns.create(name)
+    one, two, three = await _steps(ns, 1)
+    await two.publish([await ledger(two, b"alone")])
+    with pytest.raises(StreamError, match="shop/b: and shop/a do not agree"):
+        await publish_together([(one, [await ledger(one, b"a")]), (two, []), (three, [])])
+    await one.publish([])
+    with pytest.raises(StreamError, match="shop/c: and shop/a do not agree"):
+        await publish_together([(one, []), (two, []), (three, [await ledger(three, b"c")])])
+    assert [await values(ns, name) for name in ("a", "b", "c")] == [[], [b"alone"], []]

@@ -39,6 +39,8 @@ _CACHED_PAGES = 16
 Change = Callable[[Head], Step | None]
 """Computes the new head from the present one; None if nothing is left to do. It must be a pure function, because it is
 called again with the newest head after every conflict and every lost reply."""
+Changes = Callable[[Sequence[Head]], Sequence[Step] | None]
+"""The same for several streams: the new head of each, or None if nothing is left to do for any."""
 SegmentReached = Callable[[Segment], bool]
 """Whether a segment is the wanted one or comes after it; if it is true for a segment, it is true for all after it."""
 ExtraOps = Callable[[Head], Sequence[KeyOp]]
@@ -200,24 +202,48 @@ class StreamStore:
         With `uid` a stream of another uid counts as NoSuchStream. A VersionConflict or NoSuchKey of a key in `extra` is
         raised, that of the head is retried. After MetadataUnavailable the change may or may not have happened.
         """
-        key, retries = self.layout.head(name), head_retries(within_s)
+
+        def changes(heads: Sequence[Head]) -> Sequence[Step] | None:
+            step = change(heads[0])
+            return None if step is None else (step,)
+
+        def ops(heads: Sequence[Head]) -> Sequence[KeyOp]:
+            return () if extra is None else extra(heads[0])
+
+        return (await self.change_together([(name, uid)], changes, extra=ops, within_s=within_s))[0]
+
+    async def change_together(
+        self,
+        streams: Sequence[tuple[StreamName, str | None]],
+        changes: Changes,
+        *,
+        extra: Callable[[Sequence[Head]], Sequence[KeyOp]],
+        within_s: float = WITHIN_S,
+    ) -> list[Head]:
+        """Do the same to the heads of several streams, each with its uid, in one multi: all of them change or none."""
+        keys, retries = [self.layout.head(name) for name, _ in streams], head_retries(within_s)
         while True:
             try:
-                at = await self.read(name, within_s=max(retries.deadline - asyncio.get_running_loop().time(), 0.0))
-                if uid is not None and at.head.uid != uid:
-                    raise NoSuchStream(str(name), "was deleted and created anew")
-                step = change(at.head)
-                if step is None:
-                    return at.head
-                check_step(str(name), at.head, step.head)
-                ops: list[KeyOp] = [SetValue(key, encode_head(step.head), at.version)]
-                ops += [Create(self.layout.page(step.head.uid, page.number), encode_page(page)) for page in step.pages]
-                if extra is not None:
-                    ops += extra(at.head)
-                await self.keys.multi(ops)
-                return step.head
+                ats: list[HeadAt] = []
+                for name, uid in streams:
+                    left = max(retries.deadline - asyncio.get_running_loop().time(), 0.0)
+                    ats.append(await self.read(name, within_s=left))
+                    if uid is not None and ats[-1].head.uid != uid:
+                        raise NoSuchStream(str(name), "was deleted and created anew")
+                heads = [at.head for at in ats]
+                steps = changes(heads)
+                if steps is None:
+                    return heads
+                ops: list[KeyOp] = []
+                for (name, _), key, at, step in zip(streams, keys, ats, steps, strict=True):
+                    check_step(str(name), at.head, step.head)
+                    ops.append(SetValue(key, encode_head(step.head), at.version))
+                    pages = [(self.layout.page(step.head.uid, page.number), encode_page(page)) for page in step.pages]
+                    ops += [Create(place, value) for place, value in pages]
+                await self.keys.multi([*ops, *extra(heads)])
+                return [step.head for step in steps]
             except VersionConflict as conflict:
-                if conflict.key != key:
+                if conflict.key not in keys:
                     raise
                 await retries.wait(conflict)
             except KeyExists as error:  # The page exists: an earlier multi succeeded and its reply was lost.

@@ -244,74 +244,14 @@ class Bulk:
         self, conditions: Sequence[CheckVersion], ledgers: Sequence[SealedLedger], *, seal_live: bool = False
     ) -> Transaction:
         """The same where `conditions` hold in the same step; after VersionConflict of one nothing was published."""
-        for ledger in ledgers:
-            if not isinstance(ledger, SealedLedger):
-                raise InvalidArgument(f"publish: {ledger!r} is no SealedLedger, which BulkLedger.close gives")
-        if len(ledgers) > MAX_BULK_SEGMENTS:
-            raise InvalidArgument(
-                f"stream {self.stream}: {len(ledgers)} ledgers in one step, the limit is {MAX_BULK_SEGMENTS}; write "
-                "fewer, larger ones"
-            )
-        done = await self.published()
-        if done is None:
-            wanted = [ledger for ledger in ledgers if ledger.records]
-            checked: list[CheckedLedger] = []
-            for begin in range(0, len(wanted), _CHECKED_AT_ONCE):
-                checked += await asyncio.gather(*map(self._check, wanted[begin : begin + _CHECKED_AT_ONCE]))
-            done = await self._publish(checked, conditions, seal_live=seal_live)
-        for ledger in ledgers:
-            if not ledger.records:
-                await self._discard_empty(ledger.ledger)
-        return done
+        return (await publish_together([(self, ledgers)], conditions=conditions, seal_live=seal_live))[0]
 
-    async def _publish(
-        self, checked: list[CheckedLedger], conditions: Sequence[CheckVersion], *, seal_live: bool
-    ) -> Transaction:
-        segments = [(ledger, summary) for ledger, summary, _ in checked]
-        ops: list[KeyOp] = [*conditions]
-        ops += [listing_op(self._streams, self.uid, intent) for *_, intent in checked]
-        clocks = self._client.services.clocks
-        await clocks.ensure()
-        while True:
-            head = (await self._streams.read(self._name)).head
-            live: tuple[LedgerId, Summary] | None = None
-            if seal_live and head.open_segment is not None and self._may_publish(head):
-                ledger = head.open_segment.ledger
-                live = ledger, await recover_segment(self._client, self._name, ledger)
-
-            def step(head: Head, live: tuple[LedgerId, Summary] | None = live) -> Step | None:
-                _, _, query, place, new_epoch = self._step
-                return published(
-                    self.stream,
-                    head,
-                    segments,
-                    self.application,
-                    self.version,
-                    clocks.now(),
-                    seal_live=seal_live,
-                    live=live,
-                    query=query,
-                    place=place,
-                    new_epoch=new_epoch,
-                )
-
-            try:
-                head = await self._streams.change(self._name, step, uid=self.uid, extra=lambda _: ops)
-                done = self._newest(head)
-                assert done is not None, "it was recorded in this step or found to be"
-                return done
-            except LiveMoved:
-                continue  # A writer has rolled or begun since the head was read; its new segment must be fenced.
-            except (NoSuchKey, VersionConflict) as error:
-                done = await self.published()
-                if done is not None:
-                    return done
-                if any(error.key == condition.key for condition in conditions):
-                    raise
-                ledger = checked[0][0] if checked else -1
-                raise InvalidSegment(
-                    self.stream, ledger, f"it or another one of this step was discarded or published before ({error})"
-                ) from error
+    async def _fenced(self) -> tuple[LedgerId, Summary] | None:
+        """Fence the live writer and return its segment; None if there is none, or the step will not be published."""
+        head = (await self._streams.read(self._name)).head
+        if head.open_segment is None or not self._may_publish(head):
+            return None
+        return head.open_segment.ledger, await recover_segment(self._client, self._name, head.open_segment.ledger)
 
     def _may_publish(self, head: Head) -> bool:
         """Whether the step will be published, as far as the head says; no writer is fenced for one that will not."""
@@ -350,3 +290,151 @@ class Bulk:
             intent = await read_intent(self._streams, self.uid, ledger)
             if intent is not None:
                 await discard(self._client, self._streams, self.uid, intent)
+
+
+# -- publishing -------------------------------------------------------------------------------------------
+
+Share = tuple[Bulk, Sequence[SealedLedger]]
+"""A stream's step and its ledgers in order, of a step that is published to several streams together."""
+
+
+async def publish_together(
+    shares: Sequence[Share], *, conditions: Sequence[CheckVersion] = (), seal_live: bool = False
+) -> list[Transaction]:
+    """Do what Bulk.publish does for several streams in one multi: the records of all become visible, or of none.
+
+    The first stream decides whether the step was published before. Returns the transaction of each stream. Raises what
+    Bulk.publish raises, StreamError if a stream has the version already and the first one has not or the other way
+    round, and ValueTooLarge if the heads of so many streams do not fit into one request of the metadata store.
+    """
+    first = shares[0][0]
+    _check_shares(shares)
+    done = await _recorded(shares)
+    if done is None:
+        checked: list[list[CheckedLedger]] = []
+        for bulk, ledgers in shares:
+            wanted, found = [ledger for ledger in ledgers if ledger.records], list[CheckedLedger]()
+            for begin in range(0, len(wanted), _CHECKED_AT_ONCE):
+                found += await asyncio.gather(*map(bulk._check, wanted[begin : begin + _CHECKED_AT_ONCE]))
+            checked.append(found)
+        await first._client.services.clocks.ensure()
+        done = await _publish([bulk for bulk, _ in shares], checked, conditions, seal_live=seal_live)
+    for bulk, ledgers in shares:
+        for ledger in ledgers:
+            if not ledger.records:
+                await bulk._discard_empty(ledger.ledger)
+    return done
+
+
+def _check_shares(shares: Sequence[Share]) -> None:
+    names = [bulk.stream for bulk, _ in shares]
+    if len(set(names)) < len(names):
+        raise InvalidArgument(f"publish: a stream comes twice among {', '.join(names)}")
+    ledgers = [ledger for _, some in shares for ledger in some]
+    for ledger in ledgers:
+        if not isinstance(ledger, SealedLedger):
+            raise InvalidArgument(f"publish: {ledger!r} is no SealedLedger, which BulkLedger.close gives")
+    if len(ledgers) > MAX_BULK_SEGMENTS:
+        raise InvalidArgument(
+            f"stream {names[0]}: {len(ledgers)} ledgers in one step, the limit is {MAX_BULK_SEGMENTS}; write "
+            "fewer, larger ones"
+        )
+
+
+async def _recorded(shares: Sequence[Share]) -> list[Transaction] | None:
+    """Return what this version was published as in each stream; None if the first stream does not have it."""
+    found: list[Transaction] = []
+    for bulk, _ in shares:
+        done = await bulk.published()
+        if done is None and not found:
+            return None
+        if done is None:
+            raise _apart(shares[0][0], bulk.stream)
+        found.append(done)
+    return found
+
+
+def _apart(bulk: Bulk, stream: str) -> StreamError:
+    return StreamError(
+        stream,
+        f"and {bulk.stream} do not agree: only one of them has version {bulk.version} of application "
+        f"{bulk.application}, so the two were not published together; nothing was published now",
+    )
+
+
+async def _publish(
+    bulks: Sequence[Bulk],
+    checked: Sequence[list[CheckedLedger]],
+    conditions: Sequence[CheckVersion],
+    *,
+    seal_live: bool,
+) -> list[Transaction]:
+    streams = bulks[0]._streams
+    ops: list[KeyOp] = [*conditions]
+    for bulk, found in zip(bulks, checked, strict=True):
+        ops += [listing_op(streams, bulk.uid, intent) for *_, intent in found]
+    while True:
+        lives = [await bulk._fenced() if seal_live else None for bulk in bulks]
+
+        def changes(
+            heads: Sequence[Head], lives: Sequence[tuple[LedgerId, Summary] | None] = lives
+        ) -> list[Step] | None:
+            return _steps(bulks, checked, heads, lives, seal_live=seal_live)
+
+        try:
+            names = [(bulk._name, bulk.uid) for bulk in bulks]
+            heads = await streams.change_together(names, changes, extra=lambda _: ops)
+            return [_of_step(bulks[0], bulk, head) for bulk, head in zip(bulks, heads, strict=True)]
+        except LiveMoved:
+            continue  # A writer has rolled or begun since the head was read; its new segment must be fenced.
+        except (NoSuchKey, VersionConflict) as error:
+            done = await _recorded([(bulk, ()) for bulk in bulks])
+            if done is not None:
+                return done
+            if any(error.key == condition.key for condition in conditions):
+                raise
+            every = [(bulk, found[0].ledger) for bulk, found in zip(bulks, checked, strict=True) if found]
+            bulk, ledger = every[0] if every else (bulks[0], -1)
+            raise InvalidSegment(
+                bulk.stream, ledger, f"it or another one of this step was discarded or published before ({error})"
+            ) from error
+
+
+def _steps(
+    bulks: Sequence[Bulk],
+    checked: Sequence[list[CheckedLedger]],
+    heads: Sequence[Head],
+    lives: Sequence[tuple[LedgerId, Summary] | None],
+    *,
+    seal_live: bool,
+) -> list[Step] | None:
+    """Return the next heads; None if the first stream has the step already."""
+    found: list[Step] = []
+    for bulk, ledgers, head, live in zip(bulks, checked, heads, lives, strict=True):
+        _, _, query, place, new_epoch = bulk._step
+        step = published(
+            bulk.stream,
+            head,
+            [(ledger, summary) for ledger, summary, _ in ledgers],
+            bulk.application,
+            bulk.version,
+            bulk._client.services.clocks.now(),
+            seal_live=seal_live,
+            live=live,
+            query=query,
+            place=place,
+            new_epoch=new_epoch,
+        )
+        if step is None and not found:
+            return None
+        if step is None:
+            raise _apart(bulks[0], bulk.stream)
+        found.append(step)
+    return found
+
+
+def _of_step(first: Bulk, bulk: Bulk, head: Head) -> Transaction:
+    done = bulk._newest(head)
+    if done is None or done.version != bulk.version:
+        raise _apart(first, bulk.stream)  # Another process has published the step without this stream.
+    return done
