@@ -344,11 +344,12 @@ class ReplayDiffers(StreamError):
     def __init__(self, stream: str, query: str, batch: int, published: range, now: int) -> None:
         then = len(published)
         what = f"now has {now}" if now != then else "now has as many, but not the same ones"
+        where = f" (offsets {published.start} to {published.stop - 1})" if published else ""
         super().__init__(
             stream,
-            f"batch {batch} of query {query} was published with {then} rows (offsets {published.start} to "
-            f"{published.stop - 1}) and {what}: the checkpoint is an older copy, or the query does not give the same "
-            "rows again. Put the newest checkpoint back; or begin with a new one and onCheckpointReset=newEpoch, from "
+            f"batch {batch} of query {query} was published with {then} rows{where} and {what}: the checkpoint is an "
+            "older copy, or the query does not give the same rows again. Put the newest checkpoint back; or begin with "
+            "a new one and onCheckpointReset=newEpoch, from "
             "startingOffsets after what is there; or, if the checkpoint is the newest and the query has uuid(), rand() "
             "or the like, go on with what was published by onReplayDiffers=keep; nothing was written",
         )

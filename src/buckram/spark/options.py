@@ -348,6 +348,14 @@ OPTIONS: tuple[Option, ...] = (
     # writing
     Option("stream", WRITE, None, "The stream to write", a_stream),
     Option("createStream", WRITE, "false", "Makes the stream if it is not there", a_flag),
+    Option(
+        "byStream",
+        WRITE,
+        "false",
+        "Each row goes to the stream that its column `stream` names, or to the sink's own where that is null; all "
+        "streams of a batch are published in one step, at most 100",
+        a_flag,
+    ),
     Option("txnAppId", WRITE, None, "Who writes, for exactly-once", a_text, "the query's id"),
     Option(
         "txnVersion",

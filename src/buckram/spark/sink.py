@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
 
-from buckram.core.streams.names import check_name, stream_name
+from buckram.core.streams.names import check_name
 from buckram.core.streams.transactions import ONCE, StepId
-from buckram.errors import BuckramError, InvalidArgument, NoSuchStream, StreamExists
+from buckram.errors import BuckramError, InvalidArgument
 from buckram.spark import options as known
 from buckram.spark.clients import connection
 from buckram.spark.replay import local_path
@@ -46,6 +45,8 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "timestamp": ("timestamp",),
     "headers": (HEADERS,),
 }
+STREAM_COLUMN: Mapping[str, tuple[str, ...]] = {"stream": ("string",)}
+"""The further column of a sink with the option byStream."""
 _GIVEN_BY_THE_STREAM = ("offset", "append_time")
 
 
@@ -62,6 +63,8 @@ class Settings:
     checkpoint: str
     """The path of the query's checkpoint if it is in the driver's file system, else empty."""
     keep_published: bool
+    by_stream: bool
+    """Whether rows go to the streams that their column `stream` names."""
     schema: StructType
 
 
@@ -126,12 +129,13 @@ def _settings(options: Mapping[str, str], schema: StructType) -> tuple[Settings,
         paths = given.get("path", ())
         if len(paths) != 1:
             raise InvalidArgument(
-                'option "stream" is missing: the stream to write, NAMESPACE/STREAM, or .save("NAMESPACE/STREAM")'
+                'option "stream" is missing: the stream to write, NAMESPACE/STREAM, or .save("NAMESPACE/STREAM"); with '
+                'option "byStream" that of rows whose column "stream" is null, which also records every batch'
                 if not paths
                 else f"{len(paths)} streams to write, {', '.join(paths)}: one sink writes one stream"
             )
         stream = paths[0]
-    _check_columns(schema)
+    _check_columns(schema, by_stream=given["byStream"])
     application = given.get("txnAppId", "")
     if application:
         check_name("application", application)
@@ -152,43 +156,39 @@ def _settings(options: Mapping[str, str], schema: StructType) -> tuple[Settings,
         given["smallPartBytes"],
         local_path(lower.get("checkpointlocation", "")),
         given["onReplayDiffers"] == "keep",
+        given["byStream"],
         schema,
     ), given
 
 
-def _check_columns(schema: StructType) -> None:
+def _check_columns(schema: StructType, *, by_stream: bool) -> None:
+    columns = {**COLUMNS, **STREAM_COLUMN} if by_stream else COLUMNS
     there = {field.name: field.dataType.simpleString() for field in schema.fields}
     if len(there) < len(schema.fields):
         raise InvalidArgument(f"two columns have one name: {', '.join(schema.names)}; leave one of them out")
     for name, kind in there.items():
-        if name not in COLUMNS and name.lower() in COLUMNS:
+        if name not in columns and name.lower() in columns:
             raise InvalidArgument(f'column "{name}": the name is "{name.lower()}", in small letters; rename it')
-        if name == "stream":
-            raise InvalidArgument('column "stream": one sink writes one stream; filter by it and drop the column')
+        if name == "stream" and not by_stream:
+            raise InvalidArgument(
+                'column "stream": drop it; or set option "byStream" to true, and each row is written to the stream '
+                "that it names"
+            )
         if name in _GIVEN_BY_THE_STREAM:
             raise InvalidArgument(f'column "{name}": the stream gives it; drop the column')
-        if name not in COLUMNS:
-            raise InvalidArgument(f'column "{name}": a record has only {", ".join(COLUMNS)}; put the rest into value')
-        if kind not in COLUMNS[name] and not (kind.startswith("string ") and "string" in COLUMNS[name]):
-            raise InvalidArgument(f'column "{name}" is {kind}: needs {" or ".join(COLUMNS[name])}; cast it')
+        if name not in columns:
+            raise InvalidArgument(f'column "{name}": a record has only {", ".join(columns)}; put the rest into value')
+        if kind not in columns[name] and not (kind.startswith("string ") and "string" in columns[name]):
+            raise InvalidArgument(f'column "{name}" is {kind}: needs {" or ".join(columns[name])}; cast it')
+    if by_stream and "stream" not in there:
+        raise InvalidArgument('option "byStream" needs a column "stream" of strings, NAMESPACE/STREAM')
     if "value" not in there:
         raise InvalidArgument(f'column "value" is missing: there are {", ".join(there) or "none"}')
 
 
 async def _planned(client: Client, settings: Settings, step: StepId) -> bool:
     """Create the stream if that is wanted; returns whether the step is published already. Raises as Bulk.foreseen."""
-    stream = settings.identity.stream
-    try:
-        bulk = await open_step(client, stream, step)
-    except NoSuchStream:
-        if not settings.create:
-            raise NoSuchStream(
-                stream, f'does not exist; set option "createStream" to true, or `buckram stream create {stream}`'
-            ) from None
-        name = stream_name(stream)
-        with suppress(StreamExists):
-            await client.namespace(name.namespace).create(name.stream)
-        bulk = await open_step(client, stream, step)
+    bulk = await open_step(client, settings.identity.stream, step, create=settings.create)
     return not bulk.foreseen(seal_live=settings.seal_live)
 
 
@@ -263,6 +263,8 @@ def _write(settings: Settings, step: StepId, attempt: Attempt, batches: Iterator
         segment_bytes=settings.segment_bytes,
         small_bytes=settings.small_bytes,
         seal_live=settings.seal_live,
+        by_stream=settings.by_stream,
+        create=settings.create,
     )
 
 

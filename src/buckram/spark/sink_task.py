@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
+from buckram.core.streams.names import stream_name
 from buckram.core.streams.transactions import StepId
-from buckram.errors import BookieError, BuckramError, NotEnoughBookies, StreamError, WriteFailed
+from buckram.errors import BookieError, BuckramError, InvalidArgument, NotEnoughBookies, StreamError, WriteFailed
 from buckram.spark.clients import Connection, connection, prepare_process
 from buckram.spark.replay import Tally, tally
 from buckram.spark.small_parts import SmallPart, unwritable_error
-from buckram.spark.transactions import Attempt, Part, open_step
+from buckram.spark.transactions import Attempt, Part, beside, check_count, open_step
 from buckram.streams.write.bulk import Bulk, BulkLedger, SealedLedger
 
 if TYPE_CHECKING:
@@ -44,43 +47,104 @@ def write_task(
     segment_bytes: int | None,
     small_bytes: int,
     seal_live: bool,
+    by_stream: bool = False,
+    create: bool = False,
 ) -> Part:
     """Write all rows in their order and return what the driver needs to publish them.
 
-    Nothing is written for a step that is published already or cannot be published; the driver then decides or raises.
+    `by_stream`: each row goes to the stream that its column `stream` names, which is made if `create` says so; where
+    the column is null, to `stream`. Nothing is written for a step that is published already or cannot be published; the
+    driver then decides or raises.
     """
     prepare_process()
     link = connection(uri)
+    rows = _rows_by_stream(batches, stream) if by_stream else ((stream, batch) for batch in batches)
     bulk = link.run(lambda client: open_step(client, stream, step))
     try:
         if not bulk.foreseen(seal_live=seal_live):
             # The step is repeated. For a streaming query the driver compares the rows, since an older checkpoint can
             # lead to another batch of the same number.
-            return Part(attempt, skipped=True, seen=_seen(batches) if attempt.query else None)
+            return _counted(attempt, stream, rows) if attempt.query else Part(attempt, skipped=True)
     except StreamError:
         return Part(attempt, skipped=True)  # The driver raises it once, instead of each task four times.
-    size = segment_bytes or bulk.policy.roll_bytes
-    small, task = SmallPart(stream, min(small_bytes, size)), _Task(link, bulk, attempt, size)
+    written = {stream: _Rows(link, bulk, attempt, segment_bytes, small_bytes)}
     try:
-        for batch in batches:
-            if batch.num_rows and not small.keep(batch):
-                for earlier in small.release():
-                    task.add(earlier)
-                task.add(batch)
-        return Part(attempt, tuple(task.close()), small.message(), small.rows)
+        for name, batch in rows:
+            if name not in written:
+                check_count(len(written) + 1)
+                try:
+                    other = link.run(partial(open_step, stream=name, step=beside(step), create=create))
+                    other.foreseen(seal_live=seal_live)
+                except StreamError:
+                    _discard(written)
+                    return Part(attempt, skipped=True, others={name: Part(attempt, skipped=True)})
+                written[name] = _Rows(link, other, attempt, segment_bytes, small_bytes)
+            written[name].add(batch)
+        parts = {name: one.part() for name, one in written.items()}
+        return replace(parts.pop(stream), others=parts)
     except (WriteFailed, NotEnoughBookies, BookieError) as error:
-        task.discard_all()
+        _discard(written)
         raise unwritable_error(link.client, stream, error) from error
     except BaseException:
-        task.discard_all()
+        _discard(written)
         raise
 
 
-def _seen(batches: Iterator[pa.RecordBatch]) -> Tally:
-    found = Tally()
+def _rows_by_stream(batches: Iterator[pa.RecordBatch], stream: str) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Yield the rows of each stream that the column `stream` names, without the column; null stands for `stream`."""
+    import pyarrow.compute as pc
+
     for batch in batches:
-        found = found.plus(tally(batch))
-    return found
+        place = batch.schema.names.index("stream")
+        rest = batch.remove_column(place)
+        names = pc.fill_null(batch.column(place), stream)
+        for given in pc.unique(names).to_pylist():
+            try:
+                name = str(stream_name(given))
+            except InvalidArgument as error:
+                raise InvalidArgument(f'column "stream" has {given!r}: {error}') from None
+            yield name, rest.filter(pc.equal(names, given))
+
+
+def _counted(attempt: Attempt, stream: str, rows: Iterable[tuple[str, pa.RecordBatch]]) -> Part:
+    """Return the part of a task of a batch that was published before: the tally of its rows for each stream."""
+    seen = {stream: Tally()}
+    for name, batch in rows:
+        seen[name] = seen.get(name, Tally()).plus(tally(batch))
+    parts = {name: Part(attempt, skipped=True, seen=one) for name, one in seen.items()}
+    return replace(parts.pop(stream), others=parts)
+
+
+def _discard(written: Mapping[str, _Rows]) -> None:
+    for rows in written.values():
+        rows.discard()
+
+
+class _Rows:
+    """What one attempt writes to one stream: few rows for its message, or ledgers."""
+
+    def __init__(
+        self, link: Connection, bulk: Bulk, attempt: Attempt, segment_bytes: int | None, small_bytes: int
+    ) -> None:
+        size = segment_bytes or bulk.policy.roll_bytes
+        self._attempt = attempt
+        self._small = SmallPart(bulk.stream, min(small_bytes, size))
+        self._task = _Task(link, bulk, attempt, size)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Write a record batch, or keep it while there are few rows."""
+        if batch.num_rows and not self._small.keep(batch):
+            for earlier in self._small.release():
+                self._task.add(earlier)
+            self._task.add(batch)
+
+    def part(self) -> Part:
+        """Close the ledgers and return the part for the driver."""
+        return Part(self._attempt, tuple(self._task.close()), self._small.message(), self._small.rows)
+
+    def discard(self) -> None:
+        """Delete what was written."""
+        self._task.discard_all()
 
 
 class _Task:

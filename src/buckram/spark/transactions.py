@@ -11,25 +11,27 @@ import asyncio
 import hashlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
 
 from buckram.core.streams.names import stream_name
 from buckram.core.streams.transactions import StepId
-from buckram.errors import BuckramError, StreamError
+from buckram.errors import BuckramError, InvalidArgument, NoSuchStream, StreamError, StreamExists
 from buckram.spark.replay import Tally, compare
 from buckram.spark.small_parts import with_small_parts
-from buckram.streams.write.bulk import Bulk, SealedLedger
+from buckram.streams.write.bulk import Bulk, SealedLedger, publish_together
 
 if TYPE_CHECKING:
     from buckram.client.client import Client
 
 QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
 LOSERS_S = 10.0
+MOST_STREAMS = 100
+"""The most streams of one batch: the heads of all change in one request of the metadata store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,8 @@ class Part(WriterCommitMessage):
     """The number of rows in `small`."""
     skipped: bool = False
     seen: Tally | None = None
+    others: dict[str, Part] = field(default_factory=dict)
+    """What it has written to other streams than that of the sink, by their full names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +112,44 @@ def checkpoint_place(checkpoint: str) -> str:
     return hashlib.sha256(path.encode()).hexdigest()[:16] if path else ""
 
 
-async def open_step(client: Client, stream: str, step: StepId) -> Bulk:
-    """Open the bulk step of a stream. Raises NoSuchStream or MetadataUnavailable."""
+async def open_step(client: Client, stream: str, step: StepId, *, create: bool = False) -> Bulk:
+    """Open the bulk step of a stream, which is made if `create` says so. Raises NoSuchStream, MetadataUnavailable."""
     name = stream_name(stream)
-    return await client.namespace(name.namespace).bulk(
-        name.stream,
-        application=step.application,
-        version=step.version,
-        query=step.query,
-        place=step.place,
-        new_epoch=step.new_epoch,
-    )
+    space = client.namespace(name.namespace)
+    who = {"application": step.application, "query": step.query, "place": step.place}
+    try:
+        return await space.bulk(name.stream, version=step.version, new_epoch=step.new_epoch, **who)
+    except NoSuchStream:
+        if not create:
+            raise NoSuchStream(
+                stream, f'does not exist; set option "createStream" to true, or `buckram stream create {stream}`'
+            ) from None
+    with suppress(StreamExists):
+        await space.create(name.stream)
+    return await space.bulk(name.stream, version=step.version, new_epoch=step.new_epoch, **who)
+
+
+def beside(step: StepId) -> StepId:
+    """Return the step for the other streams of a sink: its own stream alone decides whether it is the query's turn."""
+    return step._replace(new_epoch=True)
+
+
+def check_count(streams: int) -> None:
+    """Raise InvalidArgument if a batch is for too many streams."""
+    if streams > MOST_STREAMS:
+        raise InvalidArgument(
+            f'column "stream": one batch has rows for {streams} streams, the limit is {MOST_STREAMS}, since they are '
+            "published in one step: use several queries that each take some, or smaller batches"
+        )
+
+
+def of_others(parts: Sequence[Part]) -> dict[str, list[Part]]:
+    """Return what all tasks wrote to other streams, by stream, in the order of `parts`."""
+    found: dict[str, list[Part]] = {}
+    for part in parts:
+        for name, one in part.others.items():
+            found.setdefault(name, []).append(one)
+    return dict(sorted(found.items()))
 
 
 def in_order(stream: str, parts: Sequence[WriterCommitMessage | None]) -> list[Part]:
@@ -156,31 +187,43 @@ async def publish(
 ) -> None:
     """Publish the parts in their order, once. If the step was published before, their ledgers are deleted instead.
 
-    `compared`: check that a repeated batch of a streaming query has the rows that were published (`replay.py`);
-    `checkpoint` is the query's checkpoint if that is a local path. Raises ReplayDiffers, StreamError, and what
-    Bulk.publish raises.
+    What the tasks wrote to other streams is published in the same step. `compared`: check that a repeated batch of a
+    streaming query has the rows that were published (`replay.py`); `checkpoint` is the query's checkpoint if that is a
+    local path. Raises ReplayDiffers, StreamError, and what Bulk.publish raises.
     """
-    ledgers = [ledger for part in parts for ledger in part.ledgers]
+    shares: Mapping[str, Sequence[Part]] = {stream: parts, **of_others(parts)}
+    check_count(len(shares))
+    ledgers = {name: [ledger for part in some for ledger in part.ledgers] for name, some in shares.items()}
     skipped = any(part.skipped for part in parts)
     first = bool(step.query) and step.version == 0  # It is recorded even without rows, for checks of later batches.
-    if not ledgers and not first and not skipped and not any(part.small for part in parts):
+    small = any(part.small for some in shares.values() for part in some)
+    if not any(ledgers.values()) and not first and not skipped and not small:
         return  # There are no rows.
-    bulk = await open_step(client, stream, step)
-    if not bulk.foreseen(seal_live=seal_live):
+    own = await open_step(client, stream, step)
+    if not own.foreseen(seal_live=seal_live):
         # Another run published the step, or this one did and the reply was lost. Listed ledgers have no intent any
         # more, so _drop leaves them alone.
-        await _drop(bulk, ledgers)
+        bulks = {stream: own, **await _opened(client, step, of_others(parts))}
+        for name, bulk in bulks.items():
+            await _drop(bulk, ledgers[name])
         if step.query and compared:
-            await _compare(client, bulk, stream, step, parts, checkpoint)
+            await _compare(client, bulks, step, shares, checkpoint)
         return
+    bulks = {name: own if name == stream else await open_step(client, name, beside(step)) for name in shares}
+    for name in of_others(parts):
+        bulks[name].foreseen(seal_live=seal_live)
     if skipped:
         raise StreamError(stream, "could not be written when the tasks began, and can be now: run the batch again")
-    everything = await with_small_parts(client, bulk, [(part.ledgers, part.small) for part in parts])
+    everything: list[tuple[Bulk, list[SealedLedger]]] = []
     try:
-        await bulk.publish(everything, seal_live=seal_live)
+        for name, bulk in bulks.items():
+            pieces = [(part.ledgers, part.small) for part in shares[name]]
+            everything.append((bulk, await with_small_parts(client, bulk, pieces)))
+        await publish_together(everything, seal_live=seal_live)
     except BuckramError:
         # Ledgers that were published in spite of the error have no intent any more and are left alone.
-        await _drop(bulk, [ledger for ledger in everything if ledger not in ledgers])
+        for bulk, written in everything:
+            await _drop(bulk, [ledger for ledger in written if ledger not in ledgers[bulk.stream]])
         raise
 
 
@@ -191,22 +234,48 @@ async def _drop(bulk: Bulk, ledgers: Sequence[SealedLedger]) -> None:
             await bulk.abort([ledger.ledger for ledger in ledgers])
 
 
+async def _opened(client: Client, step: StepId, names: Iterable[str]) -> dict[str, Bulk]:
+    """Open the step of other streams of the sink, without those that do not exist."""
+    found: dict[str, Bulk] = {}
+    for name in names:
+        with suppress(NoSuchStream):
+            found[name] = await open_step(client, name, beside(step))
+    return found
+
+
 async def _compare(
-    client: Client, bulk: Bulk, stream: str, step: StepId, parts: Sequence[Part], checkpoint: str
+    client: Client, bulks: Mapping[str, Bulk], step: StepId, shares: Mapping[str, Sequence[Part]], checkpoint: str
 ) -> None:
     """Raise ReplayDiffers if the batch that was published has other rows, as far as that can be decided."""
-    done = await bulk.published()
-    if done is None or any(part.skipped and part.seen is None for part in parts):
+    published = {name: await bulk.published() for name, bulk in bulks.items()}
+    first = next(iter(published.values()))
+    if first is None:
         return
-    rows = sum(part.rows + sum(ledger.records for ledger in part.ledgers) for part in parts if not part.skipped)
-    seen = Tally()
-    for part in parts:
-        seen = seen.plus(part.seen or Tally())
-    # Tasks that wrote rows while another run published the batch have a number of rows but no tally.
-    whole = seen if all(part.skipped for part in parts) else None
-    await compare(
-        client, stream, step.query, step.version, done, rows=rows + seen.rows, seen=whole, checkpoint=checkpoint
-    )
+    for name, parts in shares.items():
+        if any(part.skipped and part.seen is None for part in parts):
+            continue
+        # A stream without a record of the batch got no rows of it.
+        done = published.get(name) or first._replace(first_offset=0, next_offset=0)
+        rows = sum(part.rows + sum(ledger.records for ledger in part.ledgers) for part in parts if not part.skipped)
+        seen = Tally()
+        for part in parts:
+            seen = seen.plus(part.seen or Tally())
+        # Tasks that wrote rows while another run published the batch have a number of rows but no tally.
+        whole = seen if all(part.skipped for part in parts) else None
+        rows += seen.rows
+        await compare(client, name, step.query, step.version, done, rows=rows, seen=whole, checkpoint=checkpoint)
 
 
-__all__ = ["Attempt", "Identity", "Part", "batch_of", "in_order", "open_step", "checkpoint_place", "publish"]
+__all__ = [
+    "Attempt",
+    "Identity",
+    "Part",
+    "batch_of",
+    "beside",
+    "check_count",
+    "checkpoint_place",
+    "in_order",
+    "of_others",
+    "open_step",
+    "publish",
+]

@@ -35,7 +35,7 @@ MUTANTS = (
         edited(
             (
                 "buckram.spark.transactions:publish",
-                "await _drop(bulk, ledgers)",
+                "await _drop(bulk, ledgers[name])",
                 "pass",
             )
         ),
@@ -179,10 +179,34 @@ MUTANTS = (
         edited(
             (
                 "buckram.spark.transactions:publish",
-                "await _drop(bulk, [ledger for ledger in everything if ledger not in ledgers])",
+                "await _drop(bulk, [ledger for ledger in written if ledger not in ledgers[bulk.stream]])",
                 "pass",
             )
         ),
         ("tests/spark/test_sink_small.py::test_the_driver_s_ledger_is_deleted_if_it_cannot_be_published",),
+    ),
+    TestMutant(
+        "spark-others-lost",
+        "of what tasks wrote to other streams only the last part counts",
+        edited(
+            (
+                "buckram.spark.transactions:of_others",
+                "found.setdefault(name, []).append(one)",
+                "found[name] = [one]",
+            )
+        ),
+        ("tests/spark/test_sink_streams.py::test_each_row_goes_to_the_stream_that_it_names",),
+    ),
+    TestMutant(
+        "spark-others-unknown",
+        "rows of a repeated batch for a stream that got none of it are not compared",
+        edited(
+            (
+                "buckram.spark.transactions:_compare",
+                "done = published.get(name) or first._replace(first_offset=0, next_offset=0)",
+                "done = published.get(name)\n        if done is None:\n            continue",
+            )
+        ),
+        ("tests/spark/test_sink_streams.py::test_a_repeated_batch_with_rows_for_another_stream_is_refused",),
     ),
 )

@@ -54,7 +54,12 @@ class Lines:
         mode: str = "append", **options: Any,
     ) -> StreamingQuery:  # fmt: skip
         """Start a query that writes all lines there are and ends."""
-        query = (self.frame(spark) if frame is None else frame).writeStream.format(source).outputMode(mode)
+        frame = self.frame(spark) if frame is None else frame
+        if options.get("byStream"):
+            frame = frame.selectExpr(
+                "value", f"if(hash(value) % 3 = 0, NULL, concat('{stream}-', hash(value) % 3)) stream"
+            )
+        query = frame.writeStream.format(source).outputMode(mode)
         # By default so few rows would all go through the driver, and no task would make a ledger.
         query = query.options(**{"metadata": uri, "createStream": "true", "smallPartBytes": "1", **options})
         query = query.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True)
@@ -75,6 +80,11 @@ def records(uri: str, stream: str) -> list[Record]:
 
 def values(uri: str, stream: str) -> list[bytes | None]:
     return [record.value for record in records(uri, stream)]
+
+
+def named_by(stream: str) -> list[str]:
+    """Return the streams that the rows of `Lines.start` with the option byStream go to."""
+    return [stream, *(f"{stream}-{rest}" for rest in (-2, -1, 1, 2))]
 
 
 def segments(uri: str, stream: str) -> int:
@@ -99,4 +109,4 @@ def leftovers(uri: str, stream: str) -> tuple[int, int]:
     return asyncio.run(look())
 
 
-__all__ = ["Lines", "leftovers", "records", "segments", "values"]
+__all__ = ["Lines", "leftovers", "named_by", "records", "segments", "values"]

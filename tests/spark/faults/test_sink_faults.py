@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from tests.spark.faults.chaos import ChaosSource
-from tests.spark.faults.kit import Lines, leftovers, segments, values
+from tests.spark.faults.kit import Lines, leftovers, named_by, segments, values
 
 from buckram.testing import ThreadedCluster
 
@@ -100,6 +100,21 @@ def test_each_row_once_of_small_parts(
     before, after = leftovers(cluster.uri, stream)
     assert after == 0
     assert left is None or before == left
+
+
+@pytest.mark.parametrize("small", ["1", "32k"], ids=["ledgers", "messages"])
+def test_each_row_once_in_many_streams(
+    chaotic: SparkSession, cluster: ThreadedCluster, stream: str, tmp_path: Path, small: str
+) -> None:
+    lines = Lines(tmp_path, files=FILES, rows=ROWS)
+    faults = "raise-late:0:1,lost-reply:0,commit-after:0,kill-late:1:0,commit-before:1,lost-reply:2"
+    assert run(chaotic, cluster.uri, stream, faults, lines, smallPartBytes=small, byStream="true") == 2
+    assert struck(lines) == {fault.replace(":", ".") for fault in faults.split(",")}
+    found = {name: Counter(values(cluster.uri, name)) for name in named_by(stream)}
+    assert sum(found.values(), Counter()) == lines.expected
+    assert all(len(rows) > ROWS // 10 for rows in found.values())
+    for name in found:
+        assert leftovers(cluster.uri, name)[1] == 0
 
 
 def test_a_repeated_last_batch_writes_nothing(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.spark.faults.chaos import wait_for
 from tests.spark.faults.driver import Driver
-from tests.spark.faults.kit import Lines, leftovers, values
+from tests.spark.faults.kit import Lines, leftovers, named_by, values
 from tests.spark.faults.standalone import Standalone
 from tests.support.stores import stores
 
@@ -42,6 +42,24 @@ def test_a_driver_is_killed_around_the_publishing(any_cluster: ThreadedCluster, 
     finish(Driver(lines, any_cluster.uri, stream, faults))
     assert Counter(values(any_cluster.uri, stream)) == lines.expected
     assert leftovers(any_cluster.uri, stream)[1] == 0
+
+
+@pytest.mark.parametrize("any_cluster", stores("zk"), indirect=True)
+def test_a_driver_of_many_streams_is_killed_around_the_publishing(
+    any_cluster: ThreadedCluster, stream: str, tmp_path: Path
+) -> None:
+    """Whenever it dies, all streams have the same batches."""
+    lines = Lines(tmp_path, files=2, rows=100)
+    faults, options = "die-after:0,die-before:1", {"byStream": "true"}
+    for _ in faults.split(","):
+        with Driver(lines, any_cluster.uri, stream, faults, options=options) as driver:
+            assert driver.wait() == KILLED, driver.last_words()
+        found = Counter(value for name in named_by(stream) for value in values(any_cluster.uri, name))
+        assert found == Counter(b"0.%d" % row for row in range(100))
+    finish(Driver(lines, any_cluster.uri, stream, faults, options=options))
+    found = Counter(value for name in named_by(stream) for value in values(any_cluster.uri, name))
+    assert found == lines.expected
+    assert [leftovers(any_cluster.uri, name)[1] for name in named_by(stream)] == [0] * 5
 
 
 @pytest.mark.parametrize("any_cluster", stores("sqlite"), indirect=True)
