@@ -20,6 +20,7 @@ NEEDED = (
     "buckram/py.typed",
     "buckram/core/wire/bookkeeper_pb2.pyi",
     "pyspark_buckram/__init__.py",
+    "pyspark_buckram_db/__init__.py",
     "buckram/spark/log4j2.properties",
     "buckram/zookeeper_server/log4j2.properties",
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from dataclasses import asdict
 from typing import Any
 
@@ -13,6 +12,7 @@ from buckram.cli.options import connected, json_option, metadata_option, run_asy
 from buckram.cli.output import emit
 from buckram.core.db.changes import Change
 from buckram.core.streams.names import stream_name
+from buckram.views.databases import plain
 
 
 @click.command("changes")
@@ -38,17 +38,11 @@ def changes(name: str, first: int | None, follow: bool, uri: str | None, as_json
         async with connected(uri) as client:
             async for change in client.namespace(full.namespace).database_changes(full.stream, first, follow=follow):
                 if as_json:
-                    emit({key: _plain(value) for key, value in asdict(change).items()})
+                    emit({key: plain(value) for key, value in asdict(change).items()})
                 else:
                     print(_line(change), flush=True)
 
     run_async(main())
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
 
 
 def _line(change: Change) -> str:

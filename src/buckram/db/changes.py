@@ -80,11 +80,11 @@ async def read_changes(
     head = await check_database(ns, name)
     if not has_changes(head):
         raise ChangesNotKept(str(name))
-    oldest = _oldest(head)
-    begin = oldest if first is None else first
+    least = oldest(head)
+    begin = least if first is None else first
     sure, end = await ends(client, ns, name, head)
-    if begin < oldest:
-        raise ChangesGone(str(name), begin, oldest)
+    if begin < least:
+        raise ChangesGone(str(name), begin, least)
     if begin > end:
         raise InvalidArgument(f"database {name}: offset {begin} is beyond the end of its log, which is {end}")
     fold, state = await change_fold(client, ns, name, head, begin)
@@ -142,11 +142,11 @@ async def folded(
                 yield at
 
 
-def _oldest(head: Head) -> int:
+def oldest(head: Head) -> int:
     """The first offset whose changes can be had: before it there must be a state."""
     if head.earliest == 0 or not head.snapshots:
         return head.earliest
     return max(head.earliest, head.snapshots[0].offset)
 
 
-__all__ = ["ChangeState", "change_fold", "ends", "folded", "read_changes"]
+__all__ = ["ChangeState", "change_fold", "ends", "folded", "oldest", "read_changes"]

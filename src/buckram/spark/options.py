@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 from buckram.core.streams.names import check_name, stream_name
@@ -404,19 +404,21 @@ DROPPED: Mapping[str, str] = {
 }
 """Options of earlier versions by their names in small letters, and why they are gone."""
 
-_BY_NAME = {option.name.lower(): option for option in OPTIONS}
+ACCESS = tuple(option for option in OPTIONS if option.name in ("metadata", *SECRET_OPTIONS))
+"""The options that say how to enter the cluster, which other formats have as well."""
 
 
-def values(given: Mapping[str, str], *roles: Role) -> dict[str, Any]:
+def values(given: Mapping[str, str], *roles: Role, known: Sequence[Option] = OPTIONS) -> dict[str, Any]:
     """Return the values of given options and of those with a default, by their names in the table, for `roles`.
 
     InvalidArgument: an unknown option (lists the known ones), one that is for another role, a bad value.
     """
-    takes = [option for option in OPTIONS if any(role in option.roles for role in roles)]
+    by_name = {option.name.lower(): option for option in known}
+    takes = [option for option in known if any(role in option.roles for role in roles)]
     found = {option.name: option.parse(option.name, option.default) for option in takes if option.default is not None}
     for key, text in given.items():
         name = key.lower()
-        option = _BY_NAME.get(name)
+        option = by_name.get(name)
         if option is not None and option in takes:
             found[option.name] = option.parse(option.name, text)
         elif option is not None:
@@ -440,11 +442,11 @@ def given_names(given: Mapping[str, str]) -> set[str]:
     return {option.name for option in OPTIONS if any(key.lower() == option.name.lower() for key in given)}
 
 
-def table() -> str:
+def table(options: Sequence[Option] = OPTIONS) -> str:
     """Return the options as a table in Markdown."""
     lines = ["| option | for | default | meaning |", "|---|---|---|---|"]
     marks = {"read": "batch", "stream": "streaming", "write": "write"}
-    for option in OPTIONS:
+    for option in options:
         roles = "all" if option.roles == ALL else ", ".join(marks[role] for role in option.roles)
         default = option.shown_default or option.default or ""
         lines.append(f"| `{option.name}` | {roles} | {default} | {option.meaning} |")

@@ -88,8 +88,9 @@ def class_archive() -> Path:
 
 
 def register(session: SparkSession) -> None:
-    """Register `format("buckram")` with a session, and listeners: one moves cursors past the last batch of a query, one
-    shows how far queries are behind to Prometheus.
+    """Register the formats `buckram` and `buckram.db` with a session, and two listeners.
+
+    One moves cursors past the last batch of a query, the other shows how far queries are behind to Prometheus.
 
     Reading and writing work without it if PySpark discovers the source; cursors then stay one batch behind. Raises
     ConfigError if PySpark is older than 4.0.
@@ -97,15 +98,17 @@ def register(session: SparkSession) -> None:
     need_pyspark()
     from pyspark.errors import AnalysisException
 
+    from buckram.spark.db_source import DatabaseDataSource
     from buckram.spark.source import BuckramDataSource
 
-    try:
-        with _whole_environment(session):
-            session.dataSource.register(BuckramDataSource)
-    except AnalysisException as error:
-        # PySpark 4.0 refuses to register a source that it has discovered by itself.
-        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-            raise
+    for source in (BuckramDataSource, DatabaseDataSource):
+        try:
+            with _whole_environment(session):
+                session.dataSource.register(source)
+        except AnalysisException as error:
+            # PySpark 4.0 refuses to register a source that it has discovered by itself.
+            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+                raise
     if session not in _followed:
         from buckram.spark.cursor import CursorListener
         from buckram.spark.lags import LagListener

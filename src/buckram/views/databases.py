@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import TYPE_CHECKING, Any
 
 from buckram.db.logs import is_database
@@ -26,6 +27,13 @@ def database_json(info: StreamInfo) -> dict[str, Any]:
         "created": info.created,
         "cdc": info.properties.get("cdc") == "on",
     }
+
+
+def plain(value: Any) -> Any:
+    """Return a value of a change of rows for JSON: blobs are {"base64": TEXT}."""
+    if isinstance(value, dict):
+        return {key: plain(one) for key, one in value.items()}
+    return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
 
 
 async def database_shown(ns: Namespace, database: str) -> dict[str, Any]:
