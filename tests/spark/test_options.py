@@ -30,6 +30,7 @@ from buckram.spark.planning import (
     reads_ledgers,
     resolve,
     share_limit,
+    time_of,
 )
 from buckram.spark.source import BuckramDataSource
 
@@ -69,8 +70,9 @@ def test_an_option_of_another_role_names_its_role() -> None:
         ("startingOffsets", "middle", "earliest, latest, or JSON"),
         ("startingOffsets", '{"shop/orders": "5"}', "offsets from 0 on"),
         ("startingOffsets", '{"a/b/c": 5}', "a/b/c|b/c"),
-        ("startingTimestamp", "yesterday", "whole number"),
-        ("startingTimestamp", "-1", "at least 0"),
+        ("startingTimestamp", "yesterday", "milliseconds since 1970, or JSON"),
+        ("startingTimestamp", "-1", "milliseconds since 1970"),
+        ("endingTimestamp", '{"a": "x"}', "milliseconds since 1970"),
         ("failOnDataLoss", "maybe", "true or false"),
         ("maxPartitionBytes", "64 apples", "64m"),
         ("maxPartitionBytes", "0", "at least 1"),
@@ -147,7 +149,11 @@ def test_offsets_and_timestamps_exclude_each_other() -> None:
         parse(startingOffsets="latest", startingTimestamp="5")
     with pytest.raises(InvalidArgument, match="shop/returns, which is not among"):
         parse(startingOffsets='{"shop/returns": 1}')
-    assert parse(startingTimestamp="1500").starting_time == 1_500_000
+    assert time_of(parse(startingTimestamp="1500").starting_times, "default/a") == 1_500_000
+    some = parse(startingOffsets="latest", startingTimestamp='{"shop/orders": 7}').starting_times
+    assert [time_of(some, name) for name in ("shop/orders", "default/b")] == [7000, None]
+    with pytest.raises(InvalidArgument, match='"endingTimestamp" names default/z, which is not among'):
+        parse(endingTimestamp='{"z": 7}')
 
 
 def test_all_selectors_read_the_same() -> None:

@@ -16,6 +16,7 @@ from _pytest.assertion.rewrite import rewrite_asserts
 from pyspark.sql import SparkSession
 
 from buckram.spark.clients import close_connections
+from buckram.spark.db_options import DATABASE_OPTIONS
 from buckram.spark.options import table
 from buckram.testing import ThreadedCluster
 
@@ -64,6 +65,7 @@ def test_the_code_of_the_tutorial_runs(
 
 def test_the_tutorial_has_the_current_table_of_options() -> None:
     assert table() in PAGE.read_text()
+    assert table(DATABASE_OPTIONS) in PAGE.read_text()
 
 
 def test_a_failure_names_the_line_of_the_page_and_its_values() -> None:

@@ -100,6 +100,14 @@ def test_append_times_bound_a_read(cluster: ThreadedCluster, stream: str) -> Non
     assert offsets(cluster.uri, subscribe=stream, endingTimestamp=middle) == list(range(first))
     assert offsets(cluster.uri, subscribe=stream, startingTimestamp=2**41) == []
     assert offsets(cluster.uri, subscribe=stream, startingTimestamp=0) == list(range(16))
+    write(cluster.uri, f"{stream}-b", numbered(5))
+    both = {"subscribe": f"{stream},{stream}-b", "startingOffsets": json.dumps({f"{stream}-b": 3})}
+    found = rows(batch_reader(cluster.uri, **both, startingTimestamp=json.dumps({stream: middle})))
+    assert [(row["stream"], row["offset"]) for row in found] == [
+        *[(stream, n) for n in range(first, 16)], (f"{stream}-b", 3), (f"{stream}-b", 4),
+    ]  # fmt: skip
+    with pytest.raises(InvalidArgument, match='"startingTimestamp" names default/z, which is not among'):
+        batch_reader(cluster.uri, subscribePattern=f"{stream}.*", startingTimestamp='{"z": 1}').partitions()
 
 
 def test_several_streams_and_patterns(cluster: ThreadedCluster, stream: str) -> None:

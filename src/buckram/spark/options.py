@@ -49,6 +49,13 @@ class Position(NamedTuple):
     offsets: Mapping[str, int] = {}
 
 
+class Times(NamedTuple):
+    """Milliseconds since 1970: for all streams, and by full stream name."""
+
+    of_all: int | None = None
+    of_one: Mapping[str, int] = {}
+
+
 # -- how texts become values ------------------------------------------------------------------------------
 
 
@@ -184,6 +191,21 @@ def a_position(default: Literal["earliest", "latest"]) -> Parser:
     return parse
 
 
+def a_time(name: str, text: str) -> Times:
+    """Parse milliseconds since 1970, or a JSON object of stream names with milliseconds."""
+    needs = 'milliseconds since 1970, or JSON such as {"shop/orders": 1764150000000}'
+    try:
+        raw = json.loads(text)
+    except ValueError:
+        raise bad(name, text, needs) from None
+    times = raw.values() if isinstance(raw, dict) else [raw]
+    if not all(type(time) is int and time >= 0 for time in times):
+        raise bad(name, text, needs)
+    if isinstance(raw, dict):
+        return Times(None, {a_stream(name, stream): time for stream, time in raw.items()})
+    return Times(raw)
+
+
 def some_ledgers(name: str, text: str) -> tuple[LedgerRange, ...] | None:
     """Parse `all`, or ids and ranges separated by commas: `3,5,8-12`. Returns None for all."""
     if text.strip().lower() == "all":
@@ -276,15 +298,16 @@ OPTIONS: tuple[Option, ...] = (
         "startingTimestamp",
         READS,
         None,
-        "From the first record that was appended at or after this time (milliseconds since 1970)",
-        a_number(0),
+        "From the first record that was appended at or after this time: milliseconds since 1970, or for some streams "
+        '`{"shop/orders": 1764150000000}`; the others begin as startingOffsets says',
+        a_time,
     ),
     Option(
         "endingTimestamp",
         READ,
         None,
-        "Before the first record that was appended at or after this time (milliseconds)",
-        a_number(0),
+        "Before the first record that was appended at or after this time; as startingTimestamp",
+        a_time,
     ),
     Option(
         "failOnDataLoss",

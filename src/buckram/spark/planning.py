@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from buckram.errors import InvalidArgument
-from buckram.spark.options import STREAM_TABLES, LedgerRange, Position, Role, given_names, values
+from buckram.spark.options import STREAM_TABLES, LedgerRange, Position, Role, Times, given_names, values
 from buckram.types import EntryId, LedgerId
 
 MIB = 1024 * 1024
 MAX_PARTITIONS = 5_000
+NO_TIMES = Times()
 LEAST_PARTITION_BYTES = 4 * MIB
 """A task costs some milliseconds, so smaller pieces are cut only if minPartitions or maxPartitionBytes demands it."""
 _SELECTORS = ("subscribe", "subscribePattern", "streams", "path")
@@ -110,8 +111,8 @@ class StreamOptions:
     pattern: str | None
     starting: Position
     ending: Position
-    starting_time: int | None = None
-    ending_time: int | None = None
+    starting_times: Times = NO_TIMES
+    ending_times: Times = NO_TIMES
     fail_on_loss: bool = True
     headers: bool = False
     partition_bytes: int = 64 * MIB
@@ -129,13 +130,21 @@ class StreamOptions:
         """Parse the options. InvalidArgument for an unknown option, a bad value, or two that exclude each other."""
         found = values(given, role)
         for offsets, time in (("startingOffsets", "startingTimestamp"), ("endingOffsets", "endingTimestamp")):
-            if offsets in found and time in found:
+            if offsets in found and time in found and found[time].of_all is not None:
                 raise InvalidArgument(f'options "{offsets}" and "{time}" exclude each other: give one of them')
         streams = found.get("subscribe") or found.get("streams") or found.get("path") or ()
         starting = found.get("startingOffsets", Position("earliest" if role == "read" else "latest"))
         ending = found.get("endingOffsets", Position("latest"))
-        for name, position in (("startingOffsets", starting), ("endingOffsets", ending)):
-            foreign = [stream for stream in position.offsets if streams and stream not in streams]
+        starting_times = found.get("startingTimestamp", NO_TIMES)
+        ending_times = found.get("endingTimestamp", NO_TIMES)
+        named = {
+            "startingOffsets": starting.offsets,
+            "endingOffsets": ending.offsets,
+            "startingTimestamp": starting_times.of_one,
+            "endingTimestamp": ending_times.of_one,
+        }
+        for name, of_one in named.items():
+            foreign = [stream for stream in of_one if streams and stream not in streams]
             if foreign:
                 raise InvalidArgument(f'option "{name}" names {foreign[0]}, which is not among the streams to read')
         return cls(
@@ -144,8 +153,8 @@ class StreamOptions:
             found.get("subscribePattern"),
             starting,
             ending,
-            _microseconds(found.get("startingTimestamp")),
-            _microseconds(found.get("endingTimestamp")),
+            starting_times,
+            ending_times,
             found["failOnDataLoss"],
             found["includeHeaders"],
             found["maxPartitionBytes"],
@@ -160,7 +169,9 @@ class StreamOptions:
         )
 
 
-def _microseconds(milliseconds: int | None) -> int | None:
+def time_of(times: Times, stream: str) -> int | None:
+    """Return the time for a stream, in microseconds UTC; None if there is none."""
+    milliseconds = times.of_one.get(stream, times.of_all)
     return None if milliseconds is None else milliseconds * 1000
 
 

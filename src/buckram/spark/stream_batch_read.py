@@ -14,7 +14,7 @@ from buckram.client.client import Client
 from buckram.errors import InvalidArgument, OffsetOutOfRange, RecordsLost
 from buckram.spark.clients import connection, without_traceback
 from buckram.spark.columns import Shape
-from buckram.spark.planning import StreamOptions, resolve
+from buckram.spark.planning import StreamOptions, resolve, time_of
 from buckram.spark.stream_partition import StreamPartition
 from buckram.spark.stream_plan import Planner, StreamState, Wanted
 from buckram.spark.stream_read import PartitionReader
@@ -45,9 +45,11 @@ async def batch_partitions(client: Client, options: StreamOptions) -> list[Input
     """Plan a batch read. Raises NoSuchStream, OffsetOutOfRange, RecordsLost, InvalidArgument."""
     planner = Planner(client)
     names = await planner.names(options)
-    unknown = [stream for stream in options.starting.offsets if stream not in names]
-    if unknown:
-        raise InvalidArgument(f'option "startingOffsets" names {unknown[0]}, which is not among the streams to read')
+    named = {"startingOffsets": options.starting.offsets, "startingTimestamp": options.starting_times.of_one}
+    for option, of_one in named.items():
+        unknown = [stream for stream in of_one if stream not in names]
+        if unknown:
+            raise InvalidArgument(f'option "{option}" names {unknown[0]}, which is not among the streams to read')
     # A stream found by a pattern may be deleted before it is read; one that was named must exist.
     states = await planner.read_states(names, may_miss=options.pattern is not None)
     wanted = []
@@ -63,8 +65,8 @@ async def batch_partitions(client: Client, options: StreamOptions) -> list[Input
 
 async def first_offset(planner: Planner, options: StreamOptions, name: str, state: StreamState) -> int:
     """Return the offset at which a read of the stream begins. Raises OffsetOutOfRange or RecordsLost."""
-    if options.starting_time is not None:
-        return await planner.offset_at(state, options.starting_time)
+    if (time := time_of(options.starting_times, name)) is not None:
+        return await planner.offset_at(state, time)
     offset = resolve(options.starting, name, state.earliest, state.end)
     if offset > state.end:
         raise OffsetOutOfRange(name, offset, state.earliest, state.end)
@@ -76,8 +78,8 @@ async def first_offset(planner: Planner, options: StreamOptions, name: str, stat
 
 
 async def _stop_offset(planner: Planner, options: StreamOptions, name: str, state: StreamState) -> int:
-    if options.ending_time is not None:
-        return await planner.offset_at(state, options.ending_time)
+    if (time := time_of(options.ending_times, name)) is not None:
+        return await planner.offset_at(state, time)
     offset = resolve(options.ending, name, state.earliest, state.end)
     if offset > state.end:
         raise OffsetOutOfRange(name, offset, state.earliest, state.end)
