@@ -11,6 +11,8 @@ from pyspark.sql import functions as f
 from tests.spark.reading import numbered, readable, write
 
 from buckram import sync
+from buckram.errors import InvalidArgument, NoSuchNamespace
+from buckram.spark import views
 from buckram.testing import ThreadedCluster
 
 pytestmark = pytest.mark.spark
@@ -52,6 +54,30 @@ def test_sql_views_and_narrow_schemas(spark: SparkSession, cluster: ThreadedClus
     assert spark.sql(f"SELECT sum(CAST(CAST(value AS string) AS int)) AS s FROM {view}").first()["s"] == 190  # type: ignore[index]
     narrow = spark.read.schema("value binary, offset long").format("buckram").options(metadata=cluster.uri).load(stream)
     assert [(bytes(row.value), row.offset) for row in narrow.collect()] == [(b"%d" % n, n) for n in range(20)]
+
+
+def test_views_of_a_namespace_are_read_anew(spark: SparkSession, cluster: ThreadedCluster, stream: str) -> None:
+    space = f"views-{abs(hash(stream))}"
+    with sync.connect(cluster.uri) as client:
+        client.namespaces.create(space)
+        ns = client.namespace(space)
+        ns.create("or-ders")
+        ns.create("other")
+        ns.create_database("main")
+        made = views(spark, cluster.uri, space, prefix="v_")
+        assert made == {"v_or-ders": f"{space}/or-ders", "v_other": f"{space}/other"}
+        for count in (0, 3, 5):
+            with ns.writer("or-ders") as writer:
+                writer.append_many(numbered(count))
+            query = "SELECT count(*) AS n, max(stream) AS s FROM `v_or-ders`"
+            (row,) = spark.sql(query).collect()
+            assert (row.n, row.s) == ({0: 0, 3: 3, 5: 8}[count], made["v_or-ders"] if count else None)
+            assert spark.sql("SELECT * FROM `v_or-ders` WHERE offset < 2").count() == min(count, 2)
+        assert views(spark, cluster.uri, space, pattern="oth.*") == {"other": f"{space}/other"}
+    with pytest.raises(InvalidArgument, match="regular expression"):
+        views(spark, cluster.uri, space, pattern="(")
+    with pytest.raises(NoSuchNamespace):
+        views(spark, cluster.uri, "no-such-namespace")
 
 
 def test_a_table_of_the_catalog(spark: SparkSession, cluster: ThreadedCluster, stream: str) -> None:

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from buckram.spark.lags import lag
     from buckram.spark.session import local_session, register
     from buckram.spark.source import BuckramDataSource
+    from buckram.spark.sql_views import views
 
-__all__ = ["BuckramDataSource", "Java", "configure", "find_java", "lag", "local_session", "register"]
+__all__ = ["BuckramDataSource", "Java", "configure", "find_java", "lag", "local_session", "register", "views"]
 
 
 def __getattr__(name: str) -> Any:
@@ -40,6 +41,10 @@ def __getattr__(name: str) -> Any:
         from buckram.spark import lags
 
         return lags.lag
+    if name == "views":
+        from buckram.spark import sql_views
+
+        return sql_views.views
     from buckram.spark import session
 
     return getattr(session, name)
