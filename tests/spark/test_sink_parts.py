@@ -26,6 +26,7 @@ from buckram.errors import (
     StaleTransaction,
     StreamError,
     UnknownQuery,
+    WriterLost,
 )
 from buckram.spark.clients import close_connections
 from buckram.spark.sink import batch_writer, stream_writer
@@ -322,6 +323,27 @@ def test_a_stream_with_a_writer(cluster: ThreadedCluster, stream: str) -> None:
             writer.append(b"never")
         writer.abandon()
     assert values(cluster, stream) == [b"0", b"1"]
+
+
+def test_a_live_producer_and_a_sink_take_turns(cluster: ThreadedCluster, stream: str) -> None:
+    """Nothing is lost or doubled: the producer opens again and repeats under its numbers what was not acknowledged."""
+    sent: list[bytes] = []
+    with sync.connect(cluster.uri) as client:
+        ns, name = client.namespace(), stream_name(stream).stream
+        writer = ns.writer(name)
+        writer.append_many([b"p"] * 3, producer="p", sequence=0)
+        sent += [b"p"] * 3
+        for number in range(3):
+            commit(cluster, stream, "q", number, [b"q%d" % number], sealLive="true")
+            with pytest.raises(WriterLost):
+                writer.append_many([b"p%d" % number] * 2, producer="p", sequence=3 + 2 * number)
+            writer.abandon()
+            writer = ns.writer(name)
+            for _ in range(2):  # The second time is a retry after a lost reply.
+                writer.append_many([b"p%d" % number] * 2, producer="p", sequence=3 + 2 * number)
+            sent += [b"q%d" % number, *[b"p%d" % number] * 2]
+        writer.close()
+    assert values(cluster, stream) == sent
 
 
 @pytest.mark.parametrize(
