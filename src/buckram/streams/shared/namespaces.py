@@ -6,13 +6,14 @@ Not here: the streams within a namespace (`streams/namespace.py`).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from buckram.core.streams.names import DEFAULT_NAMESPACE, check_name
-from buckram.core.streams.policy import check_overrides
+from buckram.core.streams.head import Head
+from buckram.core.streams.names import DEFAULT_NAMESPACE, StreamName, check_name
+from buckram.core.streams.policy import check_overrides, merged
 from buckram.core.tenants.quotas import Quotas
 from buckram.errors import (
     AccessRefused,
@@ -28,6 +29,7 @@ from buckram.errors import (
 )
 from buckram.metadata.tenants import TenantStore
 from buckram.streams.shared.metadata import StreamStore, head_retries
+from buckram.types import KeyOp
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,21 @@ class Namespaces:
         await keys.delete(key, version)
         with suppress(AccessRefused):  # quotas are for administrators, who find them there when it is made again
             await TenantStore(self._streams.metadata).forget(name)
+
+    async def create_stream(self, name: StreamName, head: Head, extra: Sequence[KeyOp] = ()) -> Head:
+        """Create a stream with this head; `extra`: further operations for the same multi.
+
+        Raises NoSuchNamespace, StreamExists, InvalidArgument for settings that do not go with the namespace's.
+        """
+        while True:
+            space = await self.get(name.namespace)
+            if space.deleting:
+                raise NoSuchNamespace(name.namespace)
+            merged(space.policy, head.policy)
+            try:
+                return await self._streams.create(name, head, space.version, extra)
+            except VersionConflict:
+                continue
 
     async def quotas(self, name: str) -> Quotas:
         """Return the quotas of a namespace. NoSuchNamespace."""
