@@ -53,7 +53,7 @@ from buckram.streams.maintain.delete import delete_stream
 from buckram.streams.maintain.segment_copy import SegmentCopy
 from buckram.streams.maintain.table import update_table
 from buckram.streams.read.history import SegmentReader, open_segment
-from buckram.streams.read.locate import entry_of_offset, known_end
+from buckram.streams.read.locate import end_of_acknowledged, first_entry, known_end
 from buckram.streams.shared.ledgers import FORK, Intent, discard, let_go, listing_op, make_history_id, make_ledger
 from buckram.streams.shared.metadata import HeadAt, StreamStore, head_retries, new_uid
 from buckram.streams.shared.namespaces import Namespaces, changed_policy
@@ -64,6 +64,8 @@ from buckram.types import CheckVersion, Create, KeyOp, LedgerId, Offset
 
 _WITHIN_S = 60.0
 """For how long nothing may succeed before the fork is given up."""
+_READABLE_WITHIN_S = 3.0
+"""For how long it waits until acknowledged records are readable. Those of a writer that died are when it is sealed."""
 _OPS_AT_ONCE = 24
 """The size of the multis that take hold of ledgers: every metadata store takes as many."""
 
@@ -122,10 +124,7 @@ async def fork_stream(
         )
     if at is not None and (type(at) is not int or at < 0):
         raise InvalidArgument(f"fork of {source} at {at!r}: needs an offset, an int from 0 on")
-    end = await known_end(client, source, head)
-    at = end if at is None else at
-    if not head.earliest <= at <= end:
-        raise OffsetOutOfRange(str(source), at, head.earliest, end)
+    at = await _readable(client, streams, source, head, at)
     runtime = client.services.runtime
     made = Head(
         new_uid(runtime.rng.getrandbits(64)),
@@ -148,6 +147,24 @@ async def fork_stream(
         raise
     finally:
         await _free(streams, lease)
+
+
+async def _readable(client: Client, streams: StreamStore, source: StreamName, head: Head, at: Offset | None) -> Offset:
+    """Return the offset, or the readable end for None. OffsetOutOfRange if the records below it cannot be read.
+
+    Readers get the last records of a live writer a moment after they were acknowledged, so this waits for that moment.
+    """
+    end = await known_end(client, source, head)
+    if at is None:
+        return end
+    retries = head_retries(_READABLE_WITHIN_S)
+    while end < at <= await end_of_acknowledged(client, streams, source):
+        await retries.wait(OffsetOutOfRange(str(source), at, head.earliest, end))
+        head = (await streams.read(source)).head
+        end = await known_end(client, source, head)
+    if not head.earliest <= at <= end:
+        raise OffsetOutOfRange(str(source), at, head.earliest, end)
+    return at
 
 
 async def _free(streams: StreamStore, lease: str) -> None:
@@ -257,7 +274,7 @@ class _Forking:
         """Copy the entries of a segment under their own ids, the last one only as far as the offset goes."""
         due = plan.at - row.base
         last = row.summary.last_entry if row.summary is not None else reader.last_confirmed
-        stop = await entry_of_offset(self._source, reader, row, plan.at - 1, last)
+        stop = await first_entry(self._source, reader, last, lambda header: header.first + header.records >= due)
         if stop > last:
             raise _SourceChanged(str(self._source), f"offset {plan.at - 1} is not readable yet")
         before: EntryHeader | None = None
