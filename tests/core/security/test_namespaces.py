@@ -19,7 +19,7 @@ from buckram.core.security.namespaces import (
 )
 from buckram.core.security.principal import Principal
 
-PLACES = Places("/ledgers", "/buckram", lambda key: key.startswith("/ledgers/all/"))
+PLACES = Places("/ledgers", "/buckram", lambda key: key.rpartition("/")[0] == "/ledgers/all")
 ALICE = Principal("token:alice")
 UID = "u" * 32
 READ, LIST, CREATE, SET, DELETE = KeyUse
