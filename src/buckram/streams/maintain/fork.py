@@ -83,8 +83,9 @@ class StreamFork:
     earliest: Offset
     """The first offset that can be read."""
     shared_segments: int
+    """The number of segments that both streams list."""
     shared_bytes: int
-    """The payload of the segments that both streams list; it is stored once, and counts once for quotas."""
+    """The payload of these segments; it is stored once, and counts once for quotas."""
     copied_bytes: int
     """The payload that was copied: of the segment in which the offset lies, and of segments in history."""
     producers: bool
