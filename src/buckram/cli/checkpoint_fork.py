@@ -48,7 +48,7 @@ def verify(name: str, uri: str | None, as_json: bool) -> None:
         verdict = counted(len(found.problems), "problem") if found.problems else "whole"
         print(f"{name}: {verdict}; {done}, {stores}, {files} of {counted(found.bytes, 'byte')} read")
     if found.problems:
-        raise SystemExit(Exit.FAILED)
+        raise click.exceptions.Exit(Exit.FAILED)
 
 
 @click.command("fork")

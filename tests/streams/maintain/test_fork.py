@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -32,8 +33,10 @@ from buckram.streams.maintain import fork as stream_fork
 from buckram.streams.maintain.compaction import compact_stream
 from buckram.streams.maintain.delete import delete_stream
 from buckram.streams.maintain.fork import fork_stream
+from buckram.streams.maintain.history import check_stream
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.maintain.janitor_report import JanitorReport
+from buckram.streams.maintain.offload import offload_stream
 from buckram.streams.maintain.orphans import find_orphans
 from buckram.streams.maintain.truncate import trim, truncate
 from buckram.streams.namespace import Namespace
@@ -61,6 +64,10 @@ async def ledgers(client: Client) -> set[int]:
 
 async def listed(ns: Namespace, *streams: str) -> set[int]:
     return {row.ledger for stream in streams for row in [row async for row in ns.segments(stream)]}
+
+
+def files_below(directory: Path) -> list[Path]:
+    return [path for path in directory.rglob("*") if path.is_file()]
 
 
 async def three_and_open(ns: Namespace, **policy: object) -> None:
@@ -227,6 +234,27 @@ async def test_many_segments_in_pages(client: Client, ns: Namespace, monkeypatch
     assert await records(ns, "f37") == before[11:37]
     for at in (38, 37, 13, 12):
         await ns.delete(f"f{at}")
+    assert await ledgers(client) == set()
+
+
+async def test_history_is_copied_within_its_location(client: Client, ns: Namespace, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("fsspec")
+    await three_and_open(ns, retention_bytes=10**9)
+    before = await records(ns, "s")
+    await offload_stream(client, ns.store, NAME, to=str(tmp_path))
+    await clean(client)
+    for at in (25, 13):
+        made = await ns.fork_stream("s", f"f{at}", offset=at)
+        assert (made.shared_segments, await records(ns, f"f{at}")) == (0, before[:at])
+        assert (await check_stream(client, ns.store, StreamName("shop", f"f{at}"))).problems == []
+    await ns.delete("s")
+    assert await records(ns, "f25") == before[:25]
+    await ns.delete("f25")
+    assert await records(ns, "f13") == before[:13]
+    await ns.delete("f13")
+    await clean(client)
+    assert files_below(tmp_path) == []
     assert await ledgers(client) == set()
 
 
