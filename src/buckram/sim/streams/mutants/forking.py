@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from buckram.core.streams import forks
 from buckram.core.streams.head import Head, Segment
 from buckram.sim.streams.mutants.base import Mutant, plant
 from buckram.streams.maintain import fork
-from buckram.streams.shared import ledgers
+from buckram.streams.shared import ledgers, shares
 from buckram.streams.shared.metadata import StreamStore
 
-_plan_fork, _sharing_ops = fork.plan_fork, fork.sharing_ops
+_plan_fork, _sharing_ops = forks.plan_fork, shares.sharing_ops
 
 
 def _one_too_far(head: Head, rows: Iterable[Segment], at: int) -> Any:
