@@ -1,10 +1,11 @@
-"""What must be true of forks in a life of streams. Not here: who makes them (`forking.py`)."""
+"""What must be true of forks, and of ledgers that streams share, in a life. Not here: who forks (`forking.py`)."""
 
 from __future__ import annotations
 
 from buckram.core.streams.head import Head
 from buckram.sim.engine.checkers.report import Report
 from buckram.sim.streams.facts import Facts, StreamHistory
+from buckram.types import KeyValue, LedgerId
 
 
 def live_forks(facts: Facts) -> list[StreamHistory]:
@@ -60,4 +61,44 @@ def check_fork(report: Report, history: StreamHistory) -> None:
             )
 
 
-__all__ = ["check_fork", "live_forks", "note_forked"]
+def share_changed(facts: Facts, report: Report, uid: str, ledger: LedgerId, new: KeyValue | None) -> None:
+    """A stream takes hold of a ledger, or lets it go."""
+    holders = facts.shared.setdefault(ledger, {})
+    if new is not None:
+        holders[uid] = None
+    else:
+        holders.pop(uid, None)
+        report.situation("shared ledger let go")
+
+
+def check_deletion(facts: Facts, report: Report, who: str, history: StreamHistory, ledger: LedgerId) -> None:
+    """Check that a stream does not need the ledger."""
+    state, was_shared = facts.intents.get((history.uid, ledger)), ledger in facts.shared
+    if history.head_removed or history.head is None or history.head.deleting:
+        return
+    head, row = history.head, history.listed.get(ledger)
+    if ledger in history.retired:
+        allowed = state == "discard" or (state is None and was_shared)
+        report.situation("compacted segment deleted")
+    elif row is None:
+        allowed = state in (None, "discard")
+        if state == "discard":
+            report.situation("unlisted entries discarded")
+    else:
+        dead = row.sealed and row.end <= head.earliest and row.number != head.producers
+        kept = head.table is not None and head.table.ledger == ledger
+        allowed = not kept and (dead or ledger in head.garbage or row.number < head.first)
+    report.check(
+        "kept",
+        allowed,
+        "{} deletes ledger {} of {}: row {}, earliest {}, intent {}",
+        who,
+        ledger,
+        history.name,
+        row,
+        head.earliest,
+        state,
+    )
+
+
+__all__ = ["check_deletion", "check_fork", "live_forks", "note_forked", "share_changed"]

@@ -16,7 +16,7 @@ from buckram.metadata.layout import ClusterLayout
 from buckram.sim.engine.checkers.facts import Facts as LedgerFacts
 from buckram.sim.engine.checkers.report import Report
 from buckram.sim.streams.facts import Facts, StreamHistory
-from buckram.sim.streams.forked import note_forked
+from buckram.sim.streams.forked import check_deletion, note_forked, share_changed
 from buckram.types import KeyValue, LedgerId, LedgerState
 
 
@@ -51,7 +51,7 @@ class HeadWatch:
         parent, _, uid = key.rpartition("/")
         ledger = self._layout.ledger_of(parent)
         if ledger is not None:
-            self._share_changed(uid, ledger, new)
+            share_changed(self._facts, self._report, uid, ledger, new)
             return
         _, found, rest = key.partition("/streams/")
         if not found:
@@ -84,7 +84,7 @@ class HeadWatch:
                     self._report.situation("shared ledger deleted")
                 for history in self._facts.histories.values():
                     if history.uid == uid or ledger in history.listed or ledger in history.retired:
-                        self._ledger_deleted(who, history, ledger)
+                        check_deletion(self._facts, self._report, who, history, ledger)
             return
         metadata = parse(new.value)
         owner = owner_of(metadata.custom_metadata)
@@ -92,44 +92,6 @@ class HeadWatch:
             self._facts.owned[ledger] = owner[1]
             if metadata.state is LedgerState.IN_RECOVERY:
                 self._facts.fencer[ledger] = who
-
-    def _share_changed(self, uid: str, ledger: LedgerId, new: KeyValue | None) -> None:
-        """A stream takes hold of a ledger, or lets it go."""
-        holders = self._facts.shared.setdefault(ledger, {})
-        if new is not None:
-            holders[uid] = None
-        else:
-            holders.pop(uid, None)
-            self._report.situation("shared ledger let go")
-
-    def _ledger_deleted(self, who: str, history: StreamHistory, ledger: LedgerId) -> None:
-        """Check that a stream does not need the ledger."""
-        state, was_shared = self._facts.intents.get((history.uid, ledger)), ledger in self._facts.shared
-        if history.head_removed or history.head is None or history.head.deleting:
-            return
-        head, row = history.head, history.listed.get(ledger)
-        if ledger in history.retired:
-            allowed = state == "discard" or (state is None and was_shared)
-            self._report.situation("compacted segment deleted")
-        elif row is None:
-            allowed = state in (None, "discard")
-            if state == "discard":
-                self._report.situation("unlisted entries discarded")
-        else:
-            dead = row.sealed and row.end <= head.earliest and row.number != head.producers
-            kept = head.table is not None and head.table.ledger == ledger
-            allowed = not kept and (dead or ledger in head.garbage or row.number < head.first)
-        self._report.check(
-            "kept",
-            allowed,
-            "{} deletes ledger {} of {}: row {}, earliest {}, intent {}",
-            who,
-            ledger,
-            history.name,
-            row,
-            head.earliest,
-            state,
-        )
 
     # -- keys of a stream besides its head
 
