@@ -143,7 +143,7 @@ PUBLIC_NAMES = [
     "RepairReport", "ReplayDiffers", "ReplicaDiverged", "ReplicaStopped", "RequestTimeout", "ResultTooLarge",
     "SnapshotDamaged", "SnapshotFailed", "SqlError", "SqlResult", "StaleTransaction", "StateLost", "StateMachine",
     "StatementRefused", "StoreReplaced", "StoreWentBack", "StreamEnded", "StreamError", "StreamExists",
-    "StreamInfo", "StreamReader", "StreamWriter", "Tail", "TooStale", "TransactionExpired", "TransactionTooLarge",
+    "StreamFork", "StreamInfo", "StreamReader", "StreamWriter", "Tail", "TooStale", "TransactionExpired", "TransactionTooLarge",
     "TxidOutOfOrder", "Unauthorized", "UnknownCommand", "UnknownLedgerState", "UnknownQuery", "UploadIncomplete",
     "ValueTooLarge", "VersionConflict", "WriteFailed", "Writer", "WriterExists", "WriterFailed", "WriterLost",
     "WrongBookie", "WrongCluster", "WrongCookie", "WrongLedgerManager", "ZooKeeperFailed", "connect",

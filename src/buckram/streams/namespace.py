@@ -37,7 +37,7 @@ from buckram.streams.read.cursors import Cursor, CursorInfo, list_cursors, place
 from buckram.streams.read.locate import known_end, offset_at_time
 from buckram.streams.read.reader import Range, StreamReader, Time, Truncated, microseconds
 from buckram.streams.shared.metadata import HeadAt, StreamStore, new_uid
-from buckram.streams.shared.namespaces import Namespaces, changed_policy, list_names
+from buckram.streams.shared.namespaces import Namespaces, changed_policy, create_stream, list_names
 from buckram.streams.write.bulk import Bulk
 from buckram.streams.write.opening import open_writer
 from buckram.streams.write.writer import StreamWriter
@@ -141,7 +141,7 @@ class Namespace:
             properties=dict(properties or {}),
             snapshots=snapshots,
         )
-        await self._namespaces.create_stream(name, head)
+        await create_stream(self._streams, name, head)
         return await self._info(name, HeadAt(head, 0))
 
     async def exists(self, stream: str) -> bool:

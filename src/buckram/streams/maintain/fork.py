@@ -56,7 +56,7 @@ from buckram.streams.read.history import SegmentReader, open_segment
 from buckram.streams.read.locate import end_of_acknowledged, first_entry, known_end
 from buckram.streams.shared.ledgers import FORK, Intent, discard, let_go, listing_op, make_history_id, make_ledger
 from buckram.streams.shared.metadata import HeadAt, StreamStore, head_retries, new_uid
-from buckram.streams.shared.namespaces import Namespaces, changed_policy
+from buckram.streams.shared.namespaces import Namespaces, changed_policy, create_stream
 from buckram.streams.shared.recovery import entry_header, summarise
 from buckram.streams.shared.shares import shared_by, sharing_ops
 from buckram.streams.write.lease import Holder
@@ -136,9 +136,8 @@ async def fork_stream(
     )
     lease = streams.layout.lease(made.uid)
     holder = Holder(f"fork of {source}", f"{runtime.rng.getrandbits(64):016x}", made.created)
-    namespaces = Namespaces(streams)
-    made = await namespaces.create_stream(name, made, [Create(lease, holder.encode(), ephemeral=True)])
-    settings = merged((await namespaces.get(name.namespace)).policy, made.policy)
+    made = await create_stream(streams, name, made, [Create(lease, holder.encode(), ephemeral=True)])
+    settings = merged((await Namespaces(streams).get(name.namespace)).policy, made.policy)
     forking = _Forking(client, streams, source, name, made, settings, pace or Pace(None), progress)
     try:
         return await forking.run()

@@ -114,21 +114,6 @@ class Namespaces:
         with suppress(AccessRefused):  # quotas are for administrators, who find them there when it is made again
             await TenantStore(self._streams.metadata).forget(name)
 
-    async def create_stream(self, name: StreamName, head: Head, extra: Sequence[KeyOp] = ()) -> Head:
-        """Create a stream with this head; `extra`: further operations for the same multi.
-
-        Raises NoSuchNamespace, StreamExists, InvalidArgument for settings that do not go with the namespace's.
-        """
-        while True:
-            space = await self.get(name.namespace)
-            if space.deleting:
-                raise NoSuchNamespace(name.namespace)
-            merged(space.policy, head.policy)
-            try:
-                return await self._streams.create(name, head, space.version, extra)
-            except VersionConflict:
-                continue
-
     async def quotas(self, name: str) -> Quotas:
         """Return the quotas of a namespace. NoSuchNamespace."""
         await self.get(name)
@@ -149,6 +134,23 @@ class Namespaces:
 
     def _key(self, name: str) -> str:
         return self._streams.layout.namespace(check_name("namespace", name))
+
+
+async def create_stream(streams: StreamStore, name: StreamName, head: Head, extra: Sequence[KeyOp] = ()) -> Head:
+    """Create a stream with this head; `extra`: further operations for the same multi.
+
+    Raises NoSuchNamespace, StreamExists, InvalidArgument for settings that do not go with the namespace's.
+    """
+    namespaces = Namespaces(streams)
+    while True:
+        space = await namespaces.get(name.namespace)
+        if space.deleting:
+            raise NoSuchNamespace(name.namespace)
+        merged(space.policy, head.policy)
+        try:
+            return await streams.create(name, head, space.version, extra)
+        except VersionConflict:
+            continue
 
 
 def changed_policy(present: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
