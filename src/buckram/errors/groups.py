@@ -26,6 +26,8 @@ CONFLICTS: tuple[type[base.BuckramError], ...] = (
     streams.NamespaceExists,
     streams.NamespaceNotEmpty,
     streams.StreamEnded,
+    streams.MirrorStream,
+    streams.ReplicationRefused,
     streams.LedgerOfStream,
     streams.CursorMoved,
     streams.TxidOutOfOrder,

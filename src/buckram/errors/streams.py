@@ -63,6 +63,18 @@ class StreamEnded(StreamError):
         self.end = end
 
 
+class MirrorStream(StreamError):
+    """The stream is written by the replication from another cluster, or the other cluster's side was promoted."""
+
+
+class ReplicationRefused(BuckramError):
+    """A namespace, or a stream of it, is not to be replicated as it was asked; nothing was changed."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(f"replication of {name}: {message}")
+        self.name = name
+
+
 class WriterExists(StreamError):
     """Somebody else holds the lease of the stream."""
 

@@ -123,6 +123,8 @@ class NamespaceRules:
             return self._of_share(key, use)
         if _is_below(key, f"{places.own}/streams/namespaces"):
             return self._of_record(key.removeprefix(f"{places.own}/streams/namespaces").lstrip("/"), use)
+        if _is_below(key, f"{places.own}/streams/replication"):
+            return self._of_record(key.removeprefix(f"{places.own}/streams/replication").lstrip("/"), use)
         if key.startswith(f"{places.quotas}/") and use is KeyUse.READ:
             return self._needs_within(key.removeprefix(f"{places.quotas}/"), "read")
         if _is_below(key, places.heads):

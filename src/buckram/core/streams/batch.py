@@ -114,18 +114,21 @@ class Batch:
         "entry_id",
         "header",
         "ledger_id",
+        "payload",
         "payload_bytes",
     )
 
     def __init__(
-        self, header: EntryHeader, body: Buffer, base: int, ledger_id: LedgerId, entry_id: EntryId, payload_bytes: int
+        self, header: EntryHeader, body: Buffer, base: int, ledger_id: LedgerId, entry_id: EntryId, payload: Buffer
     ) -> None:
         self.header, self.base = header, base
         self.ledger_id = ledger_id
         """The ledger that holds the entry, -1 if that is not known."""
         self.entry_id = entry_id
         """Its entry in the ledger, -1 if that is not known."""
-        self.payload_bytes = payload_bytes
+        self.payload = payload
+        """The entry as it is stored, of which this batch may be a part."""
+        self.payload_bytes = len(payload)
         """Size of the entry as it is stored."""
         self.append_time = header.append_time
         """Microseconds UTC; the same for all records of an entry, never less than that of the entry before."""
@@ -280,7 +283,7 @@ def decode(payload: Buffer, base: int, ledger_id: LedgerId = -1, entry_id: Entry
     header = parse_header(payload)
     if header.kind != DATA:
         return header
-    return Batch(header, entry_body(payload, header), base, ledger_id, entry_id, len(payload))
+    return Batch(header, entry_body(payload, header), base, ledger_id, entry_id, payload)
 
 
 def entry_body(payload: Buffer, header: EntryHeader) -> Buffer:

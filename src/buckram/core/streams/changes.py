@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from buckram.core.streams.head import PAGE_SEGMENTS, Head, Page, Segment, Summary, WriterInfo
+from buckram.core.streams.head import PAGE_SEGMENTS, Head, Mirror, Page, Segment, Summary, Transaction, WriterInfo
+from buckram.core.streams.mirrors import check_writable
 from buckram.core.streams.names import utf8_size
 from buckram.core.streams.record_format import NO_SNAPSHOT, NO_TXID
 from buckram.core.streams.snapshots import check_rows, spared
@@ -51,9 +52,10 @@ def check_usable(name: str, head: Head) -> None:
 # -- writers ----------------------------------------------------------------------------------------------
 
 
-def claimed(name: str, head: Head, writer: WriterInfo) -> Step | None:
-    """From now on no change by an older epoch succeeds."""
+def claimed(name: str, head: Head, writer: WriterInfo, mirror_of: str = "") -> Step | None:
+    """From now on no change by an older epoch succeeds. `mirror_of`: for who copies into a mirror, its source's uid."""
     check_usable(name, head)
+    check_writable(name, head, mirror_of)
     if head.writer is not None and head.writer.nonce == writer.nonce:
         return None
     if head.ended:
@@ -145,6 +147,7 @@ def check_publishable(name: str, head: Head, step: StepId, *, seal_live: bool = 
         raise MachineLog(name)
     if settled(name, head.transactions, step) is not None:
         return False
+    check_writable(name, head)
     if head.ended:
         raise StreamEnded(name, head.end)
     if (head.open_segment is not None or head.writer is not None) and not seal_live:
@@ -206,6 +209,40 @@ class LiveMoved(StreamError):
     """The open segment changed while a bulk step fenced it: fence the one that is open now and ask again."""
 
     retryable = True
+
+
+# -- mirrors ----------------------------------------------------------------------------------------------
+
+
+def handed_over(name: str, head: Head, mark: Mirror, live: tuple[LedgerId, Summary] | None) -> Step | None:
+    """The other one of two clusters' sides writes from now on, or this one: whoever writes here now is out.
+
+    An open segment is sealed, which the caller fenced as `live`. None when the mark is there already.
+    """
+    check_usable(name, head)
+    if head.mirror == mark:
+        return None
+    present = head.open_segment
+    if present is not None:
+        if live is None or live[0] != present.ledger:
+            raise LiveMoved(name, "another segment is open than the one that was fenced")
+        head = _sealed(head, live[1])
+    return Step(replace(head, epoch=head.epoch + 1, writer=None, mirror=mark))
+
+
+def mirrored(
+    name: str,
+    head: Head,
+    source: str,
+    policy: Mapping[str, Any],
+    properties: Mapping[str, str],
+    transactions: Mapping[str, Transaction],
+) -> Step | None:
+    """A mirror's settings and transactions become those of its source, the stream with the uid `source`."""
+    check_usable(name, head)
+    check_writable(name, head, source)
+    after = replace(head, policy=dict(policy), properties=dict(properties), transactions=dict(transactions))
+    return Step(after) if after != head else None
 
 
 # -- truncation, garbage, settings ------------------------------------------------------------------------
@@ -355,8 +392,10 @@ __all__ = [
     "claimed",
     "configured",
     "deleted",
+    "handed_over",
     "is_dead",
     "paged",
+    "mirrored",
     "published",
     "released",
     "rolled",

@@ -153,7 +153,7 @@ class EntryRewriter:
         columns, size, compression = header.columns, header.body_size, header.compression
         body: Buffer = memoryview(payload)[HEADER_SIZE:]
         if time != header.append_time and not columns & TIMESTAMPS:
-            body, compression = _with_timestamps(payload, header)
+            body, compression = with_timestamps(payload, header)
             columns, size = columns | TIMESTAMPS, size + _padded(8 * header.records)
         self._lowest = min(self._lowest, header.min_timestamp)
         self._highest = max(self._highest, header.max_timestamp)
@@ -175,7 +175,7 @@ class EntryRewriter:
         return entry
 
 
-def _with_timestamps(payload: bytes, header: EntryHeader) -> tuple[bytes, int]:
+def with_timestamps(payload: Buffer, header: EntryHeader) -> tuple[bytes, int]:
     """The body with a column of event times, which were the entry's append time; and its compression."""
     from buckram.core.streams.batch import entry_body
 
@@ -270,4 +270,13 @@ def _replaced(name: str, rows: tuple[Segment, ...], run: Run, row: Segment) -> t
     raise RunChanged(name, f"segments from offset {run.base} on are not in the list as they were")
 
 
-__all__ = ["EntryRewriter", "Run", "RunChanged", "compacted", "compacted_page", "plan_runs", "replacement"]
+__all__ = [
+    "EntryRewriter",
+    "Run",
+    "RunChanged",
+    "compacted",
+    "compacted_page",
+    "plan_runs",
+    "replacement",
+    "with_timestamps",
+]

@@ -122,6 +122,22 @@ class Fork(NamedTuple):
     """False while the fork is being made: until then it has no record and cannot be used."""
 
 
+class Mirror(NamedTuple):
+    """That a stream is, or was, one of two with the same records in two clusters; `core/streams/mirrors.py` says who
+    may write."""
+
+    state: str
+    """MIRROR, PROMOTED or SUPERSEDED of `core/streams/mirrors.py`."""
+    cluster: str
+    """The identity of the other cluster."""
+    uid: str
+    """That of the stream there."""
+    epoch: int = 0
+    """The number of promotions of its namespace, over both clusters."""
+    end: Offset = 0
+    """Once one side was promoted: the offset up to which the two are the same."""
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
     """All of a stream that can change, but for pages, lease, intents and cursors."""
@@ -159,6 +175,8 @@ class Head:
     """Of the machine whose log this is, the oldest first; None for a stream that is no machine's log."""
     fork: Fork | None = None
     """Of a stream that was made as a fork."""
+    mirror: Mirror | None = None
+    """None for a stream that was never replicated from or to another cluster with a change of sides."""
 
     @property
     def open_segment(self) -> Segment | None:
@@ -206,6 +224,7 @@ def encode_head(head: Head) -> bytes:
         }
         | ({} if head.snapshots is None else {"snapshots": [list(row) for row in head.snapshots]})
         | ({} if head.fork is None else {"fork": list(head.fork)})
+        | ({} if head.mirror is None else {"mirror": list(head.mirror)})
     )
 
 
@@ -238,6 +257,7 @@ def decode_head(key: str, data: bytes) -> Head:
             table=None if raw.get("table") is None else _segment(raw["table"]),
             snapshots=None if raw.get("snapshots") is None else tuple(map(_snapshot, raw["snapshots"])),
             fork=None if raw.get("fork") is None else _fork(raw["fork"]),
+            mirror=None if raw.get("mirror") is None else _mirror(raw["mirror"]),
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise MalformedRecord(f"{key}: not the head of a stream ({error!r}); restore it from a backup") from None
@@ -281,6 +301,11 @@ def _snapshot(row: Sequence[Any]) -> SnapshotRow:
 def _fork(row: Sequence[Any]) -> Fork:
     source, uid, at, done = row
     return Fork(_text(source), _text(uid), _int(at), done is True)
+
+
+def _mirror(row: Sequence[Any]) -> Mirror:
+    state, cluster, uid, epoch, end = row
+    return Mirror(_text(state), _text(cluster), _text(uid), _int(epoch), _int(end))
 
 
 def _txn(done: Transaction) -> list[Any]:

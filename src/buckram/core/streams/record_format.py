@@ -257,6 +257,12 @@ def _entry(header: EntryHeader, parts: list[Buffer]) -> bytes:
     return b"".join((HEADER.pack(MAGIC, VERSION, kind, compression, 0, mask, *rest), *parts))
 
 
+def framed(header: EntryHeader, body: Buffer) -> bytes:
+    """The entry of a body that is as it will be stored: compressed already, where the header says so."""
+    kind, compression, mask, *rest = header
+    return b"".join((HEADER.pack(MAGIC, VERSION, kind, compression, 0, mask, *rest), body))
+
+
 class BodyBuilder:
     """Collects buffers, each padded to a multiple of 8."""
 

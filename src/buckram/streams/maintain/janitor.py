@@ -19,6 +19,7 @@ from buckram.client.client import Client
 from buckram.core.cluster.wall_time import APART_US, Steadiness
 from buckram.core.streams.changes import Step, swept
 from buckram.core.streams.head import Head
+from buckram.core.streams.mirrors import MIRROR
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy, merged
 from buckram.core.streams.snapshots import is_published
@@ -253,6 +254,7 @@ class Janitor:
                 wait=False,
                 linger_ms=0,
                 on_closed=lambda _: None,
+                mirror_of=head.mirror.uid if head.mirror is not None and head.mirror.state == MIRROR else "",
             )
         except WriterExists:
             return False

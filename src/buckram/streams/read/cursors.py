@@ -50,7 +50,7 @@ class CursorInfo:
     lag: int
 
 
-class _Position(NamedTuple):
+class CursorPosition(NamedTuple):
     """A cursor's name, offset, and the time of its last move in microseconds UTC."""
 
     name: str
@@ -173,7 +173,7 @@ async def list_cursors(
     check_usable(str(name), head)
     end = await known_end(client, name, head)
     found: list[CursorInfo] = []
-    for cursor, offset, changed in await _positions(streams, head, after, limit):
+    for cursor, offset, changed in await cursor_positions(streams, head, after, limit):
         found.append(CursorInfo(cursor, offset, changed, max(end - max(offset, head.earliest), 0)))
     return found
 
@@ -182,24 +182,24 @@ async def lowest_cursor(streams: StreamStore, head: Head) -> int | None:
     """Return the lowest offset of all cursors, or None if there are none. No cursor falls below it later."""
     lowest: int | None = None
     after = ""
-    while page := await _positions(streams, head, after, _PAGE):
+    while page := await cursor_positions(streams, head, after, _PAGE):
         after = page[-1].name
         least = min(offset for _, offset, _ in page)
         lowest = least if lowest is None else min(lowest, least)
     return lowest
 
 
-async def _positions(streams: StreamStore, head: Head, after: str, limit: int) -> list[_Position]:
+async def cursor_positions(streams: StreamStore, head: Head, after: str, limit: int) -> list[CursorPosition]:
     """Return the next page of cursors with names greater than `after`; it is empty at the end only."""
     parent = streams.layout.cursors(head.uid)
     while True:
         names = await retry_metadata(partial(streams.keys.children, parent, after=after, limit=limit))
-        found: list[_Position] = []
+        found: list[CursorPosition] = []
         for begin in range(0, len(names), _AT_ONCE):
             keys = [(cursor, streams.layout.cursor(head.uid, cursor)) for cursor in names[begin : begin + _AT_ONCE]]
             answers = await asyncio.gather(*(_get(streams, key) for _, key in keys))
             found += [
-                _Position(cursor, *_decode(key, kept.value))
+                CursorPosition(cursor, *_decode(key, kept.value))
                 for (cursor, key), kept in zip(keys, answers, strict=True)
                 if kept
             ]
@@ -232,4 +232,12 @@ def _decode(key: str, value: bytes) -> tuple[int, int]:
         raise MalformedRecord(f"{key}: not a cursor ({error!r}); restore it, or delete it and place it anew") from None
 
 
-__all__ = ["Cursor", "CursorInfo", "list_cursors", "lowest_cursor", "place_cursor"]
+__all__ = [
+    "Cursor",
+    "CursorInfo",
+    "CursorPosition",
+    "cursor_positions",
+    "list_cursors",
+    "lowest_cursor",
+    "place_cursor",
+]

@@ -13,13 +13,16 @@ from contextlib import AsyncExitStack, aclosing, suppress
 
 from buckram.client.client import Client
 from buckram.client.read.tail import Tail
-from buckram.core.streams.batch import Batch
+from buckram.core.streams.batch import Batch, entry_body
 from buckram.core.streams.head import Segment
 from buckram.core.streams.names import StreamName
-from buckram.core.streams.record_format import MARK
+from buckram.core.streams.producers import ProducerTable
+from buckram.core.streams.record_format import MARK, SNAPSHOT, EntryHeader
 from buckram.errors import (
     BuckramError,
+    CorruptEntry,
     HandleClosed,
+    MalformedBatch,
     MetadataUnavailable,
     NoSuchEntry,
     NoSuchKey,
@@ -56,7 +59,9 @@ class Source:
         *,
         follow: bool,
         skip_truncated: bool,
+        tables: bool = False,
     ) -> None:
+        """`tables`: `next_item` returns the tables of producers as well, where the stream has them."""
         self.position, self.stop = position, stop
         self._client, self._streams, self._name = client, streams, name
         self._follow, self._skip = follow, skip_truncated
@@ -66,7 +71,8 @@ class Source:
         self._segment: Segment | None = None
         self._chunks: AsyncGenerator[list[Entry], None] | None = None
         self._tail: Tail | None = None
-        self._ready: deque[Batch] = deque()
+        self._ready: deque[Batch | ProducerTable] = deque()
+        self._tables = tables
         self._marked = False
         self._failing_since: float | None = None
         self._closed = False
@@ -74,7 +80,13 @@ class Source:
             self.follower.follow()
 
     async def next(self) -> Batch | None:
-        """Return the next batch, which is not empty, or None at the end.
+        """Return the next batch, which is not empty, or None at the end; the errors are those of `next_item`."""
+        while isinstance(item := await self.next_item(), ProducerTable):
+            pass
+        return item
+
+    async def next_item(self) -> Batch | ProducerTable | None:
+        """Return the next batch, which is not empty, or the producers known at the position; None at the end.
 
         Raises OffsetTruncated, NoSuchStream, HandleClosed, CorruptEntry, and the errors of reading a ledger.
         """
@@ -88,7 +100,10 @@ class Source:
             if self._check_truncation():
                 await self._leave_segment()
             if self._ready:
-                batch = self._ready.popleft().between(self.position, self.stop)
+                item = self._ready.popleft()
+                if isinstance(item, ProducerTable):
+                    return item
+                batch = item.between(self.position, self.stop)
                 if len(batch):
                     self.position = batch.next_offset
                     return batch
@@ -191,6 +206,8 @@ class Source:
                 self._ready.append(decoded)
             elif decoded.kind == MARK:
                 marked = True
+            elif decoded.kind == SNAPSHOT and self._tables:
+                self._ready.append(_table_in(self._name, entry, decoded))
         self._marked = marked and self._tail is not None
 
     async def _segment_ended(self, segment: Segment) -> None:
@@ -266,6 +283,13 @@ class Source:
             self._failing_since = None
             raise error
         await asyncio.sleep(_PAUSE_S)
+
+
+def _table_in(name: StreamName, entry: Entry, header: EntryHeader) -> ProducerTable:
+    try:
+        return ProducerTable.decode(entry_body(entry.payload, header))
+    except MalformedBatch as error:
+        raise CorruptEntry(str(name), entry.ledger_id, entry.entry_id, str(error)) from None
 
 
 async def _chunks(reader: SegmentReader, first: int, last: int) -> AsyncGenerator[list[Entry], None]:

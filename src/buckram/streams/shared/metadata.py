@@ -107,6 +107,14 @@ class Layout:
         """Below it are the ledgers that the stream holds together with others (`streams/shared/shares.py`)."""
         return f"{self.root}/data/{uid}/shared"
 
+    def link(self, namespace: str) -> str:
+        """The record of a namespace's replication, `core/streams/links.py`."""
+        return f"{self.root}/replication/{namespace}"
+
+    def progress(self, uid: str) -> str:
+        """How far the replication into a mirror was when it last said so, `replication/lag.py`."""
+        return f"{self.root}/data/{uid}/progress"
+
     def cursors(self, uid: str) -> str:
         return f"{self.root}/data/{uid}/cursors"
 

@@ -5,6 +5,9 @@ It also reads the table of producers. Not here: changing the head, which is the 
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from typing import Protocol
+
 from buckram.client.client import Client
 from buckram.client.read.reader import Reader
 from buckram.core.streams.batch import Batch, decode, entry_body
@@ -14,7 +17,7 @@ from buckram.core.streams.producers import ProducerTable
 from buckram.core.streams.record_format import NO_MAX, NO_MIN, NO_SNAPSHOT, NO_TXID, SNAPSHOT, EntryHeader, parse_header
 from buckram.errors import CorruptEntry, MalformedBatch, StreamError
 from buckram.streams.shared.metadata import StreamStore
-from buckram.types import Entry, LedgerId
+from buckram.types import Entry, EntryId, LedgerId
 
 EMPTY = Summary(0, -1, 0, 0, 0, NO_MIN, NO_MAX, NO_TXID, NO_SNAPSHOT)
 
@@ -59,7 +62,7 @@ async def load_producers(client: Client, streams: StreamStore, name: StreamName,
     if segment is None or segment.number != wanted or segment.summary is None:
         raise StreamError(str(name), f"its producers' table was in segment {wanted}, and the list has {segment} there")
     async with client.open(segment.ledger) as reader:
-        return await _replay(name, segment, segment.summary, reader)
+        return await replayed(name, segment, reader, segment.summary.snapshot, segment.summary.last_entry)
 
 
 async def producers_of(client: Client, name: StreamName, segment: Segment, summary: Summary) -> ProducerTable:
@@ -67,12 +70,21 @@ async def producers_of(client: Client, name: StreamName, segment: Segment, summa
     if summary.snapshot == NO_SNAPSHOT:
         return ProducerTable()
     async with client.open(segment.ledger) as reader:
-        return await _replay(name, segment, summary, reader)
+        return await replayed(name, segment, reader, summary.snapshot, summary.last_entry)
 
 
-async def _replay(name: StreamName, segment: Segment, summary: Summary, reader: Reader) -> ProducerTable:
+class EntryChunks(Protocol):
+    """The part of a segment's reader that a replay needs."""
+
+    def chunks(self, first: EntryId, last: EntryId) -> AsyncIterator[list[Entry]]: ...
+
+
+async def replayed(
+    name: StreamName, segment: Segment, reader: EntryChunks, first: EntryId, last: EntryId
+) -> ProducerTable:
+    """Return the table of producers after entry `last`; entry `first` is the newest snapshot before it."""
     table = ProducerTable()
-    async for chunk in reader.chunks(summary.snapshot, summary.last_entry):
+    async for chunk in reader.chunks(first, last):
         for entry in chunk:
             try:
                 found = decode(entry.payload, segment.base, segment.ledger, entry.entry_id)
@@ -93,4 +105,4 @@ def entry_header(name: StreamName, entry: Entry) -> EntryHeader:
         raise CorruptEntry(str(name), entry.ledger_id, entry.entry_id, str(error)) from None
 
 
-__all__ = ["EMPTY", "entry_header", "load_producers", "producers_of", "recover_segment", "summarise"]
+__all__ = ["EMPTY", "entry_header", "load_producers", "producers_of", "recover_segment", "replayed", "summarise"]

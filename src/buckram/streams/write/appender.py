@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 from buckram.client.write.completions import Completions, fail_future
 from buckram.config import ClientConfig, NetConfig
 from buckram.core.streams.codecs import codec_number
+from buckram.core.streams.copies import BatchCopy
 from buckram.core.streams.head import Head
 from buckram.core.streams.policy import Policy
 from buckram.core.streams.producers import UNKNOWN_OFFSET, ProducerTable
-from buckram.core.streams.record_format import Columns
+from buckram.core.streams.record_format import PRODUCERS, Columns
 from buckram.core.streams.window import StreamWindow
 from buckram.errors import BuckramError, BufferFull, OffsetMismatch, check
 from buckram.streams.shared import records
@@ -35,7 +36,7 @@ class Sent(NamedTuple):
     """An entry that is not released yet, kept so that it can be sent again if its ledger breaks."""
 
     next_offset: Offset
-    columns: Columns
+    columns: Columns | BatchCopy
     last_txid: int
 
 
@@ -84,6 +85,8 @@ class Appender:
         self._released_txid = head.last_txid
         self._completions = Completions()
         self._unreleased: deque[Sent] = deque()
+        self._copies: deque[BatchCopy] = deque()
+        """Batches of another stream that have offsets and are not sent, because no segment takes entries for now."""
         self.paused = False
         """No segment takes entries for now; records wait in the batch and in the queue."""
         self._loop = asyncio.get_running_loop()
@@ -125,9 +128,10 @@ class Appender:
         for sent in [sent for sent in self._unreleased if sent.next_offset > end]:
             self.window.take(len(sent.columns))
             check(self.window.next_offset == sent.next_offset, "M9", f"offset {self.window.next_offset} sent again")
-            fresh.send(sent.columns, self._last_append, sent.last_txid, self._compression)
+            self._send_to(fresh, sent)
         self.paused = False
         self.send_batch()
+        self._send_copies()
         if self.queue.waiting:
             self.queue.drain()
 
@@ -304,11 +308,50 @@ class Appender:
         self.window.take(len(batch.values))
         self._unreleased.append(Sent(self.window.next_offset, batch, self._last_txid))
         self.sent_bytes += batch.size
-        segment.send(batch, self._last_append, self._last_txid, self._compression)
+        self._send_to(segment, self._unreleased[-1])
         if segment.wants_snapshot() and self.window.next_offset == self.next_offset:
             self._expire()
             segment.snapshot(self._table)
         self._on_entry_sent()
+
+    def _send_to(self, segment: SegmentWriter, sent: Sent) -> None:
+        if isinstance(sent.columns, BatchCopy):
+            segment.send_copy(sent.columns, sent.last_txid)
+        else:
+            segment.send(sent.columns, self._last_append, sent.last_txid, self._compression)
+
+    # -- copies -------------------------------------------------------------------------------------------
+
+    def add_copy(self, copy: BatchCopy) -> asyncio.Future[None]:
+        """Append a batch of another stream, which must be the next one; the future ends when it is acknowledged."""
+        check(copy.batch.first_offset == self.next_offset, "S9", f"{self.stream}: {copy.batch} at {self.next_offset}")
+        self.next_offset += len(copy)
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._copies.append(copy)
+        self._completions.add(self.next_offset - 1, None, future)
+        self._send_copies()
+        return future
+
+    def add_producers(self, table: ProducerTable) -> None:
+        """Go on with the producers that another stream knows at this offset, and keep them in the segment."""
+        self._table = table
+        if self.segment is not None and not self._copies and not self.paused and not self.closed:
+            self.segment.snapshot(table)
+
+    def _send_copies(self) -> None:
+        while self._copies and self.segment is not None and not self.closed and not self.paused:
+            copy = self._copies.popleft()
+            self._last_append = max(self._last_append, copy.append_time)
+            self._last_txid = max(self._last_txid, copy.last_txid)
+            if copy.columns & PRODUCERS:
+                self._table.replay(copy.batch)
+            self.window.take(len(copy))
+            self._unreleased.append(Sent(self.window.next_offset, copy, self._last_txid))
+            self.sent_bytes += copy.size
+            self._send_to(self.segment, self._unreleased[-1])
+            if self.segment.wants_snapshot():
+                self.segment.snapshot(self._table)
+            self._on_entry_sent()
 
     # -- acknowledgements ---------------------------------------------------------------------------------
 
@@ -344,5 +387,6 @@ class Appender:
             self._timer.cancel()
             self._timer = None
         self.batch = Columns()
+        self._copies.clear()
         self._completions.fail(error)
         self.queue.fail(error)

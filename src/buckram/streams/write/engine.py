@@ -13,6 +13,7 @@ from typing import Any
 
 from buckram.client.shared.closing import close_on_exit, wait_closed
 from buckram.core.streams.changes import released
+from buckram.core.streams.copies import BatchCopy
 from buckram.core.streams.head import Head, Summary
 from buckram.core.streams.policy import Policy
 from buckram.core.streams.producers import ProducerTable
@@ -29,7 +30,7 @@ from buckram.errors import (
 )
 from buckram.net.tasks import TaskScope
 from buckram.streams.shared import records
-from buckram.streams.shared.claim import Claim
+from buckram.streams.shared.claim import AppendClock, Claim
 from buckram.streams.write.append_queue import PendingAppend
 from buckram.streams.write.appender import Appender
 from buckram.streams.write.lease import Lease
@@ -59,8 +60,10 @@ class StreamEngine:
         linger_ms: float,
         on_closed: EngineClosed,
         flights: int = 1,
+        clock: AppendClock | None = None,
     ) -> None:
-        """`linger_ms`: how long records may wait while `flights` entries are in flight."""
+        """`linger_ms`: how long records may wait while `flights` entries are in flight. `clock`: that of the records,
+        default the cluster's."""
         services = claim.client.services
         self.stream, self.name, self.epoch, self.policy = str(claim.name), name, claim.epoch, policy
         self.uid = claim.uid
@@ -80,7 +83,7 @@ class StreamEngine:
             services.net,
             linger_s=linger_ms / 1000,
             flights=flights,
-            clock=claim.now,
+            clock=clock or claim.now,
             on_entry_sent=self._roller.entry_sent,
         )
         self._plain_limit = self._appender.record_limit
@@ -254,6 +257,19 @@ class StreamEngine:
         appender.queue.put(PendingAppend(columns, sizes, future, many=True))
         appender.send_or_linger()
         return future
+
+    def append_copy(self, copy: BatchCopy) -> asyncio.Future[None]:
+        """Append the next batch of the stream that this one is a mirror of, and return the future of its storing.
+
+        It does not wait for room: the caller bounds what is in flight, see `pending_bytes`.
+        """
+        self._check_running()
+        return self._appender.add_copy(copy)
+
+    def put_producers(self, table: ProducerTable) -> None:
+        """Take over the producers that the stream of which this is a mirror knows at this offset."""
+        self._check_running()
+        self._appender.add_producers(table)
 
     async def flush(self) -> None:
         """Wait until everything appended so far is acknowledged; raises the first append that failed."""

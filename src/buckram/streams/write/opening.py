@@ -15,6 +15,7 @@ from buckram.client.client import Client, connect
 from buckram.client.shared import leftover
 from buckram.core.streams.changes import claimed, released, sealed
 from buckram.core.streams.head import Head, WriterInfo
+from buckram.core.streams.mirrors import check_writable
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy
 from buckram.errors import BuckramError, InvariantViolation, NoSuchKey, RecoveryFailed, StreamEnded, WriterLost
@@ -46,13 +47,15 @@ async def open_writer(
     linger_ms: float,
     on_closed: EngineClosed,
     flights: int = 1,
+    mirror_of: str = "",
 ) -> StreamEngine:
     """Become the writer and return its engine; the arguments are those of Namespace.writer.
 
-    Records linger while `flights` entries are in flight.
+    Records linger while `flights` entries are in flight. `mirror_of`: the stream is a mirror of the one of this uid,
+    and its records have the times that they have there.
 
-    Raises WriterExists, WriterLost, StreamEnded, NoSuchStream, and NotEnoughBookies or RecoveryFailed, which a later
-    attempt may not meet.
+    Raises MirrorStream, WriterExists, WriterLost, StreamEnded, NoSuchStream, and NotEnoughBookies or RecoveryFailed,
+    which a later attempt may not meet.
     """
     runtime = client.services.runtime
     head = (await streams.read(name)).head
@@ -72,10 +75,11 @@ async def open_writer(
 
     if head.ended:
         raise StreamEnded(str(name), head.end)
+    check_writable(str(name), head, mirror_of)  # A writer that may not write takes the lease from nobody.
     lease = Lease(streams, name, head.uid, me, lease_lost, client.services.guard)
     try:
         await lease.acquire(takeover=takeover, wait=wait)
-        claim, head = await _claim(client, streams, name, head.uid, me)
+        claim, head = await _claim(client, streams, name, head.uid, me, mirror_of)
         try:
             head = await _seal(claim, head)
             table = await load_producers(client, streams, name, head)
@@ -88,6 +92,7 @@ async def open_writer(
                 linger_ms=linger_ms,
                 on_closed=closed,
                 flights=flights,
+                clock=_no_time if mirror_of else None,
             )
             first = await opened.prepare()
         except BuckramError:
@@ -103,7 +108,7 @@ async def open_writer(
         raise WriterLost(str(name), f"{lost[0]} while this writer opened")
     opened.run(_sweep(claim, head), "sweep")
     opened.run(client.services.clocks.follow(), "clocks")
-    if client.uri:
+    if client.uri and not mirror_of:
         seal = partial(_seal_left, client.uri, name, head.uid, nonce, policy_of)
         leftover.opened(nonce, opened, seal, what=f"stream {name}", later="the next writer or a janitor")
     return opened
@@ -136,10 +141,17 @@ async def _seal_left(uri: str, name: StreamName, uid: str, nonce: str, policy_of
         await writer.close()
 
 
-async def _claim(client: Client, streams: StreamStore, name: StreamName, uid: str, me: Holder) -> tuple[Claim, Head]:
+def _no_time() -> int:
+    """The clock of a mirror, which adds nothing to the times of its records."""
+    return 0
+
+
+async def _claim(
+    client: Client, streams: StreamStore, name: StreamName, uid: str, me: Holder, mirror_of: str
+) -> tuple[Claim, Head]:
     """Raise the epoch in the head, after which no older writer can change it. Returns the claim and the new head."""
     info = WriterInfo(me.name, me.nonce, me.since)
-    head = await streams.change(name, lambda head: claimed(str(name), head, info), uid=uid)
+    head = await streams.change(name, lambda head: claimed(str(name), head, info, mirror_of), uid=uid)
     if head.writer is None or head.writer.nonce != me.nonce:
         raise WriterLost(str(name), "another writer took it over while this one opened")
     return Claim(client, streams, name, uid, head.epoch, me.nonce), head

@@ -11,19 +11,24 @@ from typing import Protocol
 
 from buckram.client.write.completions import AckCallback
 from buckram.client.write.engine import LedgerAppender
+from buckram.core.streams.copies import BatchCopy
 from buckram.core.streams.head import Summary
 from buckram.core.streams.producers import ProducerTable
 from buckram.core.streams.record_format import (
+    DATA,
     IDLE,
     MARK,
     NO_MAX,
     NO_MIN,
     NO_SNAPSHOT,
     NO_TXID,
+    PRODUCERS,
     SNAPSHOT,
     Columns,
+    EntryHeader,
     encode,
     encode_plain,
+    framed,
 )
 from buckram.core.streams.window import SegmentProgress
 from buckram.errors import BuckramError, BufferFull
@@ -102,12 +107,39 @@ class SegmentWriter:
         if table:
             self.snapshot(table)
 
+    def send_copy(self, copy: BatchCopy, last_txid: int) -> None:
+        """Append an entry of another stream with its records as they are; like `send` otherwise."""
+        if copy.columns & PRODUCERS and self._snapshot == NO_SNAPSHOT:
+            self.snapshot(ProducerTable())
+        self._begin_entry(copy.append_time, last_txid)
+        self._lowest, self._highest = min(self._lowest, copy.lowest), max(self._highest, copy.highest)
+        header = EntryHeader(
+            DATA,
+            copy.compression,
+            copy.columns,
+            len(copy),
+            copy.body_size,
+            self.records,
+            copy.append_time,
+            last_txid,
+            self._lowest,
+            self._highest,
+            self._snapshot,
+        )
+        self.records += len(copy)
+        self._submit(framed(header, copy.body))
+
+    def _begin_entry(self, append_time: int, last_txid: int) -> None:
+        if not self._entries:
+            self._first_append = append_time
+        self._last_append, self._last_txid = append_time, last_txid
+
     def send(self, columns: Columns, append_time: int, last_txid: int, compression: int) -> None:
         """Append one entry with these records, whose offsets were taken from the window."""
         if columns.producers is not None and self._snapshot == NO_SNAPSHOT:
             # No producer was known at `begin`, and recovery looks for producers only where there is a snapshot.
             self.snapshot(ProducerTable())
-        self._last_append, self._last_txid = append_time, last_txid
+        self._begin_entry(append_time, last_txid)
         payload, header = encode(
             columns,
             first=self.records,

@@ -1,0 +1,108 @@
+"""Links: what two clusters know of the replication of a namespace between them, and when it is refused. Pure.
+
+Each cluster has a record for the namespace: which part it plays, with which other cluster, and how many promotions
+there were (`epoch`). A promotion raises the epoch on the side that becomes writable. The other side, when it is met
+again with a lower one, is superseded. Not here: marks of single streams (`core/streams/mirrors.py`), reading and
+writing the records (`replication/sides.py`), promoting (`replication/promotion.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from buckram.core.streams.mirrors import MIRROR, PROMOTED, SUPERSEDED
+from buckram.errors import MalformedRecord, ReplicationRefused
+
+FORMAT = 1
+SOURCE = "source"
+STATES = (SOURCE, MIRROR, PROMOTED, SUPERSEDED)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One cluster's record of a namespace. `version` is that of its key; -1: the key does not exist."""
+
+    state: str
+    """SOURCE: it is copied from here; MIRROR: to here; PROMOTED: it was a mirror; SUPERSEDED: the mirror was."""
+    cluster: str
+    """The identity of the other cluster."""
+    uri: str
+    """How the other cluster is reached, as the command was told; empty if that has a password in it."""
+    epoch: int = 0
+    """The number of promotions so far."""
+    time: int = 0
+    """When the record was written, microseconds UTC."""
+    version: int = -1
+
+
+def encode_link(link: Link) -> bytes:
+    fields = {"state": link.state, "cluster": link.cluster, "uri": link.uri, "epoch": link.epoch, "time": link.time}
+    return json.dumps({"format": FORMAT, **fields}, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def decode_link(key: str, data: bytes, version: int) -> Link:
+    """Return a namespace's record. MalformedRecord names the key."""
+    try:
+        raw = json.loads(data)
+        if raw["format"] != FORMAT:
+            raise MalformedRecord(f"{key}: format {raw['format']!r}, this version of buckram knows {FORMAT}")
+        if raw["state"] not in STATES or any(type(raw[name]) is not int for name in ("epoch", "time")):
+            raise ValueError("a field has a value that it never has")
+        return Link(raw["state"], str(raw["cluster"]), str(raw["uri"]), raw["epoch"], raw["time"], version)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise MalformedRecord(f"{key}: not the record of a replication ({error!r}); restore a good copy") from None
+
+
+def shown_uri(uri: str) -> str:
+    """Return a cluster's URI for its record: empty if it has a password, which no record is to have."""
+    return "" if "@" in uri else uri
+
+
+def is_superseded(here: Link | None, there: Link | None, cluster: str) -> bool:
+    """Whether the side `here`, in `cluster`, was replaced by a promotion of the side `there`."""
+    epoch = here.epoch if here is not None else 0
+    return there is not None and there.state == PROMOTED and there.cluster == cluster and there.epoch > epoch
+
+
+def check_run(namespace: str, source: Link | None, target: Link | None, source_id: str, target_id: str) -> None:
+    """ReplicationRefused unless the namespace may be copied from `source` to `target`."""
+    if source_id == target_id:
+        raise ReplicationRefused(
+            namespace, f"both sides are the same cluster, {source_id}: give --from and --to different ones"
+        )
+    if is_superseded(source, target, source_id) or (source is not None and source.state == SUPERSEDED):
+        raise ReplicationRefused(
+            namespace,
+            "the target was promoted in place of the source, which has to become a mirror itself: `buckram replicate "
+            f"reconcile {namespace}`, then run in the other direction",
+        )
+    if is_superseded(target, source, target_id) or (target is not None and target.state == SUPERSEDED):
+        raise ReplicationRefused(
+            namespace,
+            "the source was promoted in place of the target, which may have records that only it has: `buckram "
+            f"replicate reconcile {namespace}` first",
+        )
+    if target is None:
+        return
+    if target.state == PROMOTED and target.cluster != source_id:
+        raise ReplicationRefused(
+            namespace, "the target was promoted and has writers of its own; copy into a cluster that is no source"
+        )
+    if target.state == MIRROR and target.cluster != source_id:
+        raise ReplicationRefused(namespace, f"the target is a mirror of another cluster already, {target.cluster}")
+    if target.state == SOURCE and target.cluster == source_id:
+        raise ReplicationRefused(
+            namespace, "the target is the source of the source: swap --from and --to, or promote the mirror first"
+        )
+
+
+__all__ = [
+    "SOURCE",
+    "Link",
+    "check_run",
+    "decode_link",
+    "encode_link",
+    "is_superseded",
+    "shown_uri",
+]

@@ -1,0 +1,118 @@
+"""Mirroring: what a mirror has beside its records is kept as in the source: settings, truncation, cursors, and how far
+the copy is.
+
+Not here: records, producers and transactions (`replication/stream_copy.py`), the settings that are about one cluster
+(`core/streams/mirrors.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+from buckram.core.streams.changes import Step, mirrored, truncated
+from buckram.core.streams.head import Head
+from buckram.core.streams.mirrors import mirrored_settings
+from buckram.core.streams.names import StreamName
+from buckram.errors import BuckramError, CursorMoved, NoSuchCursor
+from buckram.replication.lag import Progress, write_progress
+from buckram.replication.sides import Side
+from buckram.streams.read.cursors import Cursor, cursor_positions
+from buckram.streams.read.locate import known_end
+
+EVERY_S = 1.0
+"""How often settings and truncation are looked at, and how far the copy is is written down."""
+_CURSORS_EVERY = 5
+_ASKED_EVERY = 10
+"""The source of a mirror at which nothing moves is asked for its end in every so many passes."""
+_PAGE = 1000
+_log = logging.getLogger("buckram.replication")
+
+
+class Mirroring:
+    """What belongs to one mirror, beside its records."""
+
+    def __init__(self, source: Side, target: Side, name: StreamName, uid: str, mirror_uid: str) -> None:
+        """`uid`: that of the stream in the source; `mirror_uid`: that of the mirror."""
+        self._source, self._target, self._name = source, target, name
+        self._uid, self._mirror_uid = uid, mirror_uid
+        self._cursors: dict[str, int] = {}
+        """Where the mirror's cursors were put last."""
+        self._settled: tuple[object, object, int] | None = None
+        self._said: Progress | None = None
+        self._seen: tuple[Head, int] | None = None
+        self._quiet = 0
+        self._trouble = ""
+
+    async def follow(self, head: Callable[[], Head], copied: Callable[[], int]) -> None:
+        """Keep it up to date until it is cancelled. What fails is tried again."""
+        passes = 0
+        while True:
+            try:
+                await self._pass(head(), copied(), cursors=passes % _CURSORS_EVERY == 0)
+                self._trouble = ""
+            except BuckramError as error:
+                if str(error) != self._trouble:
+                    _log.warning("mirror %s: %s", self._name, error)
+                self._trouble = str(error)
+            passes += 1
+            await asyncio.sleep(EVERY_S)
+
+    async def once(self, head: Head, copied: int) -> None:
+        """Bring it up to date now. Raises what changing the mirror raises."""
+        await self._pass(head, copied, cursors=True)
+
+    async def _pass(self, head: Head, copied: int, *, cursors: bool) -> None:
+        earliest = min(head.earliest, copied)
+        settled = (head.policy, head.properties, earliest)
+        if settled != self._settled:
+            await self._settle(head, earliest)
+            self._settled = settled
+        if cursors:
+            await self._move_cursors(copied)
+        await self._say(head, copied)
+
+    async def _settle(self, head: Head, earliest: int) -> None:
+        name = str(self._name)
+
+        def change(mirror: Head) -> Step | None:
+            policy = mirrored_settings(head.policy, mirror.policy)
+            step = mirrored(name, mirror, self._uid, policy, head.properties, mirror.transactions)
+            after = mirror if step is None else step.head
+            cut = truncated(name, after, earliest, max(earliest, after.end)) if earliest > after.earliest else None
+            return step if cut is None else cut
+
+        await self._target.streams.change(self._name, change, uid=self._mirror_uid)
+
+    async def _move_cursors(self, copied: int) -> None:
+        """Put the mirror's cursors where those of the source are, as far as the records are there."""
+        after = ""
+        clock = self._target.client.services.runtime.clock
+        head = (await self._source.streams.read(self._name)).head
+        while page := await cursor_positions(self._source.streams, head, after, _PAGE):
+            after = page[-1].name
+            for cursor in page:
+                offset = min(cursor.offset, copied)
+                if self._cursors.get(cursor.name) == offset:
+                    continue
+                with suppress(CursorMoved, NoSuchCursor):  # A reader of the mirror moved it further, or deleted it.
+                    await Cursor(self._target.streams, self._name, cursor.name, clock).move(offset)
+                self._cursors[cursor.name] = offset
+
+    async def _say(self, head: Head, copied: int) -> None:
+        """Write down how far the copy is, for `replicate status`, and for a promotion without the source."""
+        if (head, copied) == self._seen and self._quiet < _ASKED_EVERY:
+            self._quiet += 1
+            return
+        self._seen, self._quiet = (head, copied), 0
+        source_end = await known_end(self._source.client, self._name, head)
+        said = Progress(max(source_end, copied), copied, 0)
+        if said != self._said:
+            now = self._source.now()
+            await write_progress(self._target, self._mirror_uid, said._replace(time=now))
+            self._said = said
+
+
+__all__ = ["Mirroring"]

@@ -1,0 +1,93 @@
+"""Sides: the two clusters of a replication, and the record that each has of a replicated namespace.
+
+Not here: what a record says and when a replication is refused (`core/streams/links.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+
+from buckram.client.client import Client
+from buckram.core.streams.links import Link, decode_link, encode_link, shown_uri
+from buckram.core.streams.names import StreamName
+from buckram.errors import KeyExists, NoSuchKey, VersionConflict
+from buckram.streams.shared.metadata import StreamStore, head_retries, retry_metadata
+from buckram.streams.shared.namespaces import Namespaces
+
+_PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One cluster of a replication."""
+
+    client: Client
+    streams: StreamStore
+    namespaces: Namespaces
+    cluster: str
+    """Its identity."""
+
+    @property
+    def uri(self) -> str:
+        """How it is reached, for records."""
+        return shown_uri(self.client.uri)
+
+    def now(self) -> int:
+        """Microseconds UTC, by this process's clock: for people only."""
+        return self.client.services.runtime.clock.wall_us()
+
+
+async def side_of(client: Client) -> Side:
+    """Return a cluster as a side. Raises ClusterNotInitialised, MetadataUnavailable."""
+    cluster = await retry_metadata(client.services.store.instance_id)
+    streams = StreamStore(client.services.store)
+    return Side(client, streams, Namespaces(streams), cluster)
+
+
+async def read_link(side: Side, namespace: str) -> Link | None:
+    """Return what a cluster knows of the replication of a namespace. Raises MalformedRecord, MetadataUnavailable."""
+    key = side.streams.layout.link(namespace)
+    try:
+        found = await retry_metadata(lambda: side.streams.keys.get(key))
+    except NoSuchKey:
+        return None
+    return decode_link(key, found.value, found.version)
+
+
+async def write_link(side: Side, namespace: str, link: Link) -> Link:
+    """Replace the record that was read with `link.version`, and return the new one.
+
+    Raises VersionConflict if somebody else changed it meanwhile, KeyExists if it is there and was not.
+    """
+    key, value = side.streams.layout.link(namespace), encode_link(link)
+    if link.version < 0:
+        return replace(link, version=await side.streams.keys.create(key, value))
+    return replace(link, version=await side.streams.keys.set(key, value, link.version))
+
+
+async def put_link(side: Side, namespace: str, link: Link) -> Link:
+    """Have a cluster hold this record, unless what it holds has a higher epoch; returns what it holds then."""
+    retries = head_retries()
+    while True:
+        known = await read_link(side, namespace)
+        if known is not None:
+            same = replace(link, version=known.version, time=known.time) == known
+            if same or known.epoch > link.epoch:
+                return known
+        try:
+            return await write_link(side, namespace, replace(link, version=-1 if known is None else known.version))
+        except (KeyExists, VersionConflict, NoSuchKey) as error:
+            await retries.wait(error)
+
+
+async def stream_names(side: Side, namespace: str) -> AsyncIterator[StreamName]:
+    """Iterate over the streams of a namespace, in the order of their names."""
+    after = ""
+    while page := await side.streams.streams(namespace, after=after, limit=_PAGE):
+        for stream in page:
+            yield StreamName(namespace, stream)
+        after = page[-1]
+
+
+__all__ = ["Side", "put_link", "read_link", "side_of", "stream_names", "write_link"]

@@ -1,0 +1,288 @@
+"""StreamCopy: one stream of one cluster into its mirror in another one, from where the mirror ends.
+
+    copying = StreamCopy(source, target, name, pace)
+    await copying.run(follow=True)
+
+The mirror's own end is the position, and each record is stored at the offset that it has in the source. So a record is
+there once, whatever is killed: the next run fences the writer of the one before and goes on after the last record that
+is stored. Entries are taken as they are, with the producers' snapshots between them; a transaction is noted in the
+mirror before the first of its records. Not here: settings, cursors and truncation (`replication/mirroring.py`), all
+streams of a namespace (`replication/run.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from functools import partial
+
+from buckram.core.streams.batch import Batch
+from buckram.core.streams.changes import Step, check_usable, mirrored
+from buckram.core.streams.copies import copy_of
+from buckram.core.streams.head import Head
+from buckram.core.streams.mirrors import (
+    check_counterpart,
+    mirror_of,
+    mirrored_settings,
+    mirrored_transactions,
+)
+from buckram.core.streams.names import StreamName
+from buckram.core.streams.policy import merged
+from buckram.core.streams.producers import ProducerTable
+from buckram.core.streams.record_format import NO_SNAPSHOT
+from buckram.errors import BuckramError, CorruptEntry, MalformedBatch, NoSuchStream, ReplicationRefused
+from buckram.net.pace import Pace
+from buckram.net.tasks import TaskScope
+from buckram.replication.mirroring import Mirroring
+from buckram.replication.sides import Side
+from buckram.streams.maintain.delete import delete_stream
+from buckram.streams.read.history import open_segment
+from buckram.streams.read.locate import known_end
+from buckram.streams.read.source import Source
+from buckram.streams.shared.metadata import new_uid
+from buckram.streams.shared.recovery import load_producers, replayed
+from buckram.streams.write.engine import StreamEngine
+from buckram.streams.write.opening import open_writer
+
+FLIGHT_BYTES = 32 * 1024 * 1024
+"""At most so many bytes of a stream are on their way to the target; as many again may be read ahead."""
+IDLE_S = 300.0
+"""The mirror of a stream that gets no records for so long is sealed, and opened again when some come."""
+
+
+class StreamCopy:
+    """Copies one stream. `copied`, `copied_time` and `bytes` say how far it is; one `run` at a time."""
+
+    def __init__(
+        self, source: Side, target: Side, name: StreamName, pace: Pace, *, epoch: int = 0, skip_truncated: bool = False
+    ) -> None:
+        """`epoch`: the number of promotions of the namespace. `skip_truncated`: where the source truncated records
+        before they were copied, the mirror begins anew behind them, instead of ReplicationRefused."""
+        self.name = name
+        self.copied = 0
+        """The mirror has every record below it, as far as the source had them."""
+        self.copied_time = 0
+        """The append time of the last record that the mirror has, microseconds UTC; 0: none was copied by this run."""
+        self.records = self.bytes = 0
+        """What this object copied; bytes as they are stored."""
+        self._source, self._target = source, target
+        self._pace, self._epoch, self._skip = pace, epoch, skip_truncated
+        self._engine: StreamEngine | None = None
+        self._flight: deque[tuple[asyncio.Future[None], int, Batch]] = deque()
+        self._flight_bytes = 0
+        self._uid = ""
+        self._mirror_uid = ""
+        self._noted: Head | None = None
+        """The source's head whose transactions are in the mirror, as far as they are due."""
+        self._next_note = 0
+        """The offset at which the next transaction of that head is due."""
+        self._table: ProducerTable | None = None
+        """Producers that the mirror gets when its writer opens."""
+        self._fresh = False
+        """The mirror has no record, so its producers are not known yet."""
+
+    async def run(self, *, follow: bool) -> None:
+        """Copy what there is; with `follow` until the source is ended, or this is cancelled.
+
+        Raises ReplicationRefused, MirrorStream and WriterLost for a mirror that was promoted or that somebody else
+        copies into, NoSuchStream, and the errors of reading and writing, after which another run goes on.
+        """
+        at = await self._source.streams.read(self.name)
+        check_usable(str(self.name), at.head)
+        self._uid = at.head.uid
+        self._flight.clear()
+        self._flight_bytes, self._noted, self._table = 0, None, None
+        stop = None if follow else await known_end(self._source.client, self.name, at.head)
+        try:
+            mirror = await self._prepare(at.head)
+            self._mirror_uid = mirror.uid
+            reading = Source(
+                self._source.client,
+                self._source.streams,
+                self.name,
+                at,
+                self.copied,
+                stop,
+                follow=follow,
+                skip_truncated=False,
+                tables=True,
+            )
+            keeping = Mirroring(self._source, self._target, self.name, self._uid, mirror.uid)
+            try:
+                async with TaskScope(f"mirror {self.name}") as scope:
+                    if follow:
+                        scope.spawn(keeping.follow(lambda: reading.follower.head, lambda: self.copied), "settings")
+                    await self._copy(reading)
+                await self._land(0)
+                await self._end(reading.follower.head)
+                await keeping.once((await self._source.streams.read(self.name)).head, self.copied)
+            finally:
+                await reading.close()
+        except BaseException:
+            await self._close(sound=False)
+            raise
+        await self._close(sound=True)
+
+    async def _copy(self, reading: Source) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(IDLE_S):
+                    item = await reading.next_item()
+            except TimeoutError:
+                await self._land(0)
+                await self._close(sound=True)
+                continue
+            if item is None:
+                return
+            if isinstance(item, ProducerTable):
+                self._fresh = False
+                if self._engine is not None:
+                    self._engine.put_producers(item)
+                else:
+                    self._table = item
+                continue
+            await self._put(reading.follower.head, item)
+
+    async def _put(self, head: Head, batch: Batch) -> None:
+        """Append a batch to the mirror. It waits for room, not until the batch is stored."""
+        if self._fresh:
+            self._table = await self._producers_before(head, batch)
+            self._fresh = False
+        await self._note_transactions(head, batch.first_offset)
+        engine = await self._writer()
+        try:
+            copy = copy_of(batch)
+        except MalformedBatch as error:
+            raise CorruptEntry(str(self.name), batch.ledger_id, batch.entry_id, str(error)) from None
+        await self._pace.take(copy.size)
+        await self._land(max(FLIGHT_BYTES - copy.size, 0))
+        self._flight.append((engine.append_copy(copy), copy.size, batch))
+        self._flight_bytes += copy.size
+
+    async def _land(self, most: int) -> None:
+        """Wait until at most so many bytes are in flight, and note how far the mirror is."""
+        while self._flight and (self._flight_bytes > most or self._flight[0][0].done()):
+            future, size, batch = self._flight[0]
+            await future
+            self._flight.popleft()
+            self._flight_bytes -= size
+            self.copied, self.copied_time = batch.next_offset, batch.append_time
+            self.records += len(batch)
+            self.bytes += size
+
+    # -- the mirror ---------------------------------------------------------------------------------------
+
+    async def _prepare(self, head: Head) -> Head:
+        """Make the mirror or find out where it ends, which is `copied` then. Raises ReplicationRefused."""
+        try:
+            mirror = (await self._target.streams.read(self.name)).head
+        except NoSuchStream:
+            return await self._create(head)
+        check_counterpart(str(self.name), mirror, self._source.cluster, self._uid)
+        if mirror.open_segment is not None:
+            self.copied = (await self._writer()).next_offset
+        else:
+            self.copied = mirror.end
+        self._fresh = self.copied == mirror.earliest and mirror.producers is None
+        if head.earliest <= self.copied:
+            return mirror
+        if not self._skip and mirror.earliest < self.copied:
+            raise ReplicationRefused(
+                str(self.name),
+                f"the source truncated the records {self.copied} to {head.earliest - 1} before they were copied: "
+                f"--skip-truncated begins the mirror anew at offset {head.earliest}; what it has is below that",
+            )
+        await self._close(sound=True)
+        await delete_stream(self._target.client, self._target.streams, self.name, uid=mirror.uid)
+        return await self._create(head)
+
+    async def _create(self, head: Head) -> Head:
+        runtime = self._target.client.services.runtime
+        first = head.earliest
+        mark = mirror_of(self._source.cluster, head.uid, self._epoch)
+        made = Head(
+            new_uid(runtime.rng.getrandbits(64)),
+            runtime.clock.wall_us(),
+            policy=mirrored_settings(head.policy, {}),
+            properties=dict(head.properties),
+            earliest=first,
+            end=first,
+            transactions=mirrored_transactions(head.transactions, {}, first),
+            snapshots=None if head.snapshots is None else (),
+            mirror=mark,
+        )
+        space = await self._target.namespaces.get(self.name.namespace)
+        self.copied, self._fresh = first, True
+        return await self._target.streams.create(self.name, made, space.version)
+
+    async def _writer(self) -> StreamEngine:
+        """Return the mirror's writer, and open it if it is not open."""
+        if self._engine is None:
+            space = await self._target.namespaces.get(self.name.namespace)
+            self._engine = await open_writer(
+                self._target.client,
+                self._target.streams,
+                self.name,
+                lambda head: merged(space.policy, head.policy),
+                writer_name=f"replication from {self._source.cluster}",
+                takeover=False,
+                wait=True,
+                linger_ms=0,
+                on_closed=lambda _: None,
+                mirror_of=self._uid,
+            )
+            if self._table is not None:
+                self._engine.put_producers(self._table)
+                self._table = None
+        return self._engine
+
+    async def _end(self, head: Head) -> None:
+        """End the mirror of a stream that was ended, when it has all of its records."""
+        if head.ended and self.copied == head.end:
+            mirror = (await self._target.streams.read(self.name)).head
+            if not mirror.ended:
+                await (await self._writer()).end()
+                self._engine = None
+
+    async def _close(self, *, sound: bool) -> None:
+        """Seal the mirror and let it go; after an error the next run seals it."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            try:
+                if sound:
+                    await engine.close()
+            finally:
+                with suppress(BuckramError):
+                    await engine.abandon()
+
+    # -- what goes with the records -----------------------------------------------------------------------
+
+    async def _note_transactions(self, head: Head, next_offset: int) -> None:
+        """Have the mirror know each transaction before the first of its records."""
+        if head is self._noted and next_offset < self._next_note:
+            return
+        later = [done.first_offset for done in head.transactions.values() if done.first_offset > next_offset]
+        await self._target.streams.change(
+            self.name, partial(_noting, str(self.name), source=head, next_offset=next_offset), uid=self._mirror_uid
+        )
+        self._noted, self._next_note = head, min(later, default=2**63)
+
+    async def _producers_before(self, head: Head, batch: Batch) -> ProducerTable | None:
+        """Return the producers that the source knew before a mirror's first record; None if it tells them later."""
+        name, source = self.name, self._source
+        row = await source.streams.segment_of(head, batch.first_offset)
+        if row is not None and NO_SNAPSHOT < batch.header.snapshot < batch.entry_id:
+            async with open_segment(source.client, name, row) as reader:
+                return await replayed(name, row, reader, batch.header.snapshot, batch.entry_id - 1)
+        if row is None or head.producers is None or head.producers >= row.number:
+            return None
+        return await load_producers(source.client, source.streams, name, head)
+
+
+def _noting(name: str, head: Head, *, source: Head, next_offset: int) -> Step | None:
+    known = mirrored_transactions(source.transactions, head.transactions, next_offset)
+    return mirrored(name, head, source.uid, head.policy, head.properties, known)
+
+
+__all__ = ["StreamCopy"]
