@@ -11,6 +11,7 @@ from tests.support.polling import eventually
 from buckram.client.client import connect
 from buckram.exporter.looking import look
 from buckram.exporter.serving import Exporter
+from buckram.exporter.serving import cluster as cluster_of
 from buckram.net.http import Request
 from buckram.testing import ThreadedCluster
 
@@ -24,7 +25,7 @@ async def shown(exporter: Exporter) -> dict[str, float]:
 async def test_streams_cursors_databases_namespaces_and_lost_copies() -> None:
     with ThreadedCluster(bookies=1) as cluster:
         async with furnished(cluster.uri) as client:
-            exporter = Exporter(client, 10.0, 100)
+            exporter = Exporter(cluster_of(client, 100), 10.0)
             assert (await exporter.answer(Request("GET", "/ready"))).status == 503
 
             async def complete() -> bool:
@@ -64,7 +65,7 @@ async def test_streams_beyond_the_limit_are_counted() -> None:
 async def test_what_was_seen_last_is_shown_while_looks_fail() -> None:
     with ThreadedCluster(bookies=1) as cluster:
         async with connect(cluster.uri) as client:
-            exporter = Exporter(client, 0.01, 100)
+            exporter = Exporter(cluster_of(client, 100), 0.01)
             await exporter.look()
         before = await shown(exporter)  # the client is closed now: every look fails
         task = asyncio.ensure_future(exporter.run())
@@ -83,7 +84,7 @@ async def test_what_was_seen_last_is_shown_while_looks_fail() -> None:
 async def test_other_pages_are_refused() -> None:
     with ThreadedCluster(bookies=1) as cluster:
         async with connect(cluster.uri) as client:
-            exporter = Exporter(client, 1.0, 1)
+            exporter = Exporter(cluster_of(client, 1), 1.0)
             assert (await exporter.answer(Request("GET", "/x"))).status == 404
             assert (await exporter.answer(Request("POST", "/metrics"))).status == 405
             assert (await exporter.answer(Request("GET", "/health"))).status == 200

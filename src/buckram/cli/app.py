@@ -45,6 +45,7 @@ NOUNS = {
     "deploy": "buckram.cli.deploy:deploy",
     "bench": "buckram.cli.bench:bench",
     "job": "buckram.cli.job:job",
+    "replicate": "buckram.cli.replicate:replicate",
 }
 
 COMPLETION = "_BUCKRAM_COMPLETE"

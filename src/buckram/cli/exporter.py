@@ -35,12 +35,12 @@ def exporter(listen: str, every: str, streams: int, uri: str | None, as_json: bo
     address, pause = parse_address(listen, "--listen"), max(values.duration("--every", every), 0.1)
 
     async def main() -> None:
-        from buckram.exporter.serving import Exporter
+        from buckram.exporter.serving import Exporter, cluster
         from buckram.net.http import serve_http
         from buckram.net.tcp import TcpNetwork
 
         async with connected(uri) as client:
-            made = Exporter(client, pause, streams)
+            made = Exporter(cluster(client, streams), pause)
             listener = await serve_http(TcpNetwork(), address, made.answer)
             try:
                 ended = stoppable(made.run())

@@ -1,4 +1,4 @@
-"""`buckram job`: scrub, compact, orphans, on Spark; export, import and verify, which need none.
+"""`buckram job`: scrub, compact, orphans, on Spark; export, import, replicate and verify, which need none.
 
 This file is also what spark-submit takes: `buckram job file`. Under spark-submit the session is the one that it
 configures; else one for this machine is started, or --master is used.
@@ -31,9 +31,13 @@ _STREAM_JOBS = ("export", "import", "verify")
 
 class _Jobs(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*super().list_commands(ctx), *_STREAM_JOBS])
+        return sorted([*super().list_commands(ctx), *_STREAM_JOBS, "replicate"])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == "replicate":
+            from buckram.cli.replicate import once
+
+            return once
         if cmd_name not in _STREAM_JOBS:
             return super().get_command(ctx, cmd_name)
         from buckram.cli.stream import stream

@@ -1,10 +1,14 @@
-"""Looks at a cluster again and again, and serves what was seen last. A scrape costs the cluster nothing."""
+"""Looks at a cluster again and again, and serves what was seen last. A scrape costs the cluster nothing.
+
+Not here: what is looked at, and what becomes of it (`exporter/looking.py`, `exporter/gauges.py`).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable
 
 from buckram.client.client import Client
 from buckram.errors import BuckramError
@@ -17,11 +21,24 @@ log = logging.getLogger("buckram.exporter")
 PATHS = ("/metrics", "/health", "/ready")
 
 
+Show = Callable[[PrometheusStats], Awaitable[None]]
+"""Looks, and sets gauges of what was seen. Raises BuckramError."""
+
+
+def cluster(client: Client, most_streams: int) -> Show:
+    """Return what shows a cluster as a whole, with at most so many streams."""
+
+    async def shown(stats: PrometheusStats) -> None:
+        show(await look(client, most_streams), stats)
+
+    return shown
+
+
 class Exporter:
     """`run` looks until it is cancelled; `answer` serves PATHS. While a look fails the one before it is shown."""
 
-    def __init__(self, client: Client, every_s: float, most_streams: int) -> None:
-        self._client, self._every_s, self._most = client, every_s, most_streams
+    def __init__(self, show: Show, every_s: float) -> None:
+        self._show, self._every_s = show, every_s
         self._text = b""
         self._own = PrometheusStats()
         self._failed = self._own.counter("buckram_exporter_failed_looks_total", "looks that did not end")
@@ -43,7 +60,7 @@ class Exporter:
     async def look(self) -> None:
         """Look once. Raises BuckramError."""
         stats = PrometheusStats()
-        show(await look(self._client, self._most), stats)
+        await self._show(stats)
         self._text = stats.render()
         self._at.set(time.time())
 

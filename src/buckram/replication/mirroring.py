@@ -34,9 +34,11 @@ _log = logging.getLogger("buckram.replication")
 class Mirroring:
     """What belongs to one mirror, beside its records."""
 
-    def __init__(self, source: Side, target: Side, name: StreamName, uid: str, mirror_uid: str) -> None:
-        """`uid`: that of the stream in the source; `mirror_uid`: that of the mirror."""
-        self._source, self._target, self._name = source, target, name
+    def __init__(
+        self, source: Side, target: Side, name: StreamName, into: StreamName, uid: str, mirror_uid: str
+    ) -> None:
+        """`uid`: that of the stream `name` in the source; `mirror_uid`: that of the mirror `into`."""
+        self._source, self._target, self._name, self._into = source, target, name, into
         self._uid, self._mirror_uid = uid, mirror_uid
         self._cursors: dict[str, int] = {}
         """Where the mirror's cursors were put last."""
@@ -75,7 +77,7 @@ class Mirroring:
         await self._say(head, copied)
 
     async def _settle(self, head: Head, earliest: int) -> None:
-        name = str(self._name)
+        name = str(self._into)
 
         def change(mirror: Head) -> Step | None:
             policy = mirrored_settings(head.policy, mirror.policy)
@@ -84,7 +86,7 @@ class Mirroring:
             cut = truncated(name, after, earliest, max(earliest, after.end)) if earliest > after.earliest else None
             return step if cut is None else cut
 
-        await self._target.streams.change(self._name, change, uid=self._mirror_uid)
+        await self._target.streams.change(self._into, change, uid=self._mirror_uid)
 
     async def _move_cursors(self, copied: int) -> None:
         """Put the mirror's cursors where those of the source are, as far as the records are there."""
@@ -98,7 +100,7 @@ class Mirroring:
                 if self._cursors.get(cursor.name) == offset:
                     continue
                 with suppress(CursorMoved, NoSuchCursor):  # A reader of the mirror moved it further, or deleted it.
-                    await Cursor(self._target.streams, self._name, cursor.name, clock).move(offset)
+                    await Cursor(self._target.streams, self._into, cursor.name, clock).move(offset)
                 self._cursors[cursor.name] = offset
 
     async def _say(self, head: Head, copied: int) -> None:

@@ -55,11 +55,22 @@ class StreamCopy:
     """Copies one stream. `copied`, `copied_time` and `bytes` say how far it is; one `run` at a time."""
 
     def __init__(
-        self, source: Side, target: Side, name: StreamName, pace: Pace, *, epoch: int = 0, skip_truncated: bool = False
+        self,
+        source: Side,
+        target: Side,
+        name: StreamName,
+        pace: Pace,
+        *,
+        epoch: int = 0,
+        skip_truncated: bool = False,
+        into: StreamName | None = None,
+        first: int = 0,
     ) -> None:
         """`epoch`: the number of promotions of the namespace. `skip_truncated`: where the source truncated records
-        before they were copied, the mirror begins anew behind them, instead of ReplicationRefused."""
+        before they were copied, the mirror begins anew behind them, instead of ReplicationRefused. `into`: another name
+        for the mirror; `first`: the least offset that it is to have."""
         self.name = name
+        self._into, self._first = into or name, first
         self.copied = 0
         """The mirror has every record below it, as far as the source had them."""
         self.copied_time = 0
@@ -108,7 +119,7 @@ class StreamCopy:
                 skip_truncated=False,
                 tables=True,
             )
-            keeping = Mirroring(self._source, self._target, self.name, self._uid, mirror.uid)
+            keeping = Mirroring(self._source, self._target, self.name, self._into, self._uid, mirror.uid)
             try:
                 async with TaskScope(f"mirror {self.name}") as scope:
                     if follow:
@@ -176,10 +187,10 @@ class StreamCopy:
     async def _prepare(self, head: Head) -> Head:
         """Make the mirror or find out where it ends, which is `copied` then. Raises ReplicationRefused."""
         try:
-            mirror = (await self._target.streams.read(self.name)).head
+            mirror = (await self._target.streams.read(self._into)).head
         except NoSuchStream:
             return await self._create(head)
-        check_counterpart(str(self.name), mirror, self._source.cluster, self._uid)
+        check_counterpart(str(self._into), mirror, self._source.cluster, self._uid)
         if mirror.open_segment is not None:
             self.copied = (await self._writer()).next_offset
         else:
@@ -194,12 +205,12 @@ class StreamCopy:
                 f"--skip-truncated begins the mirror anew at offset {head.earliest}; what it has is below that",
             )
         await self._close(sound=True)
-        await delete_stream(self._target.client, self._target.streams, self.name, uid=mirror.uid)
+        await delete_stream(self._target.client, self._target.streams, self._into, uid=mirror.uid)
         return await self._create(head)
 
     async def _create(self, head: Head) -> Head:
         runtime = self._target.client.services.runtime
-        first = head.earliest
+        first = max(head.earliest, self._first)
         mark = mirror_of(self._source.cluster, head.uid, self._epoch)
         made = Head(
             new_uid(runtime.rng.getrandbits(64)),
@@ -212,18 +223,18 @@ class StreamCopy:
             snapshots=None if head.snapshots is None else (),
             mirror=mark,
         )
-        space = await self._target.namespaces.get(self.name.namespace)
+        space = await self._target.namespaces.get(self._into.namespace)
         self.copied, self._fresh = first, True
-        return await self._target.streams.create(self.name, made, space.version)
+        return await self._target.streams.create(self._into, made, space.version)
 
     async def _writer(self) -> StreamEngine:
         """Return the mirror's writer, and open it if it is not open."""
         if self._engine is None:
-            space = await self._target.namespaces.get(self.name.namespace)
+            space = await self._target.namespaces.get(self._into.namespace)
             self._engine = await open_writer(
                 self._target.client,
                 self._target.streams,
-                self.name,
+                self._into,
                 lambda head: merged(space.policy, head.policy),
                 writer_name=f"replication from {self._source.cluster}",
                 takeover=False,
@@ -240,7 +251,7 @@ class StreamCopy:
     async def _end(self, head: Head) -> None:
         """End the mirror of a stream that was ended, when it has all of its records."""
         if head.ended and self.copied == head.end:
-            mirror = (await self._target.streams.read(self.name)).head
+            mirror = (await self._target.streams.read(self._into)).head
             if not mirror.ended:
                 await (await self._writer()).end()
                 self._engine = None
@@ -264,7 +275,7 @@ class StreamCopy:
             return
         later = [done.first_offset for done in head.transactions.values() if done.first_offset > next_offset]
         await self._target.streams.change(
-            self.name, partial(_noting, str(self.name), source=head, next_offset=next_offset), uid=self._mirror_uid
+            self._into, partial(_noting, str(self._into), source=head, next_offset=next_offset), uid=self._mirror_uid
         )
         self._noted, self._next_note = head, min(later, default=2**63)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from buckram.core.streams.names import OBJECTS_LOG
 from buckram.errors import InvalidArgument
 from buckram.types import EntryId, LedgerId
 
-LOG = "buckram.objects"
+LOG = OBJECTS_LOG
 """The stream and machine of each namespace that has objects: their index."""
 MAX_NAME_BYTES = 1024
 MAX_METADATA_BYTES = 16 * 1024

@@ -217,17 +217,18 @@ class LiveMoved(StreamError):
 def handed_over(name: str, head: Head, mark: Mirror, live: tuple[LedgerId, Summary] | None) -> Step | None:
     """The other one of two clusters' sides writes from now on, or this one: whoever writes here now is out.
 
-    An open segment is sealed, which the caller fenced as `live`. None when the mark is there already.
+    An open segment is sealed, which the caller fenced as `live`, and the mark gets the offset at which the stream ends
+    then. None when the mark is there already.
     """
     check_usable(name, head)
-    if head.mirror == mark:
+    if head.mirror is not None and head.mirror._replace(end=mark.end) == mark:
         return None
     present = head.open_segment
     if present is not None:
         if live is None or live[0] != present.ledger:
             raise LiveMoved(name, "another segment is open than the one that was fenced")
         head = _sealed(head, live[1])
-    return Step(replace(head, epoch=head.epoch + 1, writer=None, mirror=mark))
+    return Step(replace(head, epoch=head.epoch + 1, writer=None, mirror=mark._replace(end=head.end)))
 
 
 def mirrored(

@@ -61,9 +61,9 @@ def copy_of(batch: Batch) -> BatchCopy:
     if batch.append_time == header.append_time or header.columns & TIMESTAMPS:
         body = memoryview(batch.payload)[HEADER_SIZE:]
         return BatchCopy(batch, header.columns, header.compression, header.body_size, body, lowest, highest)
-    body, compression = with_timestamps(batch.payload, header)
+    grown, compression = with_timestamps(batch.payload, header)
     size = header.body_size + 8 * header.records
-    return BatchCopy(batch, header.columns | TIMESTAMPS, compression, size, body, lowest, highest)
+    return BatchCopy(batch, header.columns | TIMESTAMPS, compression, size, grown, lowest, highest)
 
 
 def _of_part(batch: Batch, lowest: int, highest: int) -> BatchCopy:

@@ -135,7 +135,7 @@ class Mirror(NamedTuple):
     epoch: int = 0
     """The number of promotions of its namespace, over both clusters."""
     end: Offset = 0
-    """Once one side was promoted: the offset up to which the two are the same."""
+    """Of PROMOTED: the offset from which on the two differ. Of SUPERSEDED: where this side ended when it was fenced."""
 
 
 @dataclass(frozen=True, slots=True)

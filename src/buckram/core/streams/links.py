@@ -12,6 +12,7 @@ import json
 from dataclasses import dataclass
 
 from buckram.core.streams.mirrors import MIRROR, PROMOTED, SUPERSEDED
+from buckram.core.streams.names import OBJECTS_LOG
 from buckram.errors import MalformedRecord, ReplicationRefused
 
 FORMAT = 1
@@ -33,12 +34,26 @@ class Link:
     """The number of promotions so far."""
     time: int = 0
     """When the record was written, microseconds UTC."""
+    streams: tuple[str, ...] = ()
+    """The streams that are replicated, if these are not all of the namespace."""
     version: int = -1
+
+    def has(self, stream: str) -> bool:
+        """Whether a stream of the namespace, by its bare name, is replicated.
+
+        The index of objects names ledgers of its cluster, so a copy of its log would be of no use elsewhere.
+        """
+        return stream != OBJECTS_LOG and (not self.streams or stream in self.streams)
+
+    def joined(self, streams: frozenset[str]) -> tuple[str, ...]:
+        """Return the streams that are replicated once these (none: all) are, too."""
+        return tuple(sorted({*self.streams, *streams})) if self.streams and streams else ()
 
 
 def encode_link(link: Link) -> bytes:
     fields = {"state": link.state, "cluster": link.cluster, "uri": link.uri, "epoch": link.epoch, "time": link.time}
-    return json.dumps({"format": FORMAT, **fields}, ensure_ascii=False, separators=(",", ":")).encode()
+    streams = {"streams": list(link.streams)} if link.streams else {}
+    return json.dumps({"format": FORMAT, **fields, **streams}, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def decode_link(key: str, data: bytes, version: int) -> Link:
@@ -49,7 +64,8 @@ def decode_link(key: str, data: bytes, version: int) -> Link:
             raise MalformedRecord(f"{key}: format {raw['format']!r}, this version of buckram knows {FORMAT}")
         if raw["state"] not in STATES or any(type(raw[name]) is not int for name in ("epoch", "time")):
             raise ValueError("a field has a value that it never has")
-        return Link(raw["state"], str(raw["cluster"]), str(raw["uri"]), raw["epoch"], raw["time"], version)
+        streams = tuple(map(str, raw.get("streams", ())))
+        return Link(raw["state"], str(raw["cluster"]), str(raw["uri"]), raw["epoch"], raw["time"], streams, version)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MalformedRecord(f"{key}: not the record of a replication ({error!r}); restore a good copy") from None
 
@@ -85,7 +101,7 @@ def check_run(namespace: str, source: Link | None, target: Link | None, source_i
         )
     if target is None:
         return
-    if target.state == PROMOTED and target.cluster != source_id:
+    if target.state == PROMOTED:
         raise ReplicationRefused(
             namespace, "the target was promoted and has writers of its own; copy into a cluster that is no source"
         )

@@ -8,6 +8,8 @@ from typing import NamedTuple
 from buckram.errors import InvalidArgument
 
 DEFAULT_NAMESPACE = "default"
+OBJECTS_LOG = "buckram.objects"
+"""The log of the machine that is the index of a namespace's objects."""
 MAX_NAME_BYTES = 200
 MAX_PRODUCER_BYTES = 128
 OWNER, OWNER_UID, OWNER_PURPOSE = "buckram.stream", "buckram.stream.uid", "buckram.stream.purpose"

@@ -1,0 +1,368 @@
+"""`buckram replicate`: run, status, promote, reconcile. Streams of one cluster as mirrors in another one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from buckram.cli import completion, values
+from buckram.cli.confirm import confirm_loss
+from buckram.cli.exits import Exit
+from buckram.cli.logs import service_log
+from buckram.cli.notify import notify_ready
+from buckram.cli.options import connected, json_option, run_async, yes_option
+from buckram.cli.output import counted, emit, remark, table
+from buckram.cli.serving import stoppable
+from buckram.core.streams.names import check_name
+from buckram.errors import ReplicationRefused
+
+if TYPE_CHECKING:
+    from buckram.replication.promotion import Promotion
+    from buckram.replication.reconciling import Difference
+    from buckram.replication.run import Replication
+    from buckram.replication.status import NamespaceStatus
+
+_SOURCE = click.option("--from", "source", metavar="URI", required=True, help="The cluster to copy from.")
+_TARGET = click.option("--to", "target", metavar="URI", required=True, help="The cluster to copy to.")
+_RATE = click.option("--rate", metavar="SIZE", help="The most bytes to copy in a second, such as 50MiB.")
+_SKIP = click.option(
+    "--skip-truncated",
+    is_flag=True,
+    help="Begin a mirror anew where the source truncated records before they were copied.",
+)
+_ON = click.option(
+    "--on", "uri", metavar="URI", envvar="BUCKRAM_METADATA", help="The cluster that is asked; default BUCKRAM_METADATA."
+)
+
+
+@click.group()
+def replicate() -> None:
+    """Copy streams into another cluster, continuously, and change sides when one is lost."""
+
+
+@replicate.command("run")
+@click.argument("places", nargs=-1, required=True, metavar="NAMESPACE|NAMESPACE/STREAM...")
+@_SOURCE
+@_TARGET
+@click.option("--once", "ends", is_flag=True, help="End when everything that is there now is copied.")
+@_RATE
+@_SKIP
+@click.option("--listen", metavar="HOST:PORT", help="Serve metrics there, for Prometheus; port 0: a free one.")
+@json_option
+def run(
+    places: tuple[str, ...],
+    source: str,
+    target: str,
+    ends: bool,
+    rate: str | None,
+    skip_truncated: bool,
+    listen: str | None,
+    as_json: bool,
+) -> None:
+    """Copy streams with their offsets, until Ctrl-C, or with --once until all is there. Each record once.
+
+    May be killed at any time, and run again: it goes on after the last record that the target has. The target's
+    streams are mirrors, which nobody else writes to until they are promoted.
+
+    \b
+    Examples:
+      buckram replicate run --from zk://a:2181/ledgers --to zk://b:2181/ledgers shop
+      buckram replicate run --from zk://a:2181/ledgers --to zk://b:2181/ledgers shop/orders logs --once
+    """
+    if ends:
+        _once(places, source, target, rate, skip_truncated, as_json)
+        return
+    with service_log("warning"):
+        run_async(_follow(places, source, target, rate, skip_truncated, listen, as_json))
+
+
+@click.command("replicate")
+@click.argument("places", nargs=-1, required=True, metavar="NAMESPACE|NAMESPACE/STREAM...")
+@_SOURCE
+@_TARGET
+@_RATE
+@_SKIP
+@json_option
+def once(
+    places: tuple[str, ...], source: str, target: str, rate: str | None, skip_truncated: bool, as_json: bool
+) -> None:
+    """Copy streams into another cluster as they are now: `buckram replicate run --once`.
+
+    \b
+    Example:
+      buckram job replicate --from zk://a:2181/ledgers --to zk://b:2181/ledgers shop
+    """
+    _once(places, source, target, rate, skip_truncated, as_json)
+
+
+def _once(
+    places: Sequence[str], source: str, target: str, rate: str | None, skip_truncated: bool, as_json: bool
+) -> None:
+    async def main() -> Replication:
+        from buckram.replication.run import Replication
+        from buckram.replication.sides import side_of
+
+        async with connected(source) as one, connected(target) as two:
+            work = await Replication.prepare(
+                await side_of(one),
+                await side_of(two),
+                places,
+                pace=values.pace(rate),
+                skip_truncated=skip_truncated,
+            )
+            await stoppable(work.once())
+            return work
+
+    work = run_async(main())
+    found = [copying for _, copying in sorted(work.streams.items())]
+    failed = [copying for copying in found if not copying.done]
+    for copying in found:
+        if as_json and len(found) > 1:
+            emit(copying.as_json())
+        elif copying.trouble:
+            remark(f"{copying.copy.name}: {copying.trouble}")
+        elif not as_json:
+            records = counted(copying.copy.records, "record")
+            print(f"{copying.copy.name}: {records} copied, the mirror ends at offset {copying.copy.copied}")
+    if as_json:
+        records, size = sum(one.copy.records for one in found), sum(one.copy.bytes for one in found)
+        total: dict[str, Any] = {"streams": len(found), "failed": len(failed), "records": records, "bytes": size}
+        single = found[0].as_json() if len(found) == 1 else {}
+        emit({**total, "first_offset": None, "next_offset": None, **single})
+    if failed:
+        raise click.exceptions.Exit(Exit.FAILED)
+
+
+async def _follow(
+    places: Sequence[str],
+    source: str,
+    target: str,
+    rate: str | None,
+    skip_truncated: bool,
+    listen: str | None,
+    as_json: bool,
+) -> None:
+    from buckram.exporter.serving import Exporter
+    from buckram.net.http import parse_address, serve_http
+    from buckram.net.stats import PrometheusStats
+    from buckram.net.tcp import TcpNetwork
+    from buckram.replication.gauges import show_replication
+    from buckram.replication.run import Replication
+    from buckram.replication.sides import side_of
+
+    address = None if listen is None else parse_address(listen, "--listen")
+    async with connected(source, service="replication") as one, connected(target) as two:
+        here, there = await side_of(one), await side_of(two)
+        work = await Replication.prepare(here, there, places, pace=values.pace(rate), skip_truncated=skip_truncated)
+
+        async def shown(stats: PrometheusStats) -> None:
+            await show_replication(work, here, there, stats)
+
+        exporter = Exporter(shown, 5.0)
+
+        async def both() -> None:
+            looking = asyncio.ensure_future(exporter.run()) if address is not None else None
+            try:
+                await work.follow()
+            finally:
+                if looking is not None:
+                    looking.cancel()
+
+        listener = None if address is None else await serve_http(TcpNetwork(), address, exporter.answer)
+        try:
+            ended = stoppable(both())
+            port = None if listener is None else listener.port
+            if as_json:
+                emit({"source": here.cluster, "target": there.cluster, "metrics_port": port, "pid": os.getpid()})
+            else:
+                remark(f"replicating {', '.join(places)} to cluster {there.cluster}; Ctrl-C ends it")
+            notify_ready()
+            await ended
+        finally:
+            if listener is not None:
+                await listener.close()
+
+
+@replicate.command("status")
+@click.argument("namespaces", nargs=-1, shell_complete=completion.namespaces)
+@_ON
+@click.option("--other", default="", metavar="URI", help="Where the other cluster is now, if not where it was.")
+@json_option
+def status(namespaces: tuple[str, ...], uri: str | None, other: str, as_json: bool) -> None:
+    """Which namespaces are replicated, and how far mirrors are behind in records, bytes and seconds.
+
+    Lags are exact where both clusters can be reached. Otherwise they are as they were last written down.
+
+    \b
+    Examples:
+      buckram replicate status --on zk://b:2181/ledgers
+      buckram replicate status shop --on zk://b:2181/ledgers --json
+    """
+
+    async def main() -> list[NamespaceStatus]:
+        from buckram.replication.sides import side_of
+        from buckram.replication.status import replicated_namespaces, status_of
+
+        async with connected(uri) as client:
+            side = await side_of(client)
+            names = namespaces or await replicated_namespaces(side)
+            found = [await status_of(side, check_name("namespace", name), other) for name in names]
+            for name, one in zip(names, found, strict=True):
+                if one is None:
+                    await side.namespaces.get(name)
+                    raise ReplicationRefused(name, "it is not replicated; `buckram replicate run` begins it")
+            return [one for one in found if one is not None]
+
+    found = run_async(main())
+    if as_json:
+        emit({"namespaces": [one.as_json() for one in found]})
+        return
+    for one in found:
+        reached = "" if one.reached else ", which cannot be reached"
+        print(f"{one.namespace}: {one.link.state}, epoch {one.link.epoch}; other side {one.link.cluster}{reached}")
+    rows = [
+        (lag.stream, lag.copied, _shown(lag.source_end), _shown(lag.records), _shown(lag.bytes), _shown(lag.seconds))
+        for one in found
+        for lag in one.streams
+    ]
+    if rows:
+        table(("STREAM", "COPIED", "SOURCE_END", "LAG_RECORDS", "LAG_BYTES", "LAG_S"), rows)
+    if not found:
+        print("nothing is replicated from or to this cluster")
+
+
+def _shown(value: float | None) -> float | str:
+    return "" if value is None else value
+
+
+@replicate.command("promote")
+@click.argument("namespace", shell_complete=completion.namespaces)
+@_ON
+@click.option("--other", default="", metavar="URI", help="Where the other cluster is now, if not where it was.")
+@click.option("--force", is_flag=True, help="Also while the other side is alive: its writers are taken away first.")
+@yes_option
+@json_option
+def promote(namespace: str, uri: str | None, other: str, force: bool, yes: bool, as_json: bool) -> None:
+    """Make the mirrors of a namespace writable, and say which records of the other side were not copied.
+
+    The other side takes no records from then on, or as soon as a replication meets it again if it cannot be reached
+    now. Records that it has and that were not copied stay there: `buckram replicate reconcile` says which.
+
+    \b
+    Examples:
+      buckram replicate promote shop --on zk://b:2181/ledgers
+      buckram replicate promote shop --on zk://b:2181/ledgers --force --yes
+    """
+    check_name("namespace", namespace)
+    if force:
+        confirm_loss(
+            f"Promote {namespace} here? Records that were not copied stay in the other cluster only.",
+            yes,
+            f"{namespace} was not promoted",
+        )
+
+    async def main() -> Promotion:
+        from buckram.replication.promotion import promote as promoted
+        from buckram.replication.sides import read_link, side_of
+        from buckram.replication.status import other_side
+
+        async with connected(uri) as client:
+            side = await side_of(client)
+            link = await read_link(side, namespace)
+            if link is None:
+                return await promoted(side, namespace, None)
+            async with other_side(link, other) as source:
+                return await promoted(side, namespace, source, force=force)
+
+    found = run_async(main())
+    if as_json:
+        emit(found.as_json())
+        return
+    print(f"{namespace}: promoted here, epoch {found.epoch}")
+    for one in found.streams:
+        if one.source_end is None:
+            known = "what the other side has beyond is not known"
+        elif one.missing:
+            known = f"{counted(one.missing, 'record')} ({one.end} to {one.source_end - 1}) are only on the other side"
+        else:
+            known = "every record that is known was copied"
+        print(f"  {one.stream}: goes on at offset {one.end}; {known}{'' if one.exact else ', unknown beyond'}")
+        for step in one.unfinished:
+            print(f"    transaction {step} was not copied as a whole")
+    for stream in found.only_there:
+        print(f"  {stream}: only on the other side")
+    if not found.fenced:
+        print("  the other side could not be reached; its writers are refused when a replication meets it again")
+
+
+@replicate.command("reconcile")
+@click.argument("namespace", shell_complete=completion.namespaces)
+@_ON
+@click.option("--other", default="", metavar="URI", help="Where the promoted cluster is, if not where it was.")
+@click.option("--dry-run", is_flag=True, help="Say which records only this side has, and change nothing else.")
+@_RATE
+@yes_option
+@json_option
+def reconcile(
+    namespace: str, uri: str | None, other: str, dry_run: bool, rate: str | None, yes: bool, as_json: bool
+) -> None:
+    """On the side that was replaced by a promotion: say which records only it has, keep them, and let it be a mirror.
+
+    They are copied, with their offsets, into streams NAME.kept-EPOCH of the same namespace. Then the streams are
+    deleted here, and `buckram replicate run` in the other direction makes them anew.
+
+    \b
+    Examples:
+      buckram replicate reconcile shop --on zk://a:2181/ledgers --other zk://b:2181/ledgers --dry-run
+      buckram replicate reconcile shop --on zk://a:2181/ledgers --other zk://b:2181/ledgers --yes
+    """
+    check_name("namespace", namespace)
+    found = run_async(_reconciled(namespace, uri, other, None, rate))
+    if not dry_run:
+        kept = sum(one.records for one in found)
+        confirm_loss(
+            f"Keep {counted(kept, 'record')} aside and delete {counted(len(found), 'stream')} here?",
+            yes,
+            f"{namespace} was not reconciled",
+        )
+        found = run_async(_reconciled(namespace, uri, other, found, rate))
+    if as_json:
+        emit({"namespace": namespace, "reconciled": not dry_run, "streams": [one.as_json() for one in found]})
+        return
+    for one in found:
+        if one.records:
+            where = f"{'would be ' if dry_run else ''}kept in {one.kept}"
+            print(f"{one.stream}: {counted(one.records, 'record')} ({one.first} to {one.end - 1}) only here, {where}")
+        else:
+            print(f"{one.stream}: no record is only here")
+
+
+async def _reconciled(
+    namespace: str, uri: str | None, other: str, found: Sequence[Difference] | None, rate: str | None
+) -> list[Difference]:
+    """The differences; if `found` is given they are reconciled, provided that they are still the same."""
+    from buckram.replication.reconciling import differences
+    from buckram.replication.reconciling import reconcile as reconciled
+    from buckram.replication.sides import read_link, side_of
+    from buckram.replication.status import other_side
+
+    async with connected(uri) as client:
+        old = await side_of(client)
+        link = await read_link(old, namespace)
+        if link is None and not other:
+            raise ReplicationRefused(
+                namespace, "it is not replicated in this cluster, so there is nothing to reconcile"
+            )
+        async with other_side(link, other) as new:
+            if new is None:
+                raise ReplicationRefused(
+                    namespace, "the promoted cluster cannot be reached; name it with --other, or wait until it is there"
+                )
+            if found is None:
+                return await differences(old, new, namespace)
+            await reconciled(old, new, namespace, found, values.pace(rate))
+            return list(found)

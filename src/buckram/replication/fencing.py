@@ -1,0 +1,69 @@
+"""Fencing one side of a replication: streams change hands, so that nobody but whom their new marks allow can write.
+
+Who writes now is out: the stream's epoch grows, and an open segment is fenced and sealed. Not here: what the marks
+allow (`core/streams/mirrors.py`), when a side is fenced (`replication/promotion.py`, `replication/run.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from buckram.core.streams.changes import LiveMoved, Step, handed_over
+from buckram.core.streams.head import Head, Mirror, Summary
+from buckram.core.streams.links import Link
+from buckram.core.streams.mirrors import SUPERSEDED
+from buckram.core.streams.names import StreamName
+from buckram.errors import NoSuchStream
+from buckram.replication.sides import Side, put_link, stream_names
+from buckram.streams.shared.metadata import head_retries
+from buckram.streams.shared.recovery import recover_segment
+from buckram.types import LedgerId
+
+
+async def hand_over(side: Side, name: StreamName, head: Head, mark: Mirror) -> Head:
+    """Put a mark on a stream, fence whoever writes it, and return the head, all of whose segments are sealed.
+
+    Raises NoSuchStream for a stream that is not that of `head` any more, RecoveryFailed if too few bookies answer to
+    fence its writer, MetadataUnavailable.
+    """
+    retries = head_retries()
+    while True:
+        present = (await side.streams.read(name)).head
+        live: tuple[LedgerId, Summary] | None = None
+        if present.open_segment is not None:
+            ledger = present.open_segment.ledger
+            live = ledger, await recover_segment(side.client, name, ledger)
+        try:
+            return await side.streams.change(name, partial(_handing, str(name), mark=mark, live=live), uid=head.uid)
+        except LiveMoved as error:
+            await retries.wait(error)
+
+
+def _handing(name: str, head: Head, *, mark: Mirror, live: tuple[LedgerId, Summary] | None) -> Step | None:
+    return handed_over(name, head, mark, live)
+
+
+async def supersede(side: Side, namespace: str, link: Link) -> list[str]:
+    """Take the writers of a namespace away, because the cluster that `link` names was promoted.
+
+    Returns the streams that were fenced now. From then on they take no records. It may be stopped and repeated.
+    """
+    fenced: list[str] = []
+    await put_link(side, namespace, replace(link, time=side.now()))
+    async for name in stream_names(side, namespace):
+        try:
+            if not link.has(name.stream):
+                continue
+            head = (await side.streams.read(name)).head
+            if head.deleting or (head.mirror is not None and head.mirror.epoch >= link.epoch):
+                continue
+            uid = head.mirror.uid if head.mirror is not None else ""
+            await hand_over(side, name, head, Mirror(SUPERSEDED, link.cluster, uid, link.epoch))
+            fenced.append(str(name))
+        except NoSuchStream:
+            continue
+    return fenced
+
+
+__all__ = ["hand_over", "supersede"]

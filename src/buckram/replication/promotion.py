@@ -1,0 +1,143 @@
+"""Promotion: a mirror becomes the side that writes, and says exactly which records of the other side it does not have.
+
+The other side is fenced first if it can be reached. If it cannot, it is fenced as soon as a replication or a promotion
+meets it again: its record has a lower epoch then. Not here: making a mirror of that side (`reconciling.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from buckram.core.streams.head import Head, Mirror
+from buckram.core.streams.links import Link
+from buckram.core.streams.mirrors import MIRROR, PROMOTED, SUPERSEDED, unfinished
+from buckram.core.streams.names import StreamName
+from buckram.errors import NoSuchStream, ReplicationRefused
+from buckram.replication.fencing import hand_over, supersede
+from buckram.replication.lag import read_progress
+from buckram.replication.sides import Side, put_link, read_link, stream_names
+from buckram.streams.read.locate import known_end
+
+
+@dataclass(frozen=True, slots=True)
+class PromotedStream:
+    """What a promotion found of one stream."""
+
+    stream: str
+    end: int
+    """The mirror has the records below this offset, and goes on here."""
+    source_end: int | None
+    """The offset after the last record that the source is known to have; None if that was never known."""
+    exact: bool
+    """The source was fenced, so it has no record beyond. Otherwise it may have more, which nobody knows."""
+    unfinished: tuple[str, ...] = ()
+    """Transactions of the source of which records lack, as APPLICATION VERSION."""
+
+    @property
+    def missing(self) -> int | None:
+        """How many records are known to be missing in the mirror."""
+        return None if self.source_end is None else max(self.source_end - self.end, 0)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "stream": self.stream,
+            "copied": self.end,
+            "source_end": self.source_end,
+            "missing": self.missing,
+            "unknown_beyond": not self.exact,
+            "unfinished": list(self.unfinished),
+        }
+
+
+@dataclass(slots=True)
+class Promotion:
+    """What a promotion did."""
+
+    namespace: str
+    epoch: int
+    source: str
+    """The identity of the other cluster."""
+    fenced: bool
+    """Whether the other side was fenced. Otherwise it is when it is met again."""
+    streams: list[PromotedStream]
+    only_there: list[str]
+    """Streams of the other side that have no mirror here, if it could be asked."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "namespace": self.namespace,
+            "epoch": self.epoch,
+            "source": self.source,
+            "source_fenced": self.fenced,
+            "streams": [one.as_json() for one in self.streams],
+            "not_copied": self.only_there,
+        }
+
+
+async def promote(target: Side, namespace: str, source: Side | None, *, force: bool = False) -> Promotion:
+    """Make the mirrors of a namespace writable. `source`: the other side, if it can be reached.
+
+    While the other side can be reached, it is refused without `force`; with it the other side is fenced first. It may
+    be stopped and repeated. Raises ReplicationRefused, NoSuchNamespace, RecoveryFailed, MetadataUnavailable.
+    """
+    await target.namespaces.get(namespace)
+    link = await read_link(target, namespace)
+    if link is None or link.state not in (MIRROR, PROMOTED):
+        part = "is no mirror" if link is None else f"is {link.state} and no mirror"
+        raise ReplicationRefused(namespace, f"it {part} in this cluster, so there is nothing to promote")
+    if source is not None and source.cluster != link.cluster:
+        raise ReplicationRefused(
+            namespace,
+            f"it is a mirror of cluster {link.cluster}, and the other side that was named is {source.cluster}",
+        )
+    epoch = link.epoch if link.state == PROMOTED else link.epoch + 1
+    if source is not None and not force and link.state == MIRROR:
+        raise ReplicationRefused(
+            namespace,
+            f"the other side, cluster {link.cluster}, is alive: stop its writers, let `buckram replicate run --once` "
+            "copy the rest, and promote with --force, which takes the other side's writers away first; what is not "
+            "copied then is only there",
+        )
+    if source is not None:
+        await supersede(source, namespace, Link(SUPERSEDED, target.cluster, target.uri, epoch, 0, link.streams))
+    found = Promotion(namespace, epoch, link.cluster, source is not None, [], [])
+    async for name in stream_names(target, namespace):
+        try:
+            head = (await target.streams.read(name)).head
+            mark = head.mirror
+            if mark is None or mark.cluster != link.cluster or mark.state not in (MIRROR, PROMOTED):
+                continue
+            head = await _promoted(target, name, head, mark, epoch)
+            found.streams.append(await _told(target, source, name, head))
+        except NoSuchStream:
+            continue
+    if source is not None:
+        mirrored = {one.stream for one in found.streams}
+        names = [name async for name in stream_names(source, namespace) if link.has(name.stream)]
+        found.only_there = [str(name) for name in names if str(name) not in mirrored]
+    await put_link(target, namespace, replace(link, state=PROMOTED, epoch=epoch, time=target.now()))
+    return found
+
+
+async def _promoted(target: Side, name: StreamName, head: Head, mark: Mirror, epoch: int) -> Head:
+    if mark.state == PROMOTED and mark.epoch == epoch:
+        return head
+    return await hand_over(target, name, head, mark._replace(state=PROMOTED, epoch=epoch))
+
+
+async def _told(target: Side, source: Side | None, name: StreamName, head: Head) -> PromotedStream:
+    assert head.mirror is not None
+    end = head.mirror.end
+    lacking = tuple(f"{app} {done.version}" for app, done in sorted(unfinished(head.transactions, end).items()))
+    if source is not None:
+        try:
+            there = (await source.streams.read(name)).head
+            return PromotedStream(str(name), end, await known_end(source.client, name, there), True, lacking)
+        except NoSuchStream:
+            return PromotedStream(str(name), end, None, True, lacking)
+    said = await read_progress(target, head.uid)
+    return PromotedStream(str(name), end, None if said is None else max(said.source_end, end), False, lacking)
+
+
+__all__ = ["PromotedStream", "Promotion", "promote"]

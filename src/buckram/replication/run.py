@@ -1,0 +1,249 @@
+"""Replication: the streams of one or more namespaces, copied until they are all there, or continuously.
+
+    work = await Replication.prepare(source, target, ["shop", "logs/web"], pace=Pace(None))
+    await work.once()       or       await work.follow()
+
+Each stream is copied by itself: one that cannot be copied says why and is tried again, the others go on. Not here: one
+stream (`replication/stream_copy.py`), when a replication is refused (`core/streams/links.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from buckram.core.backoff import REPLICATION, Delays
+from buckram.core.streams.links import SOURCE, Link, check_run, is_superseded
+from buckram.core.streams.mirrors import MIRROR, PROMOTED, SUPERSEDED, mirrored_settings
+from buckram.core.streams.names import OBJECTS_LOG, StreamName, check_name, stream_name
+from buckram.errors import (
+    BuckramError,
+    InvalidArgument,
+    MirrorStream,
+    NamespaceExists,
+    NoSuchNamespace,
+    NoSuchStream,
+    ReplicationRefused,
+)
+from buckram.net.pace import Pace
+from buckram.net.tasks import TaskScope
+from buckram.replication.fencing import supersede
+from buckram.replication.sides import Side, put_link, read_link, stream_names
+from buckram.replication.stream_copy import StreamCopy
+
+_AT_ONCE = 8
+"""How many streams are copied at the same time by `once`."""
+_LOOK_S = 2.0
+"""How often `follow` looks for new streams, for other settings of namespaces, and for a promotion."""
+_log = logging.getLogger("buckram.replication")
+
+
+@dataclass(slots=True)
+class Copying:
+    """One stream of a replication."""
+
+    copy: StreamCopy
+    first: int | None = None
+    """The offset at which this run began; None before it did."""
+    trouble: str = ""
+    """Why it cannot be copied now; empty while it can."""
+    done: bool = False
+    """Everything was copied: by `once`, or up to the end of a stream that was ended."""
+
+    def as_json(self) -> dict[str, object]:
+        copy = self.copy
+        shown: dict[str, object] = {
+            "stream": str(copy.name),
+            "records": copy.records,
+            "bytes": copy.bytes,
+            "first_offset": copy.copied - copy.records if copy.records else None,
+            "next_offset": copy.copied,
+        }
+        return {**shown, "trouble": self.trouble} if self.trouble else shown
+
+
+class Replication:
+    """The copying of chosen namespaces and streams; `prepare` makes it."""
+
+    def __init__(
+        self,
+        source: Side,
+        target: Side,
+        chosen: Mapping[str, frozenset[str]],
+        epochs: Mapping[str, int],
+        pace: Pace,
+        skip_truncated: bool,
+    ) -> None:
+        self.streams: dict[StreamName, Copying] = {}
+        """What is copied, or was."""
+        self._source, self._target, self._chosen, self._epochs = source, target, chosen, epochs
+        self._pace, self._skip = pace, skip_truncated
+        self._policies: dict[str, object] = {}
+
+    @classmethod
+    async def prepare(
+        cls, source: Side, target: Side, places: Sequence[str], *, pace: Pace, skip_truncated: bool = False
+    ) -> Replication:
+        """Check both sides, and make the target's namespaces. `places`: NAMESPACE, or NAMESPACE/STREAM.
+
+        Raises NoSuchNamespace and NoSuchStream of the source, ReplicationRefused.
+        """
+        chosen = _chosen(places)
+        epochs: dict[str, int] = {}
+        for namespace, streams in chosen.items():
+            await source.namespaces.get(namespace)
+            for stream in streams:
+                await source.streams.read(StreamName(namespace, stream))
+            epochs[namespace] = await _link(source, target, namespace, streams)
+        made = cls(source, target, chosen, epochs, pace, skip_truncated)
+        await made._mirror_namespaces()
+        return made
+
+    async def once(self) -> None:
+        """Copy what there is. What could not be copied is in `streams`, with the reason."""
+        await self._look()
+        room = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(copying: Copying) -> None:
+            async with room:
+                try:
+                    await copying.copy.run(follow=False)
+                    copying.done = True
+                except NoSuchStream:
+                    copying.done = True  # It was deleted meanwhile.
+                except BuckramError as error:
+                    copying.trouble = str(error)
+
+        async with TaskScope("replication") as scope:
+            tasks = [scope.spawn(one(copying), str(name)) for name, copying in self.streams.items()]
+            for task in tasks:
+                await task
+
+    async def follow(self) -> None:
+        """Copy until this is cancelled. Raises ReplicationRefused when the target was promoted."""
+        async with TaskScope("replication") as scope:
+            while True:
+                try:
+                    for copying in await self._look():
+                        scope.spawn(self._keep_on(copying), str(copying.copy.name))
+                    await self._check_sides()
+                    await self._mirror_namespaces()
+                except (ReplicationRefused, NoSuchNamespace):
+                    raise
+                except BuckramError as error:
+                    _log.warning("a cluster cannot be looked at now: %s", error)
+                await asyncio.sleep(_LOOK_S)
+
+    async def _keep_on(self, copying: Copying) -> None:
+        """Copy one stream, again and again, until it is ended or deleted in the source."""
+        delays = Delays(REPLICATION)
+        while True:
+            before = copying.copy.records
+            try:
+                await copying.copy.run(follow=True)
+                copying.done, copying.trouble = True, ""
+                return
+            except NoSuchStream:
+                copying.done = True
+                del self.streams[copying.copy.name]  # One of this name may be made again.
+                return
+            except BuckramError as error:
+                if str(error) != copying.trouble:
+                    _log.warning("%s: %s", copying.copy.name, error)
+                copying.trouble = str(error)
+                if copying.copy.records > before:
+                    delays.reset()
+                final = isinstance(error, ReplicationRefused | MirrorStream)
+                await asyncio.sleep(REPLICATION.most_s if final else delays.take())
+
+    async def _look(self) -> list[Copying]:
+        """Find the streams to be copied that were not known before."""
+        found: list[Copying] = []
+        for namespace, chosen in self._chosen.items():
+            async for name in stream_names(self._source, namespace):
+                if name in self.streams or name.stream == OBJECTS_LOG or (chosen and name.stream not in chosen):
+                    continue
+                copy = StreamCopy(
+                    self._source,
+                    self._target,
+                    name,
+                    self._pace,
+                    epoch=self._epochs[namespace],
+                    skip_truncated=self._skip,
+                )
+                self.streams[name] = Copying(copy)
+                found.append(self.streams[name])
+        return found
+
+    async def _check_sides(self) -> None:
+        """Raise ReplicationRefused if one side was promoted since this began; the other one is fenced then."""
+        for namespace in self._chosen:
+            await _check_link(self._source, self._target, namespace)
+
+    async def _mirror_namespaces(self) -> None:
+        """Have the target's namespaces have the settings of the source's, as far as they are not about one cluster."""
+        for namespace in self._chosen:
+            policy = (await self._source.namespaces.get(namespace)).policy
+            if self._policies.get(namespace) == policy:
+                continue
+            try:
+                present = (await self._target.namespaces.get(namespace)).policy
+            except NoSuchNamespace:
+                try:
+                    await self._target.namespaces.create(namespace, **mirrored_settings(policy, {}))
+                except NamespaceExists:
+                    continue
+            else:
+                wanted = mirrored_settings(policy, present)
+                changes = {
+                    name: wanted.get(name) for name in {*wanted, *present} if wanted.get(name) != present.get(name)
+                }
+                if changes:
+                    await self._target.namespaces.set(namespace, **changes)
+            self._policies[namespace] = policy
+
+
+def _chosen(places: Sequence[str]) -> dict[str, frozenset[str]]:
+    """Return the chosen streams of each namespace; none: all of them. Raises InvalidArgument."""
+    if not places:
+        raise InvalidArgument("name what to replicate: NAMESPACE, or NAMESPACE/STREAM")
+    chosen: dict[str, frozenset[str]] = {}
+    whole: set[str] = set()
+    for place in places:
+        if "/" in place:
+            name = stream_name(place)
+            chosen[name.namespace] = chosen.get(name.namespace, frozenset()) | {name.stream}
+        else:
+            whole.add(check_name("namespace", place))
+    return chosen | dict.fromkeys(sorted(whole), frozenset[str]())
+
+
+async def _check_link(source: Side, target: Side, namespace: str) -> tuple[Link | None, Link | None]:
+    here, there = await read_link(source, namespace), await read_link(target, namespace)
+    if source.cluster != target.cluster:
+        if there is not None and is_superseded(here, there, source.cluster):
+            link = replace(there, state=SUPERSEDED, cluster=target.cluster, uri=target.uri)
+            await supersede(source, namespace, link)
+        elif here is not None and is_superseded(there, here, target.cluster):
+            link = replace(here, state=SUPERSEDED, cluster=source.cluster, uri=source.uri)
+            await supersede(target, namespace, link)
+    check_run(namespace, here, there, source.cluster, target.cluster)
+    return here, there
+
+
+async def _link(source: Side, target: Side, namespace: str, streams: frozenset[str]) -> int:
+    """Have both sides know of the replication of a namespace; returns its epoch. Raises ReplicationRefused."""
+    here, there = await _check_link(source, target, namespace)
+    epoch = max(here.epoch if here else 0, there.epoch if there else 0)
+    known = there if there is not None and there.state == MIRROR else None
+    names = tuple(sorted(streams)) if known is None else known.joined(streams)
+    mirror = Link(MIRROR, source.cluster, source.uri, epoch, target.now(), names)
+    await put_link(target, namespace, mirror)
+    if here is None or here.state not in (MIRROR, PROMOTED):
+        await put_link(source, namespace, replace(mirror, state=SOURCE, cluster=target.cluster, uri=target.uri))
+    return epoch
+
+
+__all__ = ["Copying", "Replication"]

@@ -1,0 +1,122 @@
+"""The state of a replicated namespace, seen from one of its clusters: which part it plays, and how far its mirrors are.
+
+Not here: how a lag is measured (`replication/lag.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from buckram.client.client import Client, connect
+from buckram.core.streams.links import Link
+from buckram.core.streams.mirrors import MIRROR, SUPERSEDED
+from buckram.errors import BuckramError, NoSuchKey, NoSuchStream
+from buckram.replication.lag import Lag, lag_of
+from buckram.replication.sides import Side, read_link, side_of, stream_names
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceStatus:
+    """One namespace. `reached`: the other side was asked; otherwise lags are as they were last written down."""
+
+    namespace: str
+    link: Link
+    reached: bool
+    streams: tuple[Lag, ...]
+
+    @property
+    def worst(self) -> float | None:
+        """The greatest lag in seconds; None if it is not known."""
+        known = [one.seconds for one in self.streams if one.seconds is not None]
+        return max(known) if len(known) == len(self.streams) else None
+
+    def as_json(self) -> dict[str, Any]:
+        lags = [one.records for one in self.streams]
+        sizes = [one.bytes for one in self.streams]
+        return {
+            "namespace": self.namespace,
+            "state": self.link.state,
+            "other": self.link.cluster,
+            "uri": self.link.uri,
+            "epoch": self.link.epoch,
+            "other_reached": self.reached,
+            "lag_records": sum(one or 0 for one in lags) if None not in lags else None,
+            "lag_bytes": sum(one or 0 for one in sizes) if None not in sizes else None,
+            "lag_s": 0.0 if not self.streams else self.worst,
+            "streams": [one.as_json() for one in self.streams],
+        }
+
+
+@asynccontextmanager
+async def other_side(link: Link | None, uri: str = "", within_s: float = 5.0) -> AsyncIterator[Side | None]:
+    """The other cluster of a replication, or None if it cannot be reached now. `uri`: where it is, if not as noted."""
+    where = uri or (link.uri if link is not None else "")
+    if not where:
+        yield None
+        return
+    client: Client | None = None
+    try:
+        client, side = await _reach(where, within_s)
+    except (BuckramError, OSError, TimeoutError):
+        yield None
+        return
+    try:
+        yield side
+    finally:
+        await client.close()
+
+
+async def _reach(uri: str, within_s: float) -> tuple[Client, Side]:
+    async with asyncio.timeout(within_s):
+        client = await connect(uri)
+        try:
+            return client, await side_of(client)
+        except BaseException:
+            await client.close()
+            raise
+
+
+async def replicated_namespaces(side: Side) -> list[str]:
+    """Return the namespaces of which a cluster has a record, in order. Raises MetadataUnavailable."""
+    try:
+        return await side.streams.keys.children(f"{side.streams.layout.root}/replication")
+    except NoSuchKey:
+        return []
+
+
+async def status_of(side: Side, namespace: str, uri: str = "") -> NamespaceStatus | None:
+    """Return the state of a namespace; None if it is not replicated. `uri` is that of `other_side`."""
+    link = await read_link(side, namespace)
+    if link is None:
+        return None
+    async with other_side(link, uri) as other:
+        if other is not None and other.cluster != link.cluster:
+            other = None
+        if link.state == MIRROR:
+            found = await _lags(other, side, namespace)
+        elif link.state == SUPERSEDED or other is None:
+            found = ()
+        else:  # This is the source: the mirror is there.
+            there = await read_link(other, namespace)
+            is_mirror = there is not None and there.state == MIRROR and there.cluster == side.cluster
+            found = await _lags(side, other, namespace) if is_mirror else ()
+        return NamespaceStatus(namespace, link, other is not None, found)
+
+
+async def _lags(source: Side | None, target: Side, namespace: str) -> tuple[Lag, ...]:
+    found: list[Lag] = []
+    async for name in stream_names(target, namespace):
+        try:
+            mark = (await target.streams.read(name)).head.mirror
+            if mark is not None and mark.state == MIRROR:
+                found.append(await lag_of(source, target, name))
+        except NoSuchStream:
+            continue
+    return tuple(found)
+
+
+__all__ = ["NamespaceStatus", "other_side", "replicated_namespaces", "status_of"]
