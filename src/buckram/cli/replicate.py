@@ -126,8 +126,8 @@ def _once(
         elif copying.trouble:
             remark(f"{copying.copy.name}: {copying.trouble}")
         elif not as_json:
-            records = counted(copying.copy.records, "record")
-            print(f"{copying.copy.name}: {records} copied, the mirror ends at offset {copying.copy.copied}")
+            moved = counted(copying.copy.records, "record")
+            print(f"{copying.copy.name}: {moved} copied, the mirror ends at offset {copying.copy.copied}")
     if as_json:
         records, size = sum(one.copy.records for one in found), sum(one.copy.bytes for one in found)
         total: dict[str, Any] = {"streams": len(found), "failed": len(failed), "records": records, "bytes": size}

@@ -49,6 +49,8 @@ FLIGHT_BYTES = 32 * 1024 * 1024
 """At most so many bytes of a stream are on their way to the target; as many again may be read ahead."""
 IDLE_S = 300.0
 """The mirror of a stream that gets no records for so long is sealed, and opened again when some come."""
+_LOOK_S = 1.0
+"""While no records come, the mirror's writer is looked at so often."""
 
 
 class StreamCopy:
@@ -136,14 +138,18 @@ class StreamCopy:
         await self._close(sound=True)
 
     async def _copy(self, reading: Source) -> None:
+        loop = asyncio.get_running_loop()
+        moved = loop.time()
         while True:
             try:
-                async with asyncio.timeout(IDLE_S):
+                async with asyncio.timeout(_LOOK_S):
                     item = await reading.next_item()
             except TimeoutError:
-                await self._land(0)
-                await self._close(sound=True)
+                await self._land(0)  # It raises what has become of the mirror's writer meanwhile.
+                if loop.time() - moved > IDLE_S:
+                    await self._close(sound=True)
                 continue
+            moved = loop.time()
             if item is None:
                 return
             if isinstance(item, ProducerTable):
@@ -168,14 +174,27 @@ class StreamCopy:
             raise CorruptEntry(str(self.name), batch.ledger_id, batch.entry_id, str(error)) from None
         await self._pace.take(copy.size)
         await self._land(max(FLIGHT_BYTES - copy.size, 0))
-        self._flight.append((engine.append_copy(copy), copy.size, batch))
+        stored = engine.append_copy(copy)
+        self._flight.append((stored, copy.size, batch))
         self._flight_bytes += copy.size
+        stored.add_done_callback(self._stored)
 
     async def _land(self, most: int) -> None:
-        """Wait until at most so many bytes are in flight, and note how far the mirror is."""
+        """Wait until at most so many bytes are in flight, and note how far the mirror is. Raises as appending does."""
         while self._flight and (self._flight_bytes > most or self._flight[0][0].done()):
+            await self._flight[0][0]
+            self._note_stored()
+
+    def _stored(self, future: asyncio.Future[None]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            self._note_stored()
+
+    def _note_stored(self) -> None:
+        """Note how far the mirror is now."""
+        while self._flight:
             future, size, batch = self._flight[0]
-            await future
+            if not future.done() or future.cancelled() or future.exception() is not None:
+                return
             self._flight.popleft()
             self._flight_bytes -= size
             self.copied, self.copied_time = batch.next_offset, batch.append_time

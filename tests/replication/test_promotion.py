@@ -1,0 +1,192 @@
+"""Promotion and reconciling: one side writes, what is only on the other side is told exactly, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.replication.kit import ORDERS, SPACE, append, numbered, pair, records, space
+from tests.streams.kit import eventually
+
+from buckram import MirrorStream, NoSuchNamespace, NoSuchStream, ReplicationRefused, WriterLost
+from buckram.net.tasks import TaskScope
+from buckram.replication.promotion import promote
+from buckram.replication.reconciling import differences, reconcile
+from buckram.replication.sides import read_link
+
+
+async def test_a_promoted_mirror_goes_on_at_its_end_and_tells_what_was_not_copied() -> None:
+    async with pair() as both:
+        await append(both.a, numbered(0, 5))
+        await both.copied()
+        await append(both.a, numbered(5, 8))
+        await append(both.a, numbered(0, 1), "late")
+        found = await promote(both.b, SPACE, both.a, force=True)
+        (one,) = found.streams
+        assert (one.stream, one.end, one.source_end, one.missing, one.exact) == ("shop/orders", 5, 8, 3, True)
+        assert found.only_there == ["shop/late"]
+        async with space(both.b).writer("orders") as writer:
+            assert await writer.append(b"new") == 5
+
+
+async def test_without_the_source_what_it_has_beyond_is_said_to_be_unknown() -> None:
+    async with pair() as both:
+        await append(both.a, numbered(0, 5))
+        await both.copied()
+        found = await promote(both.b, SPACE, None)
+        (one,) = found.streams
+        assert (one.end, one.source_end, one.missing, one.exact) == (5, 5, 0, False)
+        assert not found.fenced
+
+
+async def test_it_is_refused_while_the_other_side_lives() -> None:
+    async with pair() as both:
+        await append(both.a, numbered(0, 5))
+        await both.copied()
+        with pytest.raises(ReplicationRefused, match="is alive"):
+            await promote(both.b, SPACE, both.a)
+        await append(both.a, numbered(5, 6))  # Nothing was changed.
+        with pytest.raises(MirrorStream):
+            await space(both.b).writer("orders")
+
+
+async def test_a_live_writer_of_the_source_is_fenced_before_the_mirror_takes_records() -> None:
+    async with pair() as both:
+        writer = await space(both.a).writer("orders")
+        await writer.append(b"kept")
+        await both.copied()
+        await promote(both.b, SPACE, both.a, force=True)
+        with pytest.raises(WriterLost):
+            await writer.append(b"too late")
+        await writer.abandon()
+        with pytest.raises(MirrorStream, match="buckram replicate reconcile shop"):
+            await space(both.a).writer("orders")
+
+
+async def test_a_running_copy_ends_when_its_mirror_is_promoted() -> None:
+    async with pair() as both:
+        await append(both.a, numbered(0, 5))
+        work = await both.work()
+        async with TaskScope("run") as scope:
+            task = scope.spawn(_outcome(work.follow()), "follow")
+
+            async def there() -> bool:
+                return await space(both.b).exists("orders") and len(await records(both.b)) == 5
+
+            await eventually(there)
+            await promote(both.b, SPACE, None)
+            async with asyncio.timeout(10):
+                assert "promoted" in await task
+
+
+async def test_the_old_side_is_fenced_when_a_replication_meets_it_again() -> None:
+    async with pair() as both:
+        await append(both.a, numbered(0, 5))
+        await both.copied()
+        await promote(both.b, SPACE, None)  # The old side is away.
+        await append(both.a, numbered(5, 7))  # It does not know yet.
+        for back in (False, True):
+            with pytest.raises(ReplicationRefused, match="buckram replicate reconcile shop"):
+                await both.work(back=back)
+        with pytest.raises(MirrorStream):
+            await space(both.a).writer("orders")
+
+
+async def test_reconciling_keeps_what_only_the_old_side_has_and_makes_it_a_mirror() -> None:
+    async with pair() as both:
+        await append(both.a, numbered(0, 5))
+        await append(both.a, numbered(0, 2), "same")
+        await both.copied()
+        await promote(both.b, SPACE, None)
+        await append(both.a, numbered(5, 8))
+        await append(both.a, numbered(0, 1), "late")
+        only = await records(both.a)
+        await append(both.b, [b"on the new side"])
+
+        found = await differences(both.a, both.b, SPACE)
+        shown = {one.stream: (one.first, one.end, one.kept) for one in found}
+        assert shown == {
+            "shop/late": (0, 1, "shop/late.kept-1"),
+            "shop/orders": (5, 8, "shop/orders.kept-1"),
+            "shop/same": (2, 2, ""),
+        }
+        assert await records(both.a) == only  # Looking changes no record.
+        await reconcile(both.a, both.b, SPACE, found)
+        assert await records(both.a, "orders.kept-1") == only[5:]
+        with pytest.raises(NoSuchStream):
+            await records(both.a)
+
+        await both.copied(back=True)
+        assert await records(both.a) == await records(both.b)
+        with pytest.raises(ReplicationRefused, match="reconciled already"):
+            await differences(both.a, both.b, SPACE)
+
+
+async def test_sides_can_be_changed_again_and_again() -> None:
+    async with pair() as both:
+        await append(both.a, numbered(0, 3))
+        await both.copied()
+        await promote(both.b, SPACE, both.a, force=True)
+        await reconcile(both.a, both.b, SPACE, await differences(both.a, both.b, SPACE))
+        await append(both.b, numbered(3, 5))
+        await both.copied(back=True)
+        found = await promote(both.a, SPACE, both.b, force=True)
+        assert found.epoch == 2
+        await append(both.a, numbered(5, 6))
+        with pytest.raises(MirrorStream):
+            await space(both.b).writer("orders")
+        await reconcile(both.b, both.a, SPACE, await differences(both.b, both.a, SPACE))
+        await both.copied()
+        assert await records(both.b) == await records(both.a)
+        assert [record.value for record in await records(both.b)] == numbered(0, 6)
+
+
+async def test_a_promotion_that_was_stopped_is_completed_by_the_next_one() -> None:
+    async with pair() as both:
+        for stream in ("one", "two"):
+            await append(both.a, numbered(0, 3), stream)
+        await both.copied()
+        head = (await both.b.streams.read(ORDERS._replace(stream="one"))).head
+        from buckram.replication.promotion import _promoted
+
+        assert head.mirror is not None
+        await _promoted(both.b, ORDERS._replace(stream="one"), head, head.mirror, 1)  # It was stopped after this one.
+        await append(both.b, numbered(3, 4), "one")
+        found = await promote(both.b, SPACE, None)
+        assert [(one.stream, one.end) for one in found.streams] == [("shop/one", 3), ("shop/two", 3)]
+        assert found.epoch == 1
+
+
+async def test_what_is_no_mirror_is_not_promoted() -> None:
+    async with pair() as both:
+        with pytest.raises(ReplicationRefused, match="nothing to promote"):
+            await promote(both.b, SPACE, None)
+        with pytest.raises(NoSuchNamespace):
+            await promote(both.b, "nowhere", None)
+        await append(both.a, numbered(0, 1))
+        await both.copied()
+        with pytest.raises(ReplicationRefused, match="nothing to promote"):
+            await promote(both.a, SPACE, None)
+        with pytest.raises(ReplicationRefused, match="nothing to reconcile"):
+            await differences(both.a, both.b, SPACE)
+
+
+async def test_only_the_streams_that_were_replicated_change_sides() -> None:
+    async with pair() as both:
+        await append(both.a, numbered(0, 1))
+        await append(both.a, numbered(0, 1), "private")
+        await both.copied("shop/orders")
+        link = await read_link(both.b, SPACE)
+        assert link is not None
+        assert link.streams == ("orders",)
+        found = await promote(both.b, SPACE, both.a, force=True)
+        assert found.only_there == []
+        await append(both.a, numbered(1, 2), "private")
+
+
+async def _outcome(work: object) -> str:
+    try:
+        await work  # type: ignore[misc]
+    except ReplicationRefused as error:
+        return str(error)
+    return ""
