@@ -499,6 +499,14 @@ def offload() -> Figures:
 
 
 @case
+def replicate() -> Figures:
+    """BENCH_REPLICATE_MIB (512) copied into another local cluster; the lag of a mirror at 5,000 records a second."""
+    from bench.replication import replicate
+
+    return replicate()
+
+
+@case
 def audit_many() -> Figures:
     """An audit of BENCH_AUDIT_SQLITE (1,000,000) ledgers in SQLite, of BENCH_AUDIT_ZOOKEEPER (100,000) in ZooKeeper."""
     from bench import audits

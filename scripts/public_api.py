@@ -7,6 +7,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "buckram.Batch": (
         "ledger_id",
         "entry_id",
+        "payload",
         "payload_bytes",
         "append_time",
         "first_offset",

@@ -64,7 +64,9 @@ def make(ok: Run, uris: tuple[str, str], namespace: str) -> None:
         ok("namespace", "create", namespace, "--set", "ensemble=1/1/1", "--metadata", uri)
 
 
-def test_a_namespace_from_the_first_copy_to_the_change_of_sides_and_back(uris: tuple[str, str], ok: Run, run: Run) -> None:
+def test_a_namespace_from_the_first_copy_to_the_change_of_sides_and_back(
+    uris: tuple[str, str], ok: Run, run: Run
+) -> None:
     a, b = uris
     make(ok, uris, "shop")
     write(a, "shop/orders", b"one\ntwo\n")
@@ -126,7 +128,7 @@ def test_a_process_that_is_killed_again_and_again_copies_each_record_once(uris: 
         finally:
             os.kill(process.pid, signal.SIGKILL)
             process.communicate()
-    assert 0 < reached
+    assert reached > 0
     ok("replicate", "run", "--from", a, "--to", b, "killed", "--once")
     assert values(ok, b, "killed/s") == lines
 
