@@ -61,7 +61,7 @@ def test_the_snippets_of_the_page_on_two_clusters_run_one_after_another(tmp_path
         python = "\n".join(one["code"] for one in found if one["language"] == "python")
         program = f"A, B = {one.uri!r}, {two.uri!r}\n{python}"
         for command in (["bash", "-euo", "pipefail", "-c", shell], [sys.executable, "-c", program]):
-            done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+            done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300)
             assert done.returncode == 0, done.stderr[-2000:]
 
 
