@@ -6,12 +6,14 @@ import io
 import json
 import zipfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from buckram import sync
 from buckram.cli.app import run as in_process
 from buckram.cli.exits import Exit
+from buckram.net.authority import Authority
 from buckram.testing import ThreadedCluster
 
 Run = Callable[..., str]
@@ -106,6 +108,16 @@ def test_spark_conf_prints_settings(run: Run, monkeypatch: pytest.MonkeyPatch) -
     assert found["settings"]["spark.hadoop.dfs.webhdfs.oauth2.credential"] == "${env.BUCKRAM_TOKEN}"
     assert "a.secret.token" not in json.dumps(found)
     assert "checkpointing.FileSystemBased" in json.dumps(found)
+
+
+def test_spark_conf_makes_a_trust_store(run: Run, tmp_path: Path) -> None:
+    ca, store = Authority(tmp_path / "authority").certificate, tmp_path / "trust.p12"
+    found = json.loads(run("spark-conf", "swebhdfs://a:1/", "--tls-ca", str(ca), "--trust-store", str(store), "--json"))
+    assert f"trustStore={store} " in found["settings"]["spark.executor.extraJavaOptions"]
+    assert store.stat().st_size > 0
+    text = run("spark-conf", "webhdfs://a:1/", "--tls-ca", str(ca), code=Exit.USAGE)
+    assert "certificates are of use with swebhdfs:// only" in text
+    assert "give both" in run("spark-conf", "swebhdfs://a:1/", "--trust-store", str(store), code=Exit.USAGE)
 
 
 @pytest.mark.parametrize(

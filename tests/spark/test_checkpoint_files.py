@@ -22,6 +22,7 @@ from tests.webhdfs.driver import drive
 from tests.webhdfs.expectations import EXPECTATIONS, CheckpointFiles
 from tests.webhdfs.gateway_process import GatewayProcess
 
+from buckram.net.authority import Authority
 from buckram.spark import configure
 from buckram.spark.files import gateways, settings
 from buckram.testing import ThreadedCluster
@@ -73,13 +74,18 @@ def test_spark_finds_what_it_expects(
     expectation(files)
 
 
-def test_a_builder_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_builder_is_configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("BUCKRAM_TOKEN", raising=False)
     uri, retries = "webhdfs://10.0.0.7:8080,10.0.0.8:8080/", "spark.hadoop.dfs.http.client.retry.policy.enabled"
     credential = "spark.hadoop.dfs.webhdfs.oauth2.credential"
     builder = SparkSession.Builder()
     assert configure(builder, uri) is builder
     assert (builder._options[retries], credential in builder._options) == ("true", False)
+    ca = Authority(tmp_path / "authority").certificate
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    driver = "spark.driver.extraJavaOptions"
+    with_options = configure(builder.config(driver, "-Xss2m"), "swebhdfs://10.0.0.7:8443/", tls_ca=str(ca))._options
+    assert re.fullmatch(rf"-Xss2m -Djavax\.net\.ssl\.trustStore={tmp_path}/.*", with_options[driver])
     given = configure(SparkSession.Builder(), uri, token="a.b.c")._options
     assert given[credential] == "a.b.c"
     assert re.search(given["spark.redaction.regex"], credential)
@@ -163,6 +169,27 @@ def test_a_driver_that_is_killed_goes_on_elsewhere(
     code, counts = drive({**work, "options": {"maxOffsetsPerTrigger": "100"}, "kill_at": -1}, tmp_path / "second")
     assert code == 0
     assert counts == {str(rest): count for rest, count in counted(680).items()}
+
+
+def test_a_query_keeps_its_checkpoint_behind_tls_and_tokens(
+    cluster: ThreadedCluster, stream: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what `buckram spark-conf` prints, in a process whose JVM begins with it."""
+    authority = Authority(tmp_path / "authority")
+    pair = authority.bookie("gateway", ["127.0.0.1"])
+    made = buckram("token", "create", "--subject", "spark", "--role", "admin", "--json", uri=cluster.uri)
+    monkeypatch.setenv("BUCKRAM_TOKEN", json.loads(made.out)["token"])
+    write(cluster.uri, stream, numbered(150))
+    shown = ["--tls-cert", str(pair.certificate), "--tls-key", str(pair.key)]
+    with GatewayProcess(cluster.uri, "--tokens", *shown) as gateway:
+        assert gateway.root.startswith("swebhdfs://127.0.0.1:")
+        trust = ["--tls-ca", str(authority.certificate), "--trust-store", str(tmp_path / "trust.p12")]
+        printed = buckram("spark-conf", f"{gateway.root}/", "--token", *trust, "--json")
+        place = f"{gateway.root}/default/{stream}"
+        work = {"uri": cluster.uri, "stream": stream, "root": place, "kill_at": -1, "options": {}}
+        code, counts = drive({**work, "settings": json.loads(printed.out)["settings"]}, tmp_path / "driver")
+    assert code == 0
+    assert counts == {str(rest): count for rest, count in counted(150).items()}
 
 
 def test_tables_are_written_and_read(spark: SparkSession, place: str) -> None:

@@ -17,13 +17,14 @@ class GatewayProcess:
     def __init__(self, uri: str, *options: str) -> None:
         self._uri, self._options, self._port = uri, options, "0"
         self._process: subprocess.Popen[bytes] | None = None
-        self.address = ""
+        self.address, self._scheme = "", ""
 
     def start(self) -> None:
         command = [sys.executable, "-m", "buckram", "gateway", "--metadata", self._uri, "--port", self._port, "--json"]
         process = subprocess.Popen([*command, *self._options], stdout=subprocess.PIPE, env=environment(None))
         assert process.stdout is not None
-        self.address = json.loads(process.stdout.readline())["webhdfs"]
+        ready = json.loads(process.stdout.readline())
+        self.address, self._scheme = ready["webhdfs"], "swebhdfs" if ready["url"].startswith("https:") else "webhdfs"
         self._port, self._process = self.address.rpartition(":")[2], process
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
@@ -39,7 +40,7 @@ class GatewayProcess:
 
     @property
     def root(self) -> str:
-        return f"webhdfs://{self.address}"
+        return f"{self._scheme}://{self.address}"
 
     def __enter__(self) -> GatewayProcess:
         self.start()

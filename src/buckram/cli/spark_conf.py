@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import click
 
 from buckram.cli.options import json_option
 from buckram.cli.output import emit
+from buckram.errors import InvalidArgument
 from buckram.net.logins import TOKEN_VARIABLE
 
 
@@ -25,8 +27,28 @@ from buckram.net.logins import TOKEN_VARIABLE
     help=f"Whether the gateways ask for tokens; default whether {TOKEN_VARIABLE} is set. The token itself is not "
     f"printed: each process takes it from {TOKEN_VARIABLE}.",
 )
+@click.option(
+    "--tls-ca",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="For swebhdfs://: the PEM file of the authority that signed the gateways' certificates. Java reads no such "
+    "files, so a trust store is made of it. Java then trusts the authorities of FILE and no others.",
+)
+@click.option(
+    "--trust-store",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where the trust store goes, a path that must be the same on all machines; default is a file in ~/.cache.",
+)
 @json_option
-def spark_conf(uri: str, fewer_requests: bool, token: bool | None, as_json: bool) -> None:
+def spark_conf(
+    uri: str,
+    fewer_requests: bool,
+    token: bool | None,
+    tls_ca: Path | None,
+    trust_store: Path | None,
+    as_json: bool,
+) -> None:
     """Print what spark-defaults.conf needs for files at URI, webhdfs://HOST:PORT[,HOST:PORT...]/PATH.
 
     With several gateways paths begin with webhdfs://buckram/, and the client goes on with another gateway when one
@@ -36,11 +58,18 @@ def spark_conf(uri: str, fewer_requests: bool, token: bool | None, as_json: bool
     Examples:
       buckram spark-conf webhdfs://10.0.0.7:8080/ >> conf/spark-defaults.conf
       buckram spark-conf webhdfs://10.0.0.7:8080,10.0.0.8:8080/default/orders --json
+      buckram spark-conf swebhdfs://spark.example.org:8443/ --tls-ca ca.pem --trust-store /etc/spark/gateways.p12
     """
     from buckram.spark.files import OF_ENVIRONMENT, gateways, settings
+    from buckram.spark.trust_store import write_trust_store
 
     wanted = bool(os.environ.get(TOKEN_VARIABLE, "").strip()) if token is None else token
-    chosen = settings(uri, token=OF_ENVIRONMENT if wanted else "", fewer_requests=fewer_requests)
+    if trust_store is not None and tls_ca is None:
+        raise InvalidArgument("--trust-store is made of the certificates that --tls-ca names; give both")
+    settings(uri, trust_store=tls_ca)  # a URI that does not do is refused before anything is written
+    made = None if tls_ca is None else write_trust_store(tls_ca, trust_store)
+    given = OF_ENVIRONMENT if wanted else ""
+    chosen = settings(uri, token=given, trust_store=made, fewer_requests=fewer_requests)
     if as_json:
         emit({"uri": gateways(uri).uri, "settings": chosen})
         return

@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from buckram.config import host_port
 from buckram.errors import InvalidArgument
 from buckram.net.logins import TOKEN_VARIABLE
+from buckram.spark.trust_store import java_options, write_trust_store
 from buckram.webhdfs.limits import TOKEN_PATH
 
 SERVICE = "buckram"
@@ -82,15 +84,23 @@ def gateways(uri: str) -> Gateways:
 
 
 def settings(
-    uri: str, *, token: str = "", fewer_requests: bool = False, spark_version: tuple[int, int] = (4, 3)
+    uri: str,
+    *,
+    token: str = "",
+    trust_store: Path | None = None,
+    fewer_requests: bool = False,
+    spark_version: tuple[int, int] = (4, 3),
 ) -> dict[str, str]:
     """Spark's settings for files on these gateways, by their names. Raises InvalidArgument.
 
     `token`: what a gateway with tokens is to be sent; `${env.BUCKRAM_TOKEN}` is replaced by each process itself.
-    `fewer_requests`: half the requests for each file of a checkpoint, by another of Spark's file managers; a repeated
-    batch then keeps the state files of its first attempt.
+    `trust_store`: whom the JVMs trust, for gateways with TLS, as `write_trust_store` makes it. `fewer_requests`: half
+    the requests for each file of a checkpoint, by another of Spark's file managers; a repeated batch then keeps the
+    state files of its first attempt.
     """
     found = gateways(uri)
+    if trust_store is not None:
+        _need_tls(found)
     hadoop = dict(_ALWAYS)
     if len(found.addresses) > 1:
         hadoop |= _SEVERAL | _service(found)
@@ -107,10 +117,19 @@ def settings(
     chosen = {f"{_HADOOP}{name}": value for name, value in hadoop.items()} | _QUERY
     if token:
         chosen["spark.redaction.regex"] = REDACTED
+    if trust_store is not None:
+        chosen |= dict.fromkeys(JAVA_OPTIONS, java_options(trust_store))
     if fewer_requests:
         package = "checkpointing." if spark_version >= _MOVED else ""
         chosen["spark.sql.streaming.checkpointFileManagerClass"] = _FILE_MANAGER.format(package)
     return chosen
+
+
+def _need_tls(found: Gateways) -> None:
+    if _SCHEMES[found.scheme] != "https":
+        raise InvalidArgument(
+            f"{found.root}/: certificates are of use with swebhdfs:// only; `buckram gateway --tls-cert` serves it"
+        )
 
 
 def _service(found: Gateways) -> dict[str, str]:
@@ -130,20 +149,32 @@ def _service(found: Gateways) -> dict[str, str]:
     }
 
 
-def configure(builder: Any, uri: str, *, token: str = "", fewer_requests: bool = False) -> Any:
+def configure(builder: Any, uri: str, *, token: str = "", tls_ca: str = "", fewer_requests: bool = False) -> Any:
     """Set on a SparkSession.Builder what files on these gateways need; returns the builder.
 
     `uri`: webhdfs://HOST:PORT[,HOST:PORT...]/. Paths begin with webhdfs://HOST:PORT/, and with webhdfs://buckram/ where
     there are several gateways. `token`: for gateways with tokens; default what BUCKRAM_TOKEN says, which is then passed
-    to executors. `fewer_requests`: see `buckram spark-conf --help`. Raises InvalidArgument, and ConfigError without
-    PySpark.
+    to executors. `tls_ca`: the PEM file of the authorities that Java is to trust, for swebhdfs://; it is added to the
+    options of the JVMs, so set the builder's own options before. `fewer_requests`: see `buckram spark-conf --help`.
+    Raises InvalidArgument, and ConfigError without PySpark or for a file that is of no use.
     """
     from buckram.spark.versions import need_pyspark
 
     numbers = [int(part) for part in need_pyspark().split(".")[:2]]
     inherited = os.environ.get(TOKEN_VARIABLE, "").strip()
     given = token or (OF_ENVIRONMENT if inherited else "")
-    chosen = settings(uri, token=given, fewer_requests=fewer_requests, spark_version=(numbers[0], numbers[1]))
+    if tls_ca:
+        _need_tls(gateways(uri))
+    chosen = settings(
+        uri,
+        token=given,
+        trust_store=write_trust_store(Path(tls_ca)) if tls_ca else None,
+        fewer_requests=fewer_requests,
+        spark_version=(numbers[0], numbers[1]),
+    )
+    set_before = getattr(builder, "_options", {})
+    for name in JAVA_OPTIONS & chosen.keys():
+        chosen[name] = f"{set_before.get(name, '')} {chosen[name]}".strip()
     if not token and inherited:
         chosen[f"spark.executorEnv.{TOKEN_VARIABLE}"] = inherited
     for name, value in chosen.items():
@@ -151,7 +182,8 @@ def configure(builder: Any, uri: str, *, token: str = "", fewer_requests: bool =
     return builder
 
 
+JAVA_OPTIONS = frozenset({"spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"})
 OF_ENVIRONMENT = f"${{env.{TOKEN_VARIABLE}}}"
 """Hadoop's client puts the value of the variable in its place."""
 
-__all__ = ["OF_ENVIRONMENT", "REDACTED", "SERVICE", "Gateways", "configure", "gateways", "settings"]
+__all__ = ["JAVA_OPTIONS", "OF_ENVIRONMENT", "REDACTED", "SERVICE", "Gateways", "configure", "gateways", "settings"]
