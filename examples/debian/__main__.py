@@ -1,9 +1,11 @@
 """Runs the main job and prints it: find records, start bookies, write to streams, kill a bookie for good, let an empty
-one take its place, count with Spark, kill its driver, go on, check everything, and keep what was counted for each
-maintainer in a replicated database whose leader is killed.
+one take its place, count with Spark, whose checkpoints are on the cluster, kill its driver, go on in an empty
+directory, check everything, offload what is sealed, check that again, and keep what was counted for each maintainer in
+a replicated database whose leader is killed.
 
 The last line is JSON. Exit code 0 only if every record came back exactly once with the same bytes and was counted once,
-every ledger has all its copies, and both replicas of the database have what Spark counted.
+every ledger has all its copies, history and live records are what was written and counted, and both replicas of the
+database have what Spark counted.
 """
 
 from __future__ import annotations
@@ -34,11 +36,13 @@ from buckram.metadata.uri import init_cluster, open_store
 from buckram.processes import BookieProcess, stop_all
 from buckram.zookeeper_server import start_zookeeper
 from examples.debian import inputs, load, maintainers, plots
-from examples.debian.driver import Driver
+from examples.debian.driver import Driver, Work
+from examples.debian.files import Files, checkpoint
 from examples.debian.healing import DELAY_S, Autorecovery, healed
+from examples.debian.history import History, offload
 from examples.debian.load import CHANGELOGS, NAMESPACE, PACKAGES, Written
 from examples.debian.queries import WINDOWS
-from examples.debian.report import Check, Copies, Counts, Report
+from examples.debian.report import Check, Copies, Counts, Past, Report
 
 BOOKIES = 3
 VICTIM = 1
@@ -59,12 +63,16 @@ class Story:
     events: list[tuple[str, float]] = field(default_factory=list)
     batches_before: int = 0
     batches: int = 0
+    state_bytes: int = 0
+    """Of the queries' states, in their checkpoints."""
     streaming_s: float = 0.0
     killed_at: float = 0.0
     healed_s: float = 0.0
     unhealed: str = ""
     """What lacks copies at the end."""
     copies: Copies = field(default_factory=Copies)
+    offloaded: History = field(default_factory=History)
+    past: Past = field(default_factory=Past)
     database: maintainers.Outcome = field(default_factory=maintainers.Outcome)
 
     def event(self, name: str) -> None:
@@ -138,7 +146,7 @@ def job(folder: Path, direct: str, guard: SecureDirectory | None, written: Writt
     drivers: list[Driver] = []
     if guard is not None:  # for this process and all that it starts: nobody enters as the bookies' own user
         os.environ.update({**guard.admin_settings(), "BUCKRAM_SOCKETS": "tcp"})
-    autorecovery = Autorecovery(direct, folder)
+    autorecovery, files = Autorecovery(direct, folder), Files(direct, folder, guard)
     try:
         for bookie in bookies:
             bookie.start()
@@ -148,13 +156,16 @@ def job(folder: Path, direct: str, guard: SecureDirectory | None, written: Writt
         uri = direct if guard is None else served_by(bookies)
         write(uri, written, bookies[VICTIM], story)
         replace_dead(direct, folder, bookies, guard)
-        drivers.append(Driver(uri, folder, streams))
-        stream(uri, folder, written, story, drivers, streams)
+        files.wait_ready()
+        step(f"a gateway keeps Spark's checkpoints on the cluster, {files.checkpoints}: process {files.pid}")
+        work = Work(uri, streams, files.checkpoints, files.spark_settings())
+        stream(work, folder, written, story, drivers)
         heal(direct, story)
         expected = folder / "expected.parquet"
         load.save_expected(written.places, expected)
         found = as_report(drivers[-1].ask("report", str(expected)))
         story.copies = Copies(**drivers[-1].ask("copies"))
+        move_away(uri, folder, written, story, drivers[-1], expected)
         parts = [(name, packages, entries) for name, packages, entries in drivers[-1].ask("maintainers")["parts"]]
         drivers[-1].kill()  # Spark's work is done
         story.database = asyncio.run(maintainers.keep(uri, folder, parts, step))
@@ -162,6 +173,7 @@ def job(folder: Path, direct: str, guard: SecureDirectory | None, written: Writt
     finally:
         for driver in drivers:
             driver.kill()
+        files.stop()
         autorecovery.stop()
         stop_all(bookies)
 
@@ -198,6 +210,17 @@ def heal(uri: str, story: Story) -> None:
         step(f"[bold red]NOT healed[/bold red]: {story.unhealed}")
     else:
         step(f"healed: no ledger names {DEAD} any more")
+
+
+def move_away(uri: str, folder: Path, written: Written, story: Story, driver: Driver, expected: Path) -> None:
+    """Offload what is sealed, and let Spark compare everything once more."""
+    began, places = time.monotonic(), folder / "places.json"
+    story.offloaded = asyncio.run(offload(uri, folder / "history", written.streams()))
+    story.offloaded.save_places(places)
+    step(f"offloaded {story.offloaded.records:,} records in {story.offloaded.segments} segments to Parquet files, "
+         f"{story.offloaded.bytes / 1e6:.1f} MB, in {time.monotonic() - began:.1f} s")  # fmt: skip
+    story.past = Past(**driver.ask("history", str(expected), str(places)))
+    step(f"Spark read {story.past.history:,} records through history and {story.past.live:,} from bookies")
 
 
 def gather(folder: Path, limit: int | None) -> dict[str, list[bytes]]:
@@ -258,11 +281,10 @@ def write(uri: str, written: Written, victim: BookieProcess, story: Story) -> No
         step(f"{written.degraded} writers went on with two copies, because no fourth bookie exists")
 
 
-def stream(
-    uri: str, folder: Path, written: Written, story: Story, drivers: list[Driver], streams: dict[str, list[str]]
-) -> None:
+def stream(work: Work, folder: Path, written: Written, story: Story, drivers: list[Driver]) -> None:
     """The other half steadily, while Spark counts and its driver is killed and started again."""
-    started = time.monotonic()
+    started, uri = time.monotonic(), work.uri
+    drivers.append(Driver(work, folder))
 
     def killed() -> None:
         said = drivers[0].answer()
@@ -272,10 +294,10 @@ def stream(
         story.event("driver killed")
         step(f"[bold red]kill -9 {drivers[0].pid}[/bold red]: the Spark driver and all it started, "
              f"after {story.batches_before} published batches")  # fmt: skip
-        drivers.append(Driver(uri, folder, streams))
+        drivers.append(Driver(work, folder))
         drivers[1].answer()
         story.event("driver back")
-        step(f"a new driver goes on from the checkpoints: process {drivers[1].pid}")
+        step(f"a new driver goes on from the checkpoints, in a directory that holds nothing: process {drivers[1].pid}")
 
     async def both() -> float:
         before_end = asyncio.get_running_loop().run_in_executor(None, killed)
@@ -286,8 +308,11 @@ def stream(
         seconds = runner.run(both())
     step(f"took the streams over from the dead writers in {seconds:.2f} s; sent {written.sent_again:,} records again, "
          f"{written.stored_again} of them were stored again")  # fmt: skip
-    story.batches = int(drivers[1].ask("finish")["batches"])
+    drivers[1].ask("finish")
     story.streaming_s = time.monotonic() - started
+    kept = [asyncio.run(checkpoint(uri, kind)) for kind, names in work.streams.items() if names]
+    story.batches = sum(one.batch + 1 for one in kept if one.batch is not None)
+    story.state_bytes = sum(one.state_bytes for one in kept)
     step(f"all {len(written.places):,} records are written and counted, in {story.batches} micro-batches")
 
 
@@ -361,6 +386,7 @@ def show(written: Written, found: Report, story: Story, ledgers: int, picture: P
             f"[bold red]NOT at full replication: {copies.bad:,} of {copies.replicas:,} copies are bad or missing; "
             f"{story.unhealed}[/bold red]"
         )
+    past = show_past(story)
     kept = show_database(story.database, found)
     figures = {
         "records": check.records, "lost": lost, "duplicated": duplicated, "killed_bookies": 1,
@@ -371,10 +397,31 @@ def show(written: Written, found: Report, story: Story, ledgers: int, picture: P
         "stored_again": written.stored_again, "streams": len(written.shares), "ledgers": ledgers,
         "bytes": written.bytes, "streaming_seconds": round(story.streaming_s, 1), "plots": str(picture),
         "healed": whole, "copies": copies.replicas, "bad_copies": copies.bad,
-        "seconds_from_kill_to_healed": round(story.healed_s, 1), "database": story.database.figures(),
+        "seconds_from_kill_to_healed": round(story.healed_s, 1), "state_bytes": story.state_bytes,
+        "history": {
+            "same": story.past.same, "records": story.past.history, "live": story.past.live,
+            "segments": story.offloaded.segments, "bytes": story.offloaded.bytes,
+        }, "database": story.database.figures(),
     }  # fmt: skip
     print(json.dumps(figures), flush=True)
-    return 0 if good and whole and kept else 1
+    return 0 if good and whole and past and kept else 1
+
+
+def show_past(story: Story) -> bool:
+    """Whether history and live records are what was written and counted."""
+    past = story.past
+    if past.same:
+        out.print(
+            f"[bold green]{past.history:,} records of history and {past.live:,} live ones are the same that were "
+            "written and that Spark counted before, read as streams and as Parquet files[/bold green]"
+        )
+    else:
+        out.print(
+            f"[bold red]NOT the same after the offload: {past.lost:,} lost, {past.changed:,} changed, "
+            f"{past.surplus:,} too many, {past.unlike:,} other ones in files, {past.missing:,} not counted, "
+            f"{past.recounted:,} counted twice; {past.history:,} in history[/bold red]"
+        )
+    return past.same
 
 
 def show_database(kept: maintainers.Outcome, found: Report) -> bool:

@@ -1,7 +1,8 @@
-"""The process in which Spark runs, made to be killed: `python -m examples.debian.driver URI FOLDER STREAMS`.
+"""The process in which Spark runs, made to be killed: `python -m examples.debian.driver JSON`.
 
-It counts what comes until it reads `finish` from its standard input, then `report FILE`, `copies` and `maintainers`.
-What it says are JSON lines on standard output. `Driver` is the parent's side.
+It counts what comes until it reads `finish` from its standard input, then `report FILE`, `copies`,
+`history FILE PLACES` and `maintainers`. What it says are JSON lines on standard output. It keeps nothing in files of
+its own: each run begins in a directory that holds nothing. `Driver` is the parent's side.
 """
 
 from __future__ import annotations
@@ -12,21 +13,40 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from examples.debian import queries, report
+from examples.debian.files import environment
+
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a driver has to do: all that one knows of another."""
+
+    uri: str
+    streams: dict[str, list[str]]
+    """By kind of records."""
+    checkpoints: str
+    """A directory of the cluster."""
+    settings: dict[str, str]
+    """What Spark is told about the gateway."""
 
 
 class Driver:
     """One run of it, the leader of a process group: one signal ends it together with its JVM and its workers."""
 
-    def __init__(self, uri: str, folder: Path, streams: dict[str, list[str]]) -> None:
+    def __init__(self, work: Work, folder: Path) -> None:
         self.log = folder / "spark.log"
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "examples.debian.driver", uri, str(folder), json.dumps(streams)],
+                [sys.executable, "-m", "examples.debian.driver", json.dumps(dataclasses.asdict(work))],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
+                cwd=tempfile.mkdtemp(dir=folder, prefix="driver-"), env=environment(),
             )  # fmt: skip
         self.pid = self._process.pid
 
@@ -66,30 +86,37 @@ def say(**words: Any) -> None:
     print(json.dumps(words), flush=True)
 
 
-def main(uri: str, folder: Path, streams: dict[str, list[str]]) -> None:
+def main(work: Work) -> None:
     from buckram.spark import find_java, local_session
     from buckram.spark.session import QUIET
 
+    uri, streams = work.uri, work.streams
+    # A job of a minute has no use for the second compiler and several collectors: starting takes half as long.
+    java = f"-Dlog4j2.configurationFile={QUIET} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     settings = {
-        # A job of a minute has no use for the second compiler and several collectors: starting takes half as long.
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={QUIET} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        **work.settings,
+        JAVA_OPTIONS: f"{java} {work.settings.get(JAVA_OPTIONS, '')}".strip(),
         "spark.sql.streaming.minBatchesToRetain": "1000",
     }
     session = local_session("debian-records", settings=settings)
-    running = queries.start(session, uri, streams, folder, {"processingTime": "1 second"})
+    running = queries.start(session, uri, streams, work.checkpoints, {"processingTime": "1 second"})
     say(spark=session.version, java=find_java().version)
     for line in sys.stdin:
         command, *words = line.split()
         if command == "finish":
-            say(batches=queries.finish(session, uri, streams, folder, running))
+            queries.finish(session, uri, streams, work.checkpoints, running)
+            say(finished=True)
         elif command == "report":
             say(**dataclasses.asdict(report.run(session, uri, streams, Path(words[0]))))
         elif command == "copies":
             say(**dataclasses.asdict(report.copies(session, uri)))
+        elif command == "history":
+            places = json.loads(Path(words[1]).read_text())
+            say(**dataclasses.asdict(report.history(session, uri, streams, Path(words[0]), places)))
         elif command == "maintainers":
             say(parts=report.maintainers(session, uri, streams))
     session.stop()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3]))
+    main(Work(**json.loads(sys.argv[1])))

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from examples.debian.load import CHANGELOGS, NAMESPACE, PACKAGES
@@ -43,9 +42,9 @@ def counted(records: DataFrame, windows: Windows) -> DataFrame:
 
 
 def start(
-    session: SparkSession, uri: str, streams: Mapping[str, Sequence[str]], folder: Path, trigger: dict[str, Any]
+    session: SparkSession, uri: str, streams: Mapping[str, Sequence[str]], checkpoints: str, trigger: dict[str, Any]
 ) -> list[StreamingQuery]:
-    """All queries, on their checkpoints below `folder`."""
+    """All queries, on their checkpoints below `checkpoints`."""
     found: list[StreamingQuery] = []
     for windows in WINDOWS:
         if not streams.get(windows.kind):
@@ -56,16 +55,16 @@ def start(
             "string(window.start) as key", "string(count) as value", "window.start as timestamp"
         )
         sink = rows.writeStream.format("buckram").option("metadata", uri).option("createStream", "true")
-        sink = sink.option("checkpointLocation", str(folder / windows.kind)).queryName(windows.kind)
+        sink = sink.option("checkpointLocation", f"{checkpoints}/{windows.kind}").queryName(windows.kind)
         found.append(sink.trigger(**trigger).start(windows.sink))
     return found
 
 
 def finish(
-    session: SparkSession, uri: str, streams: Mapping[str, Sequence[str]], folder: Path,
+    session: SparkSession, uri: str, streams: Mapping[str, Sequence[str]], checkpoints: str,
     running: Sequence[StreamingQuery],
-) -> int:  # fmt: skip
-    """Until everything that was written is counted. How many micro-batches there were in all.
+) -> None:  # fmt: skip
+    """Until everything that was written is counted.
 
     A query that fails is started again on its checkpoint, as whoever runs one does: that is what exactly once is for.
     """
@@ -74,7 +73,7 @@ def finish(
     for query in running:
         query.stop()
     for left in reversed(range(TRIES)):
-        last = start(session, uri, streams, folder, {"availableNow": True})
+        last = start(session, uri, streams, checkpoints, {"availableNow": True})
         try:
             for query in last:
                 query.awaitTermination()
@@ -84,4 +83,3 @@ def finish(
                 query.stop()
             if not left:
                 raise
-    return sum(len(list((folder / kind / "commits").glob("[0-9]*"))) for kind in streams if streams[kind])

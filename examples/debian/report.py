@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PARTITION_BYTES = 8 * 1024 * 1024
 TOP = 10
+NOT_CLOSING = f"key is null or string(key) != '{CLOSING.decode()}'"
 Rows = list[tuple[str, int]]
 
 
@@ -42,6 +43,35 @@ class Counts:
     records: int = 0
     missing: int = 0
     surplus: int = 0
+
+
+@dataclass(frozen=True)
+class Past:
+    """What the streams give back once their sealed segments are files outside the cluster, compared with what was
+    acknowledged, with the files themselves, and with what the queries counted before."""
+
+    records: int = 0
+    history: int = 0
+    """Records that are in files; the others are on bookies."""
+    lost: int = 0
+    changed: int = 0
+    surplus: int = 0
+    """Records that came more than once, or that nobody was acknowledged."""
+    unlike: int = 0
+    """Records whose files, read as plain Parquet, have other bytes, or have them twice."""
+    missing: int = 0
+    """Records that are in no window's count."""
+    recounted: int = 0
+    """Records that windows count too often."""
+
+    @property
+    def live(self) -> int:
+        return self.records - self.history
+
+    @property
+    def same(self) -> bool:
+        wrong = (self.lost, self.changed, self.surplus, self.unlike, self.missing, self.recounted)
+        return not any(wrong) and 0 < self.history <= self.records
 
 
 @dataclass(frozen=True)
@@ -70,11 +100,7 @@ def run(session: SparkSession, uri: str, streams: Mapping[str, Sequence[str]], e
     """`expected` is a Parquet file of stream, offset, sha256."""
     everything = _records(session, uri, [stream for kind in streams.values() for stream in kind])
     check = _check(session, _read(session, uri, [WARM_UP]), everything, expected)
-    counts = [
-        _compare(_records(session, uri, streams[windows.kind]), _read(session, uri, [windows.sink]), windows)
-        for windows in WINDOWS if streams.get(windows.kind)
-    ]  # fmt: skip
-    whole = Counts(*(sum(getattr(one, name) for one in counts) for name in Counts.__dataclass_fields__))
+    whole = _counts(session, uri, streams)
     sections: Rows = []
     maintainers: Rows = []
     seconds: list[tuple[float, int]] = []
@@ -83,6 +109,50 @@ def run(session: SparkSession, uri: str, streams: Mapping[str, Sequence[str]], e
         seconds = _totals(_read(session, uri, [WINDOWS[1].sink]), "double(timestamp)")
     years = _totals(_read(session, uri, [WINDOWS[0].sink]), "year(timestamp)") if streams.get(CHANGELOGS) else []
     return Report(check, whole, sections, maintainers, [(int(year), count) for year, count in years], seconds)
+
+
+def history(
+    session: SparkSession, uri: str, streams: Mapping[str, Sequence[str]], expected: Path, places: Mapping[str, str]
+) -> Past:
+    """Read the streams, through history and bookies, and the files at `places` beside them."""
+    from functools import reduce
+
+    from pyspark.sql import functions as f
+
+    def digests(frame: DataFrame, name: str) -> DataFrame:
+        found = frame.select("stream", "offset", f.sha2("value", 256).alias("sha"))
+        grouped = found.groupBy("stream", "offset")
+        return grouped.agg(f.count("*").alias(f"{name}_copies"), f.max("sha").alias(f"{name}_sha"))
+
+    everything = _records(session, uri, [stream for kind in streams.values() for stream in kind])
+    files = [session.read.parquet(place).withColumn("stream", f.lit(stream)) for stream, place in places.items()]
+    plain = reduce(lambda left, right: left.unionByName(right), files).where(NOT_CLOSING)
+    both = digests(everything, "read").join(digests(plain, "file"), ["stream", "offset"], "full_outer")
+    whole = session.read.parquet(str(expected)).join(both, ["stream", "offset"], "full_outer")
+
+    def count_if(condition: str) -> Column:
+        return f.coalesce(f.sum(f.when(f.expr(condition), 1).otherwise(0)), f.lit(0))
+
+    row = whole.agg(
+        count_if("read_copies is not null").alias("records"),
+        count_if("file_copies is not null").alias("history"),
+        count_if("sha256 is not null and read_copies is null").alias("lost"),
+        count_if("read_sha <> sha256").alias("changed"),
+        count_if("read_copies > 1 or sha256 is null").alias("surplus"),
+        count_if("file_copies > 1 or file_copies is not null and not (file_sha <=> read_sha)").alias("unlike"),
+    ).first()
+    assert row is not None
+    counts = _counts(session, uri, streams)
+    return Past(**{**row.asDict(), "missing": counts.missing, "recounted": counts.surplus})
+
+
+def _counts(session: SparkSession, uri: str, streams: Mapping[str, Sequence[str]]) -> Counts:
+    """All queries together."""
+    counts = [
+        _compare(_records(session, uri, streams[windows.kind]), _read(session, uri, [windows.sink]), windows)
+        for windows in WINDOWS if streams.get(windows.kind)
+    ]  # fmt: skip
+    return Counts(*(sum(getattr(one, name) for one in counts) for name in Counts.__dataclass_fields__))
 
 
 def copies(session: SparkSession, uri: str) -> Copies:
@@ -115,7 +185,7 @@ def _read(session: SparkSession, uri: str, streams: Sequence[str]) -> DataFrame:
 
 def _records(session: SparkSession, uri: str, streams: Sequence[str]) -> DataFrame:
     """Without the records that close streams."""
-    return _read(session, uri, streams).where(f"key is null or string(key) != '{CLOSING.decode()}'")
+    return _read(session, uri, streams).where(NOT_CLOSING)
 
 
 def _check(session: SparkSession, warm: DataFrame, found: DataFrame, expected: Path) -> Check:

@@ -37,6 +37,11 @@ def test_every_record_comes_back_once_with_a_bookie_and_the_driver_killed(store:
     assert (last["healed"], last["bad_copies"]) == (True, 0)
     assert last["copies"] >= 3 * last["ledgers"]
     assert "bookie-2 stays dead; bookie-4 joins with an empty disk" in done.stdout
+    history = last["history"]
+    assert history["same"] is True
+    assert history["records"] + history["live"] == last["records"]
+    assert min(history["records"], history["live"], history["segments"], last["state_bytes"]) > 0
+    assert "a gateway keeps Spark's checkpoints on the cluster, webhdfs://127.0.0.1:" in done.stdout
     database = last["database"]
     assert (database["different"], database["replicas_equal"], database["killed_leaders"]) == (0, True, 1)
     assert database["packages"] + database["entries"] == last["records"]
