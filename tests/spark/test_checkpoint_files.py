@@ -172,22 +172,25 @@ def test_a_driver_that_is_killed_goes_on_elsewhere(
 
 
 def test_a_query_keeps_its_checkpoint_behind_tls_and_tokens(
-    cluster: ThreadedCluster, stream: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: ThreadedCluster, stream: str, tmp_path: Path
 ) -> None:
     """With what `buckram spark-conf` prints, in a process whose JVM begins with it."""
     authority = Authority(tmp_path / "authority")
-    pair = authority.bookie("gateway", ["127.0.0.1"])
+    pair = authority.bookie("gateway", ["localhost", "127.0.0.1"])
     made = buckram("token", "create", "--subject", "spark", "--role", "admin", "--json", uri=cluster.uri)
-    monkeypatch.setenv("BUCKRAM_TOKEN", json.loads(made.out)["token"])
     write(cluster.uri, stream, numbered(150))
     shown = ["--tls-cert", str(pair.certificate), "--tls-key", str(pair.key)]
     with GatewayProcess(cluster.uri, "--tokens", *shown) as gateway:
         assert gateway.root.startswith("swebhdfs://127.0.0.1:")
         trust = ["--tls-ca", str(authority.certificate), "--trust-store", str(tmp_path / "trust.p12")]
-        printed = buckram("spark-conf", f"{gateway.root}/", "--token", *trust, "--json")
+        chosen = json.loads(buckram("spark-conf", f"{gateway.root}/", "--token", *trust, "--json").out)["settings"]
+        # The bookies of this cluster speak without TLS, so the processes have no token in their environment.
+        credential = "spark.hadoop.dfs.webhdfs.oauth2.credential"
+        assert chosen[credential] == "${env.BUCKRAM_TOKEN}"
+        chosen[credential] = json.loads(made.out)["token"]
         place = f"{gateway.root}/default/{stream}"
         work = {"uri": cluster.uri, "stream": stream, "root": place, "kill_at": -1, "options": {}}
-        code, counts = drive({**work, "settings": json.loads(printed.out)["settings"]}, tmp_path / "driver")
+        code, counts = drive({**work, "settings": chosen}, tmp_path / "driver")
     assert code == 0
     assert counts == {str(rest): count for rest, count in counted(150).items()}
 
