@@ -298,8 +298,10 @@ THREADS = SystemThreads()
 class Span(Protocol):
     """A step of a trace. Nothing of it raises, and nothing waits."""
 
-    context: bytes
-    """TRACE_SIZE bytes: what another process continues the trace with."""
+    @property
+    def context(self) -> bytes:
+        """TRACE_SIZE bytes: what another process continues the trace with."""
+        ...
 
     def child(self, name: str, attributes: Mapping[str, str | int]) -> Span:
         """Begin a step within this one."""
@@ -317,8 +319,18 @@ class Span(Protocol):
 class Traces(Protocol):
     """Follows some of what happens, for OpenTelemetry (`telemetry/`). Without it nobody looks whether to follow."""
 
-    def append(self) -> Span | None:
-        """Return the span of an append that begins now, within the caller's if it has one; None: it is not followed."""
+    within: Callable[[], object]
+    """Falsy where the caller is certainly within no span. Costs next to nothing."""
+
+    def gap(self) -> int:
+        """Return how many are left out before the next one that begins a trace."""
+        ...
+
+    def append(self, *, chosen: bool) -> Span | None:
+        """Return the span of an append that begins now; None: it is not followed.
+
+        Within the caller's span it is if that is. `chosen`: it may begin a trace where the caller is in none.
+        """
         ...
 
     def continued(self, name: str, context: bytes, attributes: Mapping[str, str | int]) -> Span | None:

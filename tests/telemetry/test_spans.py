@@ -9,29 +9,22 @@ import pytest
 
 pytest.importorskip("opentelemetry.sdk", reason="needs the extra otel")
 
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from buckram.seams import Traces
-from buckram.telemetry.spans import OtelTraces
+from buckram.telemetry.spans import OtelSpan, OtelTraces
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
 class Traced:
     def __init__(self, share: float, per_s: float = 1e9) -> None:
-        self._kept = InMemorySpanExporter()
-        self.provider = TracerProvider(shutdown_on_exit=False)
-        self.provider.add_span_processor(SimpleSpanProcessor(self._kept))
-        self.traces: Traces = OtelTraces(self.provider, share, per_s, random.Random(1))
+        self.steps: list[OtelSpan] = []
+        self.traces: Traces = OtelTraces(self.steps.append, share, per_s, random.Random(1))
 
-    @property
-    def steps(self) -> tuple[ReadableSpan, ...]:
-        return self._kept.get_finished_spans()
-
-    def appended(self, times: int) -> int:
-        found = [self.traces.append() for _ in range(times)]
+    def appended(self, times: int, *, chosen: bool = False) -> int:
+        found = [self.traces.append(chosen=chosen) for _ in range(times)]
         for span in found:
             if span is not None:
                 span.end()
@@ -41,13 +34,23 @@ class Traced:
 @pytest.mark.parametrize(
     ("share", "least", "most"), [(0.0, 0, 0), (1.0, 10_000, 10_000), (0.01, 70, 130), (0.5, 4800, 5200)]
 )
-def test_a_share_is_traced(share: float, least: int, most: int) -> None:
-    assert least <= Traced(share).appended(10_000) <= most
+def test_gaps_leave_a_share(share: float, least: int, most: int) -> None:
+    traces, place, found = Traced(share).traces, -1, 0
+    while (place := place + 1 + traces.gap()) < 10_000:
+        found += 1
+    assert least <= found <= most
+
+
+def test_an_append_begins_a_trace_only_if_it_is_chosen() -> None:
+    traced = Traced(0.5)
+    assert (traced.appended(10), traced.appended(10, chosen=True)) == (0, 10)
+    assert len({one.trace for one in traced.steps}) == len({one.id for one in traced.steps}) == 10
+    assert {one.parent for one in traced.steps} == {b""}
 
 
 def test_no_more_traces_begin_in_a_second_than_are_wanted() -> None:
     traced = Traced(1.0, per_s=0.01)
-    assert traced.appended(1000) == 1
+    assert traced.appended(1000, chosen=True) == 1
     assert sum(traced.traces.continued("stored", bytes([1] * 24), {}) is not None for _ in range(1000)) == 1
     with traced.traces.request("GET /", f"00-{TRACE}-{CALLER}-01") as span:
         assert span is not None  # who asks decides
@@ -56,11 +59,22 @@ def test_no_more_traces_begin_in_a_second_than_are_wanted() -> None:
 
 def test_an_append_is_within_the_span_of_its_program() -> None:
     traced = Traced(0.0)
-    with traced.provider.get_tracer("program").start_as_current_span("work") as work:
+    assert not traced.traces.within()
+    with TracerProvider(shutdown_on_exit=False).get_tracer("program").start_as_current_span("work") as work:
+        assert traced.traces.within()
         assert traced.appended(1) == 1
     assert traced.appended(1) == 0
-    (append, _) = traced.steps
-    assert append.parent == work.get_span_context()
+    (append,) = traced.steps
+    around = work.get_span_context()
+    assert (append.trace.hex(), append.parent.hex()) == (f"{around.trace_id:032x}", f"{around.span_id:016x}")
+    assert not append.is_remote
+
+
+def test_what_the_sampler_of_a_program_left_out_is_left_out() -> None:
+    traced = Traced(1.0)
+    off = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False).get_tracer("program")
+    with off.start_as_current_span("work"):
+        assert traced.appended(1, chosen=True) == 0
 
 
 @pytest.mark.parametrize(
@@ -82,31 +96,37 @@ def test_a_request_is_followed_if_its_trace_is(parent: str, share: float, follow
         if followed:
             assert traced.appended(1) == 1
         elif parent.endswith("-00"):
-            assert traced.appended(1) == 0
+            assert traced.appended(1, chosen=True) == 0
         if span is not None:
             span.end("broken")
     if followed:
         append, request = traced.steps
-        assert append.parent is not None
-        assert request.context is not None
-        assert append.parent.span_id == request.context.span_id
-        assert request.status.description == "broken"
-        assert f"{request.context.trace_id:032x}" == TRACE or not parent
+        assert (append.parent, append.trace) == (request.id, request.trace)
+        assert request.error == "broken"
+        assert request.trace.hex() == TRACE or not parent
+        assert (request.parent.hex(), request.is_remote) == ((CALLER, True) if parent else ("", False))
+
+
+def test_a_share_of_requests_is_followed() -> None:
+    traced = Traced(0.1)
+    found = 0
+    for _ in range(2000):
+        with traced.traces.request("GET /", "") as span:
+            found += span is not None
+    assert 140 <= found <= 260
 
 
 def test_another_process_goes_on_with_a_trace() -> None:
     traced = Traced(1.0)
-    span: Any = traced.traces.append()
+    span: Any = traced.traces.append(chosen=True)
     step = span.child("sent", {"buckram.bookie": "b"})
     assert len(step.context) == 24
     far: Any = traced.traces.continued("stored", step.context, {"buckram.entry": 5})
     for one in (far, step, span):
         one.end()
     stored, sent, append = traced.steps
-    assert stored.parent is not None
-    assert sent.context is not None
-    assert (stored.parent.span_id, stored.parent.is_remote) == (sent.context.span_id, True)
-    assert {one.context.trace_id for one in traced.steps if one.context} == {
-        append.context.trace_id if append.context else 0
-    }
-    assert dict(stored.attributes or {}) == {"buckram.entry": 5}
+    assert (stored.parent, stored.is_remote) == (sent.id, True)
+    assert (sent.parent, sent.is_remote) == (append.id, False)
+    assert {one.trace for one in traced.steps} == {append.trace}
+    assert stored.notes == {"buckram.entry": 5}
+    assert all(one.ended_ns >= one.began_ns > 0 for one in traced.steps)

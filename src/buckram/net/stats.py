@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from buckram.errors import InvalidArgument
@@ -11,12 +10,11 @@ from buckram.seams import Counter, Gauge, Histogram
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
+    from buckram.net.prometheus_metrics import CounterFamily, GaugeFamily, HistogramFamily
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS_BUCKETS = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 BYTES_BUCKETS = tuple(float(4**n) for n in range(3, 14))
-
-
-_CREATED = re.compile(rb"^(?:# (?:HELP|TYPE) )?\w+_created[ {].*\n", re.MULTILINE)
 
 
 class _Nothing:
@@ -83,6 +81,7 @@ class MemoryHistogram:
 
 
 M = TypeVar("M", MemoryCounter, MemoryGauge, MemoryHistogram)
+F = TypeVar("F", "CounterFamily", "GaugeFamily", "HistogramFamily")
 
 
 class MemoryStats:
@@ -135,37 +134,44 @@ class PrometheusStats:
         # Imported here: a client that does not serve metrics should not pay for the import.
         import prometheus_client
 
-        self._library = prometheus_client
+        from buckram.net import prometheus_metrics
+
+        self._render, self._kinds = prometheus_client.generate_latest, prometheus_metrics
         self.registry: CollectorRegistry = prometheus_client.CollectorRegistry()
-        self._families: dict[str, tuple[Any, tuple[str, ...]]] = {}
+        self._families: dict[str, CounterFamily | GaugeFamily | HistogramFamily] = {}
 
     def counter(self, name: str, help: str, **labels: str) -> Counter:
-        counter: Counter = self._child(self._library.Counter, name, help, labels)
-        return counter
+        kind = self._kinds.CounterFamily
+        return self._family(kind, name, help, labels).child(_values(labels))
 
     def gauge(self, name: str, help: str, **labels: str) -> Gauge:
-        gauge: Gauge = self._child(self._library.Gauge, name, help, labels)
-        return gauge
+        kind = self._kinds.GaugeFamily
+        return self._family(kind, name, help, labels).child(_values(labels))
 
     def histogram(self, name: str, help: str, **labels: str) -> Histogram:
+        kind = self._kinds.HistogramFamily
         buckets = SECONDS_BUCKETS if name.endswith("_seconds") else BYTES_BUCKETS
-        histogram: Histogram = self._child(self._library.Histogram, name, help, labels, buckets=buckets)
-        return histogram
+        return self._family(kind, name, help, labels, buckets).child(_values(labels))
 
-    def _child(self, kind: Any, name: str, help: str, labels: dict[str, str], **options: Any) -> Any:
+    def _family(self, kind: type[F], name: str, help: str, labels: dict[str, str], *more: Any) -> F:
         names = tuple(sorted(labels))
         family = self._families.get(name)
         if family is None:
-            metric = kind(name, help, labelnames=names, registry=self.registry, **options)
-            family = self._families[name] = (metric, names)
-        metric, known = family
-        if known != names or not isinstance(metric, kind):
-            raise InvalidArgument(f"metric {name} exists already as {type(metric).__name__} with labels {known}")
-        return metric.labels(**labels) if labels else metric
+            made = kind(name, help, names, *more)
+            self.registry.register(made)
+            self._families[name] = made
+            return made
+        if family.labels != names or not isinstance(family, kind):
+            raise InvalidArgument(
+                f"metric {name} exists already as {type(family).__name__} with labels {family.labels}"
+            )
+        return family
 
     def render(self) -> bytes:
-        """The text that a Prometheus server reads; its type is CONTENT_TYPE.
+        """The text that a Prometheus server reads; its type is CONTENT_TYPE."""
+        return self._render(self.registry)
 
-        Without the library's samples of when each counter and histogram was made: they double the page.
-        """
-        return _CREATED.sub(b"", self._library.generate_latest(self.registry))
+
+def _values(labels: dict[str, str]) -> tuple[str, ...]:
+    """In the order of the names."""
+    return tuple(labels[name] for name in sorted(labels))

@@ -46,13 +46,12 @@ def _of_family(family: Family, began_ns: int, now_ns: int) -> Iterator[Metric]:
             yield _metric(family.name, family, Histogram(points, _SINCE_START))
         return
     counts = family.type == "counter"
-    kept = [one for one in family.samples if not one.name.endswith("_created")]
     points_of_numbers = [
-        NumberDataPoint(dict(one.labels), began_ns if counts else 0, now_ns, one.value) for one in kept
+        NumberDataPoint(dict(one.labels), began_ns if counts else 0, now_ns, one.value) for one in family.samples
     ]
-    if kept:
+    if points_of_numbers:
         data = Sum(points_of_numbers, _SINCE_START, is_monotonic=True) if counts else Gauge(points_of_numbers)
-        yield _metric(kept[0].name, family, data)
+        yield _metric(family.samples[0].name, family, data)
 
 
 def _metric(name: str, family: Family, data: Any) -> Metric:

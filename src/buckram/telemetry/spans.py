@@ -1,38 +1,32 @@
-"""Traces, as `seams.py` describes them, by OpenTelemetry's SDK, which sends them in a thread of its own.
+"""Traces, as `seams.py` describes them: which steps are followed, and what is noted of them until they end.
 
-What waits to be sent is bounded by the SDK (2,048 spans); more are dropped.
+A span is a few values until a thread makes bytes of it (`telemetry/sending.py`). OpenTelemetry's context says what a
+program is within. Not here: their form (`telemetry/otlp.py`).
 """
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TypeAlias
 
 from opentelemetry import context as contexts
 from opentelemetry.context import Context
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.trace import (
-    NonRecordingSpan,
-    SpanContext,
-    SpanKind,
-    Status,
-    StatusCode,
-    TraceFlags,
-    Tracer,
-    get_current_span,
-    set_span_in_context,
-)
-from opentelemetry.trace import Span as Traced
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, get_current_span, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from buckram.seams import Span
+from buckram.telemetry.otlp import CLIENT, SERVER
 from buckram.types import TRACE_SIZE
 
 _NAMES = TraceContextTextMapPropagator()
-_TRACE_ID_BYTES = 16
+_TRACE_ID_BYTES, _ID_BYTES = 16, 8
+_NEVER = 1 << 62
+"""More entries than a ledger has."""
 
 
 def _getter() -> Callable[[], Context]:
@@ -41,30 +35,61 @@ def _getter() -> Callable[[], Context]:
     return kept.get if isinstance(kept, ContextVar) else contexts.get_current
 
 
-_current = _getter()
-
-
 class OtelSpan:
-    """A step that is sent to the collector when it ends."""
+    """A step. `kind`: one of those of `telemetry/otlp.py`; `parent`: the id of the step around it, b"" for none;
+    `is_remote`: that one is of another process. Times in nanoseconds UTC."""
 
-    __slots__ = ("_span", "_tracer", "context")
+    __slots__ = (
+        "_ended",
+        "_rng",
+        "began_ns",
+        "ended_ns",
+        "error",
+        "id",
+        "is_remote",
+        "kind",
+        "name",
+        "notes",
+        "parent",
+        "trace",
+    )
 
-    def __init__(self, tracer: Tracer, span: Traced) -> None:
-        self._tracer, self._span = tracer, span
-        found = span.get_span_context()
-        self.context = found.trace_id.to_bytes(_TRACE_ID_BYTES, "big") + found.span_id.to_bytes(8, "big")
+    def __init__(
+        self,
+        ended: OnEnded,
+        rng: random.Random,
+        name: str,
+        kind: int,
+        trace: bytes,
+        parent: bytes,
+        notes: dict[str, str | int],
+        is_remote: bool = False,
+    ) -> None:
+        self._ended, self._rng = ended, rng
+        self.name, self.kind, self.trace, self.parent, self.notes = name, kind, trace, parent, notes
+        self.id = rng.randbytes(_ID_BYTES)
+        self.is_remote = is_remote
+        self.error = ""
+        self.began_ns, self.ended_ns = time.time_ns(), 0
+
+    @property
+    def context(self) -> bytes:
+        return self.trace + self.id
 
     def child(self, name: str, attributes: Mapping[str, str | int]) -> OtelSpan:
-        within = set_span_in_context(self._span, Context())
-        return OtelSpan(self._tracer, self._tracer.start_span(name, within, SpanKind.CLIENT, attributes))
+        return OtelSpan(self._ended, self._rng, name, CLIENT, self.trace, self.id, dict(attributes))
 
     def note(self, name: str, value: str | int) -> None:
-        self._span.set_attribute(name, value)
+        self.notes[name] = value
 
     def end(self, error: str = "") -> None:
-        if error:
-            self._span.set_status(Status(StatusCode.ERROR, error))
-        self._span.end()
+        self.error = error
+        self.ended_ns = time.time_ns()
+        self._ended(self)
+
+
+OnEnded: TypeAlias = Callable[[OtelSpan], None]
+"""Takes a span that has ended. Neither waits nor raises. Any thread."""
 
 
 class _Rate:
@@ -88,31 +113,44 @@ class _Rate:
 class OtelTraces:
     """Decides what is followed: a share of what begins here, and all that is part of a trace which is followed."""
 
-    def __init__(self, provider: TracerProvider, share: float, per_s: float, rng: random.Random) -> None:
+    def __init__(self, ended: OnEnded, share: float, per_s: float, rng: random.Random) -> None:
         """`share` of what begins here, and at most `per_s` in a second; ten times as many of what others began."""
-        self._tracer = provider.get_tracer("buckram")
+        self._ended, self._rng = ended, rng
         self._begun, self._joined = _Rate(per_s), _Rate(10 * per_s)
-        self._share, self._rng = share, rng
-        self._skip = self._gap()
+        self._share = share
+        self._log_of_others = math.log1p(-share) if 0 < share < 1 else 0.0
+        self._skip = self.gap()
+        self.within: Callable[[], object] = _getter()
 
-    def append(self) -> Span | None:
-        current = _current()  # empty in most programs, which is seen at once
-        parent = get_current_span(current).get_span_context() if current else None
-        if parent is None or not parent.is_valid:
-            if not self._chosen():
+    def gap(self) -> int:
+        if self._share <= 0:
+            return _NEVER
+        if self._share >= 1:
+            return 0
+        # One draw for each that is chosen, none for those that are not: how often a coin of this share falls badly.
+        return int(math.log1p(-self._rng.random()) / self._log_of_others)
+
+    def append(self, *, chosen: bool) -> Span | None:
+        trace = parent = b""
+        is_remote = False
+        if self.within():
+            around = get_current_span().get_span_context()
+            if around.is_valid:
+                if not around.trace_flags.sampled:
+                    return None
+                (trace, parent), is_remote = _ids(around), around.is_remote
+        if not trace:
+            if not chosen or not self._begun.take():
                 return None
-        elif not parent.trace_flags.sampled:
-            return None
-        return OtelSpan(self._tracer, self._tracer.start_span("buckram.append", kind=SpanKind.CLIENT))
+            trace = self._rng.randbytes(_TRACE_ID_BYTES)
+        return OtelSpan(self._ended, self._rng, "buckram.append", CLIENT, trace, parent, {}, is_remote)
 
     def continued(self, name: str, context: bytes, attributes: Mapping[str, str | int]) -> Span | None:
         assert len(context) == TRACE_SIZE
         if not self._joined.take():
             return None
-        trace, step = int.from_bytes(context[:_TRACE_ID_BYTES], "big"), int.from_bytes(context[_TRACE_ID_BYTES:], "big")
-        far = SpanContext(trace, step, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
-        within = set_span_in_context(NonRecordingSpan(far), Context())
-        return OtelSpan(self._tracer, self._tracer.start_span(name, within, SpanKind.SERVER, attributes))
+        trace, parent = context[:_TRACE_ID_BYTES], context[_TRACE_ID_BYTES:]
+        return OtelSpan(self._ended, self._rng, name, SERVER, trace, parent, dict(attributes), True)
 
     @contextmanager
     def request(self, name: str, parent: str) -> Iterator[Span | None]:
@@ -120,8 +158,9 @@ class OtelTraces:
         known = get_current_span(within).get_span_context()
         span: OtelSpan | None = None
         if known.trace_flags.sampled if known.is_valid else self._chosen():
-            begun = self._tracer.start_span(name, within, SpanKind.SERVER)
-            span, within = OtelSpan(self._tracer, begun), set_span_in_context(begun, within)
+            trace, above = _ids(known) if known.is_valid else (self._rng.randbytes(_TRACE_ID_BYTES), b"")
+            span = OtelSpan(self._ended, self._rng, name, SERVER, trace, above, {}, known.is_valid)
+            within = set_span_in_context(NonRecordingSpan(_context_of(span)), within)
         # What is done for a request that is not followed is not followed either.
         token = contexts.attach(within)
         try:
@@ -133,17 +172,17 @@ class OtelTraces:
         if self._skip > 0:
             self._skip -= 1
             return False
-        self._skip = self._gap()
-        return self._share > 0 and self._begun.take()
-
-    def _gap(self) -> int:
-        """How many are left out before the next one: a draw for each that is chosen, and not for each that is not."""
-        if not 0 < self._share < 1:
-            return 0
-        gap = 0
-        while self._rng.random() >= self._share:
-            gap += 1
-        return gap
+        self._skip = self.gap()
+        return self._begun.take()
 
 
-__all__ = ["OtelSpan", "OtelTraces"]
+def _ids(around: SpanContext) -> tuple[bytes, bytes]:
+    return around.trace_id.to_bytes(_TRACE_ID_BYTES, "big"), around.span_id.to_bytes(_ID_BYTES, "big")
+
+
+def _context_of(span: OtelSpan) -> SpanContext:
+    trace, step = int.from_bytes(span.trace, "big"), int.from_bytes(span.id, "big")
+    return SpanContext(trace, step, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+
+
+__all__ = ["OnEnded", "OtelSpan", "OtelTraces"]

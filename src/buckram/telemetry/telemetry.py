@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 import threading
 import time
@@ -22,19 +23,19 @@ from buckram.net.stats import PrometheusStats
 
 try:
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     from buckram.telemetry.metrics import metrics_of
+    from buckram.telemetry.otlp import resource_of
+    from buckram.telemetry.posting import Post
+    from buckram.telemetry.sending import SpanSender
     from buckram.telemetry.spans import OtelTraces
 except ImportError as error:
     raise ConfigError(f"[telemetry] endpoint needs more ({error}): pip install 'buckram[otel]'") from None
 
 CLOSE_S = 3.0
 _SEND_S = 5.0
-_SPANS_EVERY_MS = 5000
+_SPANS_EVERY_S = 5.0
 _log = logging.getLogger("buckram.telemetry")
 Refresh = Callable[[], None]
 """Brings gauges up to date; called in the thread that sends metrics."""
@@ -52,21 +53,22 @@ class Telemetry:
             raise ConfigError(f"[telemetry] endpoint = {base!r}: needs a URL such as http://127.0.0.1:4318")
         named = {"service.name": config.service or service, "service.version": version("buckram")}
         self._resource = Resource.create({**named, **({"service.instance.id": instance} if instance else {})})
-        self._provider = TracerProvider(resource=self._resource, shutdown_on_exit=False)
-        spans = OTLPSpanExporter(f"{base}/v1/traces", timeout=_SEND_S)
-        self._provider.add_span_processor(BatchSpanProcessor(spans, schedule_delay_millis=_SPANS_EVERY_MS))
         self._exporter = OTLPMetricExporter(f"{base}/v1/metrics", timeout=_SEND_S)
-        self.traces = OtelTraces(self._provider, config.trace_share, config.traces_per_s, random.Random())
         self.stats = stats or PrometheusStats()
+        post = Post(f"{base}/v1/traces", _SEND_S, os.environ)
+        dropped = self.stats.counter("buckram_telemetry_dropped_spans_total", "spans that the collector did not get")
+        self._spans = SpanSender(post, resource_of(self._resource.attributes), dropped, _SPANS_EVERY_S)
+        self.traces = OtelTraces(self._spans.put, config.trace_share, config.traces_per_s, random.Random())
         self._began_ns, self._interval_s = time.time_ns(), config.metrics_interval_s
         self._refresh: Refresh | None = None
         self._stop = threading.Event()
         self._sender = threading.Thread(target=self._run, name="telemetry", daemon=True)
 
     def start(self, refresh: Refresh | None = None) -> None:
-        """Send metrics from now on."""
+        """Send traces and metrics from now on."""
         self._refresh = refresh
         self._sender.start()
+        self._spans.start()
 
     async def close(self) -> None:
         """Send what is left, for CLOSE_S at most, and nothing any more. Idempotent."""
@@ -101,11 +103,11 @@ class Telemetry:
             _log.warning("metrics were not sent: %s", error)
 
     def _end(self) -> None:
+        self._spans.close()
         if self._sender.ident is not None:
             self._sender.join()
             self._send()
         self._exporter.shutdown()
-        self._provider.shutdown()
 
 
 __all__ = ["CLOSE_S", "Telemetry"]

@@ -94,11 +94,15 @@ class Outbox:
             size += OVERHEAD * len(bodies)
         first = self._window.enqueue(len(bodies), size)
         if not self._bodies:
-            self._first = first
-            self._batcher.ask(self)
+            self._begin_turn(first, len(bodies), size)
         self._bodies += bodies
         self._size += size
         return first
+
+    def _begin_turn(self, first: EntryId, count: int, size: int) -> None:
+        """These are the first entries of this turn."""
+        self._first = first
+        self._batcher.ask(self)
 
     def add_at(self, entry: EntryId, body: bytes) -> None:
         """With the caller's id; DuplicateEntry."""

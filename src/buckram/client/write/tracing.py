@@ -1,14 +1,13 @@
 """An outbox that follows some appends for OpenTelemetry, where the runtime has traces; others have no part of it.
 
-Of each turn's appends the first one may be followed: a step `buckram.append`, and in it a step for each bookie that
-gets the entry, from sending to its answer. A packet goes before the add to bookies that trace, and their steps are
-within these.
+Of each turn's appends the first one may be followed, and stands for those behind it: a step `buckram.append`, and in it
+a step for each bookie that gets the entry, from sending to its answer. A packet goes before the add to bookies that
+trace, and their steps are within these.
 Not here: what a trace is made with (`telemetry/spans.py`), the bookie's side (`bookie/service/tracing.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from buckram.client.write.outbox import Outbox, OutboxOwner
@@ -26,22 +25,35 @@ class TracedOutbox(Outbox):
 
     def __init__(self, traces: Traces, window: AppendWindow, *parts: Any, **settings: Any) -> None:
         super().__init__(window, *parts, **settings)
-        self._traces = traces
+        self._traces, self._within = traces, traces.within
+        self._next: EntryId = window.next_entry + traces.gap()
+        """The next entry that begins a trace, if its program has none; the first append of its turn stands for it."""
         self._span: Span | None = None
         """Of an append of this turn."""
         self._entry: EntryId = 0
         """The last entry of that append."""
 
-    def add(self, bodies: Sequence[bytes], size: int) -> EntryId:
-        is_first = not self._bodies  # the only one of this turn that is looked at, so that the others cost nothing
-        first = super().add(bodies, size)
-        if is_first and self._span is None and (span := self._traces.append()) is not None:
+    def _begin_turn(self, first: EntryId, count: int, size: int) -> None:
+        super()._begin_turn(first, count, size)
+        # One look for the appends of a turn, so that the others cost nothing.
+        if (first + count > self._next or self._within()) and self._span is None:
+            self._look(first, count, size)
+
+    def _look(self, first: EntryId, count: int, size: int) -> None:
+        traces, end = self._traces, first + count
+        chosen = end > self._next
+        if chosen:
+            # From where it should have been, so that it is the whole share; if that was this append as well, from here.
+            self._next += 1 + traces.gap()
+            if self._next < end:
+                self._next = end + traces.gap()
+        span = traces.append(chosen=chosen)
+        if span is not None:
             span.note("buckram.ledger", self._window.ledger_id)
             span.note("buckram.entry", first)
-            span.note("buckram.entries", len(bodies))
+            span.note("buckram.entries", count)
             span.note("buckram.bytes", size)
-            self._span, self._entry = span, first + len(bodies) - 1
-        return first
+            self._span, self._entry = span, end - 1
 
     def clear(self) -> None:
         super().clear()

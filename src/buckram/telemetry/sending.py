@@ -1,0 +1,88 @@
+"""Spans that have ended, on their way to the collector: a bounded list, and a thread that sends what is in it.
+
+Not here: the bytes (`telemetry/otlp.py`) and the connection (`telemetry/posting.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from typing import Protocol
+
+from buckram.seams import Counter
+from buckram.telemetry.otlp import request_of
+from buckram.telemetry.posting import NotPosted
+from buckram.telemetry.spans import OtelSpan
+
+MOST_WAITING = 16_384
+"""Spans, about 1 KB each; more are dropped, and counted."""
+_AT_ONCE = 2048
+"""Spans in a request."""
+_log = logging.getLogger("buckram.telemetry")
+
+
+class Poster(Protocol):
+    def __call__(self, body: bytes) -> None:
+        """Raises NotPosted."""
+        ...
+
+
+class SpanSender:
+    """`put` takes spans from any thread; from `start` to `close` they are sent each `every_s`, or when half of the room
+    is taken. A collector that may take them later gets them again then, in their order."""
+
+    def __init__(self, post: Poster, resource: bytes, dropped: Counter, every_s: float) -> None:
+        self._post, self._resource, self._dropped, self._every_s = post, resource, dropped, every_s
+        self._waiting: deque[OtelSpan] = deque()
+        self._wake = threading.Event()
+        self._closed = False
+        self._fails = False
+        self._thread = threading.Thread(target=self._run, name="spans", daemon=True)
+
+    def put(self, span: OtelSpan) -> None:
+        count = len(self._waiting)
+        if count < MOST_WAITING:
+            self._waiting.append(span)
+            if count == MOST_WAITING // 2:
+                self._wake.set()
+        else:
+            self._dropped.inc()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Send what is left, once, and nothing any more. Waits for that."""
+        self._closed = True
+        self._wake.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._wake.wait(self._every_s)
+            self._wake.clear()
+            self._send()
+
+    def _send(self) -> None:
+        while self._waiting:
+            spans = [self._waiting.popleft() for _ in range(min(len(self._waiting), _AT_ONCE))]
+            try:
+                self._post(request_of(self._resource, spans))
+            except Exception as error:  # nothing that is only shown may end what is shown
+                again = isinstance(error, NotPosted) and error.again
+                if again and len(self._waiting) + len(spans) <= MOST_WAITING:
+                    self._waiting.extendleft(reversed(spans))
+                else:
+                    self._dropped.inc(len(spans))
+                if not self._fails:  # one line for each time that it begins to fail
+                    self._fails = True
+                    _log.warning("traces were not sent: %s", error)
+                if again:
+                    return
+            else:
+                self._fails = False
+
+
+__all__ = ["MOST_WAITING", "Poster", "SpanSender"]
