@@ -9,9 +9,11 @@ Tasks write and close ledgers (`sink_task.py`), and the driver publishes them wi
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import datasource
@@ -25,6 +27,7 @@ from buckram.spark.clients import connection
 from buckram.spark.replay import local_path
 from buckram.spark.sink_rows import record_batches
 from buckram.spark.sink_task import write_task
+from buckram.spark.tracing import publishing, writing
 from buckram.spark.transactions import Attempt, Identity, Part, batch_of, checkpoint_place, in_order, open_step, publish
 
 if TYPE_CHECKING:
@@ -227,7 +230,7 @@ class StreamWriter(_StreamBase):
     """The writer of a micro-batch. Spark makes one for the tasks and another for the commit; they share no state."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+        self.settings, self.began_ns = settings, time.time_ns()
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         attempt, identity = Attempt.here(), self.settings.identity
@@ -235,7 +238,9 @@ class StreamWriter(_StreamBase):
         if not attempt.query or attempt.batch < 0:
             raise InvalidArgument(f"stream {identity.stream}: Spark did not tell this task its query and batch")
         try:
-            return _write(self.settings, identity.of_batch(attempt.query, attempt.batch), attempt, batches)
+            with writing(attempt, identity.stream):
+                part = _write(self.settings, identity.of_batch(attempt.query, attempt.batch), attempt, batches)
+            return replace(part, began_ns=self.began_ns)
         except BuckramError as error:
             raise error.with_traceback(None) from None
 
@@ -245,7 +250,8 @@ class StreamWriter(_StreamBase):
             parts = in_order(identity.stream, messages)
             if parts:
                 query = batch_of(identity.stream, parts, batchId)
-                _commit(self.settings, identity.of_batch(query, batchId), parts)
+                with publishing(identity.stream, query, batchId, parts):
+                    _commit(self.settings, identity.of_batch(query, batchId), parts)
         except BuckramError as error:
             raise error.with_traceback(None) from None
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from buckram.client.read.open import digest_of
@@ -44,6 +45,7 @@ from buckram.spark.local_scan import LocalScan
 from buckram.spark.planning import StreamOptions
 from buckram.spark.stream_partition import Slice, StreamPartition
 from buckram.spark.stream_scan import Scan, ScanFailed
+from buckram.spark.tracing import followed, reading
 from buckram.streams.read.history import SegmentFiles
 from buckram.streams.read.reader import Truncated
 from buckram.types import Entry, EntryId, LedgerMetadata, Offset, Versioned
@@ -74,10 +76,11 @@ class PartitionReader:
     def read(self, partition: StreamPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of the partition, in order. Raises RecordsLost, ReadFailed, CorruptEntry."""
         prepare_process()
-        with without_traceback():
+        with without_traceback(), reading() as step:
             for stream, group in _by_stream(partition.slices):
                 rows = StreamRows(self._shape, stream)
-                for batches in _join_batches(batch for piece in group for batch in self._slice(partition, piece)):
+                pieces = (followed(step, piece, self._slice(partition, piece)) for piece in group)
+                for batches in _join_batches(chain.from_iterable(pieces)):
                     yield rows.make(batches)
 
     def _slice(self, partition: StreamPartition, piece: Slice) -> Iterator[Batch]:

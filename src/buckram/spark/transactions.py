@@ -88,6 +88,8 @@ class Part(WriterCommitMessage):
     seen: Tally | None = None
     others: dict[str, Part] = field(default_factory=dict)
     """What it has written to other streams than that of the sink, by their full names."""
+    began_ns: int = 0
+    """When the driver planned its micro-batch, nanoseconds UTC; 0: it is of none."""
 
 
 @dataclass(frozen=True, slots=True)

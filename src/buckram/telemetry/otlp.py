@@ -16,8 +16,8 @@ from buckram.core.wire.protobuf import bytes_field, int_field, varint
 if TYPE_CHECKING:
     from buckram.telemetry.spans import OtelSpan
 
-SERVER, CLIENT = 2, 3
-"""Kinds of spans: a step that another process asked for; a step that another process is asked for."""
+INTERNAL, SERVER, CLIENT = 1, 2, 3
+"""Kinds of spans: what a process does by itself, what another one asked it for, and what it asks another one for."""
 MAX_TEXT = 4096
 """Longer values of attributes and errors are cut, characters."""
 _TIMES = struct.Struct("<BQBQ")
@@ -90,4 +90,4 @@ def _utf8(text: str) -> bytes:
     return text[:MAX_TEXT].encode(errors="replace")
 
 
-__all__ = ["CLIENT", "MAX_TEXT", "SERVER", "request_of", "resource_of"]
+__all__ = ["CLIENT", "INTERNAL", "MAX_TEXT", "SERVER", "request_of", "resource_of"]

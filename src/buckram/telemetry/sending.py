@@ -52,6 +52,10 @@ class SpanSender:
     def start(self) -> None:
         self._thread.start()
 
+    def send_soon(self) -> None:
+        """Send what is there now, and do not wait for it."""
+        self._wake.set()
+
     def close(self) -> None:
         """Send what is left, once, and nothing any more. Waits for that."""
         self._closed = True

@@ -10,7 +10,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import TypeAlias
 
@@ -20,7 +20,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, get_c
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from buckram.seams import Span
-from buckram.telemetry.otlp import CLIENT, SERVER
+from buckram.telemetry.otlp import CLIENT, INTERNAL, SERVER
 from buckram.types import TRACE_SIZE
 
 _NAMES = TraceContextTextMapPropagator()
@@ -145,7 +145,7 @@ class OtelTraces:
             trace = self._rng.randbytes(_TRACE_ID_BYTES)
         return OtelSpan(self._ended, self._rng, "buckram.append", CLIENT, trace, parent, {}, is_remote)
 
-    def continued(self, name: str, context: bytes, attributes: Mapping[str, str | int]) -> Span | None:
+    def continued(self, name: str, context: bytes, attributes: Mapping[str, str | int]) -> OtelSpan | None:
         assert len(context) == TRACE_SIZE
         if not self._joined.take():
             return None
@@ -160,13 +160,29 @@ class OtelTraces:
         if known.trace_flags.sampled if known.is_valid else self._chosen():
             trace, above = _ids(known) if known.is_valid else (self._rng.randbytes(_TRACE_ID_BYTES), b"")
             span = OtelSpan(self._ended, self._rng, name, SERVER, trace, above, {}, known.is_valid)
-            within = set_span_in_context(NonRecordingSpan(_context_of(span)), within)
+            within = _within(span)
         # What is done for a request that is not followed is not followed either.
-        token = contexts.attach(within)
-        try:
+        with _attached(within):
             yield span
-        finally:
-            contexts.detach(token)
+
+    def beginning(self, name: str, context: bytes, began_ns: int, attributes: Mapping[str, str | int]) -> OtelSpan:
+        """Return the first step of a trace, which other processes have `continued` by this context already.
+
+        `began_ns`: when it began, nanoseconds UTC; 0: now.
+        """
+        trace = context[:_TRACE_ID_BYTES]
+        span = OtelSpan(self._ended, self._rng, name, INTERNAL, trace, b"", dict(attributes))
+        span.id, span.began_ns = context[_TRACE_ID_BYTES:], began_ns or span.began_ns
+        return span
+
+    def is_in_share(self, context: bytes) -> bool:
+        """Whether a trace of this id is among those that are followed: the same in all processes with this share."""
+        number = int.from_bytes(context[_TRACE_ID_BYTES - 8 : _TRACE_ID_BYTES], "big")
+        return number < self._share * (1 << 64)
+
+    def around(self, span: Span) -> AbstractContextManager[None]:
+        """What this context does meanwhile is within a span."""
+        return _attached(_within(span))
 
     def _chosen(self) -> bool:
         if self._skip > 0:
@@ -180,9 +196,20 @@ def _ids(around: SpanContext) -> tuple[bytes, bytes]:
     return around.trace_id.to_bytes(_TRACE_ID_BYTES, "big"), around.span_id.to_bytes(_ID_BYTES, "big")
 
 
-def _context_of(span: OtelSpan) -> SpanContext:
-    trace, step = int.from_bytes(span.trace, "big"), int.from_bytes(span.id, "big")
-    return SpanContext(trace, step, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+def _within(span: Span) -> Context:
+    trace, step = span.context[:_TRACE_ID_BYTES], span.context[_TRACE_ID_BYTES:]
+    flags = TraceFlags(TraceFlags.SAMPLED)
+    known = SpanContext(int.from_bytes(trace, "big"), int.from_bytes(step, "big"), is_remote=False, trace_flags=flags)
+    return set_span_in_context(NonRecordingSpan(known), Context())
+
+
+@contextmanager
+def _attached(within: Context) -> Iterator[None]:
+    token = contexts.attach(within)
+    try:
+        yield
+    finally:
+        contexts.detach(token)
 
 
 __all__ = ["OnEnded", "OtelSpan", "OtelTraces"]

@@ -64,11 +64,16 @@ class Telemetry:
         self._stop = threading.Event()
         self._sender = threading.Thread(target=self._run, name="telemetry", daemon=True)
 
-    def start(self, refresh: Refresh | None = None) -> None:
-        """Send traces and metrics from now on."""
+    def start(self, refresh: Refresh | None = None, *, metrics: bool = True) -> None:
+        """Send traces and, unless nobody needs them, metrics from now on."""
         self._refresh = refresh
-        self._sender.start()
         self._spans.start()
+        if metrics:
+            self._sender.start()
+
+    def send_soon(self) -> None:
+        """Send the traces that are there now; the caller does not wait for it."""
+        self._spans.send_soon()
 
     async def close(self) -> None:
         """Send what is left, for CLOSE_S at most, and nothing any more. Idempotent."""
