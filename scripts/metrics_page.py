@@ -17,6 +17,7 @@ WHO = {
     "healing": "The auditor",
     "exporter": "The exporter",
     "spark": "A Spark driver",
+    "telemetry": "Whoever sends traces",
 }
 """Who has the metrics that a package makes; the parts of these packages run in one process each."""
 

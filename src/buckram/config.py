@@ -305,13 +305,13 @@ class TelemetryConfig:
     )
     trace_share: float = _key(
         0.01,
-        "the share of appends, and of requests to a gateway, that are traced; what is part of a trace already is "
-        "traced if the trace is",
+        "the share of appends, of requests to a gateway and of Spark's micro-batches that are traced; what is part "
+        "of a trace already is traced if the trace is",
         most=1,
     )
     traces_per_s: float = _key(
-        5.0,
-        "the most traces that begin in a second in one process, so that tracing costs the same however much is "
+        1000.0,
+        "the most traces that begin in a second in one process, so that a collector gets no more however much is "
         "written; a bookie follows ten times as many adds of its clients",
         least=0.01,
     )

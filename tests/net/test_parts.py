@@ -248,6 +248,24 @@ def test_prometheus_stats() -> None:
     assert b"a_total" not in PrometheusStats().render()
 
 
+def test_prometheus_metrics_are_one_for_each_name_and_labels() -> None:
+    stats = PrometheusStats()
+    for place in ("a", "b", "a"):
+        stats.histogram("took_seconds", "how long", place=place, kind="x").observe(0.0001)  # a bound is in its bucket
+    stats.histogram("took_seconds", "how long", kind="x", place="b").observe(1e9)
+    stats.gauge("full", "whether").set(True)
+    text = stats.render().decode()
+    assert 'took_seconds_bucket{kind="x",le="0.0001",place="a"} 2.0\n' in text
+    assert 'took_seconds_bucket{kind="x",le="10.0",place="b"} 1.0\n' in text
+    assert 'took_seconds_bucket{kind="x",le="+Inf",place="b"} 2.0\n' in text
+    assert 'took_seconds_count{kind="x",place="b"} 2.0\n' in text
+    assert 'took_seconds_sum{kind="x",place="a"} 0.0002\n' in text
+    assert "full 1.0\n" in text
+    assert "_created" not in text
+    with pytest.raises(InvalidArgument, match="GaugeFamily"):
+        stats.counter("full", "whether")
+
+
 def test_null_stats_and_runtime() -> None:
     stats = NullStats()
     stats.counter("a_total", "h").inc()

@@ -64,7 +64,6 @@ class _Family(Generic[M]):
     def __init__(self, name: str, help: str, labels: Labels) -> None:
         self.name, self.help, self.labels = name, help, labels
         self.children: dict[Labels, M] = {}
-        self.describe()  # which raises for a name that Prometheus does not allow
 
     def child(self, values: Labels) -> M:
         """Always the same one for the same values."""
