@@ -44,9 +44,14 @@ def followed(step: Span | None, piece: Slice, found: Iterator[T]) -> Iterator[T]
 
 
 def _followed(step: Span, piece: Slice, found: Iterator[T]) -> Iterator[T]:
-    about = {"buckram.ledger": piece.ledger, "buckram.entry": piece.first_entry, "buckram.stream": piece.stream}
-    count = piece.last_entry - piece.first_entry + 1
-    with _ending(step.child("buckram.read", {**about, "buckram.entries": count, "buckram.bytes": piece.bytes})):
+    about: dict[str, str | int] = {
+        "buckram.stream": piece.stream,
+        "buckram.ledger": piece.ledger,
+        "buckram.entry": piece.first_entry,
+        "buckram.entries": piece.last_entry - piece.first_entry + 1,
+        "buckram.bytes": piece.bytes,
+    }
+    with _ending(step.child("buckram.read", about)):
         yield from found
 
 
