@@ -44,18 +44,25 @@ def request_of(resource: bytes, spans: Iterable[OtelSpan]) -> bytes:
 
 
 def _span(span: OtelSpan) -> bytes:
-    parts = [_TRACE, span.trace, _ID, span.id]
-    if span.parent:
-        parts += (_PARENT, span.parent)
-    parts += (
+    parts = [
+        _TRACE,
+        span.trace,
+        _ID,
+        span.id,
         _head(span.name, span.kind),
         _TIMES.pack(_BEGAN, span.began_ns, _ENDED, max(span.ended_ns, span.began_ns)),
-    )
+        _REMOTE if span.is_remote else _HERE,
+    ]
+    if span.parent:
+        parts += (_PARENT, span.parent)
     for name, value in span.notes.items():
-        parts.append(_number(name, value) if isinstance(value, int) else _text(name, value))
+        if isinstance(value, int):
+            digits = varint(value)
+            parts += (_before_number(name, len(digits)), digits)
+        else:
+            parts.append(_text(name, value))
     if span.error:
         parts.append(bytes_field(15, bytes_field(2, _utf8(span.error)) + int_field(3, _ERROR)))
-    parts.append(_REMOTE if span.is_remote else _HERE)
     return b"".join(parts)
 
 
@@ -67,11 +74,6 @@ def _head(name: str, kind: int) -> bytes:
 @lru_cache(1024)
 def _text(name: str, value: str) -> bytes:
     return bytes_field(_ATTRIBUTE, _pair(name, value))
-
-
-def _number(name: str, value: int) -> bytes:
-    digits = varint(value)
-    return _before_number(name, len(digits)) + digits
 
 
 @lru_cache(1024)

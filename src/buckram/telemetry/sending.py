@@ -64,9 +64,11 @@ class SpanSender:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._closed:
+        closed = False
+        while not closed:
             self._wake.wait(self._every_s)
             self._wake.clear()
+            closed = self._closed  # looked at before: what is put until then is sent
             self._send()
 
     def _send(self) -> None:

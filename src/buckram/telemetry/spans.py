@@ -67,7 +67,7 @@ class OtelSpan:
     ) -> None:
         self._ended, self._rng = ended, rng
         self.name, self.kind, self.trace, self.parent, self.notes = name, kind, trace, parent, notes
-        self.id = rng.randbytes(_ID_BYTES)
+        self.id = rng.getrandbits(8 * _ID_BYTES).to_bytes(_ID_BYTES, "big")
         self.is_remote = is_remote
         self.error = ""
         self.began_ns, self.ended_ns = time.time_ns(), 0
