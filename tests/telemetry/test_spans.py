@@ -130,3 +130,29 @@ def test_another_process_goes_on_with_a_trace() -> None:
     assert {one.trace for one in traced.steps} == {append.trace}
     assert stored.notes == {"buckram.entry": 5}
     assert all(one.ended_ns >= one.began_ns > 0 for one in traced.steps)
+
+
+def test_all_processes_agree_whether_a_trace_is_in_the_share() -> None:
+    rng = random.Random(7)
+    contexts = [rng.randbytes(24) for _ in range(4000)]
+    here, there = OtelTraces(print, 0.1, 1.0, rng), OtelTraces(print, 0.1, 1.0, random.Random(2))
+    chosen = [one for one in contexts if here.is_in_share(one)]
+    assert 300 < len(chosen) < 500
+    assert chosen == [one for one in contexts if there.is_in_share(one)]
+    assert all(OtelTraces(print, 1.0, 1.0, rng).is_in_share(one) for one in contexts)
+    assert not any(OtelTraces(print, 0.0, 1.0, rng).is_in_share(one) for one in contexts)
+
+
+def test_the_first_step_of_a_trace_may_be_sent_after_those_within_it() -> None:
+    traced = Traced(1.0)
+    traces = OtelTraces(traced.steps.append, 1.0, 1e9, random.Random(3))
+    context = bytes(range(24))
+    part: Any = traces.continued("part", context, {})
+    part.end()
+    first = traces.beginning("whole", context, 5, {})
+    with traces.around(first):
+        assert traced.appended(1) == 1
+    first.end()
+    part, append, first = traced.steps
+    assert (first.trace, first.parent, first.began_ns, first.context) == (context[:16], b"", 5, context)
+    assert part.parent == append.parent == first.id
