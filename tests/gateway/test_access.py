@@ -83,7 +83,11 @@ async def test_grants_decide_who_may_do_what(client: Client) -> None:
         assert await api.code(new, b'{"value": "x"}', **alice) == (403, "FORBIDDEN")
         await place.grant("token:bob", "shop/orders", "read")
         bob = await place.bearer("bob")
-        assert len(await api.lines(f"GET {RECORDS}", **bob)) == 1
+
+        async def readable() -> bool:  # That is some milliseconds after the acknowledgement.
+            return len(await api.lines(f"GET {RECORDS}", **bob)) == 1
+
+        await eventually(readable)
         assert await api.code(f"POST {RECORDS}", b"x", **bob) == (403, "FORBIDDEN")
         assert await api.code("GET /v2/namespaces/shop/streams/other/records", **bob) == (403, "FORBIDDEN")
         for path in ("GET /v2/tokens", "GET /v2/grants", "GET /v2/jobs", "GET /v2/audit"):

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import uvicorn
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from tests.http.kit import Raw, served
 from tests.support.clock import pass_time
 from tests.support.polling import until
+from uvicorn.server import ServerState
 
+from buckram.http.application import application
+from buckram.http.connection import limited
 from buckram.http.limits import HttpLimits
 from buckram.http.problems import json_answer
 
@@ -132,3 +138,57 @@ async def test_pipelined_requests_keep_their_bytes() -> None:
         assert (await raw.answer()).body == body
         await raw.send(body)
         assert (await raw.answer()).body == body
+
+
+class Written(asyncio.Transport):
+    """A transport that remembers what is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.writes.append(bytes(data))
+
+    def close(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def resume_reading(self) -> None:
+        """Nothing was paused."""
+
+
+async def asked(head: bytes) -> Written:
+    """The answer to a request, written and not sent."""
+    config = uvicorn.Config(application(ROUTES), http=limited(HttpLimits()), lifespan="off", log_config=None)
+    config.load()
+    written = Written()
+    connection = limited(HttpLimits())(
+        config=config, server_state=ServerState(), app_state={}, _loop=asyncio.get_running_loop()
+    )
+    connection.connection_made(written)
+    connection.data_received(head)
+    await until(lambda: connection.cycle.response_complete)
+    connection.connection_lost(None)
+    return written
+
+
+async def test_an_answer_is_one_write() -> None:
+    written = await asked(b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert len(written.writes) == 1
+    assert written.writes[0].endswith(b'\r\n\r\n{"path":"/x"}')
+
+
+async def test_a_connection_that_ends_ends_after_its_answer() -> None:
+    written = await asked(b"GET /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+    assert len(written.writes) == 1
+    assert written.closed
+
+
+async def test_an_answer_without_a_body_has_its_head() -> None:
+    written = await asked(b"HEAD /x HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert written.writes[0].startswith(b"HTTP/1.1 200")
+    assert written.writes[0].endswith(b"\r\n\r\n")

@@ -9,8 +9,9 @@ import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
+from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,15 +26,19 @@ from buckram.gateway.room import Room
 from buckram.gateway.schema import fault
 from buckram.gateway.writers import Elsewhere
 from buckram.http.body import limited_pieces, read_body
+from buckram.http.headers import has_header, header
 from buckram.http.limits import MIB, HttpLimits
 from buckram.http.problems import HttpProblem, json_answer, redirect
 from buckram.seams import Span, Traces
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 JSON = "application/json"
+_KEY, _MEANT = HEADER.lower().encode(), GATEWAY.lower().encode()
 _GRANTED = ("read", "append", "create", "delete", "admin")
 _STREAMED_BYTES = 12 * MIB
 """Of a body that a handler reads itself so much is in memory at once, with what is on its way to bookies."""
+_QUERIES, _QUERY_BYTES = 256, 512
+"""Clients send the same few queries again and again: so many of each operation are parsed once, up to this size."""
 
 
 class Dispatcher:
@@ -64,21 +69,21 @@ class Dispatcher:
         return named
 
     def _serving(self, operation: Operation) -> Endpoint:
-        name = f"{operation.method} {operation.path}"
+        name, parsed = f"{operation.method} {operation.path}", _parsing(operation)
 
         async def serve(request: Request) -> Response:
             principal = await self._access.who(request, operation)
             if self._traces is None or operation.needs == "nothing":
                 return await known(request, principal)
-            with self._traces.request(name, request.headers.get("traceparent", "")) as span:
+            with self._traces.request(name, header(request, b"traceparent")) as span:
                 work = known(request, principal)
                 return await (work if span is None else _noted(operation, span, work))
 
         async def known(request: Request, principal: Principal) -> Response:
             allowed = self._access.allowed(principal)
-            query = operation.parsed(request.query_params.multi_items())
-            path: Mapping[str, str] = request.path_params
-            bare = Ask(request, principal, allowed, path, query, watched=partial(self._access.watched, request))
+            path: Mapping[str, str] = request.scope["path_params"]
+            watched = partial(self._access.watched, request)
+            bare = Ask(request, principal, allowed, path, parsed(request.scope["query_string"]), watched=watched)
             if operation.needs in _GRANTED:
                 bare.require(operation.needs, granted_name(path))
             if not operation.changes:
@@ -89,9 +94,9 @@ class Dispatcher:
             with self._room.holding(self._size(request)):
                 raw = await read_body(request, self._limits)
                 ask = self._with_body(operation, bare, media, raw)
-                key = request.headers.get(HEADER)
-                if key is None:
+                if not has_header(request, _KEY):
                     return await self._answered(operation, ask)
+                key = header(request, _KEY)
                 fingerprint = Fingerprint(request.method, _target(request), raw)
                 return await self._repeats.once(principal.name, key, fingerprint, self._whole(operation, ask))
 
@@ -99,7 +104,7 @@ class Dispatcher:
 
     def _check_meant(self, request: Request) -> None:
         """Raises HttpProblem 421 for a request that is for another process: keys of requests are known to one only."""
-        meant = request.headers.get(GATEWAY, self._own_id)
+        meant = header(request, _MEANT, self._own_id)
         if meant != self._own_id:
             raise HttpProblem(
                 421,
@@ -152,14 +157,14 @@ class Dispatcher:
 
     def _size(self, request: Request) -> int:
         """What a body may take: what it says, within the limit, which is also that of one that says nothing."""
-        declared = request.headers.get("content-length", "")
+        declared = header(request, b"content-length")
         if declared.isdigit() and len(declared) < 19:
             return min(int(declared), self._limits.body_bytes)
-        return self._limits.body_bytes if "transfer-encoding" in request.headers else 0
+        return self._limits.body_bytes if has_header(request, b"transfer-encoding") else 0
 
     def _media(self, operation: Operation, request: Request) -> str:
         """The media type of the body. Raises HttpProblem 415 before the body is read."""
-        given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        given = header(request, b"content-type").partition(";")[0].strip().lower()
         known = operation.takes or {JSON: ""}
         if given in known:
             return given
@@ -181,6 +186,16 @@ class Dispatcher:
         if operation.body is not None and (trouble := fault(body, operation.body)):
             raise bad_request(trouble)
         return replace(bare, body=body)
+
+
+def _parsing(operation: Operation) -> Callable[[bytes], Mapping[str, Any]]:
+    """Return what gives the parameters of a query. Raises HttpProblem 400."""
+
+    def parsed(query: bytes) -> Mapping[str, Any]:
+        return operation.parsed(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
+
+    kept = lru_cache(_QUERIES)(parsed)
+    return lambda query: kept(query) if len(query) <= _QUERY_BYTES else parsed(query)
 
 
 async def _noted(operation: Operation, span: Span, work: Awaitable[Response]) -> Response:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal, Protocol
 from urllib.parse import unquote_to_bytes
 
@@ -69,7 +70,7 @@ class Ask:
     @property
     def stream(self) -> StreamName:
         """The stream that the path names."""
-        return stream_name(self.path["stream"], self.path["namespace"])
+        return _stream(self.path["stream"], self.path["namespace"])
 
     @property
     def object(self) -> str:
@@ -199,6 +200,11 @@ class Operation:
             seen.add(name)
             found[name] = known[name].parse(text)
         return found
+
+
+@lru_cache(4096)
+def _stream(name: str, namespace: str) -> StreamName:
+    return stream_name(name, namespace)
 
 
 async def _nothing() -> AsyncIterator[bytes]:

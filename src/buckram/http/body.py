@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 
+from buckram.http.headers import header
 from buckram.http.limits import HttpLimits
 from buckram.http.problems import HttpProblem, too_large
 
@@ -38,7 +39,7 @@ async def limited_pieces(request: Request, limits: HttpLimits, limit: int, *, do
 
     Raises as `read_body`. Only the time in which the client is waited for counts, not what is done with the pieces.
     """
-    declared = request.headers.get("content-length", "")
+    declared = header(request, b"content-length")
     if declared.isdigit() and int(declared) > limit:
         raise too_large("the body", int(declared), limit, do=do)
     loop = asyncio.get_running_loop()

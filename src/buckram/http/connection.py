@@ -1,7 +1,8 @@
 """A connection of uvicorn with limits: heads in bytes and time, connections in number, bodies that nobody reads.
 
 uvicorn leaves these to a proxy in front of it. Errors before a request reaches its handler are JSON too. Bytes of a
-path that are not ASCII are taken as if they were %-encoded, as clients of Hadoop send them.
+path that are not ASCII are taken as if they were %-encoded, as clients of Hadoop send them. The head of an answer and
+what comes first of its body are one write.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import asyncio
 import json
 from typing import Any, ClassVar, cast
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from buckram.http.limits import HttpLimits
 from buckram.http.problems import HttpProblem, too_large
@@ -73,6 +75,9 @@ class Connection(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > self.limits.head_bytes and self._refusal is None:
                 self._refuse(self._head_too_large(None))
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        super()._start_asgi_task(cycle, cast("Any", _OneWrite(cycle, app)))
 
     # -- the parser ---------------------------------------------------------------------------------------
 
@@ -181,6 +186,64 @@ class Connection(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+class _OneWrite:
+    """The application of one request: the head of its answer is written together with the first of its body."""
+
+    __slots__ = ("_app", "_cycle", "_head")
+
+    def __init__(self, cycle: RequestResponseCycle, app: ASGIApp) -> None:
+        self._cycle, self._app = cycle, app
+        self._head: Message | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, self._send)
+
+    async def _send(self, message: Message) -> None:
+        cycle, head = self._cycle, self._head
+        if head is None and message["type"] == "http.response.start":
+            self._head = message
+            return
+        if head is None:
+            await cycle.send(cast("Any", message))
+            return
+        self._head = None
+        transport = cycle.transport
+        gathered = _Gathered(transport)
+        cycle.transport = cast("asyncio.Transport", gathered)
+        try:
+            await cycle.send(cast("Any", head))
+            await cycle.send(cast("Any", message))
+        finally:
+            cycle.transport = transport
+            gathered.flush()
+
+
+class _Gathered:
+    """A transport that keeps what is written until it is flushed."""
+
+    __slots__ = ("_closed", "_data", "_transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._data: list[bytes] = []
+        self._closed = False
+
+    def write(self, data: bytes) -> None:
+        self._data.append(data)
+
+    def close(self) -> None:
+        self._closed = True
+
+    def is_closing(self) -> bool:
+        return self._closed or self._transport.is_closing()
+
+    def flush(self) -> None:
+        if self._data:
+            self._transport.write(b"".join(self._data))
+        if self._closed:
+            self._transport.close()
 
 
 def limited(limits: HttpLimits) -> type[Connection]:

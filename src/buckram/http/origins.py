@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
+from buckram.http.headers import has_header, header
 from buckram.http.problems import HttpProblem
 
 
@@ -33,7 +34,7 @@ class Origins:
 
     def check(self, request: Request) -> None:
         """Raises HttpProblem 403."""
-        host, origin = request.headers.get("host", "").lower(), request.headers.get("origin")
+        host = header(request, b"host").lower()
         name = _name(host)
         if host and not self._any_host and not self._is_known(name):
             raise HttpProblem(
@@ -43,8 +44,9 @@ class Origins:
                 "--allow-host for that name",
                 value=name[:100],
             )
-        if origin is None:
+        if not has_header(request, b"origin"):
             return
+        origin = header(request, b"origin")
         page = origin.lower().rstrip("/")
         if page not in self._pages and (page == "null" or urlsplit(page).netloc != host):
             raise HttpProblem(

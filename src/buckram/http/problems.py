@@ -12,6 +12,10 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from buckram.http.headers import header
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
 
 class HttpProblem(Exception):
     """Ends a request with an error. `details` are further keys of the JSON answer, such as value and limit."""
@@ -42,8 +46,7 @@ def too_large(what: str, size: int | None, limit: int, *, status: int = 413, do:
 
 def json_answer(request: Request, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """The value as JSON."""
-    body = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-    return Response(body, status, dict(headers or {}), json_media(request))
+    return Response(_encode(value).encode(), status, dict(headers or {}), json_media(request))
 
 
 def json_media(request: Request) -> str | None:
@@ -52,7 +55,7 @@ def json_media(request: Request) -> str | None:
     Hadoop's client (every PySpark has it) fails over a class that its shading left out when a JSON answer has that
     header; it is known by a User-Agent that begins with "Java/".
     """
-    return None if request.headers.get("user-agent", "").startswith("Java/") else "application/json"
+    return None if header(request, b"user-agent").startswith("Java/") else "application/json"
 
 
 def redirect(location: str) -> Response:

@@ -42,7 +42,7 @@ class Rows:
             "timestamps": self.timestamps,
             "txids": self.txids,
         }
-        used = {name: column for name, column in columns.items() if any(item is not None for item in column)}
+        used = {name: column for name, column in columns.items() if column.count(None) < len(column)}
         return {"values": self.values, **used}
 
 
