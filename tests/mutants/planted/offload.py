@@ -12,7 +12,7 @@ MUTANTS = (
     TestMutant(
         "offload-unverified",
         "a ledger goes although its files do not give back what was written",
-        edited(("buckram.streams.maintain.segment_copy:SegmentCopy._check_part", "if why:", "if False:")),
+        edited(("buckram.streams.maintain.segment_copy:SegmentCopy._write_part", "if why:", "if False:")),
         (OFFLOAD + "test_nothing_goes_before_it_was_verified",),
     ),
     TestMutant(

@@ -264,7 +264,7 @@ def _crash_at(step: str, patched: pytest.MonkeyPatch) -> None:
 
         patched.setattr(Place, "write", half)
     elif step == "part":
-        crash_after(SegmentCopy, "_written", 2)
+        crash_after(SegmentCopy, "_built", 2)
     elif step == "manifest":
         crash_after(SegmentCopy, "make")
     elif step == "published":

@@ -10,8 +10,10 @@ import pytest
 from tests.streams.kit import eventually, read_on
 
 from buckram.client.client import Client
+from buckram.core.streams.batch import decode
 from buckram.core.streams.head import encode_head
 from buckram.core.streams.names import stream_name
+from buckram.core.streams.record_format import Columns, encode
 from buckram.errors import (
     CorruptEntry,
     HandleClosed,
@@ -22,7 +24,7 @@ from buckram.errors import (
 )
 from buckram.streams.namespace import Namespace
 from buckram.streams.read.reader import StreamReader
-from buckram.streams.shared.arrow_batches import schema
+from buckram.streams.shared.arrow_batches import schema, to_arrow
 from buckram.streams.shared.ledgers import make_ledger
 from buckram.testing import Cluster
 
@@ -285,3 +287,11 @@ async def test_many_readers_share_nothing_with_the_writer(ns: Namespace) -> None
     await fill(ns)
     found = await asyncio.gather(*(offsets(ns.read("s", start=i)) for i in range(20)))
     assert [rows[0] for rows in found] == list(range(20))
+
+
+@pytest.mark.parametrize("first", [0, 65_530, 65_536, 131_071, 2**40 - 3])
+@pytest.mark.parametrize("count", [1, 10, 65_536, 140_000])
+def test_offsets_of_record_batches_count_up(first: int, count: int) -> None:
+    entry, _ = encode(Columns([b""] * count), first=0, append_time=1)
+    found = to_arrow(decode(entry, first)).column("offset")  # type: ignore[arg-type]
+    assert found.to_pylist() == list(range(first, first + count))

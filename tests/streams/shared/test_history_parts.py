@@ -24,6 +24,7 @@ from buckram.core.streams.record_format import (
     encode_plain,
 )
 from buckram.errors import MalformedBatch
+from buckram.streams.shared.arrow_batches import to_arrow
 from buckram.streams.shared.history_parts import LoadedPart, build_part, describe_part, difference
 
 BASE = 1000
@@ -86,6 +87,38 @@ def test_entries_come_back(parts: list[Columns], first_entry: int, compression: 
                 assert loaded.payload(entry) == payload
         else:
             assert loaded.payload(entry) == payload
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(columns(), min_size=1, max_size=4), st.integers(0, 5), st.integers(0, 4))
+def test_batches_of_a_part_are_those_of_its_entries(parts: list[Columns], first_entry: int, cut: int) -> None:
+    payloads = entries(parts, NONE)
+    data, records = build_part(payloads, first_entry, BASE, SUMMARY)
+    loaded = LoadedPart(describe_part("f", data, payloads, first_entry, records), data)
+    for entry, payload in enumerate(payloads, first_entry):
+        found, was = loaded.decoded(entry, BASE, 7), decode(payload, BASE, 7, entry)
+        if not isinstance(was, Batch):
+            assert found == was
+            continue
+        assert isinstance(found, Batch)
+        assert found.records() == was.records()
+        assert to_arrow(found).equals(to_arrow(was))
+        assert (found.ledger_id, found.entry_id, found.payload_bytes) == (7, entry, len(payload))
+        middle = was.first_offset + cut
+        for part in ("between", "clamped"):
+            assert (
+                getattr(found, part)(middle, middle + 2).records() == getattr(was, part)(middle, middle + 2).records()
+            )
+
+
+def test_values_of_a_part_are_not_copied() -> None:
+    payloads = [encode(Columns([b"a", b"bc"]), first=2 * at, append_time=50)[0] for at in range(2)]
+    data, records = build_part(payloads, 0, BASE, SUMMARY)
+    loaded = LoadedPart(describe_part("f", data, payloads, 0, records), data)
+    first, second = (loaded.decoded(entry, BASE, 7) for entry in range(2))
+    assert isinstance(first, Batch)
+    assert isinstance(second, Batch)
+    assert first.value_column.data.obj is second.value_column.data.obj
 
 
 def test_the_file_is_a_table_for_every_engine() -> None:

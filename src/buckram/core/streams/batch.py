@@ -127,7 +127,7 @@ class Batch:
         self.entry_id = entry_id
         """Its entry in the ledger, -1 if that is not known."""
         self.payload = payload
-        """The entry as it is stored, of which this batch may be a part."""
+        """The entry as it is stored, of which this batch may be a part; empty if its columns come from a file."""
         self.payload_bytes = len(payload)
         """Size of the entry as it is stored."""
         self.append_time = header.append_time
@@ -145,6 +145,27 @@ class Batch:
             self._producers = _producers(cursor, count)
             self._sequences = cursor.integers("q", count)
         cursor.end()
+
+    @classmethod
+    def of_columns(
+        cls,
+        header: EntryHeader,
+        base: int,
+        ledger_id: LedgerId,
+        entry_id: EntryId,
+        values: BinaryColumn,
+        keys: BinaryColumn | None,
+        timestamps: memoryview | None,
+    ) -> Batch:
+        """An entry whose columns are in memory already: values, and perhaps keys and event times (int64), no others."""
+        batch = cls.__new__(cls)
+        batch.header, batch.base, batch.ledger_id, batch.entry_id = header, base, ledger_id, entry_id
+        batch.payload = b""  # it was never put together
+        batch.payload_bytes, batch.append_time = HEADER_SIZE + header.body_size, header.append_time
+        batch._start, batch._stop = 0, header.records
+        batch._values, batch._keys, batch._timestamps = values, keys, timestamps
+        batch._headers = batch._txids = batch._producers = batch._sequences = None
+        return batch
 
     # -- what is in it ------------------------------------------------------------------------------------
 

@@ -60,10 +60,11 @@ class Origin:
     birth: str
 
 
-class _Written(NamedTuple):
-    """A part that was written, and the entries that it must give back."""
+class _Built(NamedTuple):
+    """A part, its file's bytes, and the entries that it must give back."""
 
     part: Part
+    data: bytes
     payloads: list[bytes]
 
 
@@ -79,10 +80,11 @@ class SegmentCopy:
     first: Offset
     parts: list[Part] = field(default_factory=list)
     file_bytes: int = 0
-    writing: asyncio.Future[_Written] | None = None
-    """What a thread does: it writes a part."""
+    building: asyncio.Future[_Built] | None = None
+    """What a thread does: it makes a part."""
     checking: asyncio.Future[Any] | None = None
-    """What another thread does meanwhile: it reads the part before back and compares it, or writes the manifest."""
+    """What another thread does meanwhile: it writes the part before, reads it back and compares it, or writes the
+    manifest."""
 
     async def make(self, client: Client, pace: Pace, progress: Progress) -> str:
         """Write and verify all files, the manifest last; returns its digest.
@@ -123,7 +125,7 @@ class SegmentCopy:
 
     async def _has_ended(self) -> bool:
         """Wait for the threads, since whoever deletes the files must find all of them. False if one hangs."""
-        calls = [call for call in (self.writing, self.checking) if call is not None]
+        calls = [call for call in (self.building, self.checking) if call is not None]
         if not calls:
             return True
         done, hanging = await asyncio.wait(calls, timeout=WITHIN_S)
@@ -150,7 +152,7 @@ class SegmentCopy:
     ) -> None:
         """Cut the entries from `begin` on, before which are `skipped` records, into parts.
 
-        While a thread writes a part, another one checks the part before, and the next one is read.
+        While a thread makes a part, another one writes and checks the part before, and the next one is read.
         """
         last = begin + _last_of(self.row)
         payloads: list[bytes] = []
@@ -163,32 +165,32 @@ class SegmentCopy:
                 payloads.append(entry.payload if not skipped else rebased(entry.payload, skipped))
                 size += len(entry.payload)
                 if size >= PART_BYTES or len(payloads) >= PART_ENTRIES or entry.entry_id == last:
-                    await self._written()
-                    self.writing = _in_thread(partial(self._write_part, number, payloads, first))
+                    await self._built()
+                    self.building = _in_thread(partial(self._build_part, number, payloads, first))
                     first, payloads, size, number = first + len(payloads), [], 0, number + 1
-        await self._written()
+        await self._built()
         await self._checked()
 
-    async def _written(self) -> None:
-        """Wait for the part that is being written, if there is one, and have it checked."""
-        if self.writing is None:
+    async def _built(self) -> None:
+        """Wait for the part that is being made, if there is one, and have it written and checked."""
+        if self.building is None:
             return
-        written = await answer_of(self.copy, self.directory, self.writing)
+        built = await answer_of(self.copy, self.directory, self.building)
         await self._checked()
-        self.writing, self.checking = None, _in_thread(partial(self._check_part, written))
-        self.parts.append(written.part)
-        self.file_bytes += written.part.bytes
+        self.building, self.checking = None, _in_thread(partial(self._write_part, built))
+        self.parts.append(built.part)
+        self.file_bytes += built.part.bytes
 
     async def _checked(self) -> None:
-        """Wait for the part that is being checked, if there is one."""
+        """Wait for the part that is being written and checked, if there is one."""
         if self.checking is not None:
             await answer_of(self.copy, self.directory, self.checking)
             self.checking = None
 
     # -- in a thread --------------------------------------------------------------------------------------
 
-    def _write_part(self, number: int, payloads: list[bytes], first: EntryId) -> _Written:
-        """Write a part. Raises WriteFailed, CorruptEntry."""
+    def _build_part(self, number: int, payloads: list[bytes], first: EntryId) -> _Built:
+        """Make a part. Raises CorruptEntry."""
         from buckram.streams.shared.history_parts import build_part, describe_part
 
         file, base = part_file(self.row.base, self.copy, number), self.row.base
@@ -197,17 +199,19 @@ class SegmentCopy:
             data, records = build_part(payloads, first, base, self.row.summary)
         except MalformedBatch as error:
             raise CorruptEntry(str(self.name), self.row.ledger, first, str(error)) from None
-        part = describe_part(file, data, payloads, first, records)
-        Place(self.directory).write(file, data, self.copy)
-        return _Written(part, payloads)
+        return _Built(describe_part(file, data, payloads, first, records), data, payloads)
 
-    def _check_part(self, written: _Written) -> None:
-        """Read a part back and compare it with what was to be written. Raises WriteFailed, ReadFailed, CorruptEntry."""
+    def _write_part(self, built: _Built) -> None:
+        """Write a part, read it back and compare it with what it was made of.
+
+        Raises WriteFailed, ReadFailed, CorruptEntry.
+        """
         from buckram.streams.shared.history_parts import LoadedPart, difference
 
-        part = written.part
+        part, place = built.part, Place(self.directory)
+        place.write(part.file, built.data, self.copy)
         try:
-            why = difference(written.payloads, LoadedPart(part, self._read_back(Place(self.directory), part.file)))
+            why = difference(built.payloads, LoadedPart(part, self._read_back(place, part.file)))
         except MalformedBatch as error:
             why = str(error)
         if why:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, aclosing
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from buckram.client.client import Client
 from buckram.client.read.reader import Reader
+from buckram.core.streams.batch import Batch
 from buckram.core.streams.head import HISTORY, Segment
 from buckram.core.streams.history import Manifest, Part, decode_manifest, digest_of, manifest_file, place_of
 from buckram.core.streams.names import StreamName
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _CHUNK_BYTES = 1024 * 1024
+_BATCHES = 64
+"""So many entries are decoded at once."""
 _NO_LENGTH = -1
 
 Reached = Callable[[EntryHeader], bool]
@@ -136,6 +139,7 @@ class HistoryReader:
     """Reads the entries of an offloaded segment as a ledger's Reader does. Errors are those of SegmentFiles."""
 
     def __init__(self, name: StreamName, segment: Segment) -> None:
+        self._name, self._segment = name, segment
         self._files = SegmentFiles(name, segment)
         self._copy = segment.ledger
         self._last = segment.summary.last_entry if segment.summary is not None else -1
@@ -155,19 +159,44 @@ class HistoryReader:
 
     async def chunks(self, first: EntryId = 0, last: EntryId | None = None) -> AsyncGenerator[list[Entry], None]:
         """Yield the entries in order, many at a time. While those of a part are used a thread reads the next part."""
-        entry, end = first, self._last if last is None else last
-        parts = await self._run(partial(self._files.parts, entry, end)) if entry <= end else []
+        end = self._last if last is None else last
+        async with aclosing(self._parts(first, end)) as parts:
+            async for loaded in parts:
+                entry = max(first, loaded.part.first_entry)
+                while entry <= min(end, loaded.part.last_entry):
+                    chunk = [self._entry(number, payload) for number, payload in _chunk(loaded, entry, end)]
+                    entry = chunk[-1].entry_id + 1
+                    yield chunk
+
+    async def decoded(self, first: EntryId, last: EntryId) -> AsyncGenerator[list[Batch | EntryHeader], None]:
+        """Yield the same entries as batches, or as headers of those without records, with nothing copied if possible.
+
+        CorruptEntry for one that is none.
+        """
+        base, copy = self._segment.base, self._copy
+        async with aclosing(self._parts(first, last)) as parts:
+            async for loaded in parts:
+                begin, end = max(first, loaded.part.first_entry), min(last, loaded.part.last_entry) + 1
+                for at in range(begin, end, _BATCHES):
+                    numbers = range(at, min(at + _BATCHES, end))
+                    try:
+                        found = [loaded.decoded(entry, base, copy) for entry in numbers]
+                    except MalformedBatch as error:
+                        raise CorruptEntry(str(self._name), copy, at, str(error)) from None
+                    yield found
+
+    async def _parts(self, first: EntryId, end: EntryId) -> AsyncGenerator[LoadedPart, None]:
+        """Yield the parts that have the entries from `first` to `end`; the next one is read meanwhile."""
+        parts = await self._run(partial(self._files.parts, first, end)) if first <= end else []
         coming: asyncio.Future[LoadedPart] | None = None
         try:
             for place, part in enumerate(parts):
                 loaded = await answer_of(self._copy, self._files.location, coming or self._begin(part))
                 coming = self._begin(parts[place + 1]) if place + 1 < len(parts) else None
-                while entry <= min(end, part.last_entry):
-                    chunk = [self._entry(number, payload) for number, payload in _chunk(loaded, entry, end)]
-                    entry = chunk[-1].entry_id + 1
-                    yield chunk
-            if entry <= end:
-                raise NoSuchEntry(self._copy, entry, "the segment's history has no such entry")
+                yield loaded
+            known = parts[-1].last_entry + 1 if parts else first
+            if known <= end:
+                raise NoSuchEntry(self._copy, known, "the segment's history has no such entry")
         finally:
             if coming is not None:
                 coming.add_done_callback(_forget_error)

@@ -145,6 +145,11 @@ def decode_entry(name: StreamName, segment: Segment, entry: Entry) -> Batch | En
         found = decode(entry.payload, segment.base, segment.ledger, entry.entry_id)
     except MalformedBatch as error:
         raise CorruptEntry(str(name), segment.ledger, entry.entry_id, str(error)) from None
+    return in_bounds(segment, found)
+
+
+def in_bounds(segment: Segment, found: Batch | EntryHeader) -> Batch | EntryHeader:
+    """Return an entry with its append time clamped to the range in the row of a sealed segment."""
     if isinstance(found, Batch) and segment.summary is not None:
         return found.clamped(segment.summary.first_append, segment.summary.last_append)
     return found

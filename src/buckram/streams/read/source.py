@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing, suppress
+from typing import TypeAlias
 
 from buckram.client.client import Client
 from buckram.client.read.tail import Tail
@@ -32,7 +33,7 @@ from buckram.errors import (
 )
 from buckram.net.tasks import TaskScope
 from buckram.streams.read.history import HistoryReader, SegmentReader, open_segment
-from buckram.streams.read.locate import decode_entry, entry_of_offset
+from buckram.streams.read.locate import decode_entry, entry_of_offset, in_bounds
 from buckram.streams.shared.follow import HeadFollower
 from buckram.streams.shared.metadata import HeadAt, StreamStore
 from buckram.types import Entry
@@ -43,6 +44,8 @@ _IDLE_LOOK_S = 5.0
 """The head is read so often while nothing changes, in case a watch was lost."""
 _TRANSIENT = (NoSuchLedger, NoSuchEntry, ReadFailed, MetadataUnavailable)
 _PAUSE_S, _GIVE_UP_S = 0.1, 60.0
+_Chunk: TypeAlias = Sequence[Entry | Batch | EntryHeader]
+"""Entries of a ledger as they are, those of history decoded."""
 
 
 class Source:
@@ -69,7 +72,7 @@ class Source:
         self.follower = HeadFollower(streams, name, at, self._scope)
         self._open = AsyncExitStack()
         self._segment: Segment | None = None
-        self._chunks: AsyncGenerator[list[Entry], None] | None = None
+        self._chunks: AsyncGenerator[_Chunk, None] | None = None
         self._tail: Tail | None = None
         self._ready: deque[Batch | ProducerTable] = deque()
         self._tables = tables
@@ -169,7 +172,7 @@ class Source:
         last = segment.summary.last_entry if segment.summary is not None else reader.last_confirmed
         first = await entry_of_offset(self._name, reader, segment, self.position, last)
         if segment.sealed or not self._follow or isinstance(reader, HistoryReader):
-            chunks = _chunks(reader, first, last)
+            chunks = _chunks(reader, first, last, entries=self._tables)
             self._chunks = await self._open.enter_async_context(aclosing(chunks))
         else:
             self._tail = reader.tail(first)
@@ -189,6 +192,7 @@ class Source:
             self._marked = False
             if await self._poll_for_roll(segment):
                 return
+        found: _Chunk | None
         if self._chunks is not None:
             found = await anext(self._chunks, None)
         elif self._tail is not None:
@@ -201,12 +205,15 @@ class Source:
         marked = False
         self._failing_since = None
         for entry in found:
-            decoded = decode_entry(self._name, segment, entry)
+            if isinstance(entry, Entry):
+                decoded = decode_entry(self._name, segment, entry)
+            else:
+                decoded = in_bounds(segment, entry)
             if isinstance(decoded, Batch):
                 self._ready.append(decoded)
             elif decoded.kind == MARK:
                 marked = True
-            elif decoded.kind == SNAPSHOT and self._tables:
+            elif decoded.kind == SNAPSHOT and self._tables and isinstance(entry, Entry):
                 self._ready.append(_table_in(self._name, entry, decoded))
         self._marked = marked and self._tail is not None
 
@@ -292,8 +299,14 @@ def _table_in(name: StreamName, entry: Entry, header: EntryHeader) -> ProducerTa
         raise CorruptEntry(str(name), entry.ledger_id, entry.entry_id, str(error)) from None
 
 
-async def _chunks(reader: SegmentReader, first: int, last: int) -> AsyncGenerator[list[Entry], None]:
+async def _chunks(reader: SegmentReader, first: int, last: int, *, entries: bool) -> AsyncGenerator[_Chunk, None]:
+    """`entries`: as they were written, also those of history, which is quicker to have as batches."""
     if first > last:
+        return
+    if isinstance(reader, HistoryReader) and not entries:
+        async with aclosing(reader.decoded(first, last)) as batches:
+            async for found in batches:
+                yield found
         return
     async for chunk in reader.chunks(first, last):
         yield chunk

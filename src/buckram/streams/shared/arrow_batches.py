@@ -6,7 +6,7 @@ Not here: encoding Arrow record batches as entries (`write/arrow_write.py`), Spa
 from __future__ import annotations
 
 from array import array
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from buckram.core.streams.batch import Batch, BinaryColumn
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _NUMBERS = 65_536
-"""The most records of nearly every entry."""
+"""The size of a block of offsets."""
 
 
 @cache
@@ -71,13 +71,17 @@ def to_arrow(batch: Batch) -> pa.RecordBatch:
 
 def _offsets(arrow: Any, first: int, count: int) -> Any:
     """Return `count` numbers from `first` on."""
-    return arrow.compute.add(_numbers(max(_NUMBERS, 1 << count.bit_length())).slice(0, count), first)
+    block, skipped = divmod(first, _NUMBERS)
+    if skipped + count > 2 * _NUMBERS:  # an entry with more records than nearly every one
+        return _fixed(arrow, arrow.int64(), count, arrow.py_buffer(array("q", range(first, first + count))))
+    return _numbers(block).slice(skipped, count)
 
 
-@cache
-def _numbers(count: int) -> Any:
-    arrow = _arrow()
-    return _fixed(arrow, arrow.int64(), count, arrow.py_buffer(array("q", range(count))))
+@lru_cache(4)
+def _numbers(block: int) -> Any:
+    """Return the numbers of a block and the one after it, of which batches are slices: making them takes longer."""
+    arrow, first = _arrow(), block * _NUMBERS
+    return _fixed(arrow, arrow.int64(), 2 * _NUMBERS, arrow.py_buffer(array("q", range(first, first + 2 * _NUMBERS))))
 
 
 def _fixed(arrow: Any, kind: Any, count: int, data: Any) -> Any:

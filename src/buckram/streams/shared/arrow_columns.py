@@ -9,6 +9,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from buckram.core.streams.batch import BinaryColumn
 from buckram.core.streams.record_format import BodyBuilder
 from buckram.errors import InvalidArgument
 
@@ -46,6 +47,11 @@ class Bytes:
             body.put(edges[start : stop + 1].cast("B"))
         body.put(self._data[base : edges[stop]])
         return mask
+
+    def part(self, start: int, stop: int) -> BinaryColumn:
+        """Return the rows from `start` to before `stop`; their bytes are shared, and their offsets begin anywhere."""
+        bits = _bitmap(self._array.slice(start, stop - start)) if self.nulls else None
+        return BinaryColumn(self.edges[start : stop + 1], self._data, None if bits is None else memoryview(bits))
 
 
 class Headers:

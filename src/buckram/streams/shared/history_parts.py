@@ -38,7 +38,7 @@ from buckram.core.streams.record_format import (
 from buckram.errors import MalformedBatch
 from buckram.streams.shared.arrow_batches import schema, to_arrow
 from buckram.streams.shared.arrow_columns import Bytes, Headers
-from buckram.types import EntryId
+from buckram.types import EntryId, LedgerId
 
 ENTRIES = b"buckram.entries"
 """The key of the entries' headers in a part's metadata."""
@@ -46,6 +46,8 @@ HISTORY_SCHEMA: pa.Schema = schema().append(pa.field("producer", pa.string())).a
 _COUNTS = struct.Struct("<II")
 """The number of entries, and the bytes of their headers and of the bodies of entries without records."""
 _LENGTH = struct.Struct("<I")
+_COPIED = HEADERS | TXIDS | PRODUCERS
+"""Columns that a batch has in another form than a part."""
 _ENCODINGS = dict.fromkeys(("offset", "timestamp", "sequence", "txid"), "DELTA_BINARY_PACKED")
 
 
@@ -146,6 +148,7 @@ class LoadedPart:
         self._columns = {name: _one(table.column(name)) for name in HISTORY_SCHEMA.names}
         self._values, self._keys = Bytes(self._columns["value"]), Bytes(self._columns["key"])
         self._headers: Headers | None = None
+        self._times = _integers(self._columns["timestamp"])
         self._txids: memoryview | None = None
 
     def _index(self, told: bytes, count: int) -> None:
@@ -182,7 +185,7 @@ class LoadedPart:
                 self._headers = Headers(self.part.file, self._columns["headers"])
             self._headers.put(body, start, stop)
         if mask & TIMESTAMPS:
-            body.put(_integers(self._columns["timestamp"])[8 * start : 8 * stop])
+            body.put(self._times[8 * start : 8 * stop])
         if mask & TXIDS:
             if self._txids is None:
                 self._txids = _integers(pc.fill_null(self._columns["txid"], NO_TXID))
@@ -192,6 +195,21 @@ class LoadedPart:
             sequences = pc.fill_null(self._columns["sequence"].slice(start, stop - start), 0).to_pylist()
             body.producers(names, sequences)
         return b"".join((raw, *body.parts))
+
+    def decoded(self, entry: EntryId, base: int, ledger: LedgerId) -> Batch | EntryHeader:
+        """Return an entry as `decode` does; values, keys and event times are not copied. MalformedBatch.
+
+        `base` is the first offset of the segment, `ledger` what batches name as their ledger.
+        """
+        place = entry - self.part.first_entry
+        header = self.headers[place]
+        if header.kind != DATA or header.columns & _COPIED:
+            return decode(self.payload(entry), base, ledger, entry)
+        start = self._rows[place]
+        stop = start + header.records
+        keys = self._keys.part(start, stop) if header.columns & KEYS else None
+        times = self._times[8 * start : 8 * stop].cast("q") if header.columns & TIMESTAMPS else None
+        return Batch.of_columns(header, base, ledger, entry, self._values.part(start, stop), keys, times)
 
 
 def _put_bytes(body: BodyBuilder, column: Bytes, array: Any, start: int, stop: int, *, nulls: bool) -> None:
