@@ -18,7 +18,7 @@ from buckram.gateway.failures import code_of
 from buckram.gateway.limits import GatewayLimits
 from buckram.gateway.tails import END, Tail
 from buckram.http.body import ClientGone, while_connected
-from buckram.http.connection import ABORT
+from buckram.http.connection import ABORT, PAUSED
 
 MEDIA = "text/event-stream"
 _HEARTBEAT = b": still there\n\n"
@@ -42,7 +42,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve it: called by the HTTP stack."""
         try:
-            await while_connected(Request(scope, receive), self._serve(send))
+            await while_connected(Request(scope, receive), self._serve(scope, send))
         except ClientGone:
             pass
         except TimeoutError:  # what waits to be sent would wait for ever
@@ -50,14 +50,14 @@ class EventStream(Response):
         finally:
             self._tail.close()
 
-    async def _serve(self, send: Send) -> None:
+    async def _serve(self, scope: Scope, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        await self._send(send, b"retry: 2000\n\n")
+        await self._send(scope, send, b"retry: 2000\n\n")
         more = True
         while more:
             data = await self._next()
             more = data is not None and not data.startswith(b"event: error")
-            await self._send(send, END if data is None else data)
+            await self._send(scope, send, END if data is None else data)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _next(self) -> bytes | None:
@@ -75,9 +75,13 @@ class EventStream(Response):
             data = found
         return data or _HEARTBEAT
 
-    async def _send(self, send: Send, data: bytes) -> None:
+    async def _send(self, scope: Scope, send: Send, data: bytes) -> None:
+        message = {"type": "http.response.body", "body": data, "more_body": True}
+        if not scope[PAUSED]():  # Thousands of tails would have as many timers in each write for nothing.
+            await send(message)
+            return
         async with asyncio.timeout(self._limits.stuck_s):
-            await send({"type": "http.response.body", "body": data, "more_body": True})
+            await send(message)
 
 
 def event(name: str, data: Mapping[str, object]) -> bytes:

@@ -19,6 +19,8 @@ from buckram.http.problems import HttpProblem, too_large
 
 ABORT = "buckram.abort"
 """In the scope of each request: a function that ends its connection at once, and drops what waits to be sent."""
+PAUSED = "buckram.paused"
+"""In the scope of each request: a function that says whether sending would wait for the client."""
 
 
 class Connection(HttpToolsProtocol):
@@ -83,7 +85,8 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        cast("dict[str, Any]", self.scope)[ABORT] = self.transport.abort
+        scope = cast("dict[str, Any]", self.scope)
+        scope[ABORT], scope[PAUSED] = self.transport.abort, self._is_paused
         self._in_head, self._head_bytes, self._body_ended = True, 0, False
         if self._timer is None:
             self._begin_wait(self._head_too_slow)
@@ -118,6 +121,9 @@ class Connection(HttpToolsProtocol):
         super().on_response_complete()
         if not self._body_ended and not self._in_head and not self.pipeline:
             self._begin_wait(self.transport.close)
+
+    def _is_paused(self) -> bool:
+        return self.flow.write_paused
 
     def _readable_line(self, data: bytes) -> bytes:
         """The bytes of a request line that are not ASCII %-encoded."""
@@ -251,4 +257,4 @@ def limited(limits: HttpLimits) -> type[Connection]:
     return type("LimitedConnection", (Connection,), {"limits": limits})
 
 
-__all__ = ["ABORT", "Connection", "limited"]
+__all__ = ["ABORT", "PAUSED", "Connection", "limited"]
