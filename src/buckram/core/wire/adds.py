@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from buckram.core.entries.entry import ENTRY_HEADER, Digest
 from buckram.core.entries.hot import scan_add_frames, seal_adds
@@ -46,6 +46,12 @@ class AddContext(NamedTuple):
 V2_ADDS = AddContext(2, 2, ())
 
 
+class OnAnswered(Protocol):
+    """Takes the answer to a run that did not come as adds, but is stored as if it had."""
+
+    def __call__(self, run: AddRun, code: Code, /) -> None: ...
+
+
 @dataclass(slots=True)
 class AddRun:
     """Adds of consecutive ids of one ledger with the same key and flags: chunk[start:end] are whole v2 ADD frames.
@@ -65,6 +71,8 @@ class AddRun:
     stride: int
     context: AddContext = V2_ADDS
     deferred_sync: bool = False
+    answered: OnAnswered | None = field(default=None, repr=False)
+    """Who gets the answer; None: the client, as replies to adds."""
 
     @property
     def last(self) -> EntryId:
