@@ -38,7 +38,7 @@ class Sources:
         if directory is None:
             return None
         cookie = await _cookie_in(directory)
-        if cookie is None or cookie.bookie_host != source or not cookie.instance_id:
+        if cookie is None or not cookie.instance_id:
             return None
         try:
             registered = parse_cookie((await self._metadata.read_cookie(source)).value)

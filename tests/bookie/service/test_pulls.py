@@ -178,9 +178,13 @@ async def test_only_directories_of_bookies_of_the_cluster_are_read(tmp_path: Pat
             assert await both.pull(wrong) == (Code.BAD_REQUEST, 0)
         # A cookie that somebody wrote does not make it the directory of a bookie.
         version = (tmp_path / "source" / "VERSION").read_text()
-        (copy / "VERSION").write_text(version.replace("source", "nobody"))
         there = replace(places, directory=str(copy), identity=elsewhere)
-        assert await both.pull(replace(request, source="nobody", located=there)) == (Code.BAD_REQUEST, 0)
+        instance = await both.source.metadata.instance_id()
+        forged = {"nobody": ("source", "nobody"), "target": ("source", "elsewhere"), "source": (instance, "another")}
+        for named, change in forged.items():
+            assert change[0] in version
+            (copy / "VERSION").write_text(version.replace(*change))
+            assert await both.pull(replace(request, source=named, located=there)) == (Code.BAD_REQUEST, 0)
         assert await both.held(0) is None
         assert await both.pull(request) == (Code.OK, COUNT)
 
@@ -232,6 +236,8 @@ class Held:
 
     def __init__(self) -> None:
         self.inner, self.gate, self.reading = Neighbours(), asyncio.Event(), 0
+        self.slow: int | None = None
+        """Where reads wait that begin at this offset; None: all do."""
 
     def open(self, directory: str, identity: str) -> LocalDirectory | None:
         found = self.inner.open(directory, identity)
@@ -246,7 +252,7 @@ class HeldDirectory:
         return asyncio.ensure_future(self._read(places))
 
     async def _read(self, places: Sequence[FileRange]) -> list[FileData]:
-        if places[0].name != "VERSION":
+        if places[0].name != "VERSION" and self._files.slow in (None, places[0].offset):
             self._files.reading += 1
             await self._files.gate.wait()
             self._files.reading -= 1
@@ -273,6 +279,23 @@ async def test_memory_is_bounded_and_others_go_on_meanwhile(tmp_path: Path, monk
         files.gate.set()
         assert [(one.code, one.count) for one in [await both.wire.reply() for _ in range(8)]] == [(Code.OK, 10)] * 8
         assert both.target.bookie.server.budget.total == 0
+
+
+async def test_entries_of_one_ledger_are_stored_in_the_order_of_the_requests(tmp_path: Path) -> None:
+    files = Held()
+    async with pair(tmp_path, files=files) as both:
+        low, high = await both.request(1, 0, 99), await both.request(1, 100, 199)
+        files.slow = low.located.extents[0].offset
+        both.wire.send(low)
+        both.wire.send(high)
+        other = await both.request(2, 0, 9)
+        assert (await (await both.target.wire()).call(other)).count == 10
+        await until(lambda: files.reading == 1)
+        assert await both.wire.silent()
+        assert both.target.store.ledger(1) is None
+        files.gate.set()
+        replies = [await both.wire.reply() for _ in range(2)]
+        assert sorted((one.entry_id, one.count) for one in replies) == [(0, 100), (100, 100)]
 
 
 async def test_a_connection_that_ends_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,14 +21,14 @@ from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.store import Store
 from buckram.core.entries.entry import Digest
 from buckram.core.entries.packed import FRAME_HEAD
-from buckram.core.wire.adds import HIGH_PRIORITY, RECOVERY_ADD, AddRun, scan_adds
+from buckram.core.wire.adds import HIGH_PRIORITY, RECOVERY_ADD, AddRun, take_runs
 from buckram.core.wire.context import ReplyContext
 from buckram.core.wire.located import Extent, Located, bodies_of
 from buckram.core.wire.messages import Pull, PullReply
 from buckram.errors import Code, MetadataError
 from buckram.net.tasks import TaskScope
 from buckram.seams import FileData, FileRange, LocalDirectory, Stats
-from buckram.types import BookieId, DigestType, EntryId
+from buckram.types import BookieId, DigestType, EntryId, LedgerId
 
 MOST_BYTES = 16 * 1024 * 1024
 """Bytes of files that all pulls together have in memory, from the read until they are durable."""
@@ -55,6 +55,8 @@ class _Job:
     request: Pull
     name: bytes | None
     charged: int
+    handed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when nothing more of it goes to the adds."""
     answers: dict[EntryId, tuple[EntryId, Code, int]] = field(default_factory=dict)
     """By the first entry of each run: its last one, the code, and the stored bytes."""
     waiting: int = 0
@@ -83,6 +85,7 @@ class PullPath:
         self._waiting: deque[_Job] = deque()
         self._in_work: dict[_Job, None] = {}
         self._bytes_in_work = 0
+        self._newest: dict[LedgerId, _Job] = {}
         self._scope = TaskScope("pulls")
         self.entries = 0
         """Entries that are durable because of pulls, since the start."""
@@ -129,11 +132,13 @@ class PullPath:
             job = self._waiting.popleft()
             self._in_work[job] = None
             self._bytes_in_work += size
-            self._scope.spawn(self._work(job), f"pull {job.request.ledger_id}")
+            ledger_id = job.request.ledger_id
+            before, self._newest[ledger_id] = self._newest.get(ledger_id), job
+            self._scope.spawn(self._work(job, before), f"pull {ledger_id}")
 
-    async def _work(self, job: _Job) -> None:
+    async def _work(self, job: _Job, before: _Job | None) -> None:
         try:
-            job.code = await self._copy(job)
+            job.code = await self._copy(job, before)
         except OSError:
             job.code = Code.NO_ENTRY  # the file was removed, or cannot be read: the entries may be elsewhere by now
         except MetadataError:
@@ -143,14 +148,22 @@ class PullPath:
         except BaseException:
             self._release(job)
             raise
+        finally:
+            job.handed.set()
+            if self._newest.get(job.request.ledger_id) is job:
+                del self._newest[job.request.ledger_id]
         job.given = True
         if job.session.ended:
             self._release(job)
         else:
             self._finish(job)
 
-    async def _copy(self, job: _Job) -> Code:
-        """Read, check and hand over; why not everything was, or OK. Raises OSError, MetadataError and StoreError."""
+    async def _copy(self, job: _Job, before: _Job | None) -> Code:
+        """Read, check and hand over; why not everything was, or OK. Raises OSError, MetadataError and StoreError.
+
+        `before`: the pull of the same ledger that came before. Its entries go first, whichever is read sooner: the
+        index has a place for each entry that comes below others, and else one for each run.
+        """
         request, session = job.request, job.session
         assert self._open_source is not None
         directory = await self._open_source(request.source, request.located)
@@ -158,6 +171,8 @@ class PullPath:
             return Code.BAD_REQUEST
         extents = request.located.extents
         pieces = await directory.read([FileRange(*extent[:3]) for extent in extents])
+        if before is not None:
+            await before.handed.wait()
         checked = 0
         for extent, piece in zip(extents, pieces, strict=True):
             runs = self._runs(request, extent, piece)
@@ -185,9 +200,7 @@ class PullPath:
         if not good:
             return []
         with memoryview(bodies.packet)[bodies.starts[0] - FRAME_HEAD : bodies.ends[good - 1]] as frames:
-            chunk = bytes(frames)
-        _, runs = scan_adds(chunk, 0, self._max_frame_bytes)
-        return list(_ours(runs, request, extent.first))
+            return list(_ours(take_runs(frames, self._max_frame_bytes), request, extent.first))
 
     def _give(self, job: _Job, run: AddRun) -> None:
         job.waiting += run.count

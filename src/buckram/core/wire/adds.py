@@ -144,6 +144,17 @@ def scan_adds(
     return offset, runs
 
 
+def take_runs(frames: Buffer, max_frame_bytes: int) -> list[AddRun]:
+    """Return copies of the runs in `frames`, up to the first frame that is no ADD or larger than `max_frame_bytes`."""
+    _, rows = scan_add_frames(frames, 0, max_frame_bytes - 4, MAX_RUN_BYTES)
+    runs: list[AddRun] = []
+    for start, end, ledger, first, count, flags, lac, stride in rows:
+        chunk = bytes(frames[start:end])
+        key = chunk[8:FRAME_OVERHEAD]
+        runs.append(AddRun(chunk, 0, end - start, ledger, first, count, key, flags, lac, stride))
+    return runs
+
+
 def ack_frames(ledger_id: LedgerId, first: EntryId, count: int, code: Code = Code.OK, version: int = 2) -> bytes:
     """Return the 28-byte v2 ADD replies for consecutive ids, joined."""
     header = ADD_HEADER if version == 2 else (version << 24 | 0x10000 if version else 1)
