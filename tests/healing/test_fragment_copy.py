@@ -89,6 +89,7 @@ async def test_a_target_copies_what_it_can_check_without_a_password(digest: str)
             await lost_and_copied(c, client, worker, ledger)
             assert pulled(c, new) == (len(payloads) if digest == "crc32" else 0)
             assert (files.bytes > 0) == (digest == "mac")
+            assert not client.services.apart  # nobody was asked for what cannot be
         assert await readable(c, ledger) == payloads
 
 

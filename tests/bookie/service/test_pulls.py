@@ -298,6 +298,22 @@ async def test_entries_of_one_ledger_are_stored_in_the_order_of_the_requests(tmp
         assert sorted((one.entry_id, one.count) for one in replies) == [(0, 100), (100, 100)]
 
 
+async def test_an_id_that_means_another_ledger_by_now_gets_nothing(tmp_path: Path) -> None:
+    files = Held()
+    async with pair(tmp_path, files=files) as both:
+        request = await both.request(1, 0, 9)
+        both.wire.writer.write(name_ledger(1, b"A" * 16))
+        both.wire.send(request)
+        await until(lambda: files.reading == 1)
+        both.wire.writer.write(name_ledger(1, b"B" * 16))
+        both.wire.send(Read(2, 0))
+        assert (await both.wire.reply()).code is Code.NO_LEDGER  # what came before is heard
+        files.gate.set()
+        reply = await both.wire.reply()
+        assert (reply.code, reply.count) == (Code.TOO_MANY_REQUESTS, 0)
+        assert both.target.store.ledger(1) is None
+
+
 async def test_a_connection_that_ends_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = Held()
     async with pair(tmp_path, files=files) as both:
