@@ -103,6 +103,27 @@ async def test_one_trace_goes_from_a_request_through_the_gateway_to_the_bookies(
     assert (missing.notes["http.response.status_code"], missing.error) == (404, "")
 
 
+async def test_a_record_that_waited_for_a_flight_is_in_the_trace_of_its_caller(
+    collector: Collector, tmp_path: Path
+) -> None:
+    async with AsyncExitStack() as stack:
+        uri = await stack.enter_async_context(bookies(tmp_path, settings(collector)))
+        client = await stack.enter_async_context(connect(uri, telemetry=settings(collector)))
+        writer = await stack.enter_async_context(await client.namespace().writer("orders", linger_ms=10_000))
+        traces = client.services.runtime.traces
+        assert traces is not None
+        first = writer.append_nowait(b"unseen")
+        await asyncio.sleep(0)
+        with traces.request("job", FOLLOWED["traceparent"]) as span:
+            seen = writer.append_nowait(b"seen")
+        assert span is not None
+        span.end("")
+        assert not first.done()
+        await asyncio.gather(first, seen)
+    (job,), (append,) = collector.named("job"), collector.named("buckram.append")
+    assert (append.trace, append.parent, append.notes["buckram.entries"]) == (TRACE, job.id, 1)
+
+
 async def test_a_share_of_appends_is_traced_and_metrics_are_sent(collector: Collector, tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         uri = await stack.enter_async_context(bookies(tmp_path, settings(collector)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from typing import Any, NamedTuple
 
 from buckram.client.write.completions import Completions, fail_future
@@ -61,7 +62,9 @@ class Appender:
         flights: int,
         clock: AppendClock,
         on_entry_sent: EntrySent,
+        within: Callable[[], object] | None = None,
     ) -> None:
+        """`within`: says whether the caller may be within a span (`seams.py:Traces`)."""
         self.stream = stream
         self.next_offset = head.end
         """The offset of the next record. The window's own `next_offset` counts only records that were sent."""
@@ -95,6 +98,9 @@ class Appender:
         self._timer: asyncio.TimerHandle | None = None
         self._send_scheduled = self._lingering = False
         self._linger_until = 0.0
+        self._within = within
+        self._context: Context | None = None
+        """Of the first append that made the batch linger within a span: its entry is sent within it, too."""
 
     @property
     def pending_bytes(self) -> int:
@@ -267,6 +273,8 @@ class Appender:
         elif not self._send_scheduled and not self._lingering:
             if self._linger_s and self.segment is not None and self.segment.in_flight >= self._flights:
                 self._linger()  # The acknowledgement of an entry in flight sends the batch, at latest the timer.
+                if self._within is not None and self._within():
+                    self._context = copy_context()
             else:
                 self._send_scheduled = True
                 self._loop.call_soon(self._turn_ended)
@@ -315,8 +323,11 @@ class Appender:
         self._on_entry_sent()
 
     def _send_to(self, segment: SegmentWriter, sent: Sent) -> None:
+        context, self._context = self._context, None
         if isinstance(sent.columns, BatchCopy):
             segment.send_copy(sent.columns, sent.last_txid)
+        elif context is not None:
+            context.run(segment.send, sent.columns, self._last_append, sent.last_txid, self._compression)
         else:
             segment.send(sent.columns, self._last_append, sent.last_txid, self._compression)
 

@@ -85,6 +85,7 @@ class StreamEngine:
             flights=flights,
             clock=clock or claim.now,
             on_entry_sent=self._roller.entry_sent,
+            within=None if services.runtime.traces is None else services.runtime.traces.within,
         )
         self._plain_limit = self._appender.record_limit
         self._lease: Lease | None = None
