@@ -21,6 +21,7 @@ from buckram.core.streams.names import OBJECTS_LOG, StreamName, check_name, stre
 from buckram.errors import (
     BuckramError,
     InvalidArgument,
+    MachineLog,
     MirrorStream,
     NamespaceExists,
     NoSuchNamespace,
@@ -88,14 +89,15 @@ class Replication:
     ) -> Replication:
         """Check both sides, and make the target's namespaces. `places`: NAMESPACE, or NAMESPACE/STREAM.
 
-        Raises NoSuchNamespace and NoSuchStream of the source, ReplicationRefused.
+        Raises NoSuchNamespace and NoSuchStream of the source, MachineLog, ReplicationRefused.
         """
         chosen = _chosen(places)
         epochs: dict[str, int] = {}
         for namespace, streams in chosen.items():
             await source.namespaces.get(namespace)
             for stream in streams:
-                await source.streams.read(StreamName(namespace, stream))
+                if await _is_machine(source, StreamName(namespace, stream)):
+                    raise MachineLog(f"{namespace}/{stream}")
             epochs[namespace] = await _link(source, target, namespace, streams)
         made = cls(source, target, chosen, epochs, pace, skip_truncated)
         await made._mirror_namespaces()
@@ -165,6 +167,11 @@ class Replication:
             async for name in stream_names(self._source, namespace):
                 if name in self.streams or name.stream == OBJECTS_LOG or (chosen and name.stream not in chosen):
                     continue
+                try:
+                    if await _is_machine(self._source, name):
+                        continue  # Its snapshots are ledgers of the source: its log may begin in the middle.
+                except NoSuchStream:
+                    continue  # It was deleted meanwhile.
                 copy = StreamCopy(
                     self._source,
                     self._target,
@@ -203,6 +210,11 @@ class Replication:
                 if changes:
                     await self._target.namespaces.set(namespace, **changes)
             self._policies[namespace] = policy
+
+
+async def _is_machine(source: Side, name: StreamName) -> bool:
+    """Whether a stream is the log of a machine or a database. Raises NoSuchStream."""
+    return (await source.streams.read(name)).head.snapshots is not None
 
 
 def _chosen(places: Sequence[str]) -> dict[str, frozenset[str]]:
