@@ -169,7 +169,7 @@ MUTANTS = (
         "a page whose cursors were all deleted ends the list",
         edited(
             (
-                "buckram.streams.read.cursors:_positions",
+                "buckram.streams.read.cursors:cursor_positions",
                 "if found or not names:",
                 "if True:",
             )

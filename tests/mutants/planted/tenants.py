@@ -27,6 +27,18 @@ MUTANTS = (
         ("tests/core/tenants/test_rates.py::test_shares_make_up_the_quota",),
     ),
     TestMutant(
+        "nobody-gives-way",
+        "a namespace that uses much goes on at full speed while a small one waits",
+        edited(
+            (
+                "buckram.bookie.service.giving_way:GivingWay._look",
+                "self._headroom.look(now, elapsed, seen, took_s)",
+                "pass",
+            )
+        ),
+        ("tests/bookie/service/test_giving_way.py::test_a_large_one_is_paced_while_a_small_one_waits_and_loses_nothing",),
+    ),
+    TestMutant(
         "flight-without-limit",
         "a namespace that competes fills the disk's queue",
         edited(
