@@ -36,7 +36,9 @@ MUTANTS = (
                 "pass",
             )
         ),
-        ("tests/bookie/service/test_giving_way.py::test_a_large_one_is_paced_while_a_small_one_waits_and_loses_nothing",),
+        (
+            "tests/bookie/service/test_giving_way.py::test_a_large_one_is_paced_while_a_small_one_waits_and_loses_nothing",
+        ),
     ),
     TestMutant(
         "flight-without-limit",
