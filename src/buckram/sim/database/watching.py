@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from buckram.core.machine import records
 from buckram.core.machine.fold import Applied, Fold
+from buckram.core.machine.records import CommandRecord
+from buckram.core.machine.sessions import Forgotten, Outcome
 from buckram.db import committing, execution, wal_files
 from buckram.db.engine import Engine
 from buckram.db.execution import Execution
@@ -37,7 +40,7 @@ def small_limits(plan: DatabasePlan) -> AbstractContextManager[None]:
 @contextmanager
 def watch_databases(world: World, rules: Rules) -> Iterator[None]:
     """Tell the rules what each replica applies and has in its files, and why it stops."""
-    apply, advance, stop, fail = Fold.apply, Engine.advance, Replica._stop, Leader.fail
+    apply, command, advance, stop, fail = Fold.apply, Fold.command, Engine.advance, Replica._stop, Leader.fail
     restore, spill, restarted = Engine._restore, Execution.on_spill, Execution.on_log_restarted
     failed, repeated = Engine._fail, Writer._repeated
 
@@ -46,9 +49,15 @@ def watch_databases(world: World, rules: Rules) -> Iterator[None]:
 
     def watched_apply(self: Fold, offset: int, value: bytes | None) -> Applied:
         done = apply(self, offset, value)
-        if isinstance(self.state, DatabaseState):
+        if done.kind != records.COMMAND and isinstance(self.state, DatabaseState):
             rules.applied(host(), self.machine, offset, value, self.state.sequence)
         return done
+
+    def watched_command(self: Fold, offset: int, record: CommandRecord, size: int) -> Outcome | Forgotten:
+        outcome = command(self, offset, record, size)
+        if isinstance(self.state, DatabaseState):
+            rules.applied(host(), self.machine, offset, records.encode_command(record), self.state.sequence)
+        return outcome
 
     def watched_advance(self: Engine, sequence: int, digest: int, replaced: int = 0) -> None:
         advance(self, sequence, digest, replaced)
@@ -95,6 +104,7 @@ def watch_databases(world: World, rules: Rules) -> Iterator[None]:
 
     with patched(
         (Fold, "apply", watched_apply),
+        (Fold, "command", watched_command),
         (Engine, "advance", watched_advance),
         (Engine, "_restore", watched_restore),
         (Engine, "_fail", watched_failed),

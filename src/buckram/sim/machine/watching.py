@@ -10,6 +10,8 @@ from contextlib import contextmanager
 
 from buckram.core.machine import records
 from buckram.core.machine.fold import Applied, Fold
+from buckram.core.machine.records import CommandRecord
+from buckram.core.machine.sessions import Forgotten, Outcome
 from buckram.core.machine.snapshot_format import SnapshotHeader
 from buckram.errors import BuckramError, HandleClosed, OffsetTruncated, ReplicaStopped
 from buckram.machine import following, replica
@@ -26,7 +28,7 @@ from buckram.streams.read.reader import StreamReader
 @contextmanager
 def watch_machines(world: World, rules: Rules) -> Iterator[None]:
     """Tell the rules what each replica applies and restores, and why it stops."""
-    apply, restore, stop = Fold.apply, Fold.restore, Replica._stop
+    apply, command, restore, stop = Fold.apply, Fold.command, Fold.restore, Replica._stop
     fail, send, load = Leader.fail, Leader._send, following.load
     next_batch = StreamReader.next_batch
 
@@ -37,8 +39,15 @@ def watch_machines(world: World, rules: Rules) -> Iterator[None]:
         done = apply(self, offset, value)
         if done.kind == records.DIGEST and self.agreed is not None:
             world.report.situation("a digest was compared")
-        rules.applied(host(), self, offset, value, done)
+        if done.kind != records.COMMAND:
+            rules.applied(host(), self, offset, value, done)
         return done
+
+    def watched_command(self: Fold, offset: int, record: CommandRecord, size: int) -> Outcome | Forgotten:
+        outcome = command(self, offset, record, size)
+        value = records.encode_command(record)
+        rules.applied(host(), self, offset, value, Applied(records.COMMAND, outcome))
+        return outcome
 
     def watched_restore(self: Fold, header: SnapshotHeader, sessions: bytes, chunks: Iterable[bytes]) -> None:
         restore(self, header, sessions, chunks)
@@ -81,6 +90,7 @@ def watch_machines(world: World, rules: Rules) -> Iterator[None]:
 
     with patched(
         (Fold, "apply", watched_apply),
+        (Fold, "command", watched_command),
         (Fold, "restore", watched_restore),
         (Replica, "_stop", watched_stop),
         (Leader, "fail", watched_fail),
