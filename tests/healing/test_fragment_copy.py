@@ -135,7 +135,10 @@ async def test_of_damaged_copies_each_entry_comes_from_where_it_is_good(way: str
             for survivor, entry in zip(sorted(await members(client, ledger))[1:], (1500, 2700), strict=True):
                 spoil(c._node(c.bookies.index(survivor)).directory, payloads[entry])
             await lost_and_copied(c, client, worker, ledger)
-            assert (1200 < pulled(c, new) < 2700) if way == "pulled" else not pulled(c, new)
+            copied = pulled(
+                c, new
+            )  # up to the first bad entry of the survivor that was asked first, whichever that was
+            assert (1200 < copied <= 2700) if way == "pulled" else not copied
         assert await readable(c, ledger) == payloads
 
 
