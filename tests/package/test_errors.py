@@ -17,7 +17,7 @@ from buckram import errors
 INTERNAL = {
     "MalformedBatch", "UnknownBatchVersion",  # told as CorruptEntry
     "Busy",  # a MetadataUnavailable of the embedded store, retried there
-    "LiveMoved", "RunChanged",  # a compare-and-set that begins anew
+    "LiveMoved", "RunChanged", "SourceChanged",  # a compare-and-set that begins anew
     "BadAvailability",  # a repair asks another bookie
     "StoreError",  # answered over the wire as a code
     "StreamRefusal",  # answered over HTTP as an error of the protocol
@@ -33,6 +33,7 @@ NOT_OF_A_CALL = {
     "UnknownLedgerState", "WrongBookie",  # a force may end with one: its docstring says BookieError
     "KeyExists", "KeyNotEmpty", "NoSuchKey", "ValueTooLarge", "VersionConflict",  # of key stores (seams.py)
     "AlreadyRegistered", "CorruptStore", "MalformedSource", "WrongCookie", "NoSuchBookie",  # of bookies and commands
+    "ReplicationRefused",  # of commands
     "ChildFailed", "ForeignDirectory", "PortInUse", "EtcdFailed", "ZooKeeperFailed",  # of processes of a program
 }  # fmt: skip
 """Errors that no docstring of docs/reference/api.md has to name."""

@@ -235,8 +235,8 @@ class Namespace:
         `create`: create the stream if it does not exist. If another writer has the stream: WriterExists, or `wait`
         until it is free (leader election), or fence that writer (`takeover`). `name`: what others see of this writer.
         `linger_ms`: for how long a record may wait while earlier ones are in flight, so that more records share an
-        entry; 0 sends at once. Errors: StreamEnded, MachineLog, NotEnoughBookies, QuotaExceeded, RecoveryFailed
-        (retryable).
+        entry; 0 sends at once. Errors: StreamEnded, MachineLog, MirrorStream, NotEnoughBookies, QuotaExceeded,
+        RecoveryFailed (retryable).
         """
         full = self._name(stream)
         check_writer_name(name)

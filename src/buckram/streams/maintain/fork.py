@@ -92,10 +92,14 @@ class StreamFork:
     """Whether the fork knows the sequences of idempotent producers as of the offset; otherwise they are new to it."""
 
 
-class _SourceChanged(StreamError):
+class SourceChanged(StreamError):
     """The source's list is not what was read: read it again."""
 
     retryable = True
+
+    def __init__(self, stream: str, message: str) -> None:
+        super().__init__(stream, message)
+        self.message = message
 
 
 async def fork_stream(
@@ -205,10 +209,11 @@ class _Forking:
                 await self._copy(plan)
                 await self._share(plan, source.version)
                 break
-            except (NoSuchLedger, NoSuchEntry, _SourceChanged) as error:
+            except (NoSuchLedger, NoSuchEntry, SourceChanged) as error:
                 if (done := len(self._copies) + len(self._held)) > before:
                     retries, before = head_retries(_WITHIN_S), done
-                await retries.wait(error)
+                final = StreamError(error.stream, error.message) if isinstance(error, SourceChanged) else error
+                await retries.wait(final)
         await self._drop_surplus(plan)
         return await self._complete(plan)
 
@@ -236,7 +241,7 @@ class _Forking:
     async def _plan(self, head: Head) -> ForkPlan:
         plan = plan_fork(head, [row async for row in self._streams.segments(head)], self._fork.at)
         if not plan.gapless:
-            raise _SourceChanged(str(self._source), "its list changed while it was read")
+            raise SourceChanged(str(self._source), "its list changed while it was read")
         return plan
 
     # -- copies -------------------------------------------------------------------------------------------
@@ -276,7 +281,7 @@ class _Forking:
         last = row.summary.last_entry if row.summary is not None else reader.last_confirmed
         stop = await first_entry(self._source, reader, last, lambda header: header.first + header.records >= due)
         if stop > last:
-            raise _SourceChanged(str(self._source), f"offset {plan.at - 1} is not readable yet")
+            raise SourceChanged(str(self._source), f"offset {plan.at - 1} is not readable yet")
         before: EntryHeader | None = None
         async for chunk in reader.chunks(0, stop):
             entries: list[bytes] = []
@@ -316,7 +321,7 @@ class _Forking:
     # -- shared ledgers -----------------------------------------------------------------------------------
 
     async def _share(self, plan: ForkPlan, version: int) -> None:
-        """Take hold of every shared ledger while the source's head has this version. NoSuchLedger, _SourceChanged."""
+        """Take hold of every shared ledger while the source's head has this version. NoSuchLedger, SourceChanged."""
         waiting = [ledger for ledger in plan.shared if ledger not in self._held]
         retries = head_retries(_WITHIN_S)
         while waiting:
@@ -335,7 +340,7 @@ class _Forking:
                 await self._streams.keys.multi(ops)
             except (VersionConflict, KeyExists, NoSuchKey, MetadataUnavailable) as error:
                 if (await self._read_source()).version != version:
-                    raise _SourceChanged(str(self._source), "its list changed while it was forked") from error
+                    raise SourceChanged(str(self._source), "its list changed while it was forked") from error
                 await retries.wait(error)  # A ledger's record changed, another fork was faster, or a reply was lost.
                 continue
             self._held |= dict.fromkeys(batch)
