@@ -45,14 +45,13 @@ def identity_of(directory: str | Path) -> str:
 class NeighbourDirectory:
     """A `seams.LocalDirectory`, with `read_now` for callers that may block."""
 
-    def __init__(self, path: str, speed: Speed | None, past: _Past) -> None:
-        """`speed` None: `read` always takes a thread."""
+    def __init__(self, path: str, speed: Speed, past: _Past) -> None:
         self._path, self._speed, self._past = path, speed, past
         self._spare: list[bytearray] = []
 
     def read(self, places: Sequence[FileRange]) -> asyncio.Future[list[FileData]]:
         loop = asyncio.get_running_loop()
-        if self._speed is None or not self._speed.fast:
+        if not self._speed.fast:
             return loop.run_in_executor(None, self.read_now, places)
         done: asyncio.Future[list[FileData]] = loop.create_future()
         try:
@@ -68,8 +67,7 @@ class NeighbourDirectory:
         try:
             return [self._piece(place, files) for place in places]
         finally:
-            if self._speed is not None:
-                self._speed.took(time.perf_counter() - began)
+            self._speed.took(time.perf_counter() - began)
             for file in files.values():
                 os.close(file)
 
@@ -137,10 +135,10 @@ class NeighbourDirectory:
 
 
 class Neighbours:
-    """The `seams.LocalFiles` of this machine. `in_threads`: the loop's thread never waits for a disk, however fast."""
+    """The `seams.LocalFiles` of this machine."""
 
-    def __init__(self, *, in_threads: bool = False) -> None:
-        self._speed = None if in_threads else Speed()
+    def __init__(self) -> None:
+        self._speed = Speed()
         self._past: _Past = set()
 
     def open(self, directory: str, identity: str) -> NeighbourDirectory | None:

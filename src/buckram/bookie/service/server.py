@@ -19,7 +19,6 @@ from buckram.bookie.service.long_poll import LongPolls
 from buckram.bookie.service.metadata import MetadataService
 from buckram.bookie.service.noting import Notes
 from buckram.bookie.service.owners import Owners
-from buckram.bookie.service.pulls import OpenSource, PullPath
 from buckram.bookie.service.reads import ReadPath
 from buckram.bookie.service.session import Session, request_of
 from buckram.bookie.service.tracing import TracedAdds
@@ -81,7 +80,6 @@ class Service:
         bookie: ServedBookie,
         trust: Trust = UNSEEN,
         keys: MetadataService | None = None,
-        open_source: OpenSource | None = None,
     ) -> None:
         self.store, self.metadata = store, metadata
         self.keys = keys
@@ -102,7 +100,6 @@ class Service:
             runtime.stats,
         )
         store.on_backpressure_end(budget.resume_reads)
-        self.pulls = PullPath(store, open_source, net.max_frame_bytes, runtime.stats)
         self.dispatch = Dispatcher(
             store,
             self.reads,
@@ -111,7 +108,6 @@ class Service:
             self.admission,
             net.max_frame_bytes,
             bookie,
-            self.pulls,
         )
 
     def birth_here(self, ledger_id: LedgerId) -> bytes:
@@ -126,7 +122,6 @@ class Service:
     async def close(self) -> None:
         if self.keys is not None:
             await self.keys.close()
-        await self.pulls.close()
         await self.admission.close()
         self.polls.close()
 
@@ -303,7 +298,6 @@ class BookieServer:
                 self._service.polls.cancel(waiter)
             if self._service.keys is not None:
                 self._service.keys.ended(session)
-            self._service.pulls.forget(session)
             if self._service.traced is not None:
                 self._service.traced.forget(session)
         session.waiters.clear()
