@@ -37,6 +37,7 @@ _SKIP = click.option(
 _ON = click.option(
     "--on", "uri", metavar="URI", envvar="BUCKRAM_METADATA", help="The cluster that is asked; default BUCKRAM_METADATA."
 )
+_OTHER = click.option("--other", default="", metavar="URI", help="Where the other cluster is now, if not where it was.")
 
 
 @click.group()
@@ -190,7 +191,7 @@ async def _follow(
 @replicate.command("status")
 @click.argument("namespaces", nargs=-1, shell_complete=completion.namespaces)
 @_ON
-@click.option("--other", default="", metavar="URI", help="Where the other cluster is now, if not where it was.")
+@_OTHER
 @json_option
 def status(namespaces: tuple[str, ...], uri: str | None, other: str, as_json: bool) -> None:
     """Which namespaces are replicated, and how far mirrors are behind in records, bytes and seconds.
@@ -242,7 +243,7 @@ def _shown(value: float | None) -> float | str:
 @replicate.command("promote")
 @click.argument("namespace", shell_complete=completion.namespaces)
 @_ON
-@click.option("--other", default="", metavar="URI", help="Where the other cluster is now, if not where it was.")
+@_OTHER
 @click.option("--force", is_flag=True, help="Also while the other side is alive: its writers are taken away first.")
 @yes_option
 @json_option

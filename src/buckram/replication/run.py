@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 
 from buckram.core.backoff import REPLICATION, Delays
 from buckram.core.streams.links import SOURCE, Link, check_run, is_superseded
-from buckram.core.streams.mirrors import MIRROR, PROMOTED, SUPERSEDED, mirrored_settings
-from buckram.core.streams.names import OBJECTS_LOG, StreamName, check_name, stream_name
+from buckram.core.streams.mirrors import MIRROR, PROMOTED, SUPERSEDED, is_replicable, mirrored_settings
+from buckram.core.streams.names import StreamName, check_name, stream_name
 from buckram.errors import (
     BuckramError,
     InvalidArgument,
@@ -96,7 +96,7 @@ class Replication:
         for namespace, streams in chosen.items():
             await source.namespaces.get(namespace)
             for stream in streams:
-                if await _is_machine(source, StreamName(namespace, stream)):
+                if not is_replicable((await source.streams.read(StreamName(namespace, stream))).head):
                     raise MachineLog(f"{namespace}/{stream}")
             epochs[namespace] = await _link(source, target, namespace, streams)
         made = cls(source, target, chosen, epochs, pace, skip_truncated)
@@ -165,11 +165,11 @@ class Replication:
         found: list[Copying] = []
         for namespace, chosen in self._chosen.items():
             async for name in stream_names(self._source, namespace):
-                if name in self.streams or name.stream == OBJECTS_LOG or (chosen and name.stream not in chosen):
+                if name in self.streams or (chosen and name.stream not in chosen):
                     continue
                 try:
-                    if await _is_machine(self._source, name):
-                        continue  # Its snapshots are ledgers of the source: its log may begin in the middle.
+                    if not is_replicable((await self._source.streams.read(name)).head):
+                        continue
                 except NoSuchStream:
                     continue  # It was deleted meanwhile.
                 copy = StreamCopy(
@@ -210,11 +210,6 @@ class Replication:
                 if changes:
                     await self._target.namespaces.set(namespace, **changes)
             self._policies[namespace] = policy
-
-
-async def _is_machine(source: Side, name: StreamName) -> bool:
-    """Whether a stream is the log of a machine or a database. Raises NoSuchStream."""
-    return (await source.streams.read(name)).head.snapshots is not None
 
 
 def _chosen(places: Sequence[str]) -> dict[str, frozenset[str]]:

@@ -41,6 +41,7 @@ from buckram.streams.read.history import open_segment
 from buckram.streams.read.locate import known_end
 from buckram.streams.read.source import Source
 from buckram.streams.shared.metadata import new_uid
+from buckram.streams.shared.namespaces import create_stream
 from buckram.streams.shared.recovery import load_producers, replayed
 from buckram.streams.write.engine import StreamEngine
 from buckram.streams.write.opening import open_writer
@@ -239,12 +240,10 @@ class StreamCopy:
             earliest=first,
             end=first,
             transactions=mirrored_transactions(head.transactions, {}, first),
-            snapshots=None if head.snapshots is None else (),
             mirror=mark,
         )
-        space = await self._target.namespaces.get(self._into.namespace)
         self.copied, self._fresh = first, True
-        return await self._target.streams.create(self._into, made, space.version)
+        return await create_stream(self._target.streams, self._into, made)
 
     async def _writer(self) -> StreamEngine:
         """Return the mirror's writer, and open it if it is not open."""
