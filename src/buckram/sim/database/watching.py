@@ -5,7 +5,7 @@ Planted bugs are applied before, so the rules observe their effects. Not here: w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -40,24 +40,12 @@ def small_limits(plan: DatabasePlan) -> AbstractContextManager[None]:
 @contextmanager
 def watch_databases(world: World, rules: Rules) -> Iterator[None]:
     """Tell the rules what each replica applies and has in its files, and why it stops."""
-    apply, command, advance, stop, fail = Fold.apply, Fold.command, Engine.advance, Replica._stop, Leader.fail
+    advance, stop, fail = Engine.advance, Replica._stop, Leader.fail
     restore, spill, restarted = Engine._restore, Execution.on_spill, Execution.on_log_restarted
     failed, repeated = Engine._fail, Writer._repeated
 
     def host() -> str:
         return PROCESS.get(world.loop.world).name
-
-    def watched_apply(self: Fold, offset: int, value: bytes | None) -> Applied:
-        done = apply(self, offset, value)
-        if done.kind != records.COMMAND and isinstance(self.state, DatabaseState):
-            rules.applied(host(), self.machine, offset, value, self.state.sequence)
-        return done
-
-    def watched_command(self: Fold, offset: int, record: CommandRecord, size: int) -> Outcome | Forgotten:
-        outcome = command(self, offset, record, size)
-        if isinstance(self.state, DatabaseState):
-            rules.applied(host(), self.machine, offset, records.encode_command(record), self.state.sequence)
-        return outcome
 
     def watched_advance(self: Engine, sequence: int, digest: int, replaced: int = 0) -> None:
         advance(self, sequence, digest, replaced)
@@ -102,19 +90,39 @@ def watch_databases(world: World, rules: Rules) -> Iterator[None]:
             world.report.situation("a repetition was answered from its receipt")
         return answered
 
-    with patched(
-        (Fold, "apply", watched_apply),
-        (Fold, "command", watched_command),
-        (Engine, "advance", watched_advance),
-        (Engine, "_restore", watched_restore),
-        (Engine, "_fail", watched_failed),
-        (Replica, "_stop", watched_stop),
-        (Leader, "fail", watched_fail),
-        (Execution, "on_spill", watched_spill),
-        (Execution, "on_log_restarted", watched_restarted),
-        (Writer, "_repeated", watched_repeated),
+    with (
+        _watch_folds(rules, host),
+        patched(
+            (Engine, "advance", watched_advance),
+            (Engine, "_restore", watched_restore),
+            (Engine, "_fail", watched_failed),
+            (Replica, "_stop", watched_stop),
+            (Leader, "fail", watched_fail),
+            (Execution, "on_spill", watched_spill),
+            (Execution, "on_log_restarted", watched_restarted),
+            (Writer, "_repeated", watched_repeated),
+        ),
     ):
         yield
+
+
+def _watch_folds(rules: Rules, host: Callable[[], str]) -> AbstractContextManager[None]:
+    """Commands are applied by a method of their own: the leader has them already, and others read them."""
+    apply, command = Fold.apply, Fold.command
+
+    def watched_apply(self: Fold, offset: int, value: bytes | None) -> Applied:
+        done = apply(self, offset, value)
+        if done.kind != records.COMMAND and isinstance(self.state, DatabaseState):
+            rules.applied(host(), self.machine, offset, value, self.state.sequence)
+        return done
+
+    def watched_command(self: Fold, offset: int, record: CommandRecord, size: int) -> Outcome | Forgotten:
+        outcome = command(self, offset, record, size)
+        if isinstance(self.state, DatabaseState):
+            rules.applied(host(), self.machine, offset, records.encode_command(record), self.state.sequence)
+        return outcome
+
+    return patched((Fold, "apply", watched_apply), (Fold, "command", watched_command))
 
 
 __all__ = ["small_limits", "watch_databases"]

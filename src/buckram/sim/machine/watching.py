@@ -5,8 +5,8 @@ Planted bugs are applied before, so the rules observe their effects. Not here: w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from buckram.core.machine import records
 from buckram.core.machine.fold import Applied, Fold
@@ -28,30 +28,11 @@ from buckram.streams.read.reader import StreamReader
 @contextmanager
 def watch_machines(world: World, rules: Rules) -> Iterator[None]:
     """Tell the rules what each replica applies and restores, and why it stops."""
-    apply, command, restore, stop = Fold.apply, Fold.command, Fold.restore, Replica._stop
-    fail, send, load = Leader.fail, Leader._send, following.load
+    stop, fail, send, load = Replica._stop, Leader.fail, Leader._send, following.load
     next_batch = StreamReader.next_batch
 
     def host() -> str:
         return PROCESS.get(world.loop.world).name
-
-    def watched_apply(self: Fold, offset: int, value: bytes | None) -> Applied:
-        done = apply(self, offset, value)
-        if done.kind == records.DIGEST and self.agreed is not None:
-            world.report.situation("a digest was compared")
-        if done.kind != records.COMMAND:
-            rules.applied(host(), self, offset, value, done)
-        return done
-
-    def watched_command(self: Fold, offset: int, record: CommandRecord, size: int) -> Outcome | Forgotten:
-        outcome = command(self, offset, record, size)
-        value = records.encode_command(record)
-        rules.applied(host(), self, offset, value, Applied(records.COMMAND, outcome))
-        return outcome
-
-    def watched_restore(self: Fold, header: SnapshotHeader, sessions: bytes, chunks: Iterable[bytes]) -> None:
-        restore(self, header, sessions, chunks)
-        rules.restored(host(), self)
 
     def watched_stop(self: Replica, error: BuckramError) -> None:
         first = self._failure is None
@@ -88,17 +69,44 @@ def watch_machines(world: World, rules: Rules) -> Iterator[None]:
             world.report.situation("a follower fell behind the log")
             raise
 
-    with patched(
-        (Fold, "apply", watched_apply),
-        (Fold, "command", watched_command),
-        (Fold, "restore", watched_restore),
-        (Replica, "_stop", watched_stop),
-        (Leader, "fail", watched_fail),
-        (Leader, "_send", watched_send),
-        (replica, "load", watched_load),
-        (StreamReader, "next_batch", watched_next),
+    with (
+        _watch_folds(world, rules, host),
+        patched(
+            (Replica, "_stop", watched_stop),
+            (Leader, "fail", watched_fail),
+            (Leader, "_send", watched_send),
+            (replica, "load", watched_load),
+            (StreamReader, "next_batch", watched_next),
+        ),
     ):
         yield
+
+
+def _watch_folds(world: World, rules: Rules, host: Callable[[], str]) -> AbstractContextManager[None]:
+    """Commands are applied by a method of their own: the leader has them already, and others read them."""
+    apply, command, restore = Fold.apply, Fold.command, Fold.restore
+
+    def watched_apply(self: Fold, offset: int, value: bytes | None) -> Applied:
+        done = apply(self, offset, value)
+        if done.kind == records.DIGEST and self.agreed is not None:
+            world.report.situation("a digest was compared")
+        if done.kind != records.COMMAND:
+            rules.applied(host(), self, offset, value, done)
+        return done
+
+    def watched_command(self: Fold, offset: int, record: CommandRecord, size: int) -> Outcome | Forgotten:
+        outcome = command(self, offset, record, size)
+        value = records.encode_command(record)
+        rules.applied(host(), self, offset, value, Applied(records.COMMAND, outcome))
+        return outcome
+
+    def watched_restore(self: Fold, header: SnapshotHeader, sessions: bytes, chunks: Iterable[bytes]) -> None:
+        restore(self, header, sessions, chunks)
+        rules.restored(host(), self)
+
+    return patched(
+        (Fold, "apply", watched_apply), (Fold, "command", watched_command), (Fold, "restore", watched_restore)
+    )
 
 
 __all__ = ["watch_machines"]
