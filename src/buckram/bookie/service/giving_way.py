@@ -24,6 +24,7 @@ class GivingWay:
         self._loop = asyncio.get_running_loop()
         self._headroom = Headroom[Tenant]()
         self._before: dict[Tenant, int] = {}
+        self._paced: dict[Tenant, None] = {}
         self._took_s: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._looked_at = 0.0
@@ -70,13 +71,14 @@ class GivingWay:
         self._pace(now)
 
     def _pace(self, now: float) -> None:
-        large = [t for t in self._tenants.values() if t in self._headroom and not self._headroom.is_small(t)]
-        pace = self._headroom.pace / max(1, len(large))
-        for tenant in self._tenants.values():
-            if tenant in large and pace < math.inf:
-                tenant.pace(max(pace, tenant.adds.held_bytes / LINE_S), now)
-            else:
-                tenant.pace(None, now)
+        headroom, large = self._headroom, dict[Tenant, None]()
+        if headroom.pace < math.inf:
+            large = dict.fromkeys(t for t in self._tenants.values() if t in headroom and not headroom.is_small(t))
+        for tenant in self._paced.keys() - large.keys():
+            tenant.pace(None, now)
+        for tenant in large:
+            tenant.pace(max(headroom.pace / len(large), tenant.adds.held_bytes / LINE_S), now)
+        self._paced = large
 
     def close(self) -> None:
         if self._timer is not None:

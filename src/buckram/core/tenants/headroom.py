@@ -38,6 +38,8 @@ class Headroom(Generic[T]):
     def __init__(self) -> None:
         self.pace = math.inf
         self._used: dict[T, float] = {}
+        self._small_until = 0.0
+        """Who uses at most so much is small."""
         self._quiet_s = 0.0
         """What adds of small tenants took on average at the slowest pace; 0.0: not known."""
         self._known_until = 0.0
@@ -53,7 +55,7 @@ class Headroom(Generic[T]):
     def is_small(self, tenant: T) -> bool:
         """Whether others give way to it."""
         used = self._used.get(tenant)
-        return used is not None and used <= SMALL * max(self._used.values())
+        return used is not None and used <= self._small_until
 
     def look(self, now: float, elapsed_s: float, used: Mapping[T, int], took_s: float | None) -> None:
         """Learn what each tenant used since the last look, in bytes, and the longest that an add of a small one took
@@ -64,17 +66,18 @@ class Headroom(Generic[T]):
             average = self._used[tenant] = before + weight * (size / elapsed_s - before)
             if average < 1.0:
                 del self._used[tenant]
-        large = [rate for tenant, rate in self._used.items() if not self.is_small(tenant)]
-        small = [rate for tenant, rate in self._used.items() if self.is_small(tenant)]
-        if not small:
+        most = max(self._used.values(), default=0.0)
+        self._small_until = SMALL * most
+        small = max((rate for rate in self._used.values() if rate <= self._small_until), default=None)
+        if small is None:
             self.pace = math.inf
         elif took_s is not None:
-            slowest = max(LEAST_BYTES, _APART * max(small))
+            slowest = max(LEAST_BYTES, _APART * small)
             if took_s > max(_QUICK_S, _TIMES * self._quietest_s(now, took_s, self.pace <= slowest)):
-                self.pace = max(slowest, _DOWN * min(self.pace, max(large)))
+                self.pace = max(slowest, _DOWN * min(self.pace, most))
             else:
                 self.pace *= _UP
-                if self.pace > _FREE * max(large):
+                if self.pace > _FREE * most:
                     self.pace = math.inf
 
     def _quietest_s(self, now: float, took_s: float, is_slowest: bool) -> float:
