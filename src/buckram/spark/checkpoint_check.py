@@ -72,7 +72,7 @@ async def check_checkpoint(
             continue
         found.files += 1
         found.bytes += files[name].size
-        if read and name not in look.damaged:
+        if read and name not in look.looked_at:
             await look.read(name)
     return found
 
@@ -82,17 +82,25 @@ class _Look:
 
     def __init__(self, objects: Objects, files: Mapping[str, ObjectInfo], found: CheckpointCheck) -> None:
         self._objects, self._files, self._found = objects, files, found
-        self.damaged: set[str] = set()
+        self.looked_at: set[str] = set()
+        """Files that were read in full, or of which something is wrong already."""
 
-    async def read(self, name: str) -> bool:
-        """Read a file in full, which compares its digest. False if it is not what was put."""
+    async def read(self, name: str) -> None:
+        """Read a large file in full, which compares its digest."""
         try:
             async for _ in self._objects.read(f"{self._found.path}/{name}"):
                 pass
         except (ObjectDamaged, NoSuchObject) as error:
             self._note(name, str(error))
-            return False
-        return True
+
+    async def _get(self, name: str) -> bytes | None:
+        """Return a file, whose digest is compared; None if it is not what was put."""
+        self.looked_at.add(name)
+        try:
+            return await self._objects.get(f"{self._found.path}/{name}")
+        except (ObjectDamaged, NoSuchObject) as error:
+            self._note(name, str(error))
+            return None
 
     async def batches(self, wanted: int | None) -> list[str]:
         """Check the logs of batches; returns the files that are needed of them."""
@@ -115,12 +123,11 @@ class _Look:
         if ahead:
             self._note(f"{OFFSETS}/{ahead[0]}", f"was begun, and batch {ahead[0] - 1} was not done")
         for name in needed:
-            if name in self._files and await self.read(name):
-                await self._check_log(name)
+            if name in self._files and (data := await self._get(name)) is not None:
+                self._check_log(name, data.decode(errors="replace"))
         return needed
 
-    async def _check_log(self, name: str) -> None:
-        text = (await self._objects.get(f"{self._found.path}/{name}")).decode(errors="replace")
+    def _check_log(self, name: str, text: str) -> None:
         version, *lines = text.splitlines()[:2] or [""]
         if version not in _FORMATS:
             self._note(name, f"begins with {version[:20]!r}; this version of buckram knows {', '.join(_FORMATS)}")
@@ -169,13 +176,13 @@ class _Look:
         """The files of RocksDB that a snapshot names and that lie beside it."""
         try:
             data = await self._objects.get(f"{self._found.path}/{name}")
+            self.looked_at.add(name)
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 lines = archive.read("metadata").decode().splitlines()
             about = json.loads(lines[-1])
             parts = [*_named(about, "sstFiles", f"{store}/SSTs"), *_named(about, "logFiles", f"{store}/logs")]
         except (BuckramError, zipfile.BadZipFile, KeyError, ValueError, IndexError, TypeError) as error:
             self._note(name, f"is no snapshot of RocksDB ({error})")
-            self.damaged.add(name)
             return []
         for part, size in parts:
             if part not in self._files:
@@ -191,7 +198,7 @@ class _Look:
         )
 
     def _note(self, name: str, why: str) -> None:
-        self.damaged.add(name)
+        self.looked_at.add(name)
         self._found.problems.append(f"{name}: {why}")
 
 

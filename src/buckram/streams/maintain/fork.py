@@ -55,7 +55,7 @@ from buckram.streams.maintain.table import update_table
 from buckram.streams.read.history import SegmentReader, open_segment
 from buckram.streams.read.locate import end_of_acknowledged, first_entry, known_end
 from buckram.streams.shared.ledgers import FORK, Intent, discard, let_go, listing_op, make_history_id, make_ledger
-from buckram.streams.shared.metadata import HeadAt, StreamStore, head_retries, new_uid
+from buckram.streams.shared.metadata import HeadAt, StreamStore, head_retries, new_uid, retry_metadata
 from buckram.streams.shared.namespaces import Namespaces, changed_policy, create_stream
 from buckram.streams.shared.recovery import entry_header, summarise
 from buckram.streams.shared.shares import shared_by, sharing_ops
@@ -393,15 +393,9 @@ class _Forking:
 
     async def _write_page(self, page: Page) -> None:
         """Write a page of a list that nobody reads yet. MetadataUnavailable."""
-        keys, key, retries = self._streams.keys, self._streams.layout.page(self._uid, page.number), head_retries()
-        while True:
-            try:
-                await keys.create(key, encode_page(page))
-                return
-            except KeyExists:
-                return  # An earlier request succeeded and its reply was lost.
-            except MetadataUnavailable as error:
-                await retries.wait(error)
+        key = self._streams.layout.page(self._uid, page.number)
+        with suppress(KeyExists):  # An earlier request succeeded and its reply was lost.
+            await retry_metadata(lambda: self._streams.keys.create(key, encode_page(page)))
 
 
 def _given_up(head: Head) -> Step | None:
