@@ -160,7 +160,6 @@ if TYPE_CHECKING:
     from buckram.machine.machine import Machine, StateMachine
     from buckram.machine.settings import MachineSettings
     from buckram.objects.objects import DirectoryInfo, ObjectInfo, Objects
-    from buckram.streams.maintain.fork import StreamFork
     from buckram.streams.namespace import Namespace, StreamInfo
     from buckram.streams.read.reader import StreamReader
     from buckram.streams.shared.namespaces import Namespaces
@@ -187,7 +186,6 @@ _LAZY = {
     "RepairReport": "buckram.client.maintain.repair_report",
     "SqlResult": "buckram.core.db.sql",
     "StateMachine": "buckram.machine.machine",
-    "StreamFork": "buckram.streams.maintain.fork",
     "StreamInfo": "buckram.streams.namespace",
     "StreamReader": "buckram.streams.read.reader",
     "StreamWriter": "buckram.streams.write.writer",
@@ -336,7 +334,6 @@ __all__ = [
     "StreamEnded",
     "StreamError",
     "StreamExists",
-    "StreamFork",
     "StreamInfo",
     "StreamReader",
     "StreamWriter",

@@ -1,7 +1,4 @@
-"""`buckram checkpoint`: list, show, verify, fork, expire. Of Spark's queries that keep their checkpoints on a gateway.
-
-Not here: verify and fork (`cli/checkpoint_fork.py`).
-"""
+"""`buckram checkpoint`: list, show, expire. Of Spark's queries that keep their checkpoints on a gateway."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from buckram.cli import completion, values
-from buckram.cli.checkpoint_fork import fork, verify
 from buckram.cli.confirm import confirm_loss
 from buckram.cli.object import split
 from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
@@ -26,10 +22,6 @@ if TYPE_CHECKING:
 @click.group()
 def checkpoint() -> None:
     """Checkpoints of Spark's streaming queries that are kept on gateways (webhdfs://...)."""
-
-
-checkpoint.add_command(verify)
-checkpoint.add_command(fork)
 
 
 async def _now_us(client: Client) -> int:

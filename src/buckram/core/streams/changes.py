@@ -42,11 +42,9 @@ class Step(NamedTuple):
 
 
 def check_usable(name: str, head: Head) -> None:
-    """NoSuchStream for a stream that is being deleted, or for a fork that is being made."""
+    """NoSuchStream for a stream that is being deleted."""
     if head.deleting:
         raise NoSuchStream(name, "is being deleted")
-    if head.fork is not None and not head.fork.done:
-        raise NoSuchStream(name, f"is being made as a fork of {head.fork.source}; it is there when that has ended")
 
 
 # -- writers ----------------------------------------------------------------------------------------------
@@ -93,7 +91,7 @@ def rolled(
         head = _sealed(head, old[1])
     check(head.end == base, "M9", f"{name}: the list ends at {head.end}, the next segment begins at {base}")
     row = Segment(head.next_number, ledger, head.end, max(now, head.last_append))
-    return paged(replace(head, tail=(*head.tail, row), next_number=head.next_number + 1))
+    return _paged(replace(head, tail=(*head.tail, row), next_number=head.next_number + 1))
 
 
 def released(
@@ -202,7 +200,7 @@ def published(
         transactions=transactions,
         last_append=time if segments else head.last_append,
     )
-    return paged(head)
+    return _paged(head)
 
 
 class LiveMoved(StreamError):
@@ -329,7 +327,7 @@ def deleted(head: Head) -> Step | None:
     return None if head.deleting else Step(replace(head, deleting=True, epoch=head.epoch + 1, writer=None))
 
 
-def paged(head: Head) -> Step:
+def _paged(head: Head) -> Step:
     """Move whole pages out of a tail that has become long."""
     pages: list[Page] = []
     paged, tail = max(head.paged, head.first // PAGE_SEGMENTS * PAGE_SEGMENTS), head.tail
@@ -395,7 +393,6 @@ __all__ = [
     "deleted",
     "handed_over",
     "is_dead",
-    "paged",
     "mirrored",
     "published",
     "released",
