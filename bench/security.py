@@ -19,6 +19,7 @@ from typing import Any
 
 from bench.harness import Bench, cluster, data_root, last_json
 from bench.machine import Watch, cpu_seconds
+from bench.machines import apart
 from buckram.metadata.security import SecurityStore
 from buckram.metadata.tenants import TenantStore
 from buckram.metadata.uri import open_store
@@ -39,8 +40,8 @@ ASKING = {"BUCKRAM_AUTH_LOGINS": "token", "BUCKRAM_AUTH_AUTHORISATION": "on"}
 def metadata_service() -> dict[str, Any]:
     """Microseconds an operation, directly and through the bookie, by the clock and of CPU (of the client and the bookie
     together), and how many times the direct ones that is. Pairs, one after the other, so that both have the same
-    machine."""
-    with cluster(bookies=1) as bench:
+    machine. Between machines the store is ZooKeeper: nobody opens another machine's SQLite file."""
+    with cluster(bookies=1, metadata="zookeeper" if apart() else "sqlite") as bench:
         ready, pid = bench.bookies[0].ready, bench.bookies[0].pid
         assert ready is not None
         served = f"buckram://{ready.host}:{ready.port}/"
