@@ -229,7 +229,7 @@ def gateway() -> Figures:
 
 @case
 def tls() -> Figures:
-    """One writer at full speed through TCP: in clear, and with TLS, tokens and grants (`up --secure`)."""
+    """One writer at full speed through TCP: in clear, and with TLS, tokens and grants."""
     from bench.security import tls
 
     return tls()

@@ -4,25 +4,22 @@ text, and adds where bookies ask who it is and hold to grants and quotas that ar
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import os
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.harness import Bench, cluster, data_root, last_json
+from bench.harness import Bench, cluster, data_root
 from bench.machine import Watch, cpu_seconds
-from bench.machines import apart
+from bench.machines import LOOPBACK, apart, bookie_place, helpers
 from buckram.metadata.security import SecurityStore
 from buckram.metadata.tenants import TenantStore
 from buckram.metadata.uri import open_store
+from buckram.net.authority import Authority
 from buckram.net.logins import TOKEN_VARIABLE, secured_by
 from buckram.net.tcp import TcpNetwork
 
@@ -94,41 +91,59 @@ async def _timed(
 
 def tls() -> dict[str, Any]:
     """Adds a second, their CPU, p99 of paced ones and the time to connect. TCP on both sides: a Unix socket would need
-    no TLS."""
+    no TLS. The settings of the secured side are those of `up --secure`."""
     figures: dict[str, Any] = {}
-    for name, options in (("clear", []), ("secure", ["--secure"])):
-        with _up(options) as ready:
-            client = ready["client"] or {}
-            known = {"BUCKRAM_CA": client["ca"], "BUCKRAM_TOKEN": client["token"]} if client else {}
-            pids = [bookie["pid"] for bookie in ready["bookies"]]
-            command = [sys.executable, "-m", "buckram", "bench", "write", "--ledgers", "1", "--seconds", SECONDS]
-            environment = {**_environment(), **known, "BUCKRAM_METADATA": ready["uri"]}
-            before = sum(map(cpu_seconds, pids))
-            with Watch(None, pids) as watch:
-                written = last_json([*command, "--json"], environment)
-                spent = sum(map(cpu_seconds, pids)) - before
-                paced = last_json([*command, "--rate", str(PACED), "--json"], environment)
-                connects = asyncio.run(_connects(ready["bookies"][0]["port"], known))
-        figures |= {
-            f"{name}_adds_per_s": written["adds_per_s"],
-            f"{name}_client_cpu_us_per_add": written["client_cpu_us_per_add"],
-            f"{name}_bookie_cpu_us_per_add": round(spent / max(1, written["acked"]) / len(pids) * 1e6, 2),
-            f"{name}_paced_p50_ms": paced["p50_ms"],
-            f"{name}_paced_p99_ms": paced["p99_ms"],
-            f"{name}_connect_ms": connects,
-            f"{name}_foreign_cpu": watch.foreign_share,
-        }
+    folder = Path(tempfile.mkdtemp(prefix="authority-", dir=data_root()))
+    try:
+        for name, settings in (("clear", {}), ("secure", {**ASKING, **_certified(folder)})):
+            with cluster(environment={**_environment(), **settings}) as bench:
+                known = {"BUCKRAM_SOCKETS": "tcp"}
+                if settings:
+                    known |= {"BUCKRAM_CA": settings["BUCKRAM_TLS_CA"], TOKEN_VARIABLE: asyncio.run(_grant(bench.uri))}
+                figures |= {f"{name}_{what}": value for what, value in _through(bench, known).items()}
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
     return figures
 
 
-async def _connects(port: int, known: Mapping[str, str]) -> float:
+def _certified(folder: Path) -> dict[str, str]:
+    """Settings of bookies that speak TLS only, with a certificate of an authority that is made here."""
+    authority = Authority(folder)
+    server = authority.bookie("bookie", sorted({LOOPBACK, *(bookie_place(number).host for number in range(3))}))
+    files = {"CA": authority.certificate, "CERTIFICATE": server.certificate, "KEY": server.key}
+    return {"BUCKRAM_TLS_MODE": "required"} | {f"BUCKRAM_TLS_{name}": str(path) for name, path in files.items()}
+
+
+def _through(bench: Bench, known: Mapping[str, str]) -> dict[str, Any]:
+    """One writer at full speed and a paced one, and the time to connect. `known`: settings of the client."""
+    environment = {**os.environ, **known}
+    load = ("bench", "write", "--ledgers", 1, "--size", 1024, "--ensemble", "3/3/2", "--seconds", SECONDS)
+    before = sum(map(cpu_seconds, bench.pids))
+    with Watch(None, [*bench.pids, *helpers()]) as watch:
+        written = bench.run(*load, environment=environment)
+        spent = sum(map(cpu_seconds, bench.pids)) - before
+        paced = bench.run(*load, "--rate", PACED, environment=environment)
+    return {
+        "adds_per_s": written["adds_per_s"],
+        "client_cpu_us_per_add": written["client_cpu_us_per_add"],
+        "bookie_cpu_us_per_add": round(spent / max(1, written["acked"]) / len(bench.pids) * 1e6, 2),
+        "paced_p50_ms": paced["p50_ms"],
+        "paced_p99_ms": paced["p99_ms"],
+        "connect_ms": asyncio.run(_connects(bench, known)),
+        "foreign_cpu": watch.foreign_share,
+    }
+
+
+async def _connects(bench: Bench, known: Mapping[str, str]) -> float:
     """Median milliseconds to connect to a bookie, with the TLS and the login that the settings name, on both sides."""
+    ready = bench.bookies[0].ready
+    assert ready is not None
     network = secured_by({name: value for name, value in known.items() if name != TOKEN_VARIABLE},
                          TcpNetwork(local=False), token=known.get(TOKEN_VARIABLE, ""))  # fmt: skip
     times: list[float] = []
     for _ in range(CONNECTS):
         began = time.perf_counter()
-        transport, _ = await network.connect("127.0.0.1", port, asyncio.Protocol)
+        transport, _ = await network.connect(ready.host, ready.port, asyncio.Protocol)
         times.append(time.perf_counter() - began)
         transport.abort()
     return round(statistics.median(times) * 1000, 3)
@@ -169,14 +184,12 @@ def compared(base_name: str, base: Side, other_name: str, other: Side) -> dict[s
 def _cost(bench: Bench, known: Mapping[str, str]) -> dict[str, float]:
     """A write load of one ledger, what an add of it cost, and the time to connect. It is paced, because what an add
     costs depends on how many others are in its batch."""
-    ready = bench.bookies[0].ready
-    assert ready is not None
     before = sum(map(cpu_seconds, bench.pids))
     load = ("--ledgers", 1, "--size", 1024, "--ensemble", "3/3/2", "--rate", STEADY, "--seconds", float(SECONDS) / 3)
     written = bench.run("bench", "write", *load, environment={**_environment(), **known})
     spent = sum(map(cpu_seconds, bench.pids)) - before
     cpu = spent / max(1, written["acked"]) / len(bench.pids) * 1e6
-    return {**written, "bookie_cpu_us_per_add": cpu, "connect_ms": asyncio.run(_connects(ready.port, known))}
+    return {**written, "bookie_cpu_us_per_add": cpu, "connect_ms": asyncio.run(_connects(bench, known))}
 
 
 async def _grant(uri: str) -> str:
@@ -196,20 +209,3 @@ async def _grant(uri: str) -> str:
 
 def _environment() -> Mapping[str, str]:
     return {**os.environ, "BUCKRAM_SOCKETS": "tcp"}
-
-
-@contextlib.contextmanager
-def _up(options: list[str]) -> Iterator[dict[str, Any]]:
-    folder = Path(tempfile.mkdtemp(prefix="case-", dir=data_root()))
-    command = [sys.executable, "-m", "buckram", "up", "--bookies", "3", "--data", str(folder / "data")]
-    command += ["--no-gateway", "--json"]
-    child = subprocess.Popen(
-        [*command, "--janitor", "never", "--no-autorecovery", *options], stdout=subprocess.PIPE, env=_environment()
-    )
-    try:
-        assert child.stdout is not None
-        yield json.loads(child.stdout.readline())
-    finally:
-        child.terminate()
-        child.wait(60)
-        shutil.rmtree(folder, ignore_errors=True)
