@@ -33,6 +33,8 @@ class Bench:
     uri: str
     bookies: list[BookieProcess]
     environment: Mapping[str, str] | None = None
+    machines_before: int = 0
+    """Between machines: so many have the bookies of other clusters that run at the same time."""
 
     @property
     def pids(self) -> list[int]:
@@ -41,7 +43,7 @@ class Bench:
     def add(self) -> BookieProcess:
         """One more bookie, started and registered."""
         number = len(self.bookies) + 1
-        place, name = bookie_place(number), f"bookie-{number}"
+        place, name = bookie_place(self.machines_before + number), f"bookie-{number}"
         bookie = BookieProcess(
             self.uri,
             self.folder / name,
@@ -83,7 +85,10 @@ def data_root() -> Path:
 
 @contextlib.contextmanager
 def cluster(
-    bookies: int = 3, environment: Mapping[str, str] | None = None, metadata: str = "sqlite"
+    bookies: int = 3,
+    environment: Mapping[str, str] | None = None,
+    metadata: str = "sqlite",
+    machines_before: int = 0,
 ) -> Iterator[Bench]:
     """Bookie processes with data below BENCH_DIR (default bench-results/data); all of it is removed at the end.
 
@@ -97,7 +102,7 @@ def cluster(
         else:
             uri = f"sqlite://{folder / 'metadata.db'}"
         asyncio.run(initialise(uri))
-        bench = Bench(folder, uri, [], environment)
+        bench = Bench(folder, uri, [], environment, machines_before)
         stack.callback(stop_all, bench.bookies)
         for _ in range(bookies):
             bench.add()
