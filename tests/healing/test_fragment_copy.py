@@ -51,17 +51,61 @@ async def readable(c: Cluster, ledger: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("kind", ["tiny", "empty", "large", "mixed"])
-@pytest.mark.parametrize("from_files", [True, False])
-async def test_the_new_member_has_the_same_entries(kind: str, from_files: bool) -> None:
+@pytest.mark.parametrize("way", ["pulled", "from files", "through bookies"])
+async def test_the_new_member_has_the_same_entries(kind: str, way: str) -> None:
     payloads = sized(kind)
     size = sum(map(len, payloads))
     async with settled(payloads) as (c, (ledger,)):
-        await c.add()
-        async with healing(c, local_read_bytes=int(from_files)) as (client, files, worker):
+        new = await c.add()
+        if way == "from files":
+            await without_neighbours(c, new)
+        async with healing(c, local_read_bytes=int(way != "through bookies")) as (client, files, worker):
             await lost_and_copied(c, client, worker, ledger)
             # Headers and digests come to the payloads: 36 bytes of each entry.
             assert worker.copied_bytes == size + 36 * len(payloads)
-            assert (files.bytes >= size) if from_files and size else files.bytes == 0
+            assert (files.bytes >= size) if way == "from files" and size else files.bytes == 0
+            assert pulled(c, new) == (len(payloads) if way == "pulled" and size else 0)
+        assert await readable(c, ledger) == payloads
+
+
+async def test_a_target_that_knows_no_pulls_is_asked_for_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    payloads = sized("tiny")
+    async with settled(payloads) as (c, (ledger,)):
+        new = await c.add()
+        await without_neighbours(c, new)
+        async with healing(c) as (client, _, worker):
+            await lost_and_copied(c, client, worker, ledger)
+            assert [pair[1] for pair in client.services.apart] == [c.bookies[new]]
+        assert await readable(c, ledger) == payloads
+    assert "closed the connection" not in caplog.text
+
+
+@pytest.mark.parametrize("digest", ["mac", "crc32"])
+async def test_a_target_copies_what_it_can_check_without_a_password(digest: str) -> None:
+    payloads = sized("tiny")
+    async with settled(payloads, digest=digest) as (c, (ledger,)):
+        new = await c.add()
+        async with healing(c) as (client, files, worker):
+            await lost_and_copied(c, client, worker, ledger)
+            assert pulled(c, new) == (len(payloads) if digest == "crc32" else 0)
+            assert (files.bytes > 0) == (digest == "mac")
+            assert not client.services.apart  # nobody was asked for what cannot be
+        assert await readable(c, ledger) == payloads
+
+
+async def test_a_target_elsewhere_gets_the_entries_from_the_worker() -> None:
+    payloads = sized("tiny")
+    async with settled(payloads) as (c, (ledger,)):
+        new = await c.add()
+        elsewhere = Files()
+        elsewhere.here = False
+        c._node(new).files = elsewhere
+        await c.restart(new)
+        async with healing(c) as (client, files, worker):
+            await lost_and_copied(c, client, worker, ledger)
+            assert elsewhere.opened
+            assert pulled(c, new) == 0
+            assert files.bytes > 0
         assert await readable(c, ledger) == payloads
 
 
@@ -80,16 +124,35 @@ async def test_a_ledger_without_entries_gets_a_new_member() -> None:
             assert await members(client, ledger) == before - {min(before)} | {new}
 
 
-@pytest.mark.parametrize("damaged", [1, 2])
-async def test_of_a_damaged_copy_the_entries_come_from_elsewhere(damaged: int) -> None:
+@pytest.mark.parametrize("way", ["pulled", "from files"])
+async def test_of_damaged_copies_each_entry_comes_from_where_it_is_good(way: str) -> None:
     payloads = [b"%08d" % n * 100 for n in range(3000)]
     async with settled(payloads) as (c, (ledger,)):
-        await c.add()
+        new = await c.add()
+        if way == "from files":
+            await without_neighbours(c, new)
         async with healing(c) as (client, _, worker):
-            survivor = sorted(await members(client, ledger))[damaged]
-            spoil(c._node(c.bookies.index(survivor)).directory, payloads[1500])
+            for survivor, entry in zip(sorted(await members(client, ledger))[1:], (1500, 2700), strict=True):
+                spoil(c._node(c.bookies.index(survivor)).directory, payloads[entry])
             await lost_and_copied(c, client, worker, ledger)
+            copied = pulled(
+                c, new
+            )  # up to the first bad entry of the survivor that was asked first, whichever that was
+            assert (1200 < copied <= 2700) if way == "pulled" else not copied
         assert await readable(c, ledger) == payloads
+
+
+async def without_neighbours(c: Cluster, number: int) -> None:
+    """Start a bookie anew as one that reads nobody's files, and does not say that it could."""
+    c._node(number).files = None
+    await c.restart(number)
+
+
+def pulled(c: Cluster, number: int) -> int:
+    bookie = c._node(number).bookie
+    assert bookie is not None
+    assert bookie.service is not None
+    return bookie.service.pulls.entries
 
 
 def spoil(directory: Path, payload: bytes) -> None:

@@ -24,7 +24,7 @@ from buckram.disk.local import LocalDisk
 from buckram.metadata.memory import MemoryKeys, MemoryTree
 from buckram.metadata.store import TreeStore
 from buckram.net.runtime import production_runtime
-from buckram.seams import Disk, Runtime, Space, Write
+from buckram.seams import Disk, LocalFiles, Runtime, Space, Write
 from buckram.types import DigestType, Fragment, LedgerMetadata, LedgerState
 
 KEY = master_key(b"secret")
@@ -250,11 +250,12 @@ async def start(
     store: StoreConfig = STORE,
     net: NetConfig | None = None,
     seed: int = 3,
+    files: LocalFiles | None = None,
     **config: Any,
 ) -> Kit:
     disk = disk or LocalDisk(str(path), "inline")
     metadata = metadata or await memory_metadata()
-    runtime = production_runtime(seed)
+    runtime = dataclasses.replace(production_runtime(seed), files=files)
     bookie = Bookie(runtime, disk, metadata, dataclasses.replace(CONFIG, **config), store, net or NetConfig())
     try:
         await bookie.start()

@@ -31,6 +31,7 @@ from buckram.bookie.service.guard import Guard
 from buckram.bookie.service.metadata import MetadataService, OpenStore
 from buckram.bookie.service.server import BookieServer, Service
 from buckram.bookie.service.session import Session
+from buckram.bookie.sources import Sources
 from buckram.bookie.storage import superblock
 from buckram.bookie.storage.position import NO_CLAIM, Claim
 from buckram.bookie.storage.store import Store
@@ -50,6 +51,7 @@ from buckram.core.wire.introduction import (
     INCARNATION_PROPERTY,
     METADATA,
     NAMES_LEDGERS,
+    PULLS,
     SUSPECT,
     TRACES,
     Identity,
@@ -209,6 +211,7 @@ class Bookie:
             None
             if self._open_store is None
             else MetadataService(self._open_store, self._net.max_frame_bytes, self._guard),
+            None if self._runtime.files is None else Sources(self._runtime.files, self._metadata),
         )
 
     def _registered(self, store: Store) -> dict[str, str]:
@@ -335,6 +338,7 @@ class Bookie:
         assert self.store is not None
         features = NAMES_LEDGERS | (METADATA if self._open_store is not None else 0)
         features |= TRACES if self._runtime.traces is not None else 0
+        features |= PULLS if self._runtime.files is not None else 0
         return Identity(
             self._cluster,
             self.info.bookie_id,

@@ -23,6 +23,7 @@ from buckram.bookie.status_pages import StatusPages
 from buckram.config import AuthConfig, BookieConfig, NetConfig, StoreConfig, TelemetryConfig, TlsConfig
 from buckram.disk.descriptors import shares_of_bookie
 from buckram.disk.local import LocalDisk
+from buckram.disk.neighbours import Neighbours
 from buckram.errors import ConfigError, CorruptStore, WrongCookie
 from buckram.metadata.uri import open_store
 from buckram.net.http import Handler, parse_address, serve_http
@@ -116,7 +117,7 @@ async def serve_bookie(
     pages = bool(bookie_config.metrics or bookie_config.http)
     telemetry = _telemetry(telemetry_config, bookie_config.bookie_id or directory)
     stats = telemetry.stats if telemetry is not None else PrometheusStats() if pages else NullStats()
-    runtime = production_runtime(stats=stats)
+    runtime = replace(production_runtime(stats=stats), files=Neighbours(in_threads=True))
     if telemetry is not None:
         runtime = replace(runtime, traces=telemetry.traces)
     disk = open_disk(directory, store_config.disk_mode, environment.get(DISK_VARIABLE, ""))

@@ -45,13 +45,14 @@ def identity_of(directory: str | Path) -> str:
 class NeighbourDirectory:
     """A `seams.LocalDirectory`, with `read_now` for callers that may block."""
 
-    def __init__(self, path: str, speed: Speed, past: _Past) -> None:
+    def __init__(self, path: str, speed: Speed | None, past: _Past) -> None:
+        """`speed` None: `read` always takes a thread."""
         self._path, self._speed, self._past = path, speed, past
         self._spare: list[bytearray] = []
 
     def read(self, places: Sequence[FileRange]) -> asyncio.Future[list[FileData]]:
         loop = asyncio.get_running_loop()
-        if not self._speed.fast:
+        if self._speed is None or not self._speed.fast:
             return loop.run_in_executor(None, self.read_now, places)
         done: asyncio.Future[list[FileData]] = loop.create_future()
         try:
@@ -67,7 +68,8 @@ class NeighbourDirectory:
         try:
             return [self._piece(place, files) for place in places]
         finally:
-            self._speed.took(time.perf_counter() - began)
+            if self._speed is not None:
+                self._speed.took(time.perf_counter() - began)
             for file in files.values():
                 os.close(file)
 
@@ -135,10 +137,10 @@ class NeighbourDirectory:
 
 
 class Neighbours:
-    """The `seams.LocalFiles` of this machine."""
+    """The `seams.LocalFiles` of this machine. `in_threads`: the loop's thread never waits for a disk, however fast."""
 
-    def __init__(self) -> None:
-        self._speed = Speed()
+    def __init__(self, *, in_threads: bool = False) -> None:
+        self._speed = None if in_threads else Speed()
         self._past: _Past = set()
 
     def open(self, directory: str, identity: str) -> NeighbourDirectory | None:

@@ -24,6 +24,7 @@ from buckram.core.ledgers.quorum import Quorum
 from buckram.core.ledgers.reading import Span
 from buckram.core.wire.adds import ack_frames, frame_copies
 from buckram.errors import BookieError, BuckramError, HandleClosed
+from buckram.healing.pulling import Pulls
 from buckram.net.pace import Pace
 from buckram.net.tasks import TaskScope
 from buckram.types import BookieId, EntryId, Fragment, LedgerId, Position, Slot
@@ -77,6 +78,7 @@ class FragmentCopy:
         self._digest, self._key, self._scope, self._gone, self._pace = digest, key, scope, gone, pace
         self._reads = LedgerReads(services, ledger, digest, scope)
         self._local, self._entry_bytes = LocalReads(services, ledger, digest, scope), entry_bytes
+        self._pulls = Pulls(services, ledger, digest, self._local, scope, pace)
 
     async def to(self, target: BookieId, position: Position, last: EntryId) -> Copied:
         """Make `target` hold what `position` stores up to `last`. Raises the error of a target that refuses."""
@@ -126,9 +128,17 @@ class FragmentCopy:
     async def _from_files(
         self, target: BookieId, position: Position, first: EntryId, last: EntryId, sink: _Acks, done: Copied
     ) -> EntryId:
-        """Copy from the files of a bookie on this machine, as far as that goes; where it ended."""
+        """Copy from the files of a bookie on this machine, as far as that goes; where it ended.
+
+        The target reads them itself where it can; else they are read here.
+        """
+        holders = self._holders(position, first)
+        after, size = await self._pulls.copy(target, holders, first, last)
+        done.entries, done.bytes, first = done.entries + after - first, done.bytes + size, after
+        if first > last:
+            return first
         span = Span(self._fragment.ensemble, first, last)
-        async with aclosing(self._local.chunks(span, self._holders(position, first), self._runs)) as chunks:
+        async with aclosing(self._local.chunks(span, holders, self._runs)) as chunks:
             async for chunk in chunks:
                 first += len(chunk)
                 await self._pass_on(target, chunk, sink, done)

@@ -15,8 +15,8 @@ from buckram.config import NetConfig
 from buckram.core.ledgers.answers import bookie_error
 from buckram.core.wire.acks import AckEvent, SentRun
 from buckram.core.wire.client import ClientProtocol, Conflict, Key, Received
-from buckram.core.wire.introduction import NAMES_LEDGERS, TRACES, Identity, Introduction
-from buckram.core.wire.messages import BookieInfoReply, Reply, Request
+from buckram.core.wire.introduction import NAMES_LEDGERS, PULLS, TRACES, Identity, Introduction
+from buckram.core.wire.messages import BookieInfoReply, Pull, Reply, Request
 from buckram.errors import (
     BookieError,
     BookieTooBusy,
@@ -286,6 +286,8 @@ class Connection(asyncio.Protocol):
 
     def _request(self, request: Request, timeout_s: float, token: object) -> Key:
         self._check_room()
+        if isinstance(request, Pull) and not (self.identity is not None and self.identity.features & PULLS):
+            raise ProtocolError(self.bookie_id, "it does not copy from its neighbours' files")
         if self._protocol.requests >= MAX_REQUESTS:
             raise BookieTooBusy(self.bookie_id, f"{MAX_REQUESTS} requests are unanswered already; wait for some")
         try:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from buckram.config import NetConfig
 from buckram.core.wire.acks import AckSink, SentRun
 from buckram.core.wire.adds import RECOVERY_ADD
-from buckram.core.wire.messages import BatchRead, Read, Reply, Request
+from buckram.core.wire.messages import BatchRead, Pull, Read, Reply, Request
 from buckram.errors import (
     BookieError,
     BookieTooBusy,
@@ -319,7 +319,7 @@ class BookiePool:
             if protocol not in (2, 3):
                 raise InvalidArgument(f"protocol is {protocol}: 2 or 3 are possible")
             return protocol
-        if isinstance(request, BatchRead):
+        if isinstance(request, BatchRead | Pull):
             return 2
         if isinstance(request, Read) and not request.fence and request.previous_lac is None and request.entry_id >= 0:
             return self.wire_protocol

@@ -22,10 +22,11 @@ from buckram.client.client import Client, connect
 from buckram.client.shared.opening import Opening
 from buckram.config import BookieConfig, ClientConfig, NetConfig, StoreConfig
 from buckram.disk.local import LocalDisk
+from buckram.disk.neighbours import Neighbours
 from buckram.errors import InvalidArgument
 from buckram.metadata.uri import init_cluster, open_store
 from buckram.net.runtime import production_runtime
-from buckram.seams import Clock, Disk, Listener, MetadataStore, Network, Runtime
+from buckram.seams import Clock, Disk, Listener, LocalFiles, MetadataStore, Network, Runtime
 
 _numbers = itertools.count()
 MIB = 1024 * 1024
@@ -113,6 +114,8 @@ class _Node:
         self.directory, self.config, self.uri = directory, config, uri
         self.clock: Clock | None = None
         """Its wall clock; None for that of the machine."""
+        self.files: LocalFiles | None = Neighbours(in_threads=True)
+        """Of its neighbours; None: it reads nobody's."""
         self.network: _GatedNetwork | None = None
         self.bookie: Bookie | None = None
         self._disk: Disk | None = None
@@ -121,7 +124,7 @@ class _Node:
     async def start(self) -> None:
         runtime = production_runtime()
         self.network = _GatedNetwork(runtime.network)
-        runtime = Runtime(self.network, self.clock or runtime.clock, runtime.rng, runtime.stats)
+        runtime = Runtime(self.network, self.clock or runtime.clock, runtime.rng, runtime.stats, self.files)
         self._disk = LocalDisk(str(self.directory))
         self._store = await open_store(self.uri, runtime)
         again = partial(open_store, self.uri, runtime)

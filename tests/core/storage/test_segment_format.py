@@ -40,7 +40,7 @@ def add_frame(ledger: int, entry: int, lac: int = -1, payload: bytes = b"", head
 
 
 def block(payload: bytes, segment: int = 3, salt: int = 9, offset: int = 512, unit: int = 512) -> bytes:
-    header, span = pack_block_header(segment, salt, offset, payload, unit)
+    header, span = pack_block_header(segment, salt, offset, [payload], unit)
     return (header + payload).ljust(span, b"\0")
 
 

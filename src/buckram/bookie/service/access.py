@@ -22,8 +22,8 @@ from buckram.bookie.service.owners import Owners
 from buckram.bookie.service.session import AddHandler, Session
 from buckram.core.ledgers.metadata import is_certain
 from buckram.core.wire.adds import HIGH_PRIORITY, RECOVERY_ADD, AddRun
-from buckram.core.wire.messages import BatchRead, Force, ListEntries, Read, ReadLac, WriteLac
-from buckram.core.wire.server import Incoming, Item, Named, encode_add_replies, encode_error
+from buckram.core.wire.messages import BatchRead, Force, ListEntries, Pull, Read, ReadLac, WriteLac
+from buckram.core.wire.server import Incoming, Item, Named, encode_error
 from buckram.errors import BuckramError, Code, NoSuchLedger
 from buckram.net.tasks import TaskScope
 from buckram.types import LedgerId
@@ -267,7 +267,7 @@ def _needed(item: Item) -> tuple[LedgerId, int] | None:
     request = item.request
     if isinstance(request, Read | BatchRead):
         return request.ledger_id, APPEND if request.fence else READ
-    if isinstance(request, WriteLac | Force):
+    if isinstance(request, WriteLac | Force | Pull):
         return request.ledger_id, APPEND
     return (request.ledger_id, READ) if isinstance(request, ReadLac | ListEntries) else None
 
@@ -277,6 +277,8 @@ def is_urgent(item: Item) -> bool:
     if isinstance(item, AddRun):
         return bool(item.flags & (RECOVERY_ADD | HIGH_PRIORITY))
     request = item.request if isinstance(item, Incoming) else None
+    if isinstance(request, Pull):
+        return True
     return isinstance(request, Read | BatchRead) and (request.fence or request.high_priority)
 
 
@@ -289,7 +291,7 @@ def _without_places(item: Item) -> Item:
 
 def _refuse(session: Session, item: Item, code: Code) -> None:
     if isinstance(item, AddRun):
-        session.send(encode_add_replies(item, code))
+        session.answer_run(item, code)
     elif isinstance(item, Incoming):
         session.send(encode_error(item.context, code))
 

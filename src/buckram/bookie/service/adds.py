@@ -131,7 +131,7 @@ class AddPath:
     def refuse(self, session: Session, run: AddRun, code: Code) -> None:
         """Answer every entry of the run with an error."""
         self._refused.inc(run.count)
-        session.send(encode_add_replies(run, code))
+        session.answer_run(run, code)
 
     def _add_unusual(
         self,
@@ -273,6 +273,9 @@ class AddPath:
             session.requests_held -= held
             size += held
             entries += run.count
+            if run.answered is not None:
+                run.answered(run, code)
+                continue
             if error is None and run.context is V2_ADDS:
                 acks = ack_frames(run.ledger_id, run.first, run.count)
             else:

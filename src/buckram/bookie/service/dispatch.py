@@ -17,6 +17,7 @@ from buckram.bookie.service.admission import Admission, Verdict, needs_proof
 from buckram.bookie.service.births import is_other
 from buckram.bookie.service.limits import Budget
 from buckram.bookie.service.long_poll import LongPolls
+from buckram.bookie.service.pulls import PullPath
 from buckram.bookie.service.read_replies import absence
 from buckram.bookie.service.reads import ReadPath
 from buckram.bookie.service.session import REQUEST_COST, Session, request_of
@@ -43,6 +44,7 @@ from buckram.core.wire.messages import (
     ListEntries,
     ListEntriesReply,
     MemoryUse,
+    Pull,
     Read,
     ReadLac,
     ReadLacReply,
@@ -105,9 +107,10 @@ class Dispatcher:
         admission: Admission,
         max_frame_bytes: int,
         bookie: ServedBookie,
+        pulls: PullPath,
     ) -> None:
         self._store, self._reads, self._polls, self._budget = store, reads, polls, budget
-        self._admission, self._bookie = admission, bookie
+        self._admission, self._bookie, self._pulls = admission, bookie, pulls
         self._max_body = max_frame_bytes - 128
 
     def request(self, session: Session, context: ReplyContext, request: Request) -> None:
@@ -115,6 +118,8 @@ class Dispatcher:
             self._reads.read(session, context, request)
         elif isinstance(request, BatchRead):
             self._reads.batch(session, context, request)
+        elif isinstance(request, Pull):
+            self._pulls.arrive(session, context, request)
         elif isinstance(request, WriteLac):
             self._write_lac(session, context, request, session.named.get(request.ledger_id))
         elif isinstance(request, ReadLac):

@@ -19,6 +19,7 @@ from buckram.bookie.service.long_poll import LongPolls
 from buckram.bookie.service.metadata import MetadataService
 from buckram.bookie.service.noting import Notes
 from buckram.bookie.service.owners import Owners
+from buckram.bookie.service.pulls import OpenSource, PullPath
 from buckram.bookie.service.reads import ReadPath
 from buckram.bookie.service.session import Session, request_of
 from buckram.bookie.service.tracing import TracedAdds
@@ -80,6 +81,7 @@ class Service:
         bookie: ServedBookie,
         trust: Trust = UNSEEN,
         keys: MetadataService | None = None,
+        open_source: OpenSource | None = None,
     ) -> None:
         self.store, self.metadata = store, metadata
         self.keys = keys
@@ -100,6 +102,7 @@ class Service:
             runtime.stats,
         )
         store.on_backpressure_end(budget.resume_reads)
+        self.pulls = PullPath(store, open_source, net.max_frame_bytes, runtime.stats)
         self.dispatch = Dispatcher(
             store,
             self.reads,
@@ -108,6 +111,7 @@ class Service:
             self.admission,
             net.max_frame_bytes,
             bookie,
+            self.pulls,
         )
 
     def birth_here(self, ledger_id: LedgerId) -> bytes:
@@ -122,6 +126,7 @@ class Service:
     async def close(self) -> None:
         if self.keys is not None:
             await self.keys.close()
+        await self.pulls.close()
         await self.admission.close()
         self.polls.close()
 
@@ -298,6 +303,7 @@ class BookieServer:
                 self._service.polls.cancel(waiter)
             if self._service.keys is not None:
                 self._service.keys.ended(session)
+            self._service.pulls.forget(session)
             if self._service.traced is not None:
                 self._service.traced.forget(session)
         session.waiters.clear()

@@ -20,7 +20,8 @@ from buckram.core.wire.adds import AddRun
 from buckram.core.wire.context import ReplyContext
 from buckram.core.wire.introduction import Introduction
 from buckram.core.wire.messages import Reply
-from buckram.core.wire.server import Item, ServerProtocol, encode_reply
+from buckram.core.wire.server import Item, ServerProtocol, encode_add_replies, encode_reply
+from buckram.errors import Code
 from buckram.types import Buffer
 
 log = logging.getLogger("buckram.bookie")
@@ -186,6 +187,13 @@ class Session(asyncio.Protocol):
             self._loop.call_soon(self._flush)
         self._out.append(data)
         self._out_bytes += len(data)
+
+    def answer_run(self, run: AddRun, code: Code) -> None:
+        """Answer every entry of a run with the same code."""
+        if run.answered is not None:
+            run.answered(run, code)
+        else:
+            self.send(encode_add_replies(run, code))
 
     def send_parts(self, parts: Sequence[Buffer]) -> None:
         """Queue one answer in pieces, without copying them."""

@@ -24,7 +24,7 @@ from buckram.core.tenants.turns import Turns
 from buckram.core.wire.adds import AddRun
 from buckram.core.wire.introduction import KNOWS_QUOTAS
 from buckram.core.wire.messages import BatchRead, Read
-from buckram.core.wire.server import Incoming, Item, encode_add_replies, encode_error
+from buckram.core.wire.server import Incoming, Item, encode_error
 from buckram.errors import Code
 from buckram.types import LedgerId
 
@@ -110,7 +110,7 @@ class Turnstile:
             name = session.named.get(run.ledger_id)
             held = Held(session, run.detached(), run.end - run.start, run.count, owner.copies, name)
             if session.introduction is None and tenant.adds.wait_s(held) > APACHE_WAIT_S:
-                session.send(encode_add_replies(run, Code.TOO_MANY_REQUESTS))
+                session.answer_run(run, Code.TOO_MANY_REQUESTS)
             else:
                 self._hold(tenant, tenant.adds, held)
 
@@ -179,7 +179,7 @@ class Turnstile:
         knows = said is not None and said.features & KNOWS_QUOTAS
         code = Code.QUOTA_EXCEEDED if knows else Code.UNAUTHORIZED
         if isinstance(item, AddRun):
-            session.send(encode_add_replies(item, code))
+            session.answer_run(item, code)
         elif isinstance(item, Incoming):
             session.send(encode_error(item.context, code))
 
@@ -248,7 +248,7 @@ class Turnstile:
         if not isinstance(item, AddRun):
             self._handle(session, item)
         elif session.named.get(item.ledger_id) != held.name:
-            session.send(encode_add_replies(item, Code.TOO_MANY_REQUESTS))  # the id means another ledger by now
+            session.answer_run(item, Code.TOO_MANY_REQUESTS)  # the id means another ledger by now
         elif tenant.stored_left <= 0:
             self._refuse(session, item, "stored_bytes")
         else:

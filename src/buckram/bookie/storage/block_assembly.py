@@ -21,6 +21,8 @@ commit its journal, three times the cost of a small block. Large blocks do not n
 double what is written."""
 _SMALL = 4096
 """A slice of a chunk that is shorter than this is copied rather than viewed."""
+_FEW = 256
+"""More parts than these are joined first: each one costs two calls."""
 _ZEROS = bytes(4096)
 _PREZEROS: Buffer = memoryview(mmap.mmap(-1, PREZERO_BYTES))
 
@@ -47,21 +49,24 @@ class BlockAssembly:
                 parts.append(chunk[start:end])
             else:
                 parts.append(memoryview(chunk)[start:end])
-        only = parts[0] if len(parts) == 1 else None
-        payload = only if type(only) is bytes else b"".join(parts)
+        # The checksum takes bytes alone. Where all parts are bytes, they are copied once, to the ring.
+        payload = [part for part in parts if type(part) is bytes]
+        if len(payload) < len(parts) or len(parts) > _FEW:
+            payload = [b"".join(parts)]
         group.slices.clear()
         segment, ring = group.segment, self._ring
         header, span = pack_block_header(segment.seq, self._salt, group.start, payload, self._alignment)
         group.checksum = int.from_bytes(header[-4:], "big")
         segment.base = ring.head - group.start
         head = ring.head
-        gap = _ZEROS[: span - BLOCK_HEADER - len(payload)]
+        gap = _ZEROS[: span - BLOCK_HEADER - group.size]
         if span < PREZERO_BELOW:
-            ring.put(head, header + payload + gap)
+            ring.put(head, b"".join((header, *payload, gap)))
         else:
-            ring.put(head, header)
-            ring.put(head + BLOCK_HEADER, payload)
-            ring.put(head + span - len(gap), gap)
+            at = head
+            for part in (header, *payload, gap):
+                ring.put(at, part)
+                at += len(part)
         ring.head = head + span
         assert segment.file is not None
         return Write(segment.file, group.start, [*ring.parts(head, span), *self._prezero(segment, group.start, span)])

@@ -196,7 +196,7 @@ class Output:
         if not self._size:
             return
         state, payload = self._state, b"".join(self._parts)
-        header, span = pack_block_header(self._number, state.salt, self._block_at, payload, state.disk.alignment)
+        header, span = pack_block_header(self._number, state.salt, self._block_at, [payload], state.disk.alignment)
         block = (header + payload).ljust(span, b"\0")
         assert self._file is not None
         write = [Write(self._file, self._block_at, [block])]

@@ -347,7 +347,7 @@ class Opening:
         """Write an empty block, synced, at the end of a segment's log. Returns the block's checksum."""
         assert segment.file is not None
         state = self._state
-        header, span = pack_block_header(segment.seq, state.salt, segment.log_end, b"", state.disk.alignment)
+        header, span = pack_block_header(segment.seq, state.salt, segment.log_end, [], state.disk.alignment)
         state.disk.write_now([Write(segment.file, segment.log_end, [header.ljust(span, b"\0")])])
         segment.log_end += span
         return int.from_bytes(header[-4:], "big")

@@ -25,7 +25,7 @@ from buckram.types import BookieId, EntryId, LedgerId
 
 T = TypeVar("T")
 _AHEAD = 3
-_GROUP_BYTES = 1024 * 1024
+GROUP_BYTES = 1024 * 1024
 """So much is read together and checked in one turn of the loop."""
 
 
@@ -48,34 +48,48 @@ class LocalReads:
         self, span: Span, bookies: Sequence[BookieId], opener: RangeOpener[T]
     ) -> AsyncGenerator[list[T], None]:
         """Verified entries from the span's first on, in order, as far as that goes; `opener` checks them."""
-        remote, first, last = self._services.remote_bookies, span.first, span.last
-        # Who hung up on a batch read would do so again, and other requests would go with the connection.
-        hung_up = self._services.batch_unsupported
-        bookie = next((one for one in bookies if one not in remote and one not in hung_up), None)
+        first, last, bookie = span.first, span.last, self.neighbour(bookies)
         if bookie is None:
             return
         directory: LocalDirectory | None = None
-        asked = self._scope.spawn(self._ask(bookie, first, last), f"places {first}")
         try:
-            while (located := await self._soon(asked)) is not None:
-                if directory is None:
-                    directory = self._open(bookie, located)
-                after = located.extents[-1].first + located.extents[-1].entries
-                if after <= first or self._scope.closed:
-                    return
-                asked = self._scope.spawn(self._ask(bookie, after, last), f"places {after}")
-                async with aclosing(self._read(directory, located.extents, first, last, opener)) as chunks:
-                    async for chunk in chunks:
-                        first += len(chunk)
-                        yield chunk
-                if first != after:
-                    return
+            async with aclosing(self.places(bookie, first, last)) as places:
+                async for located in places:
+                    if directory is None:
+                        directory = self._open(bookie, located)
+                    async with aclosing(self._read(directory, located.extents, first, last, opener)) as chunks:
+                        async for chunk in chunks:
+                            first += len(chunk)
+                            yield chunk
+                    if first != _end_of(located):
+                        return
         except PermissionError:
-            remote[bookie] = None
+            self._services.remote_bookies[bookie] = None
         except TimeoutError:
             self._services.bookies.report_slow(bookie)
         except (OSError, _Ended):
             return
+
+    def neighbour(self, bookies: Sequence[BookieId]) -> BookieId | None:
+        """The first of these bookies whose files may be on this machine."""
+        # Who hung up on a batch read would do so again, and other requests would go with the connection.
+        remote, hung_up = self._services.remote_bookies, self._services.batch_unsupported
+        return next((one for one in bookies if one not in remote and one not in hung_up), None)
+
+    async def places(self, bookie: BookieId, first: EntryId, last: EntryId) -> AsyncGenerator[Located, None]:
+        """Yield where a bookie's files have entries first..last, in order, as far as that goes. TimeoutError.
+
+        The question about what follows is on its way while the caller reads.
+        """
+        asked = self._scope.spawn(self._ask(bookie, first, last), f"places {first}")
+        try:
+            while (located := await self._soon(asked)) is not None:
+                after = _end_of(located)
+                if after <= first or self._scope.closed:
+                    return
+                first = after
+                asked = self._scope.spawn(self._ask(bookie, first, last), f"places {first}")
+                yield located
         finally:
             asked.cancel()
 
@@ -116,7 +130,7 @@ class LocalReads:
         last: EntryId,
         opener: RangeOpener[T],
     ) -> AsyncGenerator[list[T], None]:
-        groups = iter(_groups(extents))
+        groups = iter(groups_of(extents, GROUP_BYTES))
         ahead: deque[tuple[Sequence[Extent], asyncio.Future[list[FileData]]]] = deque()
         try:
             while True:
@@ -151,14 +165,19 @@ class LocalReads:
                     coming.exception()  # nobody else looks at it
 
 
-def _groups(extents: Sequence[Extent]) -> Iterator[Sequence[Extent]]:
-    """Yield neighbouring places in groups that are worth one reading together."""
+def _end_of(located: Located) -> EntryId:
+    """The entry behind the last one that is located."""
+    return located.extents[-1].first + located.extents[-1].entries
+
+
+def groups_of(extents: Sequence[Extent], most: int, largest: int = MAX_EXTENT_BYTES) -> Iterator[Sequence[Extent]]:
+    """Yield neighbouring places in groups of about `most` bytes, up to the first that is longer than `largest`."""
     begin = size = 0
     for at, extent in enumerate(extents):
-        if extent.length > MAX_EXTENT_BYTES:
+        if extent.length > largest:
             extents = extents[:at]
             break
-        if size and size + extent.length > _GROUP_BYTES:
+        if size and size + extent.length > most:
             yield extents[begin:at]
             begin, size = at, 0
         size += extent.length

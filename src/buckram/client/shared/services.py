@@ -50,6 +50,10 @@ class Services:
     remote_bookies: dict[BookieId, None] = field(default_factory=dict)
     """Bookies whose files this process cannot read, so that they are asked for places once."""
 
+    apart: dict[tuple[BookieId, BookieId], float] = field(default_factory=dict)
+    """Pairs of bookies of which the second cannot read the files of the first, and the loop time until when it is not
+    asked for it."""
+
     def adopt(self, handle: object, stop: StopHandle) -> None:
         """`stop` is called when the client is closed, unless `forget` comes first. `guard` raises if it is already."""
         self.guard()

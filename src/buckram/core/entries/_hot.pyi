@@ -1,5 +1,5 @@
 from buckram.core.entries.scan import Row
-from buckram.types import EntryId, LedgerId
+from buckram.types import Buffer, EntryId, LedgerId
 
 INTERFACE: int
 
@@ -24,4 +24,4 @@ def seal_adds(
     payloads: list[bytes],
     /,
 ) -> tuple[bytes, int]: ...
-def scan_add_frames(chunk: bytes, offset: int, max_packet: int, max_run_bytes: int, /) -> tuple[int, list[Row]]: ...
+def scan_add_frames(chunk: Buffer, offset: int, max_packet: int, max_run_bytes: int, /) -> tuple[int, list[Row]]: ...

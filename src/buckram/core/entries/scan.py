@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 
-from buckram.types import EntryId, LedgerId
+from buckram.types import Buffer, EntryId, LedgerId
 
 ADD = struct.Struct(">II20sqqq")
 """Length, packet header, key; ledger, entry and LAC of the stored entry."""
@@ -20,7 +20,7 @@ Row = tuple[int, int, LedgerId, EntryId, int, int, EntryId, int]
 """Start and end, ledger, first id, entries, flags, greatest LAC, stride or 0, as in adds.AddRun."""
 
 
-def scan_add_frames(chunk: bytes, offset: int, max_packet: int, max_run_bytes: int) -> tuple[int, list[Row]]:
+def scan_add_frames(chunk: Buffer, offset: int, max_packet: int, max_run_bytes: int) -> tuple[int, list[Row]]:
     """Return the offset of what is left, and the runs.
 
     Stops before the first frame that is incomplete, not such an ADD, or malformed.

@@ -9,7 +9,7 @@ Not here: the meaning of the records (`bookie/storage`).
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -69,11 +69,15 @@ class Block:
     checksum: int = 0
 
 
-def pack_block_header(segment: int, salt: int, offset: int, payload: bytes, unit: int) -> tuple[bytes, int]:
-    """Return header and span of the block with this payload at `offset` of the segment's file."""
-    span = padded(BLOCK_HEADER + len(payload), unit)
-    head = _BLOCK.pack(MAGIC, FORMAT_VERSION, 0, segment, offset, len(payload), span, salt, 0)[:-4]
-    return head + _SUM.pack(crc(payload, crc(head))), span
+def pack_block_header(segment: int, salt: int, offset: int, payload: Sequence[bytes], unit: int) -> tuple[bytes, int]:
+    """Return header and span of the block with this payload, in parts, at `offset` of the segment's file."""
+    size = sum(map(len, payload))
+    span = padded(BLOCK_HEADER + size, unit)
+    head = _BLOCK.pack(MAGIC, FORMAT_VERSION, 0, segment, offset, size, span, salt, 0)[:-4]
+    checksum = crc(head)
+    for part in payload:
+        checksum = crc(part, checksum)
+    return head + _SUM.pack(checksum), span
 
 
 def block_span(data: bytes, at: int, segment: int, salt: int, offset: int) -> tuple[int, int] | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from buckram.core.entries.entry import ENTRY_HEADER, Digest
 from buckram.core.entries.hot import scan_add_frames, seal_adds
@@ -46,6 +46,12 @@ class AddContext(NamedTuple):
 V2_ADDS = AddContext(2, 2, ())
 
 
+class OnAnswered(Protocol):
+    """Takes the answer to a run that did not come as adds, but is stored as if it had."""
+
+    def __call__(self, run: AddRun, code: Code, /) -> None: ...
+
+
 @dataclass(slots=True)
 class AddRun:
     """Adds of consecutive ids of one ledger with the same key and flags: chunk[start:end] are whole v2 ADD frames.
@@ -65,6 +71,8 @@ class AddRun:
     stride: int
     context: AddContext = V2_ADDS
     deferred_sync: bool = False
+    answered: OnAnswered | None = field(default=None, repr=False)
+    """Who gets the answer; None: the client, as replies to adds."""
 
     @property
     def last(self) -> EntryId:
@@ -134,6 +142,17 @@ def scan_adds(
         key = bytes(chunk[start + 8 : start + FRAME_OVERHEAD])
         runs.append(AddRun(chunk, start, end, ledger, first, count, key, flags, lac, stride))
     return offset, runs
+
+
+def take_runs(frames: Buffer, max_frame_bytes: int) -> list[AddRun]:
+    """Return copies of the runs in `frames`, up to the first frame that is no ADD or larger than `max_frame_bytes`."""
+    _, rows = scan_add_frames(frames, 0, max_frame_bytes - 4, MAX_RUN_BYTES)
+    runs: list[AddRun] = []
+    for start, end, ledger, first, count, flags, lac, stride in rows:
+        chunk = bytes(frames[start:end])
+        key = chunk[8:FRAME_OVERHEAD]
+        runs.append(AddRun(chunk, 0, end - start, ledger, first, count, key, flags, lac, stride))
+    return runs
 
 
 def ack_frames(ledger_id: LedgerId, first: EntryId, count: int, code: Code = Code.OK, version: int = 2) -> bytes:

@@ -19,7 +19,7 @@ from buckram.core.wire import v2 as wire_v2
 from buckram.core.wire import v3 as wire_v3
 from buckram.core.wire.acks import AckEvent, AckMatcher, AckSink, SentRun, emit_ok
 from buckram.core.wire.adds import RECOVERY_ADD, walk_frames
-from buckram.core.wire.context import OP_ADD, OP_BATCH_READ, OP_BOOKIE_INFO, OP_READ, BadPacket, ReplyContext
+from buckram.core.wire.context import OP_ADD, OP_BATCH_READ, OP_BOOKIE_INFO, OP_PULL, OP_READ, BadPacket, ReplyContext
 from buckram.core.wire.frames import PREFIX_BYTES, ChunkBuffer, FrameTooLarge
 from buckram.core.wire.introduction import Introduction
 from buckram.core.wire.messages import (
@@ -29,6 +29,7 @@ from buckram.core.wire.messages import (
     Force,
     GetBookieInfo,
     ListEntries,
+    Pull,
     Read,
     ReadLac,
     ReadReply,
@@ -41,7 +42,7 @@ from buckram.errors import Code, InvalidArgument
 from buckram.types import EntryId, LedgerId, Slot
 
 Key: TypeAlias = tuple[int, int, int]
-"""(operation, id, id): v3 (op, txn, 0), v2 batch read (op, request id, 0), other v2 (op, ledger, entry)."""
+"""(operation, id, id): v3 (op, txn, 0), v2 batch read and pull (op, request id, 0), other v2 (op, ledger, entry)."""
 MAX_ABANDONED = 4096
 MAX_NAMED = 4096
 """The most ledgers whose births are remembered as sent on one connection. Bookies remember more than that."""
@@ -182,7 +183,7 @@ class ClientProtocol:
         return wire_v2.name_ledger(ledger_id, birth)
 
     def _named_first(self, request: Request, data: bytes) -> bytes:
-        if not isinstance(request, Read | BatchRead | Add | WriteLac | ReadLac | Force | ListEntries):
+        if not isinstance(request, Read | BatchRead | Add | Pull | WriteLac | ReadLac | Force | ListEntries):
             return data
         ledger, birth = request.ledger_id, request.birth
         if not birth or self._named.get(ledger) == birth or not (self.names_ledgers or self.version == 3):
@@ -280,7 +281,7 @@ class ClientProtocol:
         else:
             reply, operation, number = wire_v2.decode_reply(buffer, start, end)
             key = (operation, number, 0)
-            if operation != OP_BATCH_READ:
+            if operation not in (OP_BATCH_READ, OP_PULL):
                 key = (operation, getattr(reply, "ledger_id", 0), getattr(reply, "entry_id", 0))
         waiting = self._pending.get(key)
         if waiting is None:
@@ -338,6 +339,8 @@ class ClientProtocol:
 def _v2_key(request: Request, number: int) -> tuple[Key, object]:
     if isinstance(request, BatchRead):
         return (OP_BATCH_READ, number, 0), None
+    if isinstance(request, Pull):
+        return (OP_PULL, number, 0), None
     if isinstance(request, Read):
         return (OP_READ, request.ledger_id, request.entry_id), (request.fence, request.master_key)
     if isinstance(request, Add):

@@ -12,6 +12,8 @@ from buckram.types import EntryId, LedgerId
 
 OP_READ, OP_ADD, OP_AUTH, OP_WRITE_LAC, OP_READ_LAC = 1, 2, 5, 6, 7
 OP_BOOKIE_INFO, OP_START_TLS, OP_FORCE, OP_LIST_ENTRIES, OP_BATCH_READ = 8, 9, 10, 11, 12
+OP_PULL = 0x45
+"""No number of v3, which does not have it: the opcode of v2."""
 
 
 class ReplyContext(NamedTuple):

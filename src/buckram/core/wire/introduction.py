@@ -24,6 +24,8 @@ METADATA = 4
 """A feature: the bookie serves its metadata store (metadata/service/packets)."""
 TRACES = 8
 """A feature: the bookie traces the adds of which a packet says that they are traced (OpenTelemetry)."""
+PULLS = 16
+"""A feature: the bookie copies entries from the files of its neighbours when it is asked to (core/wire/pulls)."""
 KNOWS_QUOTAS = 1
 """A feature of clients: they know the code QUOTA_EXCEEDED, and that adds may wait where a namespace has a rate."""
 

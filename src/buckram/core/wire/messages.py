@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 from buckram.core.wire.introduction import Identity, Introduction
 from buckram.core.wire.located import Located
 from buckram.errors import Code
-from buckram.types import EntryId, LedgerId
+from buckram.types import BookieId, DigestType, EntryId, LedgerId
 
 LAST_ENTRY: EntryId = -1
 """As the entry id of a Read: the entry with the highest id that this bookie stores for the ledger."""
@@ -107,6 +107,27 @@ def ask_for_places(ledger: LedgerId, first: EntryId, last: EntryId, key: bytes, 
     """Return the request for the places of entries first..last. A bookie without places answers with one entry."""
     count = min(last - first + 1, 2**31 - 1)
     return BatchRead(ledger, first, count, 1, master_key=key, framed=True, located=True, birth=birth)
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """Copy `count` entries from `entry_id` on from the files of the bookie `source` on the same machine (v2 only, and
+    only where the bookie announced PULLS). They are stored as recovery adds; `digest` is what proves them.
+    """
+
+    ledger_id: LedgerId
+    entry_id: EntryId
+    count: int
+    master_key: bytes
+    digest: DigestType
+    source: BookieId
+    located: Located
+    birth: bytes = b""
+
+    @property
+    def size(self) -> int:
+        """Bytes of files that are read for it."""
+        return sum(extent.length for extent in self.located.extents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +224,19 @@ class LocatedReply:
 
 
 @dataclass(frozen=True, slots=True)
+class PullReply:
+    """`count` entries from `entry_id` on are durable, of `bytes` stored bytes; with another code than OK, it says why
+    there are not more.
+    """
+
+    code: Code
+    ledger_id: LedgerId
+    entry_id: EntryId
+    count: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class AuthReply:
     code: Code
     plugin: str = ""
@@ -269,12 +303,15 @@ class ErrorReply:
     code: Code
 
 
-Request: TypeAlias = Add | Read | BatchRead | Auth | StartTls | WriteLac | ReadLac | Force | GetBookieInfo | ListEntries
+Request: TypeAlias = (
+    Add | Read | BatchRead | Pull | Auth | StartTls | WriteLac | ReadLac | Force | GetBookieInfo | ListEntries
+)
 Reply: TypeAlias = (
     AddReply
     | ReadReply
     | BatchReadReply
     | LocatedReply
+    | PullReply
     | AuthReply
     | StartTlsReply
     | WriteLacReply

@@ -35,6 +35,7 @@ from buckram.core.wire.context import (
     OP_BOOKIE_INFO,
     OP_FORCE,
     OP_LIST_ENTRIES,
+    OP_PULL,
     OP_READ,
     OP_READ_LAC,
     OP_WRITE_LAC,
@@ -53,6 +54,7 @@ from buckram.core.wire.messages import (
     ErrorReply,
     ForceReply,
     ListEntriesReply,
+    PullReply,
     Read,
     ReadLacReply,
     ReadReply,
@@ -411,6 +413,8 @@ def error_reply(context: ReplyContext, code: Code) -> Reply:
         return AddReply(code, ledger, entry)
     if operation == OP_BATCH_READ and context.protocol == 2:
         return BatchReadReply(code, ledger, entry)
+    if operation == OP_PULL:
+        return PullReply(code, ledger, entry)
     if operation == OP_WRITE_LAC:
         return WriteLacReply(code, ledger)
     if operation == OP_READ_LAC:

@@ -16,7 +16,7 @@ from buckram.core.entries.entry import MIN_STORED_BYTES
 from buckram.core.entries.packed import FrameParts, PackedBodies
 from buckram.core.wire import bookkeeper_pb2 as pb
 from buckram.core.wire.adds import HIGH_PRIORITY, RECOVERY_ADD, frame_add
-from buckram.core.wire.context import OP_ADD, OP_AUTH, OP_BATCH_READ, OP_READ, BadPacket, Refused, ReplyContext
+from buckram.core.wire.context import OP_ADD, OP_AUTH, OP_BATCH_READ, OP_PULL, OP_READ, BadPacket, Refused, ReplyContext
 from buckram.core.wire.located import Located
 from buckram.core.wire.messages import (
     Add,
@@ -26,11 +26,14 @@ from buckram.core.wire.messages import (
     BatchRead,
     BatchReadReply,
     LocatedReply,
+    Pull,
+    PullReply,
     Read,
     ReadReply,
     Reply,
     Request,
 )
+from buckram.core.wire.pulls import PULL, decode_pull, decode_pull_reply, encode_pull, encode_pull_reply
 from buckram.errors import Code, InvalidArgument
 from buckram.types import BIRTH_SIZE, MASTER_KEY_SIZE, TRACE_SIZE, Buffer, EntryId, LedgerId
 
@@ -113,7 +116,7 @@ def is_key_packet(packet: bytes) -> bool:
 
 
 def encode_request(request: Request, request_id: int = 0) -> bytes:
-    """Encode a frame; only BatchRead uses `request_id`. Raises InvalidArgument for operations that v2 lacks."""
+    """Encode a frame; only BatchRead and Pull use `request_id`. Raises InvalidArgument for operations that v2 lacks."""
     if isinstance(request, Read):
         if request.previous_lac is not None:
             raise InvalidArgument("a long poll needs protocol 3, protocol 2 has none")
@@ -140,6 +143,8 @@ def encode_request(request: Request, request_id: int = 0) -> bytes:
             )
             + key
         )
+    if isinstance(request, Pull):
+        return encode_pull(request, request_id)
     if isinstance(request, Auth):
         message = pb.AuthMessage(authPluginName=request.plugin, payload=request.payload).SerializeToString()
         return struct.pack(">II", 4 + len(message), header_of(2, AUTH)) + message
@@ -174,6 +179,8 @@ def decode_request(packet: bytes) -> tuple[Request | Refused, ReplyContext]:
         return _decode_read(packet, version, flags)
     if opcode == BATCH_READ_ENTRY:
         return _decode_batch(packet, version, flags)
+    if opcode == PULL and version == MAX_VERSION:
+        return decode_pull(packet)
     raise BadPacket(f"v2 opcode {opcode} (version {version}) is not known")
 
 
@@ -266,6 +273,9 @@ def encode_reply(context: ReplyContext, reply: Reply) -> bytes:
             raise InvalidArgument(f"an AUTH request is answered by AuthReply, not {type(reply).__name__}")
         message = pb.AuthMessage(authPluginName=reply.plugin, payload=reply.payload).SerializeToString()
         return struct.pack(">II", 4 + len(message), header_of(context.version, AUTH)) + message
+    if context.operation == OP_PULL:
+        found = reply if isinstance(reply, PullReply) else PullReply(reply.code, context.ledger_id, context.entry_id)
+        return encode_pull_reply(context, found)
     header = header_of(context.version, _OPCODE[context.operation])
     ledger, entry, number = context.ledger_id, context.entry_id, reply.code.v2
     if context.operation == OP_BATCH_READ:
@@ -305,7 +315,7 @@ def _batch_head(context: ReplyContext, flag: int, size: int) -> bytes:
 
 
 def decode_reply(data: bytes | bytearray, start: int = 0, end: int | None = None) -> tuple[Reply, int, int]:
-    """Decode the packet data[start:end] to the reply, its v3 operation, and the request id of a batch read or 0.
+    """Decode the packet data[start:end] to the reply, its operation, and the request id of a batch read or pull, or 0.
 
     Entries of a batch read stay in `data`. Raises BadPacket if the packet is malformed.
     """
@@ -318,6 +328,9 @@ def decode_reply(data: bytes | bytearray, start: int = 0, end: int | None = None
     if opcode == AUTH:
         plugin, payload = _auth_message(bytes(data[start:stop]))
         return AuthReply(Code.OK, plugin, payload), OP_AUTH, 0
+    if opcode == PULL:
+        pulled, request_id = decode_pull_reply(data, start, stop)
+        return pulled, OP_PULL, request_id
     if opcode not in _OPERATION or size < 24:
         raise BadPacket(f"a v2 answer of {size} bytes with opcode {opcode}")
     number, ledger, entry = _REPLY_BODY.unpack_from(data, start + 4)
