@@ -265,7 +265,7 @@ class HealingConfig:
     )
     copy_bytes_per_s: int = _key(16 * MIB, "speed limit of one replicator; 0: none")
     ledgers_at_once: int = _key(
-        8, "ledgers that one replicator copies at the same time; sixteen of less than 512 KB count as one", least=1
+        24, "ledgers that one replicator copies at the same time; six of less than 512 KB count as one", least=1
     )
     retry_s: float = _key(30.0, "how long a ledger that could not be repaired waits for the next attempt", least=0.1)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from buckram.core.ledgers.quorum import Quorum
 from buckram.core.ledgers.reading import Span
 from buckram.core.wire.adds import ack_frames, frame_copies
 from buckram.errors import BookieError, BuckramError, HandleClosed
-from buckram.healing.pulling import Pulls
+from buckram.healing.pulling import CopyLimits, Pulls
 from buckram.net.pace import Pace
 from buckram.net.tasks import TaskScope
 from buckram.types import BookieId, EntryId, Fragment, LedgerId, Position, Slot
@@ -72,20 +72,53 @@ class FragmentCopy:
         *,
         gone: Collection[BookieId],
         pace: Pace,
+        limits: CopyLimits,
         entry_bytes: int = 0,
     ) -> None:
         self._services, self.ledger, self._quorum, self._fragment = services, ledger, quorum, fragment
         self._digest, self._key, self._scope, self._gone, self._pace = digest, key, scope, gone, pace
         self._reads = LedgerReads(services, ledger, digest, scope)
         self._local, self._entry_bytes = LocalReads(services, ledger, digest, scope), entry_bytes
-        self._pulls = Pulls(services, ledger, digest, self._local, scope, pace)
+        self._limits = limits
+        self._pulls = Pulls(services, ledger, digest, self._local, scope, pace, limits)
 
     async def to(self, target: BookieId, position: Position, last: EntryId) -> Copied:
         """Make `target` hold what `position` stores up to `last`. Raises the error of a target that refuses."""
         done, sink = Copied(), _Acks(self.ledger, self._digest.birth)
         # One iterator for all walkers: a striped fragment has millions of short ranges.
         ranges = self._quorum.held_ranges(position, self._fragment.first_entry, last)
-        files, most = self._has_files(last), self._piece_entries()
+        files = self._has_files(last)
+        if files:
+            left = [await self._pulled(target, position, *one, done) for one in ranges]
+            ranges = iter([one for one in left if one is not None])
+            if not any(left):
+                return done
+        # One batch is small, and there are many of them.
+        one_batch = self._quorum.mirrored and last - self._fragment.first_entry < self._piece_entries()
+        async with nullcontext() if one_batch else self._limits.through:
+            await self._through(target, position, last, ranges, files, sink, done)
+        return done
+
+    async def _pulled(
+        self, target: BookieId, position: Position, first: EntryId, last: EntryId, done: Copied
+    ) -> Row | None:
+        """Have the target copy them itself, from the files of a bookie on its machine; what is left, if anything."""
+        after, size = await self._pulls.copy(target, self._holders(position, first), first, last)
+        done.entries, done.bytes = done.entries + after - first, done.bytes + size
+        return (after, last) if after <= last else None
+
+    async def _through(
+        self,
+        target: BookieId,
+        position: Position,
+        last: EntryId,
+        ranges: Iterator[Row],
+        files: bool,
+        sink: _Acks,
+        done: Copied,
+    ) -> None:
+        """Copy these ranges of entries through this process."""
+        most = self._piece_entries()
         if self._quorum.mirrored and not files:
             ranges = _pieces(ranges, most)
 
@@ -102,7 +135,7 @@ class FragmentCopy:
             if (error := await walk()) is not None:  # one batch: nothing goes on beside it
                 raise error
             await sink.acknowledged(0)
-            return done
+            return
         width = 1 if files else _READS_AHEAD if self._quorum.mirrored else _WALKERS
         walkers = [self._scope.spawn(walk(), f"copy {self.ledger}") for _ in range(width)]
         try:
@@ -113,7 +146,6 @@ class FragmentCopy:
         finally:
             for walker in walkers:
                 walker.cancel()
-        return done
 
     def _has_files(self, last: EntryId) -> bool:
         """Whether a neighbour's files are worth a question, as for any reader. Each has all entries where E == Qw."""
@@ -128,15 +160,8 @@ class FragmentCopy:
     async def _from_files(
         self, target: BookieId, position: Position, first: EntryId, last: EntryId, sink: _Acks, done: Copied
     ) -> EntryId:
-        """Copy from the files of a bookie on this machine, as far as that goes; where it ended.
-
-        The target reads them itself where it can; else they are read here.
-        """
+        """Copy from the files of a bookie on this machine, as far as that goes; where it ended."""
         holders = self._holders(position, first)
-        after, size = await self._pulls.copy(target, holders, first, last)
-        done.entries, done.bytes, first = done.entries + after - first, done.bytes + size, after
-        if first > last:
-            return first
         span = Span(self._fragment.ensemble, first, last)
         async with aclosing(self._local.chunks(span, holders, self._runs)) as chunks:
             async for chunk in chunks:

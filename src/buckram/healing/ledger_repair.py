@@ -41,6 +41,7 @@ from buckram.errors import (
 from buckram.healing.fragment_copy import Copied, FragmentCopy
 from buckram.healing.lost_entries import reasons_for
 from buckram.healing.open_ledger import OpenLedgers
+from buckram.healing.pulling import CopyLimits
 from buckram.healing.spare import next_spare, spare_members
 from buckram.metadata.wishes import read_wish
 from buckram.net.pace import Pace
@@ -69,7 +70,7 @@ class LedgerRepair:
 
     def __init__(self, client: Client, open_ledgers: OpenLedgers, pace: Pace) -> None:
         self._client, self._services = client, client.services
-        self._open_ledgers, self._pace = open_ledgers, pace
+        self._open_ledgers, self._pace, self._limits = open_ledgers, pace, CopyLimits()
         self._slow: dict[int, Pace] = {}
         """The pace that an operator asked for last, by its rate."""
 
@@ -132,6 +133,7 @@ class LedgerRepair:
                         scope,
                         gone=[bookie for bookie in fragment.ensemble if self._services.bookies.info(bookie) is None],
                         pace=self._pace,
+                        limits=self._limits,
                         entry_bytes=_entry_bytes(cell.metadata),
                     )
                     await self._replace(cell, copy, digest, quorum, member, target, outcome, look_first=True)
@@ -244,6 +246,7 @@ class LedgerRepair:
                     scope,
                     gone=[b for b in lost if self._services.bookies.info(b) is None],
                     pace=self._pace_of(lost, leaving),
+                    limits=self._limits,
                     entry_bytes=_entry_bytes(metadata),
                 )
                 left = [member for member in missing if member.first == first]

@@ -26,9 +26,26 @@ from buckram.types import BookieId, DigestType, EntryId, LedgerId
 
 APART_S = 60.0
 """For so long a target is not asked again that cannot read a neighbour's files."""
-_ONCE_BYTES, _AHEAD_BYTES = 1024 * 1024, 8 * 1024 * 1024
+_ONCE_BYTES, _AHEAD_BYTES, _ALL_AHEAD_BYTES = 1024 * 1024, 8 * 1024 * 1024, 64 * 1024 * 1024
 _PACED_ONCE_BYTES, _PACED_AHEAD_BYTES = 256 * 1024, 1024 * 1024
-"""What one request is for, and what all unanswered ones are for together; the second two where there is a limit."""
+"""What one request is for, and what all unanswered ones of a copy, and of all copies, are for together; the second line
+where there is a speed limit."""
+_THROUGH_AT_ONCE = 8
+
+
+class CopyLimits:
+    """What the copies of one process share."""
+
+    def __init__(self) -> None:
+        self.through = asyncio.Semaphore(_THROUGH_AT_ONCE)
+        """For copies whose entries pass this process, which has them in memory."""
+        self.pulled = 0
+        """Copies that bookies make themselves just now."""
+
+    @property
+    def ahead_bytes(self) -> int:
+        """What one of those may have asked for and not been told of."""
+        return max(_ONCE_BYTES, min(_AHEAD_BYTES, _ALL_AHEAD_BYTES // max(1, self.pulled)))
 
 
 class _Asked(NamedTuple):
@@ -69,10 +86,17 @@ class Pulls:
     """Copies of one ledger that bookies make themselves. `pace`: the limit that all copies share."""
 
     def __init__(
-        self, services: Services, ledger: LedgerId, digest: Digest, local: LocalReads, scope: TaskScope, pace: Pace
+        self,
+        services: Services,
+        ledger: LedgerId,
+        digest: Digest,
+        local: LocalReads,
+        scope: TaskScope,
+        pace: Pace,
+        limits: CopyLimits,
     ) -> None:
         self._services, self._ledger, self._digest = services, ledger, digest
-        self._local, self._scope, self._pace = local, scope, pace
+        self._local, self._scope, self._pace, self._limits = local, scope, pace, limits
 
     async def copy(
         self, target: BookieId, holders: Sequence[BookieId], first: EntryId, last: EntryId
@@ -82,6 +106,7 @@ class Pulls:
         if source is None or not self._may(source, target):
             return first, 0
         window = _Window(first)
+        self._limits.pulled += 1
         try:
             async with aclosing(self._local.places(source, first, last)) as places:
                 async for located in places:
@@ -92,6 +117,7 @@ class Pulls:
             self._services.bookies.report_slow(source)
             await window.down_to(0)
         finally:
+            self._limits.pulled -= 1
             window.cancel()
         return window.first, window.copied_bytes
 
@@ -107,7 +133,7 @@ class Pulls:
     async def _send(self, source: BookieId, target: BookieId, located: Located, last: EntryId, window: _Window) -> bool:
         """Ask for everything that is located; whether that was possible, and nothing has been left out so far."""
         paced = self._pace.limited
-        once, ahead = (_PACED_ONCE_BYTES, _PACED_AHEAD_BYTES) if paced else (_ONCE_BYTES, _AHEAD_BYTES)
+        once = _PACED_ONCE_BYTES if paced else _ONCE_BYTES
         sent = 0
         for group in groups_of(located.extents, once, MAX_PULL_BYTES):
             places, size = Located(located.directory, located.identity, group), sum(one.length for one in group)
@@ -122,7 +148,7 @@ class Pulls:
             name = f"pull {self._ledger}"
             window.sent(size, self._scope.spawn(self._ask(target, request), name))
             sent += len(group)
-            await window.down_to(ahead)
+            await window.down_to(_PACED_AHEAD_BYTES if paced else self._limits.ahead_bytes)
             if not window.whole:
                 return False
         return sent == len(located.extents)

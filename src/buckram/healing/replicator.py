@@ -46,7 +46,7 @@ _QUEUE = 10_000
 _SEEN = 64
 _BATCH = 16
 """So many ledgers for each one at a time are worked on before it is seen whether work may go on."""
-_SMALL_BYTES, _SMALL_AT_ONCE = 512 * 1024, 16
+_SMALL_BYTES, _SMALL_AT_ONCE = 512 * 1024, 6
 """So many ledgers with at most so much to copy count as one."""
 _READS_AT_ONCE = 64
 _BURST_S = 0.02

@@ -241,8 +241,9 @@ class AddPath:
             self._loop.call_soon(self._wait_for_commit)
         try:
             self._store.add_run(
-                ledger_id, run.first, run.count, run.lac, run.chunk, run.start, run.end, even=run.stride > 0
-            )
+                ledger_id, run.first, run.count, run.lac, run.chunk, run.start, run.end,
+                even=run.stride > 0, bulk=bool(run.flags & RECOVERY_ADD),
+            )  # fmt: skip
         except StoreError as error:
             self.refuse(session, run, REFUSALS.get(error.kind, Code.IO_ERROR))
             return

@@ -30,7 +30,7 @@ from buckram.net.tasks import TaskScope
 from buckram.seams import FileData, FileRange, LocalDirectory, Stats
 from buckram.types import BookieId, DigestType, EntryId, LedgerId
 
-MOST_BYTES = 16 * 1024 * 1024
+MOST_BYTES = 64 * 1024 * 1024
 """Bytes of files that all pulls together have in memory, from the read until they are durable."""
 MOST_WAITING = 64
 _EXTENT_COST = 256

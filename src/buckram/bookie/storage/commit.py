@@ -39,6 +39,9 @@ OVERSHOOT = 64 << 20
 """Bytes, at least, that may go into the old file beyond its usual size while the next one is not ready."""
 IDLE_S = 1.0
 """After this time without a block, an empty one closes the log's tail on the device."""
+BULK_TIMES = 4
+"""A group with copies of other bookies' entries may be so many times as large as others: nobody waits for one of them,
+and each sync has its price."""
 RETRY_S = 0.25
 """Pause before a block that found no space is written again."""
 
@@ -92,12 +95,13 @@ class GroupCommit:
 
     # -- inserting
 
-    def make_room(self, size: int) -> None:
+    def make_room(self, size: int, *, bulk: bool = False) -> None:
         """Make sure that the next `size` bytes go to one block of `segment`, which may become another one here.
 
-        Raises StoreError when too much waits for the disk, the log has no room, or it has failed.
+        `bulk`: the block may become larger for them than for others. Raises StoreError when too much waits for the
+        disk, the log has no room, or it has failed.
         """
-        if self._pos + size > self._limit:
+        if self._pos + size > self._limit and not (bulk and self._extended(size)):
             self._begin(size)
 
     def append(self, chunk: Buffer, start: int, end: int) -> int:
@@ -144,6 +148,16 @@ class GroupCommit:
         self._pos = pos = start + BLOCK_HEADER
         block_end = min(start + self._max, max(self.soft_limit, pos + size))
         self._limit = max(block_end, pos + size)
+
+    def _extended(self, size: int) -> bool:
+        """Whether the open block has room for so many bytes more, now that it may be larger than usual."""
+        if self._open is None:
+            return False
+        most = min(self._open.start + BULK_TIMES * self._max, self.soft_limit)
+        if self._pos + size > most:
+            return False
+        self._limit = most
+        return True
 
     def overdue(self) -> bool:
         """Whether half of what may be written while the next file is not ready is used up."""

@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from buckram.bookie.storage.commit import GroupCommit
+from buckram.bookie.storage.commit import BULK_TIMES, GroupCommit
 from buckram.bookie.storage.compaction import Compaction, Progress
 from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.garbage import DeadBytes, bytes_by, dead_bytes
@@ -50,7 +50,7 @@ class Store(LedgerStates):
         self._listeners = StoreListeners()
         config = state.config
         self._maintenance = Maintenance(state, self._listeners, stats)
-        ring = TailRing(max(config.tail_cache_bytes, config.commit_max_bytes + _RING_ROOM))
+        ring = TailRing(max(config.tail_cache_bytes, BULK_TIMES * config.commit_max_bytes + _RING_ROOM))
         self._log = state.log = GroupCommit(
             state.disk,
             ring,
@@ -203,15 +203,17 @@ class Store(LedgerStates):
         end: int,
         *,
         even: bool = False,
+        bulk: bool = False,
     ) -> None:
         """Insert the frames chunk[start:end]: `count` ADD packets with consecutive ids from `first` on.
 
         The ledger's record exists. `chunk` must not change afterwards. `lac` is the highest LAC among the frames.
-        `even`: all frames have one size, so that a single one can be read without the others.
+        `even`: all frames have one size, so that a single one can be read without the others. `bulk`: they are copies
+        for which nobody waits alone.
         Raises StoreError (kinds busy, full, io) if the run cannot be stored; then nothing has changed.
         """
         commit = self._log
-        commit.make_room(end - start + STATE_FRAME_SIZE)
+        commit.make_room(end - start + STATE_FRAME_SIZE, bulk=bulk)
         record = self._pinned.get(ledger_id)
         ledger_index = record.active_index if record is not None else None
         if record is None or ledger_index is None or ledger_index.segment != commit.segment_seq or record.tombstone:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from buckram.bookie.storage.commit import INDEX_LIMIT, PENDING_LIMIT, GroupCommit
+from buckram.bookie.storage.commit import BULK_TIMES, INDEX_LIMIT, PENDING_LIMIT, GroupCommit
 from buckram.bookie.storage.disk_space import SpaceWatch
 from buckram.bookie.storage.index import SegmentIndex
 from buckram.bookie.storage.ledger_table import RECORD_COST, LedgerTable, Losses
@@ -108,7 +108,7 @@ class StoreState:
         log, table = self.log, self.table
         index = sum(one.index.cost(one.runs) for one in self.segments if one.index is not None)
         return [
-            MemoryUse("write buffer", log.pending_bytes, PENDING_LIMIT + self.config.commit_max_bytes),
+            MemoryUse("write buffer", log.pending_bytes, PENDING_LIMIT + BULK_TIMES * self.config.commit_max_bytes),
             MemoryUse("tail cache", min(log.ring.head, log.ring.size), log.ring.size),
             MemoryUse("read cache", self.lookup.cached_bytes, CHUNKS_KEPT * CHUNK_BYTES),
             MemoryUse("index", index, MOST_INDEX),

@@ -146,6 +146,7 @@ def watch_stores(world: World) -> Iterator[None]:
         end: int,
         *,
         even: bool = False,
+        bulk: bool = False,
     ) -> None:
         bookie = _bookie_of(world, self)
         if bookie is not None:
@@ -153,7 +154,7 @@ def watch_stores(world: World) -> Iterator[None]:
             fenced = record is not None and (record.fenced or record.tombstone)
             key = None if record is None else bytes(record.master_key)
             world.judge.inserted(bookie, ledger_id, chunk, start, end, fenced, key)
-        add_run(self, ledger_id, first, count, lac, chunk, start, end, even=even)
+        add_run(self, ledger_id, first, count, lac, chunk, start, end, even=even, bulk=bulk)
 
     def watched_delete(self: Store, ledger_id: LedgerId) -> None:
         bookie = _bookie_of(world, self)
