@@ -14,6 +14,7 @@ from tests.support.local_reads_kit import ALWAYS, Files, reading, settled, sized
 from buckram.client.client import Client
 from buckram.config import HealingConfig
 from buckram.healing.auditor import Auditor
+from buckram.healing.pulling import CopyLimits
 from buckram.healing.replicator import Replicator
 from buckram.net.tasks import TaskScope
 from buckram.testing import Cluster
@@ -161,3 +162,10 @@ def spoil(directory: Path, payload: bytes) -> None:
     assert found, f"no file of {directory} has the entry"
     for path in found:
         path.write_bytes(path.read_bytes().replace(payload, b"-" * len(payload)))
+
+
+def test_what_all_pulls_have_asked_for_is_bounded() -> None:
+    limits, mib = CopyLimits(), 1 << 20
+    for pulled, each in ((0, 8), (1, 8), (8, 8), (16, 4), (64, 1), (1000, 1)):
+        limits.pulled = pulled
+        assert limits.ahead_bytes == each * mib

@@ -64,12 +64,13 @@ def open_store(disk: Disk | None = None, config: StoreConfig | None = None, seed
     return Store.open(disk or MemoryDisk(), config or small_config(), NullStats(), random.Random(seed))
 
 
-def add(store: Store, ledger: int, first: int, payloads: Iterable[bytes], lac: int = -1) -> None:
+def add(store: Store, ledger: int, first: int, payloads: Iterable[bytes], lac: int = -1, *, bulk: bool = False) -> None:
     frames = [frame(ledger, first + i, lac, payload) for i, payload in enumerate(payloads)]
     chunk = b"".join(frames)
     if store.ledger(ledger) is None:
         store.put_ledger(ledger, KEY)
-    store.add_run(ledger, first, len(frames), lac, chunk, 0, len(chunk), even=len(set(map(len, frames))) == 1)
+    even = len(set(map(len, frames))) == 1
+    store.add_run(ledger, first, len(frames), lac, chunk, 0, len(chunk), even=even, bulk=bulk)
 
 
 async def durable(store: Store) -> OSError | None:

@@ -149,3 +149,35 @@ async def test_the_log_goes_on_in_a_new_file_without_leaving_anybody_behind() ->
     await end(store, disk)
     assert list(told.said) == [str(entry) for entry in range(40)]
     assert set(told.said.values()) == {None}
+
+
+async def blocks_of(bulk: Callable[[int], bool]) -> list[int]:
+    """Bytes of the blocks that twelve runs of 9,000 bytes go to that arrive in one turn, behind one on its way."""
+    disk = Slow()
+    store = open_store(disk, small_config(segment_bytes=1 << 20))
+    add(store, 1, 0, [b"on its way"])
+    await turns()
+    for entry in range(1, 13):
+        add(store, 1, entry, [bytes(9000)], bulk=bulk(entry))
+    disk.go_on()
+    sizes = []
+    while disk.waiting or store._log.pending_bytes:
+        await turns()
+        sizes.append(sum(map(len, disk.waiting[0][0][0].buffers)))
+        disk.go_on()
+    await end(store, disk)
+    return sizes
+
+
+async def test_copies_go_in_larger_blocks_than_what_somebody_waits_for() -> None:
+    whole = 12 * (9000 + 60)
+    ordinary, copies, mixed = await blocks_of(lambda _: False), await blocks_of(lambda _: True), await blocks_of(_odd)
+    assert max(ordinary) <= 16 << 10
+    assert 48 << 10 < max(copies) <= 64 << 10
+    assert sum(copies) >= whole
+    assert len(copies) * 3 <= len(ordinary)
+    assert len(copies) < len(mixed) < len(ordinary), "an add that finds the block larger may join it, and no more"
+
+
+def _odd(entry: int) -> bool:
+    return entry % 2 == 1
