@@ -42,7 +42,11 @@ MUTANTS: dict[str, Mutant] = {
             "H1, M7",
             "metadata names the new member although nothing was copied",
             edited(
-                ("buckram.healing.fragment_copy:FragmentCopy.to", "for first, end in ranges:", "for first, end in ():")
+                (
+                    "buckram.healing.fragment_copy:FragmentCopy._through",
+                    "for first, end in ranges:",
+                    "for first, end in ():",
+                )
             ),
         ),
         Mutant(
