@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def test_each_test_is_in_one_of_the_shares() -> None:
     items = of_file("tests/a/test_a.py", 7, pytest.mark.share(3))
     shares = [kept(items, number) for number in range(3)]
     assert sorted(len(one) for one in shares) == [2, 2, 3]
-    assert sorted(sum(shares, [])) == [item.nodeid for item in items]
+    assert sorted(chain.from_iterable(shares)) == [item.nodeid for item in items]
     assert kept(items, 3) == shares[0]
     assert kept(items, None) == [item.nodeid for item in items]
 
@@ -47,7 +48,7 @@ def test_a_group_is_a_file_or_has_a_name() -> None:
     files = [item for n in range(4) for item in of_file(f"tests/a/test_{n}.py", 1, mark)]
     assert kept(files, 0) == [item.nodeid for item in files], "of each file at least one test runs"
     named = [Item(item.nodeid, pytest.mark.share(4, "kills")) for item in files]
-    assert sorted(sum((kept(named, number) for number in range(4)), [])) == [item.nodeid for item in named]
+    assert sorted(chain.from_iterable(kept(named, number) for number in range(4))) == [item.nodeid for item in named]
     assert all(len(kept(named, number)) == 1 for number in range(4))
 
 
