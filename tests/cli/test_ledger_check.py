@@ -136,10 +136,7 @@ def test_copies_on_a_bookie_that_is_down_lack(running: ThreadedCluster, run: Run
     assert run("ledger", "check", ledgers[0]).code == 0
 
 
-def test_a_bookie_that_does_not_answer_leaves_it_unknown(
-    running: ThreadedCluster, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BUCKRAM_NET_REQUEST_TIMEOUT_S", "1")
+def test_a_bookie_that_does_not_answer_leaves_it_unknown(running: ThreadedCluster, run: Run) -> None:
     ledgers: list[int] = []
 
     async def prepare(client: Client) -> None:

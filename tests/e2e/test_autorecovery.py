@@ -13,7 +13,7 @@ from tests.support.polling import wait_until
 from buckram import sync
 from buckram.cli.exits import Exit
 
-pytestmark = pytest.mark.share(3, "clusters")
+pytestmark = pytest.mark.share(4, "clusters")
 
 LINES = b"".join(b"line %d\n" % number for number in range(2000))
 

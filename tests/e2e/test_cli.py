@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.conftest import DEADLINE_S, Up, buckram, environment
 
-pytestmark = pytest.mark.share(2)
+pytestmark = pytest.mark.share(3)
 
 
 def write(up: Up, lines: list[bytes], *options: object) -> int:

@@ -15,7 +15,7 @@ from buckram.metadata.uri import ZOOKEEPER_AUTH, open_store
 from buckram.metadata.zookeeper.kazoo_session import KazooSession
 from buckram.zookeeper_server import ZooKeeperServer
 
-pytestmark = pytest.mark.share(3, "clusters")
+pytestmark = pytest.mark.share(4, "clusters")
 
 _roots = itertools.count()
 

@@ -14,7 +14,7 @@ from tests.support.polling import wait_until
 from buckram import connect
 from buckram.processes import BookieProcess
 
-pytestmark = pytest.mark.share(3, "clusters")
+pytestmark = pytest.mark.share(4, "clusters")
 
 
 @pytest.mark.parametrize("bookies", [1, 2])

@@ -12,7 +12,7 @@ from tests.support.polling import wait_until
 
 from buckram.cli.exits import Exit
 
-pytestmark = pytest.mark.share(3, "clusters")
+pytestmark = pytest.mark.share(4, "clusters")
 
 
 def test_a_killed_bookie_is_reported_and_can_be_forgotten_when_unneeded(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests.e2e.conftest import DEADLINE_S, Up, buckram, environment, gone
 from tests.support.polling import wait_until
 
-pytestmark = pytest.mark.share(3, "clusters")
+pytestmark = pytest.mark.share(4, "clusters")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

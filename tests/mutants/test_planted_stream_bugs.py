@@ -15,7 +15,7 @@ from buckram.streams.write.segment import SegmentWriter
 RARE = ("epoch-ignored", "claim-keeps-epoch", "overtaking", "skips-silently", "no-marks", "atomic-cut",
         "older-than-asked", "cursors-forgotten", "producers-trimmed", "lost-reply-is-yes", "no-idle-mark",
         "empty-rows", "lost-reply-is-no", "wrong-bases", "no-replay", "last-batch-forgotten", "forgets-first",
-        "ended-means-end", "transaction-forgotten", "stale-pages")  # fmt: skip
+        "ended-means-end", "transaction-forgotten", "stale-pages", "next-entry")  # fmt: skip
 """Mutants that take more than a few seconds."""
 LIVES = 8
 

@@ -132,7 +132,7 @@ def counted(records: int) -> dict[int, int]:
     return {rest: len(range(rest, records, 7)) for rest in range(7)}
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("store", ["default", "rocksdb", "changelog"])
 def test_a_query_goes_on_when_its_gateway_was_stopped_and_started(
     spark: SparkSession, cluster: ThreadedCluster, stream: str, store: str
@@ -223,7 +223,7 @@ def finished(query: Counting, running: StreamingQuery) -> None:
         query.run()
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(4)
 def test_a_query_goes_on_with_the_gateway_that_is_left(
     spark: SparkSession, cluster: ThreadedCluster, stream: str
 ) -> None:
@@ -243,7 +243,7 @@ def test_a_query_goes_on_with_the_gateway_that_is_left(
                 gateway.start()
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(4)
 def test_of_two_drivers_with_one_checkpoint_one_is_refused(
     spark: SparkSession, cluster: ThreadedCluster, stream: str, place: str
 ) -> None:
@@ -262,7 +262,7 @@ def test_of_two_drivers_with_one_checkpoint_one_is_refused(
         query.start().awaitTermination(DEADLINE_S)
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(4)
 def test_a_gateway_with_tokens_wants_one(spark: SparkSession, sqlite_cluster: ThreadedCluster, stream: str) -> None:
     made = buckram("token", "create", "--subject", "spark", "--role", "admin", "--json", uri=sqlite_cluster.uri)
     token = json.loads(made.out)["token"]
