@@ -14,6 +14,8 @@ METADATA ?= sqlite
 export METADATA
 # Spark and the JVM complain about these when a shell sets them for something else.
 unexport SPARK_HOME PYSPARK_SUBMIT_ARGS JAVA_TOOL_OPTIONS JDK_JAVA_OPTIONS PYTHONHOME PYTHONPATH
+# Container images set this one. Without compiled modules each of the many processes of the tests starts a second later.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup setup-all run check test test-light lint format bench bench-java chaos soak site regenerate check-generated clean
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from scripts import share
 from scripts.pytest_timing import VARIABLE
 from scripts.timings import TIMES, UNKNOWN, Budget, over_budget, read_budgets, read_times, slowest
 
@@ -27,8 +28,9 @@ WAITING = ("spark", "jobs", "bench")
 """They mostly wait for JVMs and need much memory: the first lane runs them one after the other."""
 HEAVY = (*WAITING, "interop", "mutants")
 """What --light leaves out: folders that need Spark, or a JDK, or plant bugs in what needs one."""
-COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed|xpassed)")
-ENDINGS = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
+COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed|xpassed|deselected)")
+ENDINGS = ("passed", "failed", "error", "skipped", "xfailed", "xpassed", "deselected")
+"""Deselected is what this run leaves to `make soak`."""
 FILE_LINE = re.compile(r"^tests/\S+ .*\[ *(\d+)%\]$")
 NO_TESTS = 5
 """Exit code of pytest for a folder without tests."""
@@ -81,6 +83,8 @@ class Suite:
         # With CI set a test fails where there is no Java; without it is skipped.
         environment = {key: value for key, value in os.environ.items() if not (self.light and key == "CI")}
         environment[VARIABLE] = str(times.absolute())
+        # A process of ours starts in a third of the time when its modules were compiled before.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
             env=environment,
@@ -136,6 +140,10 @@ def main() -> int:
     if unknown:
         parser.error(f"no folder tests/{unknown[0]}")
     chosen = list(suite.folders)
+    number = share.share_of_this_run()
+    if number is not None:
+        os.environ[share.VARIABLE] = str(number)  # the same for all folders, whatever is committed meanwhile
+    print(share.told(number), flush=True)
     lanes = [threading.Thread(target=suite.lane, args=(n == 0,), daemon=True) for n in range(options.lanes)]
     try:
         for lane in lanes:

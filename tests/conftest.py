@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from scripts.share import share_of_this_run, told
+from tests.support import soak
 
 from buckram.client.client import Client
 from buckram.errors import ConfigError
@@ -19,6 +21,14 @@ from buckram.zookeeper_server import ZooKeeperServer, start_zookeeper
 # A busy machine makes an example slow, not wrong: what tests may cost is counted in CPU (tests/budget.toml).
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
+
+
+def pytest_report_header() -> str:
+    return told(None if soak.SOAK else share_of_this_run())
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    soak.deselect(config, items)
 
 
 @pytest.fixture(autouse=True)

@@ -37,6 +37,7 @@ def needs_java(client: str) -> None:
         pytest.skip(missing_tools())
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("client", ["ours", "apache-2", "apache-3"])
 def test_each_load_reports_consistent_figures(client: str, side: OurSide, loaders: Loaders, tmp_path: Path) -> None:
     needs_java(client)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.crashpoints.workload import Life
+from tests.support.soak import soak
 
-SOAK = os.environ.get("BUCKRAM_SOAK") == "1"
-CUTS = 60_000 if SOAK else 4000
+CUTS = soak(60_000, 1500)
 STEPS = 400
 
 
@@ -26,7 +25,7 @@ def test_no_acknowledged_data_is_lost_by_any_crash(monkeypatch: pytest.MonkeyPat
     first = random.SystemRandom().randrange(10**6)
     cuts, lives, operations = 0, 0, dict[str, int]()
     with ThreadPoolExecutor(1) as pool:
-        while cuts < CUTS:
+        while cuts < CUTS or lives < 2:
             seed = first + lives
             print(f"seed {seed}", flush=True)
             # In every second workload log files grow while they are written.

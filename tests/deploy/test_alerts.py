@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.deploy.test_dashboards import rules
 from tests.support.prometheus_kit import RULES, program
 
@@ -118,6 +119,7 @@ def checked(alert: str, series: dict[str, str], fires: bool) -> dict[str, Any]:
     }
 
 
+@pytest.mark.share(3, "containers and alerts")
 def test_each_alert_fires_on_its_fault_and_only_then(tmp_path: Path) -> None:
     assert set(CASES) == {rule[0] for rule in rules()}
     tests = [

@@ -29,6 +29,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Build, Stage]:
     return build, build.run()
 
 
+@pytest.mark.share(3, "containers and alerts")
 def test_it_runs_a_bookie_with_health_and_ends_in_order(built: tuple[Build, Stage], tmp_path: Path) -> None:
     _, stage = built
     environment = {

@@ -134,6 +134,7 @@ def test_every_metric_is_exposed(site: Site) -> None:
     wait_until(lambda: not missing(), "some metric is exposed by nobody", 90)
 
 
+@pytest.mark.share(3, "containers and alerts")
 def test_prometheus_answers_each_query_and_alerts_fire(site: Site, tmp_path: Path) -> None:
     """Those whose fault can be made in seconds; the others fire on made up samples in test_alerts.py."""
     with prometheus(tmp_path, site.pages()) as server:

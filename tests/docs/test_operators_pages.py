@@ -117,6 +117,7 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
     made.close()
 
 
+@pytest.mark.share(4)
 def test_a_bookie_died(machines: Machines) -> None:
     machines.kill("bookie-2")
     said = machines.follow("a-bookie-died.md")
@@ -126,6 +127,7 @@ def test_a_bookie_died(machines: Machines) -> None:
     machines.check_whole()
 
 
+@pytest.mark.share(4)
 def test_a_disk_fills(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk of one bookie says that it is full, until it was collected."""
     faults = machines.folder / "faults.json"
@@ -153,6 +155,7 @@ def test_a_disk_fills(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> No
     machines.check_whole()
 
 
+@pytest.mark.share(4)
 def test_each_machine_is_restarted_in_turn(machines: Machines) -> None:
     before = {file.name: file.read_text() for file in machines.pids.iterdir()}
     said = machines.follow("restart-machines.md")
@@ -163,6 +166,7 @@ def test_each_machine_is_restarted_in_turn(machines: Machines) -> None:
     machines.check_whole()
 
 
+@pytest.mark.share(4)
 def test_a_machine_is_taken_out(machines: Machines) -> None:
     said = machines.follow("take-a-machine-out.md")
     assert "no ledger names it any more" in said
@@ -170,6 +174,7 @@ def test_a_machine_is_taken_out(machines: Machines) -> None:
     machines.check_whole()
 
 
+@pytest.mark.share(4)
 def test_the_cluster_grows(machines: Machines) -> None:
     machines.follow("grow-the-cluster.md")
     assert machines.states()["bookie-5"] == "writable"

@@ -38,6 +38,7 @@ def snippets() -> Iterator[object]:
                 yield pytest.param(found["language"], textwrap.dedent(found["code"]), id=name, marks=marks)
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(("language", "code"), list(snippets()))
 def test_a_snippet_of_a_page_runs(language: str, code: str, tmp_path: Path) -> None:
     with ThreadedCluster(bookies=3) as cluster:

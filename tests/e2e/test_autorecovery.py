@@ -6,10 +6,14 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
 from tests.e2e.conftest import Up, buckram
 from tests.support.polling import wait_until
 
+from buckram import sync
 from buckram.cli.exits import Exit
+
+pytestmark = pytest.mark.share(4, "clusters")
 
 LINES = b"".join(b"line %d\n" % number for number in range(2000))
 
@@ -78,8 +82,10 @@ def status(up: Up) -> dict[str, object]:
 
 
 def holds(up: Up, ledgers: list[int], bookie: str) -> bool:
-    shown = [buckram("ledger", "show", ledger, "--json", uri=up.uri).json for ledger in ledgers]
-    return any(bookie in fragment["ensemble"] for ledger in shown for fragment in ledger["fragments"])
+    """It asks in this process, because it is asked again and again and a command is slow to start."""
+    with sync.connect(up.uri) as client:
+        shown = [client.metadata(ledger) for ledger in ledgers]
+    return any(bookie in fragment.ensemble for ledger in shown for fragment in ledger.fragments)
 
 
 def ids(up: Up) -> list[str]:

@@ -20,6 +20,8 @@ from buckram.core.entries.entry import Digest, master_key
 from buckram.core.wire.adds import frame_add
 from buckram.types import DigestType
 
+pytestmark = pytest.mark.share(2)
+
 KEY = master_key(b"")
 DIGEST = Digest(DigestType.CRC32C, b"")
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from tests.e2e.conftest import DEADLINE_S, Up, buckram, environment
 
+pytestmark = pytest.mark.share(3)
+
 
 def write(up: Up, lines: list[bytes], *options: object) -> int:
     done = buckram("ledger", "write", *options, uri=up.uri, stdin=b"".join(line + b"\n" for line in lines))

@@ -15,6 +15,8 @@ from buckram.metadata.uri import ZOOKEEPER_AUTH, open_store
 from buckram.metadata.zookeeper.kazoo_session import KazooSession
 from buckram.zookeeper_server import ZooKeeperServer
 
+pytestmark = pytest.mark.share(4, "clusters")
+
 _roots = itertools.count()
 
 

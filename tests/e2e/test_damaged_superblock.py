@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.e2e.conftest import buckram
 
 from buckram import connect
 from buckram.errors import ChildFailed
 from buckram.processes import BookieProcess
+
+pytestmark = pytest.mark.share(4, "clusters")
 
 
 async def test_the_advice_for_a_damaged_superblock_works(tmp_path: Path) -> None:

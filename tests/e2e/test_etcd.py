@@ -19,6 +19,8 @@ from buckram.errors import ConfigError, ForeignDirectory, PortInUse
 from buckram.etcd_server import find_etcd, start_etcd
 from buckram.etcd_server.server import VARIABLE
 
+pytestmark = pytest.mark.share(4, "clusters")
+
 
 @pytest.fixture(autouse=True, scope="module")
 def _etcd() -> None:

@@ -14,6 +14,8 @@ from tests.support.polling import wait_until
 from buckram import connect
 from buckram.processes import BookieProcess
 
+pytestmark = pytest.mark.share(4, "clusters")
+
 
 @pytest.mark.parametrize("bookies", [1, 2])
 def test_a_small_cluster_takes_streams_without_settings(tmp_path: Path, bookies: int) -> None:

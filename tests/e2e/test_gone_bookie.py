@@ -6,10 +6,13 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
 from tests.e2e.conftest import Up, buckram, gone
 from tests.support.polling import wait_until
 
 from buckram.cli.exits import Exit
+
+pytestmark = pytest.mark.share(4, "clusters")
 
 
 def test_a_killed_bookie_is_reported_and_can_be_forgotten_when_unneeded(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from buckram.metadata.uri import init_cluster, open_store, sqlite_uri
 from buckram.processes import BookieProcess
 from buckram.types import LedgerState
 
+pytestmark = pytest.mark.share(4, "clusters")
+
 NET = NetConfig(connect_timeout_s=1.0, request_timeout_s=1.0)
 
 

@@ -18,6 +18,8 @@ from buckram.healing.depending import records
 from buckram.metadata.election import Election
 from buckram.metadata.uri import open_store
 
+pytestmark = pytest.mark.share(4, "clusters")
+
 LINES = b"".join(b"line %d\n" % number for number in range(1000))
 
 

@@ -16,6 +16,8 @@ import pytest
 from tests.e2e.conftest import Up, buckram, environment
 from tests.support.polling import wait_until
 
+pytestmark = pytest.mark.share(4, "clusters")
+
 ANSWER_S = 3.0
 """An acknowledgement takes milliseconds."""
 

@@ -12,6 +12,8 @@ from buckram.errors import ConfigError
 from buckram.etcd_server import start_etcd
 from buckram.processes import BookieProcess, stop_all
 
+pytestmark = pytest.mark.share(4, "clusters")
+
 
 def test_a_cluster_goes_on_at_another_store(tmp_path: Path) -> None:
     data = tmp_path / "buckram-data"

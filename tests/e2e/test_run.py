@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from examples.debian import inputs
 from tests.e2e.zookeeper_kit import need_zookeeper
-from tests.support.stores import stores
+from tests.support.soak import stores
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.share(4, "clusters")
 @pytest.mark.spark
 @pytest.mark.skipif(not inputs.is_debian(), reason="the job reads what a Debian machine has")
 @pytest.mark.parametrize("store", stores("sqlite"))

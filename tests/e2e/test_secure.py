@@ -12,6 +12,8 @@ from tests.e2e.conftest import Up, buckram
 
 from buckram.cli.exits import Exit
 
+pytestmark = pytest.mark.share(4, "clusters")
+
 
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:

@@ -20,6 +20,8 @@ from buckram.metadata.zookeeper.kazoo_session import KazooSession
 from buckram.zookeeper_server.settings import Settings as ZooKeeperSettings
 from buckram.zookeeper_server.settings import java_command
 
+pytestmark = pytest.mark.share(4, "clusters")
+
 
 @pytest.fixture(params=["etcd", "zookeeper"])
 def kind(request: pytest.FixtureRequest) -> str:

@@ -17,6 +17,8 @@ from buckram import connect
 from buckram.config import ClientConfig
 from buckram.errors import BuckramError
 
+pytestmark = pytest.mark.share(4, "clusters")
+
 DISK_MB = 40
 SIZE = 64 << 10
 SETTINGS = {

@@ -15,6 +15,8 @@ import pytest
 from tests.e2e.conftest import DEADLINE_S, Up, buckram, environment, gone
 from tests.support.polling import wait_until
 
+pytestmark = pytest.mark.share(4, "clusters")
+
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_restart_on_the_same_directory_is_the_same_cluster(tmp_path: Path, number: signal.Signals) -> None:

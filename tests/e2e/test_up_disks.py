@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tests.e2e.conftest import Up, buckram
 
+pytestmark = pytest.mark.share(4, "clusters")
+
 
 def disks(tmp_path: Path, *names: str) -> str:
     for name in names:

@@ -20,6 +20,8 @@ from buckram.zookeeper_server import ForeignDirectory, start_ensemble, start_zoo
 from buckram.zookeeper_server.server import free_port
 from buckram.zookeeper_server.settings import Settings, zoo_cfg
 
+pytestmark = pytest.mark.share(4, "clusters")
+
 
 @pytest.fixture(autouse=True, scope="module")
 def _zookeeper() -> None:

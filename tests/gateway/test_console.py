@@ -21,6 +21,8 @@ from buckram.client.client import Client
 from buckram.gateway.server import Gateway
 from buckram.testing import Cluster
 
+pytestmark = pytest.mark.share(2)
+
 CHROMIUM = shutil.which("chromium") or ""
 if not os.environ.get("CI"):  # where nothing may be missing
     pytest.importorskip("playwright", reason="THE CONSOLE IS NOT TESTED: `make setup-all` brings playwright")

@@ -15,6 +15,7 @@ from buckram.client.maintain.repair_report import RepairReport
 from buckram.config import HealingConfig
 from buckram.core.healing.status import Waiting, Why
 from buckram.core.placement.topology import RackMap
+from buckram.healing import replicator as replicator_module
 from buckram.healing.auditor import Auditor
 from buckram.healing.board import Board
 from buckram.healing.replicator import Replicator
@@ -28,7 +29,15 @@ QUICK = HealingConfig(lost_bookie_delay_s=0.2, open_ledger_grace_s=0.5, retry_s=
 
 @asynccontextmanager
 async def healing(c: Cluster, config: HealingConfig = QUICK) -> AsyncIterator[Client]:
-    """A client in whose process an auditor and a replicator run."""
+    """A client in whose process an auditor and a replicator run, which looks at the marks more often than usual."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replicator_module, "_POLL_S", 0.2)
+        async with _healing(c, config) as client:
+            yield client
+
+
+@asynccontextmanager
+async def _healing(c: Cluster, config: HealingConfig) -> AsyncIterator[Client]:
     async with c.client() as client, TaskScope("healing") as scope:
         auditor, replicator = Auditor(client, "a", config), Replicator(client, "r", config)
         scope.spawn(auditor.run(), "auditor")

@@ -1,14 +1,13 @@
 """Clients of libSQL, unchanged, against `buckram db serve`: JavaScript, Python (three of them), and Go.
 
 Each needs its own tools and is skipped without them: the Python packages of the dependency group `sql-clients`, node
-with npm, go. The one for Go is built from its sources, which takes a minute, so it runs with BUCKRAM_SOAK=1 only.
+with npm, go. The one for Go is built from its sources, which takes a minute, so only `make soak` runs it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -121,7 +120,7 @@ def test_sqlalchemy_libsql(url: str) -> None:
     assert seen == {"rows": [[1, "a"], [2, "b"]]}
 
 
-@pytest.mark.skipif("BUCKRAM_SOAK" not in os.environ, reason="is built for a minute; BUCKRAM_SOAK=1 runs it")
+@pytest.mark.soak  # it is built for a minute
 def test_go(url: str) -> None:
     go, directory = tool("go"), TOOLS / "go"
     directory.mkdir(parents=True, exist_ok=True)

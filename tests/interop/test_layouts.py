@@ -19,6 +19,8 @@ from buckram.metadata.zookeeper.layout_file import serialise_layout
 from buckram.metadata.zookeeper.paths import MANAGERS, Manager
 from buckram.metadata.zookeeper.store import ZooKeeperStore
 
+pytestmark = pytest.mark.share(3)
+
 BOUNDARY = (0, 9_999, 10_000, 2**31 - 2, 2**31 - 1, 2**32, 1234567890123456789, 2**63 - 1)
 EXPLICIT = {
     "hierarchical": BOUNDARY, "longhierarchical": BOUNDARY,

@@ -18,6 +18,8 @@ from buckram.client.client import connect
 from buckram.config import ClientConfig
 from buckram.errors import LedgerClosed, LedgerFenced
 
+pytestmark = pytest.mark.share(3)
+
 CHOSEN = {
     "LedgerChecks": {
         "addAndReadBack", "asyncAddsAreAcknowledgedInOrder", "emptyEntries", "largestEntries", "readUnconfirmed",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any
 
@@ -10,12 +9,15 @@ import pytest
 from tests.interop.apache import Java
 from tests.interop.clusters import PASSWORD, Cluster
 from tests.support.polling import wait_until
+from tests.support.soak import soak
 
 from buckram import connect
 from buckram.views.usage import fresh
 
+pytestmark = pytest.mark.share(2)
+
 RATE = 400
-SECONDS = 60 if os.environ.get("BUCKRAM_SOAK") else 10
+SECONDS = soak(60, 5)
 
 
 @pytest.mark.parametrize("wire", ["v2", "v3"])

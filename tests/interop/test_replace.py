@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,9 @@ from tests.interop.clusters import Cluster, our_autorecovery
 from tests.interop.test_autorecovery import create, members
 from tests.support.polling import wait_until
 
+pytestmark = pytest.mark.share(4, "mixed clusters")
+
 ENTRIES = 20
-SOAK = os.environ.get("BUCKRAM_SOAK") == "1"
 
 
 class Producer:
@@ -54,7 +54,7 @@ def commanded(cluster: Cluster, *words: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.skipif(not SOAK, reason="two minutes of waiting for bookies: BUCKRAM_SOAK=1")
+@pytest.mark.soak  # two minutes of waiting for bookies
 def test_bookies_give_way_one_by_one_and_come_back(java: Java, zookeeper: str, workdir: Path) -> None:
     cluster = Cluster(f"zk+hierarchical://{zookeeper}/replace", workdir / "replace")
     try:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from tests.interop.rounds import Round, play, world
 
+pytestmark = pytest.mark.share(4, "mixed clusters")
+
 SEED = int(os.environ.get("BUCKRAM_ROUNDS_SEED", str(int(time.time()) % 1_000_000)))
 
 

@@ -16,6 +16,8 @@ from buckram import connect
 from buckram.config import ClientConfig
 from buckram.errors import BuckramError
 
+pytestmark = pytest.mark.share(2)
+
 MODULE = "org.apache.zookeeper.server.auth.DigestLoginModule"
 PLUGINS = "org.apache.bookkeeper.sasl"
 USERS = f"""Bookie {{ {MODULE} required user_hd="testpwd"; }};

@@ -17,6 +17,8 @@ from buckram import connect
 from buckram.config import ClientConfig, TlsConfig
 from buckram.net.authority import Authority, Pair
 
+pytestmark = pytest.mark.share(2)
+
 FACTORY = "org.apache.bookkeeper.tls.TLSContextFactory"
 
 

@@ -15,6 +15,8 @@ from buckram.client.client import Client
 from buckram.core.ledgers.metadata import BIRTH
 from buckram.errors import NoSuchLedger
 
+pytestmark = pytest.mark.share(3)
+
 
 @pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest) -> Cluster:

@@ -15,6 +15,8 @@ from tests.interop.words import JAVA_DIGEST, entries
 
 from buckram import connect
 
+pytestmark = pytest.mark.share(4, "mixed clusters")
+
 
 @pytest.fixture
 def cluster(zookeeper: str, workdir: Path) -> Iterator[Cluster]:

@@ -24,6 +24,8 @@ from buckram.core.wire.messages import Read
 from buckram.errors import Code
 from buckram.zookeeper_server import start_zookeeper
 
+pytestmark = pytest.mark.share(3)
+
 
 class Stoppable:
     """A cluster of ours whose ZooKeeper can be made to answer nothing for a while."""

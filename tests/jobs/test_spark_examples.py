@@ -25,6 +25,7 @@ def own() -> Iterator[ThreadedCluster]:
         yield running
 
 
+@pytest.mark.share(4, "pipelines")
 def test_windows_with_late_records(spark: SparkSession, own: ThreadedCluster, tmp_path: Path) -> None:
     rng = Random(7)
     start = datetime(2020, 1, 6, tzinfo=UTC)
@@ -48,6 +49,7 @@ def test_windows_with_late_records(spark: SparkSession, own: ThreadedCluster, tm
     assert weeks == expected
 
 
+@pytest.mark.share(4, "pipelines")
 def test_upserts_folded_into_a_table(spark: SparkSession, own: ThreadedCluster, tmp_path: Path) -> None:
     rng = Random(3)
     kept: dict[str, str] = {}
@@ -75,6 +77,7 @@ def replay(checkpoint: Path) -> None:
     (checkpoint / "commits" / f".{last.name}.crc").unlink(missing_ok=True)
 
 
+@pytest.mark.share(4, "pipelines")
 def test_a_chain_of_two_queries(spark: SparkSession, own: ThreadedCluster, tmp_path: Path) -> None:
     for begin in range(0, 600, 300):
         lines = [b"%s,%d" % ((b"ann", b"bob", b"eve")[n % 3], n) for n in range(begin, begin + 300)]

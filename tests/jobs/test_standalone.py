@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.share(4, "pipelines")
 def test_a_pipeline_and_jobs_on_two_workers(tmp_path: Path) -> None:
     with ThreadedCluster(bookies=3) as own, Standalone(tmp_path / "spark", ["127.0.0.2", "127.0.0.3"]) as spark:
         spark_pipeline.store(own.uri, [b"%s,%d" % ((b"ann", b"bob")[n % 2], n) for n in range(800)])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 from tests.support.interleaving_kit import interleave
+from tests.support.soak import some_of
 
-SEEDS = range(400) if os.environ.get("BUCKRAM_SOAK") == "1" else range(16)
+SEEDS = some_of(range(400), 12)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

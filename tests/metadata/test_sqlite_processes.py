@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.soak import soak
 from tests.support.sqlite_kit import DEADLINE_S, FILE, opened
 
 from buckram.errors import MetadataUnavailable, NoSuchKey
@@ -128,7 +129,7 @@ async def test_a_stopped_process_stays_registered(path: Path) -> None:
 
 async def test_kill_9_at_any_time_leaves_a_usable_store(path: Path) -> None:
     """Writers are killed while they write; whatever they were told is there, and no multi is there by half."""
-    rounds = 40 if os.environ.get("BUCKRAM_SOAK") else 6
+    rounds = soak(40, 6)
     async with opened(path) as keys:
         await keys.prepare()
         for number in range(rounds):

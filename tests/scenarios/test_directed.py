@@ -7,6 +7,7 @@ import pytest
 from buckram.sim.ledgers.scenarios import SCENARIOS, run_scenario
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("name", "metadata"), [(name, kind) for name, one in SCENARIOS.items() for kind in one.metadata]
 )

@@ -44,6 +44,7 @@ def last_words() -> Iterator[list[str]]:
         print("\n".join(words), file=sys.stderr)
 
 
+@pytest.mark.share(5, "drivers")
 def test_the_code_of_the_tutorial_runs(
     spark: SparkSession, last_words: list[str], own_cluster: ThreadedCluster, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

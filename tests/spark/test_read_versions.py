@@ -59,6 +59,7 @@ def python(code: str, *arguments: str, path: Path | str = "") -> subprocess.Comp
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
 
 
+@pytest.mark.share(5, "drivers")
 @pytest.mark.spark
 def test_the_oldest_pyspark_reads_and_writes(
     oldest: Path, cluster: ThreadedCluster, stream: str, tmp_path: Path

@@ -18,6 +18,8 @@ from buckram.core.streams.batch import Record
 from buckram.core.streams.names import stream_name
 from buckram.testing import ThreadedCluster
 
+pytestmark = pytest.mark.share(2)
+
 
 def write(frame: DataFrame, cluster: ThreadedCluster, stream: str, **options: Any) -> None:
     writer = frame.write.format("buckram").mode("append").option("metadata", cluster.uri)

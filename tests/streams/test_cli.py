@@ -392,7 +392,7 @@ def test_janitor_and_orphans(uri: str, ok: Run) -> None:
     assert dead.line() == "0"
     os.kill(dead.process.pid, signal.SIGKILL)
     dead.end()
-    report = ok("stream", "janitor", "--grace", "0s", "--json").json
+    report = ok("stream", "janitor", "--grace", "0s", "--wait", "0.5s", "--json").json
     assert (report["truncated_records"], report["deleted_segments"], report["problems"]) == (1, 1, [])
     assert ok("stream", "orphans", "--json").json == {"orphans": [], "deleted": []}
     assert ok("stream", "seal", "dead", "--json").json["end"] == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import struct
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.support.bookie_kit import Wire, add, add_frames, running
 from tests.support.polling import until
+from tests.support.soak import soak
 
 from buckram.core.wire.messages import Read
 from buckram.errors import Code
@@ -83,7 +83,7 @@ async def test_a_frame_byte_by_byte(tmp_path: Path) -> None:
 
 async def test_random_and_changed_frames_leave_the_bookie_serving(tmp_path: Path) -> None:
     """Random frames and cut or changed requests are sent; afterwards the bookie serves and holds nothing."""
-    rounds = 20_000 if os.environ.get("BUCKRAM_SOAK") else 1000
+    rounds = soak(20_000, 1000)
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     rng = random.Random(seed)

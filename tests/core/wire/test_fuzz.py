@@ -1,18 +1,18 @@
 """Arbitrary and damaged frames: only documented outcomes, and never more memory than a frame and a chunk.
 
-A fixed number of frames by default; BUCKRAM_SOAK=1 runs more than a million.
+A fixed number of frames by default; `make soak` runs more than a million.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.soak import soak
 
 from buckram.core.entries.entry import Digest, entry_ids, master_key
 from buckram.core.wire import v2 as wire_v2
@@ -60,7 +60,7 @@ from buckram.core.wire.server import (
 from buckram.errors import Code
 from buckram.types import DigestType
 
-FRAMES = 1_050_000 if os.environ.get("BUCKRAM_SOAK") else 100_000
+FRAMES = soak(1_050_000, 100_000)
 LIMIT = 2000
 I64 = st.integers(0, 2**63 - 1)
 ENTRY = st.integers(-1, 2**63 - 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.soak import some_of
 
 from buckram.core.db.group import Group, PageChange, Receipt, encode_group
 from buckram.core.db.parts import cut
@@ -15,12 +16,12 @@ from buckram.sim.database.mutants import MUTANTS, kill, written_twice
 from buckram.sim.database.reference import Reference
 from buckram.sim.engine.edits import stale
 
-LIVES = 6
-"""Of the 1000 that `make soak` runs."""
+LIVES = 3
+"""Of the 1000 that `make soak` runs; others with each commit."""
 
 
 def test_lives_without_violation() -> None:
-    for seed in range(LIVES):
+    for seed in some_of(range(1000), LIVES, soak=6):
         result = run_database_life(seed)
         assert not result.violations, (seed, result.plan, result.violations[0])
 
@@ -45,6 +46,7 @@ def test_bugs_can_be_planted(name: str) -> None:
     assert stale(MUTANTS[name].apply) == ""
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     "name",
     [

@@ -26,6 +26,7 @@ def trace_hash_in_a_process(seed: int, hash_seed: str) -> str:
     return str(json.loads(done.stdout.splitlines()[-1])["trace_hash"])
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_same_seed_gives_the_same_trace(seed: int) -> None:
     here = run_life(seed)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gc
-import os
 import random
 
 import pytest
+from tests.support.soak import soak
 
 from buckram.sim.engine.faults import all_faults
 from buckram.sim.engine.plan import is_rare, make_cluster
@@ -15,8 +15,7 @@ from buckram.sim.ledgers.life import run_life
 from buckram.sim.ledgers.plan import make_plan
 from buckram.sim.ledgers.subject import Ledgers
 
-SOAK = os.environ.get("BUCKRAM_SOAK") == "1"
-LIVES = 60
+LIVES = soak(60, 24)
 FIRST = random.SystemRandom().randrange(1_000_000)
 
 
@@ -38,7 +37,7 @@ def test_lives_with_new_seeds() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not SOAK, reason="2000 lives: BUCKRAM_SOAK=1")
+@pytest.mark.soak
 def test_two_thousand_lives_reach_everything() -> None:
     totals = run_seeds(Ledgers(), 0, 2000, jobs=2)
     assert totals.failed == []

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import gc
-import os
 import random
 
 import pytest
+from tests.support.soak import SOAK
 
 from buckram.sim.streams.crashing import DRILLS, crash_points, run_crash_point
 from buckram.sim.streams.scenarios import SCENARIOS, run_stream_scenario
 
-SOAK = os.environ.get("BUCKRAM_SOAK") == "1"
-SHARE = 6
+SHARE = 3
 """How many crash points of each operation are tested, others in each run; all of them in a soak."""
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("metadata", ["memory", "zk+hierarchical"])
 @pytest.mark.parametrize("name", list(SCENARIOS))
 def test_schedule_violates_nothing(name: str, metadata: str) -> None:
@@ -30,6 +30,7 @@ def test_schedules_are_deterministic() -> None:
     assert first.trace_hash != run_stream_scenario("retries", seed=1).trace_hash
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", list(DRILLS))
 def test_crash_or_lost_reply_at_every_step(name: str) -> None:
     points, outcome = crash_points(name)

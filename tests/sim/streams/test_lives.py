@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.support.soak import soak
 
 from buckram.sim.__main__ import main
 from buckram.sim.engine.swarm import run_seeds, shrink
@@ -19,8 +20,7 @@ from buckram.sim.streams.names import INVARIANTS, SITUATIONS
 from buckram.sim.streams.plan import OWN_FAULTS, make_stream_plan
 from buckram.sim.streams.subject import Streams
 
-SOAK = os.environ.get("BUCKRAM_SOAK") == "1"
-LIVES = 20
+LIVES = soak(20, 8)
 FIRST = random.SystemRandom().randrange(1_000_000)
 
 
@@ -34,7 +34,7 @@ def test_lives_with_new_seeds() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not SOAK, reason="2000 lives: BUCKRAM_SOAK=1")
+@pytest.mark.soak
 def test_two_thousand_lives_reach_everything() -> None:
     totals = run_seeds(Streams(), 0, 2000, jobs=2)
     assert totals.failed == []
@@ -72,6 +72,7 @@ def trace_hash_in_a_process(seed: int, hash_seed: str) -> str:
     return str(json.loads(done.stdout.splitlines()[-1])["trace_hash"])
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("seed", [3, 14])
 def test_same_seed_gives_the_same_trace(seed: int) -> None:
     here = run_stream_life(seed)

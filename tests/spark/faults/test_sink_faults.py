@@ -18,6 +18,8 @@ from tests.spark.faults.kit import Lines, leftovers, named_by, segments, values
 
 from buckram.testing import ThreadedCluster
 
+pytestmark = pytest.mark.share(4)
+
 FILES, ROWS = 3, 150
 
 

@@ -1,7 +1,7 @@
 """Drivers that are killed with their JVM, a driver that is stopped and resumed, and speculation on two hosts.
 
-These tests are slow, because each driver is a process of its own, so there is one pass here and many in `make soak`
-(`rounds.py`).
+These tests are slow, because each driver is a process of its own, so a share of them runs each time and many rounds in
+`make soak` (`rounds.py`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from tests.spark.faults.chaos import wait_for
 from tests.spark.faults.driver import Driver
 from tests.spark.faults.kit import Lines, leftovers, named_by, values
 from tests.spark.faults.standalone import Standalone
-from tests.support.stores import stores
+from tests.support.soak import stores
 
 from buckram.testing import ThreadedCluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark]
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.share(5, "drivers")]
 KILLED = -9
 
 
@@ -28,17 +28,28 @@ def finish(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("any_cluster", stores("zk"), indirect=True)
-def test_a_driver_is_killed_around_the_publishing(any_cluster: ThreadedCluster, stream: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("faults", "expected"),
+    [
+        pytest.param("die-before:0", [(0, 0)], id="before it"),
+        pytest.param("die-after:0", [(1, 0)], id="before Spark records it"),
+        pytest.param("die-after:2", [(3, 2)], id="at the last batch"),
+        pytest.param(
+            "die-before:0,die-after:0,die-after:2", [(0, 0), (1, 0), (3, 2)], id="all", marks=pytest.mark.soak
+        ),
+    ],
+)
+def test_a_driver_is_killed_around_the_publishing(
+    any_cluster: ThreadedCluster, stream: str, tmp_path: Path, faults: str, expected: list[tuple[int, int]]
+) -> None:
     lines = Lines(tmp_path, files=3, rows=100)
-    faults = "die-before:0,die-after:0,die-after:2"
     published = []
     for _ in faults.split(","):
         with Driver(lines, any_cluster.uri, stream, faults) as driver:
             assert driver.wait() == KILLED, driver.last_words()
         committed = [path for path in (lines.checkpoint / "commits").glob("*") if path.name.isdigit()]
         published.append((len(values(any_cluster.uri, stream)) // 100, len(committed)))
-    # The driver dies before the publishing, after it but before Spark records it, and so at the last batch.
-    assert published == [(0, 0), (1, 0), (3, 2)]
+    assert published == expected
     finish(Driver(lines, any_cluster.uri, stream, faults))
     assert Counter(values(any_cluster.uri, stream)) == lines.expected
     assert leftovers(any_cluster.uri, stream)[1] == 0
