@@ -16,12 +16,11 @@ from dataclasses import dataclass, replace
 
 from buckram.core.backoff import REPLICATION, Delays
 from buckram.core.streams.links import SOURCE, Link, check_run, is_superseded
-from buckram.core.streams.mirrors import MIRROR, PROMOTED, SUPERSEDED, is_replicable, mirrored_settings
-from buckram.core.streams.names import StreamName, check_name, stream_name
+from buckram.core.streams.mirrors import MIRROR, PROMOTED, SUPERSEDED, mirrored_settings
+from buckram.core.streams.names import OBJECTS_LOG, StreamName, check_name, stream_name
 from buckram.errors import (
     BuckramError,
     InvalidArgument,
-    MachineLog,
     MirrorStream,
     NamespaceExists,
     NoSuchNamespace,
@@ -89,15 +88,18 @@ class Replication:
     ) -> Replication:
         """Check both sides, and make the target's namespaces. `places`: NAMESPACE, or NAMESPACE/STREAM.
 
-        Raises NoSuchNamespace and NoSuchStream of the source, MachineLog, ReplicationRefused.
+        Raises NoSuchNamespace and NoSuchStream of the source, ReplicationRefused.
         """
         chosen = _chosen(places)
         epochs: dict[str, int] = {}
         for namespace, streams in chosen.items():
             await source.namespaces.get(namespace)
             for stream in streams:
-                if not is_replicable((await source.streams.read(StreamName(namespace, stream))).head):
-                    raise MachineLog(f"{namespace}/{stream}")
+                if stream == OBJECTS_LOG:
+                    raise ReplicationRefused(
+                        f"{namespace}/{stream}", f"the index of objects goes with them: name the namespace, {namespace}"
+                    )
+                await source.streams.read(StreamName(namespace, stream))
             epochs[namespace] = await _link(source, target, namespace, streams)
         made = cls(source, target, chosen, epochs, pace, skip_truncated)
         await made._mirror_namespaces()
@@ -165,13 +167,8 @@ class Replication:
         found: list[Copying] = []
         for namespace, chosen in self._chosen.items():
             async for name in stream_names(self._source, namespace):
-                if name in self.streams or (chosen and name.stream not in chosen):
+                if name in self.streams or name.stream == OBJECTS_LOG or (chosen and name.stream not in chosen):
                     continue
-                try:
-                    if not is_replicable((await self._source.streams.read(name)).head):
-                        continue
-                except NoSuchStream:
-                    continue  # It was deleted meanwhile.
                 copy = StreamCopy(
                     self._source,
                     self._target,
