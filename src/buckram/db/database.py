@@ -311,7 +311,10 @@ class Database(NotBlocking):
     # -- leading ------------------------------------------------------------------------------------------
 
     async def lead(self, *, takeover: bool = False) -> None:
-        """Wait until this replica leads. `takeover`: fence the present leader, who may not know what is in flight."""
+        """Wait until this replica leads. `takeover`: fence the present leader, who may not know what is in flight.
+
+        MirrorStream: it is a mirror of a database in another cluster, where somebody leads.
+        """
         await self._replica.lead(takeover=takeover)
 
     async def leads_within(self, seconds: float) -> bool:

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from buckram.client.client import Client
 from buckram.client.shared.opening import NotBlocking
@@ -52,7 +52,8 @@ class Objects(NotBlocking):
     """The objects of one namespace, from `client.objects(namespace)`. `async with` or close().
 
     Errors: NoSuchObject, ObjectExists, ObjectChanged, NameBlocked and InvalidArgument mean that nothing was changed;
-    NotEnoughBookies, WriteFailed, ObjectDamaged, HandleClosed.
+    MirrorStream (of a mirror, which is written in another cluster). NotEnoughBookies, WriteFailed, ObjectDamaged,
+    HandleClosed.
     """
 
     def __init__(self, client: Client, ns: Namespace, on_closed: Callable[[object], None]) -> None:
@@ -62,8 +63,19 @@ class Objects(NotBlocking):
         self._scope = TaskScope(f"objects of {ns.name}")
         self._readers = Readers(client)
 
-    async def start(self, *, process: str, settings: MachineSettings, policy: Mapping[str, Any]) -> Objects:
-        """Open the index. Raises NoSuchNamespace, NotMachineLog."""
+    async def start(
+        self,
+        *,
+        process: str,
+        settings: MachineSettings,
+        policy: Mapping[str, Any],
+        create: bool = True,
+        mirror_of: str = "",
+    ) -> Self:
+        """Open the index. Raises NoSuchNamespace, NotMachineLog, and NoSuchStream without `create`.
+
+        `mirror_of`: the index is kept as a mirror of the one with this uid; this process waits until it may write it.
+        """
         client, ns = self._client, self._ns
         full = ns.log_name(LOG)
         machine = await open_machine(
@@ -71,13 +83,14 @@ class Objects(NotBlocking):
             ns,
             full,
             ObjectIndex,
-            create=True,
+            create=create,
             stand=False,
             process=process,
             settings=settings,
             policy=policy,
+            mirror_of=mirror_of,
         )
-        self._index = IndexClient(machine)
+        self._index = IndexClient(machine, patient=bool(mirror_of))
         try:
             head = (await ns.store.read(full)).head
             space = await client.namespaces.get(ns.name)
@@ -358,7 +371,7 @@ class Objects(NotBlocking):
         await self._index.machine.close()
         self._on_closed(self)
 
-    async def __aenter__(self) -> Objects:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(

@@ -1,10 +1,10 @@
-"""Replication: the streams of one or more namespaces, copied until they are all there, or continuously.
+"""Replication: streams and objects of one or more namespaces, copied until they are all there, or continuously.
 
     work = await Replication.prepare(source, target, ["shop", "logs/web"], pace=Pace(None))
     await work.once()       or       await work.follow()
 
 Each stream is copied by itself: one that cannot be copied says why and is tried again, the others go on. Not here: one
-stream (`replication/stream_copy.py`), when a replication is refused (`core/streams/links.py`).
+stream (`replication/stream_copy.py`), objects (`replication/object_copy.py`), when a replication is refused (`core/streams/links.py`).
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from buckram.errors import (
 from buckram.net.pace import Pace
 from buckram.net.tasks import TaskScope
 from buckram.replication.fencing import supersede
+from buckram.replication.grants import mirror_grants
+from buckram.replication.object_copy import ObjectCopy
 from buckram.replication.sides import Side, put_link, read_link, stream_names
 from buckram.replication.stream_copy import StreamCopy
 
@@ -64,6 +66,27 @@ class Copying:
         return {**shown, "trouble": self.trouble} if self.trouble else shown
 
 
+@dataclass(slots=True)
+class CopyingObjects:
+    """The objects of one namespace of a replication."""
+
+    copy: ObjectCopy
+    trouble: str = ""
+    """Why not all of them can be copied now; empty while they can."""
+    done: bool = False
+    """Everything was copied by `once`."""
+
+    def as_json(self) -> dict[str, object]:
+        copy = self.copy
+        shown: dict[str, object] = {
+            "namespace": copy.name.namespace,
+            "objects": copy.objects,
+            "bytes": copy.bytes,
+            "removed": copy.removed,
+        }
+        return {**shown, "trouble": self.trouble} if self.trouble else shown
+
+
 class Replication:
     """The copying of chosen namespaces and streams; `prepare` makes it."""
 
@@ -78,6 +101,12 @@ class Replication:
     ) -> None:
         self.streams: dict[StreamName, Copying] = {}
         """What is copied, or was."""
+        self.objects = {
+            namespace: CopyingObjects(ObjectCopy(source, target, namespace, pace, epoch=epochs[namespace]))
+            for namespace, streams in chosen.items()
+            if not streams
+        }
+        """Of namespaces that are copied as a whole."""
         self._source, self._target, self._chosen, self._epochs = source, target, chosen, epochs
         self._pace, self._skip = pace, skip_truncated
         self._policies: dict[str, object] = {}
@@ -110,7 +139,7 @@ class Replication:
         await self._look()
         room = asyncio.Semaphore(_AT_ONCE)
 
-        async def one(copying: Copying) -> None:
+        async def one(copying: Copying | CopyingObjects) -> None:
             async with room:
                 try:
                     await copying.copy.run(follow=False)
@@ -121,13 +150,16 @@ class Replication:
                     copying.trouble = str(error)
 
         async with TaskScope("replication") as scope:
-            tasks = [scope.spawn(one(copying), str(name)) for name, copying in self.streams.items()]
+            works = (*self.streams.items(), *self.objects.items())
+            tasks = [scope.spawn(one(copying), str(name)) for name, copying in works]
             for task in tasks:
                 await task
 
     async def follow(self) -> None:
         """Copy until this is cancelled. Raises ReplicationRefused when the target was promoted."""
         async with TaskScope("replication") as scope:
+            for namespace, objects in self.objects.items():
+                scope.spawn(self._keep_on(objects), f"objects of {namespace}")
             while True:
                 try:
                     for copying in await self._look():
@@ -140,24 +172,26 @@ class Replication:
                     _log.warning("a cluster cannot be looked at now: %s", error)
                 await asyncio.sleep(_LOOK_S)
 
-    async def _keep_on(self, copying: Copying) -> None:
-        """Copy one stream, again and again, until it is ended or deleted in the source."""
+    async def _keep_on(self, copying: Copying | CopyingObjects) -> None:
+        """Copy one stream or objects, again and again, until the stream is ended or deleted in the source."""
         delays = Delays(REPLICATION)
         while True:
-            before = copying.copy.records
+            before = copying.copy.bytes
             try:
                 await copying.copy.run(follow=True)
                 copying.done, copying.trouble = True, ""
                 return
             except NoSuchStream:
-                copying.done = True
-                del self.streams[copying.copy.name]  # One of this name may be made again.
-                return
+                if isinstance(copying, Copying):
+                    copying.done = True
+                    del self.streams[copying.copy.name]  # One of this name may be made again.
+                    return
+                await asyncio.sleep(delays.take())  # The index was deleted, and may be made again.
             except BuckramError as error:
                 if str(error) != copying.trouble:
                     _log.warning("%s: %s", copying.copy.name, error)
                 copying.trouble = str(error)
-                if copying.copy.records > before:
+                if copying.copy.bytes > before:
                     delays.reset()
                 final = isinstance(error, ReplicationRefused | MirrorStream)
                 await asyncio.sleep(REPLICATION.most_s if final else delays.take())
@@ -187,8 +221,11 @@ class Replication:
             await _check_link(self._source, self._target, namespace)
 
     async def _mirror_namespaces(self) -> None:
-        """Have the target's namespaces have the settings of the source's, as far as they are not about one cluster."""
-        for namespace in self._chosen:
+        """Have the target's namespaces have the settings of the source's, as far as they are not about one cluster, and
+        the grants."""
+        for namespace, streams in self._chosen.items():
+            if not streams:
+                await mirror_grants(self._source, self._target, namespace)
             policy = (await self._source.namespaces.get(namespace)).policy
             if self._policies.get(namespace) == policy:
                 continue
