@@ -19,6 +19,7 @@ from buckram.core.streams.links import SOURCE, Link, check_run, is_superseded
 from buckram.core.streams.mirrors import MIRROR, PROMOTED, SUPERSEDED, mirrored_settings
 from buckram.core.streams.names import OBJECTS_LOG, StreamName, check_name, stream_name
 from buckram.errors import (
+    AccessRefused,
     BuckramError,
     InvalidArgument,
     MirrorStream,
@@ -110,6 +111,8 @@ class Replication:
         self._source, self._target, self._chosen, self._epochs = source, target, chosen, epochs
         self._pace, self._skip = pace, skip_truncated
         self._policies: dict[str, object] = {}
+        self._without_grants: dict[str, str] = {}
+        """Namespaces whose grants may not be read or changed by this process, and why."""
 
     @classmethod
     async def prepare(
@@ -225,7 +228,7 @@ class Replication:
         the grants."""
         for namespace, streams in self._chosen.items():
             if not streams:
-                await mirror_grants(self._source, self._target, namespace)
+                await self._mirror_grants(namespace)
             policy = (await self._source.namespaces.get(namespace)).policy
             if self._policies.get(namespace) == policy:
                 continue
@@ -244,6 +247,14 @@ class Replication:
                 if changes:
                     await self._target.namespaces.set(namespace, **changes)
             self._policies[namespace] = policy
+
+    async def _mirror_grants(self, namespace: str) -> None:
+        try:
+            await mirror_grants(self._source, self._target, namespace)
+        except AccessRefused as error:
+            if namespace not in self._without_grants:
+                self._without_grants[namespace] = str(error)
+                _log.warning("the grants of %s are not copied; only who opens both stores can: %s", namespace, error)
 
 
 def _chosen(places: Sequence[str]) -> dict[str, frozenset[str]]:

@@ -122,9 +122,7 @@ class StreamCopy:
                 skip_truncated=False,
                 tables=True,
             )
-            keeping = Mirroring(
-                self._source, self._target, self.name, self._into, self._uid, mirror, self._pace
-            )
+            keeping = Mirroring(self._source, self._target, self.name, self._into, self._uid, mirror, self._pace)
             try:
                 async with TaskScope(f"mirror {self.name}") as scope:
                     if follow:
