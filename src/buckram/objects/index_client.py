@@ -33,7 +33,7 @@ class IndexClient:
         return self.machine.role == "leader"
 
     async def execute(self, command: list[Any]) -> Any:
-        """Execute a command, whoever leads before. Raises CommandRefused, MirrorStream, ReplicaStopped, HandleClosed."""
+        """Execute a command, whoever leads before. CommandRefused, MirrorStream, ReplicaStopped, HandleClosed."""
         token: str | None = None
         while True:
             try:

@@ -6,7 +6,7 @@ Not here: making the mirror the same (`replication/object_copy.py`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,10 +157,8 @@ async def _only_there(stack: AsyncExitStack, there: ObservedObjects, old: Side, 
 
 async def _keep(old: Side, there: ObservedObjects, only: Sequence[Named], kept: str, pace: Pace) -> None:
     policy = (await old.namespaces.get(there.namespace)).policy
-    try:
+    with suppress(NamespaceExists):  # An earlier call was stopped.
         await old.namespaces.create(kept, **policy)
-    except NamespaceExists:
-        pass  # An earlier call was stopped.
     client: Client = old.client
     async with client.objects(kept) as objects:
         for name, row in only:

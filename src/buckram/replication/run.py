@@ -4,7 +4,8 @@
     await work.once()       or       await work.follow()
 
 Each stream is copied by itself: one that cannot be copied says why and is tried again, the others go on. Not here: one
-stream (`replication/stream_copy.py`), objects (`replication/object_copy.py`), when a replication is refused (`core/streams/links.py`).
+stream (`replication/stream_copy.py`), objects (`replication/object_copy.py`), when a replication is refused
+(`core/streams/links.py`).
 """
 
 from __future__ import annotations
