@@ -28,6 +28,7 @@ from buckram.errors import (
     NoSuchNamespace,
     NoSuchStream,
     ReplicationRefused,
+    Unauthorized,
 )
 from buckram.net.pace import Pace
 from buckram.net.tasks import TaskScope
@@ -252,7 +253,7 @@ class Replication:
     async def _mirror_grants(self, namespace: str) -> None:
         try:
             await mirror_grants(self._source, self._target, namespace)
-        except AccessRefused as error:
+        except (AccessRefused, Unauthorized) as error:
             if namespace not in self._without_grants:
                 self._without_grants[namespace] = str(error)
                 _log.warning("the grants of %s are not copied; only who opens both stores can: %s", namespace, error)
