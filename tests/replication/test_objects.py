@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
 import pytest
 from tests.replication.kit import SPACE, Pair, append, numbered, pair
@@ -18,7 +18,6 @@ from buckram.net.pace import Pace
 from buckram.net.stats import PrometheusStats
 from buckram.net.tasks import TaskScope
 from buckram.objects.mirror import MirrorObjects
-from buckram.objects.objects import Objects
 from buckram.replication.gauges import show_replication
 from buckram.replication.object_copy import ObjectCopy, observed
 from buckram.replication.object_differences import missing_objects
@@ -45,10 +44,6 @@ async def same(both: Pair) -> None:
         for info in await there.list():
             assert await here.info(info.name) == info
             assert await here.get(info.name) == await there.get(info.name)
-
-
-def objects_of(side: Side) -> object:
-    return side.client.objects(SPACE)
 
 
 async def test_a_pass_makes_the_mirror_what_the_source_is() -> None:
@@ -95,8 +90,8 @@ async def test_what_was_renamed_keeps_its_bytes_in_the_mirror() -> None:
 async def _ledgers(side: Side) -> set[int]:
     async with AsyncExitStack() as stack:
         found = await observed(stack, side, SPACE)
-        rows = (await found._index.look(lambda state: state.listed("", "", 1000)),)
-        return {extent.ledger for _, row in rows[0] for extent in row.extents}
+        rows = await found._index.look(lambda state: state.listed("", "", 1000))
+        return {extent.ledger for _, row in rows for extent in row.extents}
 
 
 async def test_a_pass_that_is_stopped_at_any_step_is_completed_by_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,10 +115,8 @@ async def test_a_pass_that_is_stopped_at_any_step_is_completed_by_the_next_one(m
         seen: list[int] = []
         while not seen or seen[-1] < 12:
             done = 0
-            try:
+            with suppress(Stop):
                 await ObjectCopy(both.a, both.b, SPACE, Pace(None)).run(follow=False)
-            except Stop:
-                pass
             async with both.b.client.objects(SPACE) as mirror:
                 names = [info.name for info in await mirror.list()]
             # Those that were put first are there first.
@@ -141,7 +134,7 @@ async def test_a_mirror_is_read_by_anybody_and_written_by_nobody_else() -> None:
         await both.copied()
         async with both.b.client.objects(SPACE) as mirror:
             assert await mirror.get("a") == b"1"
-            ledgers = await both.b.client.list_ledgers() if hasattr(both.b.client, "list_ledgers") else None
+            ledgers = await both.b.client.services.store.list_ledgers()
             async with asyncio.timeout(20):
                 for refused in (
                     mirror.put("b", b"2"),
@@ -152,8 +145,7 @@ async def test_a_mirror_is_read_by_anybody_and_written_by_nobody_else() -> None:
                 ):
                     with pytest.raises(MirrorStream, match="buckram replicate promote shop"):
                         await refused
-            if ledgers is not None:
-                assert await both.b.client.list_ledgers() == ledgers  # type: ignore[attr-defined]
+            assert await both.b.client.services.store.list_ledgers() == ledgers
             assert [info.name for info in await mirror.list()] == ["a"]
 
 
@@ -196,7 +188,12 @@ async def test_bytes_that_are_not_those_that_were_put_are_not_copied() -> None:
         wrong = f"sha256:{'0' * 64}"
         row = await objects._row("bad")
         await objects._index.execute(
-            ["mirror", 0, {"put": [["bad", list(row._replace(digest=wrong))]], "gone": [], "kept": [], "unkept": []}, []]
+            [
+                "mirror",
+                0,
+                {"put": [["bad", list(row._replace(digest=wrong))]], "gone": [], "kept": [], "unkept": []},
+                [],
+            ]
         )
         work = await both.work()
         await work.once()

@@ -119,7 +119,14 @@ def test_what_expired_in_the_source_is_gone_in_the_mirror_in_its_time() -> None:
     source.apply(["rename", "a", "b", None])
     found = difference(source.outline(), mirror.outline(), 100)
     (step,) = steps(found)
-    mirror.apply(["mirror", 1, {**step.encode([]), "put": [["b/1", [*found.puts[0][1][:-1], [[2, 0, 0, 3, 0]]]]], "gone": []}, []])
+    mirror.apply(
+        [
+            "mirror",
+            1,
+            {**step.encode([]), "put": [["b/1", [*found.puts[0][1][:-1], [[2, 0, 0, 3, 0]]]]], "gone": []},
+            [],
+        ]
+    )
     assert [name for name, _ in mirror.listed("", "", 9)] == ["a/1", "b/1"]  # For a moment it has both.
     mirror.now_us = 149
     assert mirror.apply(["expire"]) == 0
