@@ -11,7 +11,7 @@ from tests.replication.kit import SPACE, Pair, append, numbered, pair
 from tests.streams.kit import eventually
 
 from buckram import MirrorStream, NoSuchObject, ReplicationRefused
-from buckram.core.objects.mirroring import difference
+from buckram.core.objects.mirroring import Step, difference
 from buckram.core.streams.names import OBJECTS_LOG, StreamName
 from buckram.metadata.security import SecurityStore
 from buckram.net.pace import Pace
@@ -187,14 +187,8 @@ async def test_bytes_that_are_not_those_that_were_put_are_not_copied() -> None:
             await objects.put(name, name.encode())
         wrong = f"sha256:{'0' * 64}"
         row = await objects._row("bad")
-        await objects._index.execute(
-            [
-                "mirror",
-                0,
-                {"put": [["bad", list(row._replace(digest=wrong))]], "gone": [], "kept": [], "unkept": []},
-                [],
-            ]
-        )
+        damaged = [("bad", row._replace(digest=wrong))]
+        await objects._index.execute(["mirror", 0, Step(damaged).encode(damaged), []])
         work = await both.work()
         await work.once()
         assert "shop/bad" in work.objects[SPACE].trouble
