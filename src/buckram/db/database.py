@@ -317,6 +317,10 @@ class Database(NotBlocking):
         """
         await self._replica.lead(takeover=takeover)
 
+    async def check_writable(self) -> None:
+        """MirrorStream for a mirror of a database in another cluster. Raises MetadataError."""
+        await self._replica.check_writable()
+
     async def leads_within(self, seconds: float) -> bool:
         """Wait until this replica leads, for so long at most; returns whether it does. For `hrana`."""
         return await self._replica.leads_within(seconds)
