@@ -56,7 +56,7 @@ async def test_a_mirror_of_a_machine_is_read_there_and_led_after_the_promotion()
         async with space(both.a).machine("goods", Inventory, create=False, stand=False) as old, asyncio.timeout(30):
             with pytest.raises(MirrorStream, match="reconcile"):
                 await old.lead()
-            assert await old.read(lambda state: state.counts["bolt"], "stale") == 3
+            assert await old.read(lambda state: state.counts["bolt"], "stale", at_most_s=0) == 3
 
 
 async def test_snapshots_are_copied_and_truncate_the_mirror_as_the_source() -> None:
@@ -129,7 +129,7 @@ async def test_a_database_is_read_in_its_mirror_and_goes_on_there() -> None:
                     await source.execute("INSERT INTO item VALUES ('two')")
 
                     async def seen() -> bool:
-                        found = await mirror.query("SELECT count(*) FROM item", consistency="stale")
+                        found = await mirror.query("SELECT count(*) FROM item", consistency="stale", at_most_s=0)
                         return found.rows[0][0] == 2
 
                     await eventually(seen)

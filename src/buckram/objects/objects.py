@@ -9,7 +9,7 @@ import asyncio
 import builtins
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,7 +19,15 @@ from buckram.core.objects.index import MAX_PARTS, ObjectIndex
 from buckram.core.objects.rows import LOG, ObjectRow, check_object_name
 from buckram.core.objects.tree import Directory
 from buckram.core.streams.policy import merged
-from buckram.errors import CommandRefused, DataLost, InvalidArgument, NoSuchObject, ObjectChanged, ObjectDamaged
+from buckram.errors import (
+    CommandRefused,
+    DataLost,
+    InvalidArgument,
+    MirrorStream,
+    NoSuchObject,
+    ObjectChanged,
+    ObjectDamaged,
+)
 from buckram.machine.opening import open_machine
 from buckram.machine.settings import MachineSettings
 from buckram.net.tasks import TaskScope
@@ -359,7 +367,10 @@ class Objects(NotBlocking):
         """Seal what this process wrote and give the index up. Idempotent."""
         try:
             if not self._scope.closed:
-                await self._packs.seal()
+                with suppress(
+                    MirrorStream
+                ):  # The side in another cluster was promoted, and nobody seals here any more.
+                    await self._packs.seal()
         finally:
             await self.abandon()
 
