@@ -123,7 +123,7 @@ def _once(
     work = run_async(main())
     found = [copying for _, copying in sorted(work.streams.items())]
     objects = [copying for _, copying in sorted(work.objects.items())]
-    failed = [copying for copying in (*found, *objects) if not copying.done]
+    failed = sum(not copying.done for copying in found) + sum(not copying.done for copying in objects)
     for copying in found:
         if as_json and len(found) > 1:
             emit(copying.as_json())
@@ -142,7 +142,7 @@ def _once(
             print(f"objects of {one.copy.name.namespace}: {moved}")
     if as_json:
         records, size = sum(one.copy.records for one in found), sum(one.copy.bytes for one in found)
-        total: dict[str, Any] = {"streams": len(found), "failed": len(failed), "records": records, "bytes": size}
+        total: dict[str, Any] = {"streams": len(found), "failed": failed, "records": records, "bytes": size}
         total["objects"] = sum(one.copy.objects for one in objects)
         total["object_bytes"] = sum(one.copy.bytes for one in objects)
         single = found[0].as_json() if len(found) == 1 else {}

@@ -155,8 +155,8 @@ class Replication:
                     copying.trouble = str(error)
 
         async with TaskScope("replication") as scope:
-            works = (*self.streams.items(), *self.objects.items())
-            tasks = [scope.spawn(one(copying), str(name)) for name, copying in works]
+            works: list[Copying | CopyingObjects] = [*self.streams.values(), *self.objects.values()]
+            tasks = [scope.spawn(one(copying), str(copying.copy.name)) for copying in works]
             for task in tasks:
                 await task
 
