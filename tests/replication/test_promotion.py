@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.machine.kit import Inventory
 from tests.replication.kit import ORDERS, SPACE, append, numbered, pair, records, space
 from tests.streams.kit import eventually
 
@@ -191,17 +190,3 @@ async def _outcome(work: object) -> str:
     except ReplicationRefused as error:
         return str(error)
     return ""
-
-
-async def test_machines_keep_their_leader_and_their_log_when_the_streams_change_hands() -> None:
-    async with pair() as both, space(both.a).machine("inventory", Inventory) as machine:
-        await machine.lead()
-        await machine.execute(["add", "bolt", 3])
-        await append(both.a, numbered(0, 2))
-        await both.copied()
-        await promote(both.b, SPACE, both.a, force=True)
-        assert await machine.execute(["add", "bolt", 1]) == 4
-        found = await differences(both.a, both.b, SPACE)
-        assert [one.stream for one in found] == ["shop/orders"]
-        await reconcile(both.a, both.b, SPACE, found)
-        assert await machine.execute(["add", "bolt", 1]) == 5

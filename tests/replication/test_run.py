@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.machine.kit import Inventory
 from tests.replication.kit import ORDERS, SPACE, append, numbered, pair, records, space
 from tests.streams.kit import eventually
 
-from buckram import BuckramError, InvalidArgument, MachineLog, NoSuchNamespace, NoSuchStream, ReplicationRefused
+from buckram import BuckramError, InvalidArgument, NoSuchNamespace, NoSuchStream, ReplicationRefused
 from buckram.net.pace import Pace
 from buckram.net.stats import PrometheusStats
 from buckram.net.tasks import TaskScope
@@ -29,18 +28,6 @@ async def test_all_streams_of_a_namespace_are_copied_with_its_settings() -> None
         await both.a.namespaces.set(SPACE, retention_s=None)
         await both.copied()
         assert "retention_s" not in (await both.b.namespaces.get(SPACE)).policy
-
-
-async def test_logs_of_machines_are_left_out_and_refused_by_name() -> None:
-    async with pair() as both:
-        await append(both.a, numbered(0, 3))
-        async with space(both.a).machine("inventory", Inventory) as machine:
-            await machine.lead()
-            await machine.execute(["add", "bolt", 3])
-            work = await both.copied()
-            assert list(map(str, work.streams)) == ["shop/orders"]
-            with pytest.raises(MachineLog):
-                await both.work("shop/inventory")
 
 
 async def test_one_stream_that_cannot_be_copied_does_not_keep_the_others() -> None:

@@ -1,4 +1,4 @@
-"""`buckram replicate`: run, status, promote, reconcile. Streams of one cluster as mirrors in another one."""
+"""`buckram replicate`: run, status, promote, reconcile. Namespaces of one cluster as mirrors in another one."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from buckram.core.streams.names import check_name
 from buckram.errors import ReplicationRefused
 
 if TYPE_CHECKING:
+    from buckram.replication.object_differences import KeptObjects, MissingObjects
     from buckram.replication.promotion import Promotion
     from buckram.replication.reconciling import Difference
     from buckram.replication.run import Replication
@@ -42,7 +43,7 @@ _OTHER = click.option("--other", default="", metavar="URI", help="Where the othe
 
 @click.group()
 def replicate() -> None:
-    """Copy streams into another cluster, continuously, and change sides when one is lost."""
+    """Copy namespaces into another cluster, continuously, and change sides when one is lost."""
 
 
 @replicate.command("run")
@@ -66,8 +67,9 @@ def run(
 ) -> None:
     """Copy streams with their offsets, until Ctrl-C, or with --once until all is there. Each record once.
 
-    May be killed at any time, and run again: it goes on after the last record that the target has. The target's
-    streams are mirrors, which nobody else writes to until they are promoted.
+    A whole namespace is copied with its databases, machines, objects and grants. May be killed at any time, and run
+    again: it goes on after the last record that the target has. What is in the target is a mirror, which nobody else
+    writes to until it is promoted.
 
     \b
     Examples:
@@ -120,7 +122,8 @@ def _once(
 
     work = run_async(main())
     found = [copying for _, copying in sorted(work.streams.items())]
-    failed = [copying for copying in found if not copying.done]
+    objects = [copying for _, copying in sorted(work.objects.items())]
+    failed = sum(not copying.done for copying in found) + sum(not copying.done for copying in objects)
     for copying in found:
         if as_json and len(found) > 1:
             emit(copying.as_json())
@@ -129,9 +132,19 @@ def _once(
         elif not as_json:
             moved = counted(copying.copy.records, "record")
             print(f"{copying.copy.name}: {moved} copied, the mirror ends at offset {copying.copy.copied}")
+    for one in objects:
+        if as_json and (one.copy.objects or one.copy.removed or one.trouble) and len(found) > 1:
+            emit(one.as_json())
+        elif one.trouble:
+            remark(f"objects of {one.copy.name.namespace}: {one.trouble}")
+        elif not as_json and (one.copy.objects or one.copy.removed):
+            moved = f"{counted(one.copy.objects, 'object')} copied, {one.copy.removed} removed"
+            print(f"objects of {one.copy.name.namespace}: {moved}")
     if as_json:
         records, size = sum(one.copy.records for one in found), sum(one.copy.bytes for one in found)
-        total: dict[str, Any] = {"streams": len(found), "failed": len(failed), "records": records, "bytes": size}
+        total: dict[str, Any] = {"streams": len(found), "failed": failed, "records": records, "bytes": size}
+        total["objects"] = sum(one.copy.objects for one in objects)
+        total["object_bytes"] = sum(one.copy.bytes for one in objects)
         single = found[0].as_json() if len(found) == 1 else {}
         emit({**total, "first_offset": None, "next_offset": None, **single})
     if failed:
@@ -232,8 +245,19 @@ def status(namespaces: tuple[str, ...], uri: str | None, other: str, as_json: bo
     ]
     if rows:
         table(("STREAM", "COPIED", "SOURCE_END", "LAG_RECORDS", "LAG_BYTES", "LAG_S"), rows)
+    for one in found:
+        if one.objects is not None:
+            print(f"objects of {one.namespace}: {_told_objects(one.objects)}")
     if not found:
         print("nothing is replicated from or to this cluster")
+
+
+def _told_objects(found: MissingObjects) -> str:
+    if found.missing is None:
+        known = f"copied up to version {_shown(found.copied_version)} of {_shown(found.source_version)} that is known"
+        return f"{known}; what the other side has beyond is not known"
+    missing = f"{counted(found.missing, 'object')} ({found.bytes} bytes) of the other side are missing here"
+    return f"{missing}, {found.undeleted} that were deleted there are still here"
 
 
 def _shown(value: float | None) -> float | str:
@@ -248,7 +272,7 @@ def _shown(value: float | None) -> float | str:
 @yes_option
 @json_option
 def promote(namespace: str, uri: str | None, other: str, force: bool, yes: bool, as_json: bool) -> None:
-    """Make the mirrors of a namespace writable, and say which records of the other side were not copied.
+    """Make the mirrors of a namespace writable, and say which records and objects of the other side were not copied.
 
     The other side takes no records from then on, or as soon as a replication meets it again if it cannot be reached
     now. Records that it has and that were not copied stay there: `buckram replicate reconcile` says which.
@@ -294,6 +318,10 @@ def promote(namespace: str, uri: str | None, other: str, force: bool, yes: bool,
         print(f"  {one.stream}: goes on at offset {one.end}; {known}{'' if one.exact else ', unknown beyond'}")
         for step in one.unfinished:
             print(f"    transaction {step} was not copied as a whole")
+    if found.objects is not None:
+        print(f"  objects: {_told_objects(found.objects)}")
+        for name in found.objects.names[:20]:
+            print(f"    {name} was not copied")
     for stream in found.only_there:
         print(f"  {stream}: only on the other side")
     if not found.fenced:
@@ -313,8 +341,9 @@ def reconcile(
 ) -> None:
     """On the side that was replaced by a promotion: say which records only it has, keep them, and let it be a mirror.
 
-    They are copied, with their offsets, into streams NAME.kept-EPOCH of the same namespace. Then the streams are
-    deleted here, and `buckram replicate run` in the other direction makes them anew.
+    They are copied, with their offsets, into streams NAME.kept-EPOCH of the same namespace, and objects into the
+    namespace NAMESPACE.kept-EPOCH. Then the streams and objects are deleted here, and `buckram replicate run` in the
+    other direction makes them anew.
 
     \b
     Examples:
@@ -322,17 +351,20 @@ def reconcile(
       buckram replicate reconcile shop --on zk://a:2181/ledgers --other zk://b:2181/ledgers --yes
     """
     check_name("namespace", namespace)
-    found = run_async(_reconciled(namespace, uri, other, None, rate))
+    found, objects = run_async(_reconciled(namespace, uri, other, None, rate))
     if not dry_run:
         kept = sum(one.records for one in found)
+        things = f" and {counted(objects.objects, 'object')}" if objects is not None else ""
         confirm_loss(
-            f"Keep {counted(kept, 'record')} aside and delete {counted(len(found), 'stream')} here?",
+            f"Keep {counted(kept, 'record')}{things} aside and delete {counted(len(found), 'stream')} here?",
             yes,
             f"{namespace} was not reconciled",
         )
-        found = run_async(_reconciled(namespace, uri, other, found, rate))
+        run_async(_reconciled(namespace, uri, other, found, rate))
     if as_json:
-        emit({"namespace": namespace, "reconciled": not dry_run, "streams": [one.as_json() for one in found]})
+        streams = [one.as_json() for one in found]
+        shown = None if objects is None else objects.as_json()
+        emit({"namespace": namespace, "reconciled": not dry_run, "streams": streams, "objects": shown})
         return
     for one in found:
         if one.records:
@@ -340,13 +372,18 @@ def reconcile(
             print(f"{one.stream}: {counted(one.records, 'record')} ({one.first} to {one.end - 1}) only here, {where}")
         else:
             print(f"{one.stream}: no record is only here")
+    if objects is not None and objects.objects:
+        where = f"{'would be ' if dry_run else ''}kept in the namespace {objects.kept}"
+        print(f"objects: {counted(objects.objects, 'object')} ({objects.bytes} bytes) only here, {where}")
+    elif objects is not None:
+        print("objects: no object is only here")
 
 
 async def _reconciled(
     namespace: str, uri: str | None, other: str, found: Sequence[Difference] | None, rate: str | None
-) -> list[Difference]:
+) -> tuple[list[Difference], KeptObjects | None]:
     """The differences; if `found` is given they are reconciled, provided that they are still the same."""
-    from buckram.replication.reconciling import differences
+    from buckram.replication.reconciling import differences, differing_objects
     from buckram.replication.reconciling import reconcile as reconciled
     from buckram.replication.sides import read_link, side_of
     from buckram.replication.status import other_side
@@ -364,6 +401,6 @@ async def _reconciled(
                     namespace, "the promoted cluster cannot be reached; name it with --other, or wait until it is there"
                 )
             if found is None:
-                return await differences(old, new, namespace)
+                return await differences(old, new, namespace), await differing_objects(old, new, namespace)
             await reconciled(old, new, namespace, found, values.pace(rate))
-            return list(found)
+            return list(found), None

@@ -311,8 +311,15 @@ class Database(NotBlocking):
     # -- leading ------------------------------------------------------------------------------------------
 
     async def lead(self, *, takeover: bool = False) -> None:
-        """Wait until this replica leads. `takeover`: fence the present leader, who may not know what is in flight."""
+        """Wait until this replica leads. `takeover`: fence the present leader, who may not know what is in flight.
+
+        MirrorStream: it is a mirror of a database in another cluster, where somebody leads.
+        """
         await self._replica.lead(takeover=takeover)
+
+    async def check_writable(self) -> None:
+        """MirrorStream for a mirror of a database in another cluster. Raises MetadataError."""
+        await self._replica.check_writable()
 
     async def leads_within(self, seconds: float) -> bool:
         """Wait until this replica leads, for so long at most; returns whether it does. For `hrana`."""

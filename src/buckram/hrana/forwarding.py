@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from buckram.core.backoff import LEADER_WAIT, Delays
 from buckram.db.database import Database
+from buckram.errors import MetadataError, MirrorStream
 from buckram.hrana.limits import HranaLimits
 from buckram.http.problems import HttpProblem
 from buckram.metadata.etcd.http import HttpConnection
@@ -25,6 +26,16 @@ _KEPT = 32
 
 class _NotYet(Exception):
     """Nobody leads at the moment, or it cannot be reached; nothing was sent."""
+
+
+async def _check_writable(database: Database) -> None:
+    """HttpProblem for a mirror of a database in another cluster, where somebody leads it."""
+    try:
+        await database.check_writable()
+    except MirrorStream as error:
+        raise HttpProblem(409, "MIRROR", str(error)) from None
+    except MetadataError:
+        return
 
 
 class Forwarder:
@@ -42,6 +53,8 @@ class Forwarder:
             address = await database.leader_address()
             if address is not None and address != self._own and urlsplit(address).scheme in ("http", "https"):
                 return address
+            if address is None:
+                await _check_writable(database)
             if loop.time() + pauses.next_s >= deadline:
                 raise self._no_leader(database, address)
             # One that was just opened is about to lead, and does not have to wait for the end of a pause.

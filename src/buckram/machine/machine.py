@@ -185,6 +185,10 @@ class Machine(NotBlocking, Generic[M]):
         """A SnapshotDamaged for each published snapshot that could not be restored here: the one before was taken."""
         return tuple(self._replica.damaged_snapshots)
 
+    async def check_writable(self) -> None:
+        """MirrorStream for a machine whose log is a mirror of one in another cluster. Raises MetadataError."""
+        await self._replica.check_writable()
+
     async def leader(self) -> str:
         """The name of the process that leads; empty if nobody does."""
         return await self._replica.leader_name()
@@ -292,7 +296,10 @@ class Machine(NotBlocking, Generic[M]):
     # -- leading ------------------------------------------------------------------------------------------
 
     async def lead(self, *, takeover: bool = False) -> None:
-        """Wait until this replica leads. `takeover`: fence the present leader, who may not know what is in flight."""
+        """Wait until this replica leads. `takeover`: fence the present leader, who may not know what is in flight.
+
+        MirrorStream: its log is a mirror of one in another cluster, where somebody leads.
+        """
         await self._replica.lead(takeover=takeover)
 
     async def step_down(self) -> None:

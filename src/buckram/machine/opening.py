@@ -33,8 +33,12 @@ async def open_machine(
     process: str,
     settings: MachineSettings,
     policy: Mapping[str, Any],
+    mirror_of: str = "",
 ) -> Machine[M]:
-    """Open a machine whose state is what `factory` makes; the arguments are those of Namespace.machine."""
+    """Open a machine whose state is what `factory` makes; the arguments are those of Namespace.machine.
+
+    `mirror_of`: this process keeps the machine as a mirror of the one whose log has this uid.
+    """
     check_writer_name(process)
     state = ClassState(factory)
     replica = await open_on_log(
@@ -43,7 +47,7 @@ async def open_machine(
         name,
         state,
         create=create,
-        candidacy=Candidacy(stand, process or process_name()),
+        candidacy=Candidacy(stand, process or process_name(), mirror_of),
         settings=settings,
         policy=policy,
     )

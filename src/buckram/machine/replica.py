@@ -23,6 +23,7 @@ from buckram.core.machine.proof import Freshness
 from buckram.core.machine.sessions import Forgotten, Outcome
 from buckram.core.machine.tokens import Token
 from buckram.core.streams.changes import check_usable
+from buckram.core.streams.mirrors import MIRROR, check_writable
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy
 from buckram.errors import (
@@ -31,6 +32,7 @@ from buckram.errors import (
     HandleClosed,
     InvariantViolation,
     MetadataError,
+    MirrorStream,
     NoSuchStream,
     NotLeader,
     NotMachineLog,
@@ -74,6 +76,8 @@ class Candidacy:
 
     auto: bool
     name: str
+    mirror_of: str = ""
+    """For who keeps a mirror, the uid of the log that it is one of."""
 
 
 class Replica:
@@ -97,8 +101,12 @@ class Replica:
         self._last: Leader | None = None
         """The present or last leader's side; its `gone` is set when the stream is released."""
         self._leads = asyncio.Event()
+        self._answered = asyncio.Event()
+        """Set while it leads, cannot lead, or has stopped: whoever asked for the leadership knows more."""
         self._wanted, self._takeover, self._asking = asyncio.Event(), False, 0
         self._standing: asyncio.Task[StreamEngine | BuckramError] | None = None
+        self._denied: MirrorStream | None = None
+        """Why nobody can lead here, as the last attempt found."""
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         """Those who wait for an offset to be applied."""
         self._failure: BuckramError | None = None
@@ -157,14 +165,21 @@ class Replica:
         return leader is not None and not leader.ended.done()
 
     async def leading(self) -> Leader:
-        """The leader's side. Raises NotLeader, ReplicaStopped, HandleClosed."""
+        """The leader's side. Raises NotLeader, MirrorStream, ReplicaStopped, HandleClosed."""
         leader = self._leading()
         if leader is not None:
             return leader
         reason = self._leader.ended.result() if self._leader is not None else None
         if isinstance(reason, ReplicaStopped):
             raise reason.with_traceback(None)
+        with suppress(MetadataError):
+            await self.check_writable()
         raise NotLeader(str(self.place.name), await self.leader_name())
+
+    async def check_writable(self) -> None:
+        """MirrorStream for a log that is written from another cluster, and not by this replica. MetadataError."""
+        name = self.place.name
+        check_writable(str(name), (await self.place.streams.read(name, within_s=0.0)).head, self._candidacy.mirror_of)
 
     def _leading(self) -> Leader | None:
         """The leader's side, or None if this replica does not lead. Raises ReplicaStopped, HandleClosed."""
@@ -175,10 +190,12 @@ class Replica:
     async def leader_name(self) -> str:
         """The name of the process that leads; empty if nobody does, or if the metadata store is away."""
         try:
-            writer = (await self.place.streams.read(self.place.name, within_s=0.0)).head.writer
+            head = (await self.place.streams.read(self.place.name, within_s=0.0)).head
         except MetadataError:
             return ""
-        return writer.name if writer is not None else ""
+        if head.writer is None or (head.mirror is not None and head.mirror.state == MIRROR):
+            return ""  # Who copies into a mirror leads nothing.
+        return head.writer.name
 
     # -- reading ------------------------------------------------------------------------------------------
 
@@ -219,12 +236,18 @@ class Replica:
     # -- roles --------------------------------------------------------------------------------------------
 
     async def lead(self, *, takeover: bool = False) -> None:
-        """Become the leader: wait until nobody leads, or fence the leader (`takeover`). No-op for the leader."""
+        """Become the leader: wait until nobody leads, or fence the leader (`takeover`). No-op for the leader.
+
+        MirrorStream: in this cluster nobody can lead.
+        """
+        self._allow_again()
         while True:
             self.check_running()
             leader = self._leader
             if leader is not None and not leader.ended.done():
                 return
+            if self._denied is not None:
+                raise self._denied.with_traceback(None)
             self._takeover = self._takeover or takeover
             if takeover and self._standing is not None:
                 self._standing.cancel()
@@ -232,7 +255,7 @@ class Replica:
             self._asking += 1
             try:
                 # One that has just lost the leadership must have let it go before it can lead again.
-                await (self._leads if leader is None else leader.gone).wait()
+                await (self._answered if leader is None else leader.gone).wait()
             finally:
                 self._asking -= 1
                 self._want_no_more()
@@ -243,6 +266,13 @@ class Replica:
             async with asyncio.timeout(seconds):
                 await self._leads.wait()
         return self.role is Role.LEADER
+
+    def _allow_again(self) -> None:
+        """Have the next attempt find out whether anybody can lead here."""
+        if self._denied is not None:
+            self._denied = None
+            if self._failure is None and self._leader is None:
+                self._answered.clear()
 
     def _want_no_more(self) -> None:
         """Whoever asked for the leadership has it, or has given up waiting for it."""
@@ -359,9 +389,15 @@ class Replica:
                     linger_ms=self._settings.linger_ms,
                     flights=FLIGHTS,
                     on_closed=lambda engine: None,
+                    mirror_of=self._candidacy.mirror_of,
                 )
             except _FINAL:
                 raise
+            except MirrorStream as error:
+                # Whoever waits for the leadership hears of it; a candidate stands again, as a mirror may be promoted.
+                self._denied = error
+                self._answered.set()
+                await asyncio.sleep(delays.take())
             except BuckramError as error:
                 self._takeover = self._takeover or takeover
                 _log.warning("machine %s: could not become the leader, trying again: %s", self.place.name, error)
@@ -371,9 +407,10 @@ class Replica:
         """Lead until the writer is lost, or stepping down is asked for. Raises ReplicaStopped."""
         leader = Leader(engine, self.fold, self._freshness, self._settings, self._on_applied)
         self._leader = self._last = leader
-        self._takeover = False
+        self._takeover, self._denied = False, None
         self.role = Role.LEADER
         self._leads.set()
+        self._answered.set()
         try:
             async with TaskScope(f"watch of machine {self.place.name}") as scope:
                 scope.spawn(_watch(leader, str(self.place.name)), "lost")
@@ -382,6 +419,7 @@ class Replica:
         finally:
             self._leader, self.role = None, Role.FOLLOWER
             self._leads.clear()
+            self._answered.clear()
             self._snapshotter.stop()
             try:
                 leader.close()
@@ -408,6 +446,7 @@ class Replica:
                 _log.error("%s", error)
         self.role = Role.STOPPED
         self._leads.set()
+        self._answered.set()
         for _, future in self._waiting:
             if not future.done():
                 future.set_exception(self._failure)

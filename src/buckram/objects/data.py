@@ -65,7 +65,8 @@ class LedgerMaker:
         self.presence = Presence(streams, head.uid, f"{client.services.runtime.rng.getrandbits(128):032x}")
 
     async def make(self) -> LedgerAppender:
-        """Raises NotEnoughBookies, MetadataUnavailable, DataLost."""
+        """Raises NotEnoughBookies, MetadataUnavailable, DataLost, MirrorStream."""
+        await self._index.check_writable()
         await self.presence.show()
         for left in reversed(range(_TRIES)):
             writer, _ = await make_ledger(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from buckram.core.objects.index import ObjectIndex
-from buckram.errors import CommandUnknown, NotLeader, TooStale
+from buckram.errors import CommandUnknown, MirrorStream, NotLeader, TooStale
 from buckram.machine.machine import Machine
 
 R = TypeVar("R")
@@ -22,8 +22,9 @@ TURN_S = 1.0
 class IndexClient:
     """The index of one namespace's objects."""
 
-    def __init__(self, machine: Machine[ObjectIndex]) -> None:
-        self.machine = machine
+    def __init__(self, machine: Machine[ObjectIndex], *, patient: bool = False) -> None:
+        """`patient`: it waits until nobody else leads, and takes over from nobody."""
+        self.machine, self._patient = machine, patient
         self._leading: asyncio.Lock = asyncio.Lock()
 
     @property
@@ -32,7 +33,7 @@ class IndexClient:
         return self.machine.role == "leader"
 
     async def execute(self, command: list[Any]) -> Any:
-        """Execute a command, whoever leads before. Raises CommandRefused, ReplicaStopped, HandleClosed."""
+        """Execute a command, whoever leads before. CommandRefused, MirrorStream, ReplicaStopped, HandleClosed."""
         token: str | None = None
         while True:
             try:
@@ -46,6 +47,9 @@ class IndexClient:
     async def _lead(self) -> None:
         async with self._leading:
             if self.leads:
+                return
+            if self._patient:
+                await self.machine.lead()
                 return
             try:
                 async with asyncio.timeout(TURN_S):
@@ -64,7 +68,15 @@ class IndexClient:
                 continue
             except TooStale:
                 # What a leader wrote last before it died is readable once the next one has recovered it.
-                await self._lead()
+                try:
+                    await self._lead()
+                except MirrorStream:  # Here nobody can but who copies it, and what is there is shown meanwhile.
+                    return await self.machine.read(function, "stale")
+
+    async def check_writable(self) -> None:
+        """MirrorStream where objects are written in another cluster. Raises MetadataError."""
+        if not self.leads:
+            await self.machine.check_writable()
 
 
 __all__ = ["IndexClient"]

@@ -9,9 +9,9 @@ import asyncio
 import builtins
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from buckram.client.client import Client
 from buckram.client.shared.opening import NotBlocking
@@ -19,7 +19,15 @@ from buckram.core.objects.index import MAX_PARTS, ObjectIndex
 from buckram.core.objects.rows import LOG, ObjectRow, check_object_name
 from buckram.core.objects.tree import Directory
 from buckram.core.streams.policy import merged
-from buckram.errors import CommandRefused, DataLost, InvalidArgument, NoSuchObject, ObjectChanged, ObjectDamaged
+from buckram.errors import (
+    CommandRefused,
+    DataLost,
+    InvalidArgument,
+    MirrorStream,
+    NoSuchObject,
+    ObjectChanged,
+    ObjectDamaged,
+)
 from buckram.machine.opening import open_machine
 from buckram.machine.settings import MachineSettings
 from buckram.net.tasks import TaskScope
@@ -52,7 +60,8 @@ class Objects(NotBlocking):
     """The objects of one namespace, from `client.objects(namespace)`. `async with` or close().
 
     Errors: NoSuchObject, ObjectExists, ObjectChanged, NameBlocked and InvalidArgument mean that nothing was changed;
-    NotEnoughBookies, WriteFailed, ObjectDamaged, HandleClosed.
+    MirrorStream (of a mirror, which is written in another cluster). NotEnoughBookies, WriteFailed, ObjectDamaged,
+    HandleClosed.
     """
 
     def __init__(self, client: Client, ns: Namespace, on_closed: Callable[[object], None]) -> None:
@@ -62,8 +71,19 @@ class Objects(NotBlocking):
         self._scope = TaskScope(f"objects of {ns.name}")
         self._readers = Readers(client)
 
-    async def start(self, *, process: str, settings: MachineSettings, policy: Mapping[str, Any]) -> Objects:
-        """Open the index. Raises NoSuchNamespace, NotMachineLog."""
+    async def start(
+        self,
+        *,
+        process: str,
+        settings: MachineSettings,
+        policy: Mapping[str, Any],
+        create: bool = True,
+        mirror_of: str = "",
+    ) -> Self:
+        """Open the index. Raises NoSuchNamespace, NotMachineLog, and NoSuchStream without `create`.
+
+        `mirror_of`: the index is kept as a mirror of the one with this uid; this process waits until it may write it.
+        """
         client, ns = self._client, self._ns
         full = ns.log_name(LOG)
         machine = await open_machine(
@@ -71,13 +91,14 @@ class Objects(NotBlocking):
             ns,
             full,
             ObjectIndex,
-            create=True,
+            create=create,
             stand=False,
             process=process,
             settings=settings,
             policy=policy,
+            mirror_of=mirror_of,
         )
-        self._index = IndexClient(machine)
+        self._index = IndexClient(machine, patient=bool(mirror_of))
         try:
             head = (await ns.store.read(full)).head
             space = await client.namespaces.get(ns.name)
@@ -346,7 +367,10 @@ class Objects(NotBlocking):
         """Seal what this process wrote and give the index up. Idempotent."""
         try:
             if not self._scope.closed:
-                await self._packs.seal()
+                with suppress(
+                    MirrorStream
+                ):  # The side in another cluster was promoted, and nobody seals here any more.
+                    await self._packs.seal()
         finally:
             await self.abandon()
 
@@ -358,7 +382,7 @@ class Objects(NotBlocking):
         await self._index.machine.close()
         self._on_closed(self)
 
-    async def __aenter__(self) -> Objects:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(

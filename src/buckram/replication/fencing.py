@@ -12,7 +12,7 @@ from functools import partial
 from buckram.core.streams.changes import LiveMoved, Step, handed_over
 from buckram.core.streams.head import Head, Mirror, Summary
 from buckram.core.streams.links import Link
-from buckram.core.streams.mirrors import SUPERSEDED, is_replicable
+from buckram.core.streams.mirrors import SUPERSEDED
 from buckram.core.streams.names import StreamName
 from buckram.errors import NoSuchStream
 from buckram.replication.sides import Side, put_link, stream_names
@@ -56,7 +56,7 @@ async def supersede(side: Side, namespace: str, link: Link) -> list[str]:
             if not link.has(name.stream):
                 continue
             head = (await side.streams.read(name)).head
-            if head.deleting or not is_replicable(head):
+            if head.deleting:
                 continue
             if head.mirror is not None and head.mirror.epoch >= link.epoch:
                 continue

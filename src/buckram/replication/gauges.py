@@ -10,7 +10,7 @@ from buckram.replication.sides import Side
 
 
 async def show_replication(work: Replication, source: Side, target: Side, stats: PrometheusStats) -> None:
-    """Set the gauges of every stream that is copied. Raises MetadataUnavailable."""
+    """Set the gauges of every stream and of the objects that are copied. Raises MetadataUnavailable."""
     for name, copying in list(work.streams.items()):
         labels = {"stream": str(name)}
         copied = stats.gauge("buckram_replication_copied_offset", "the offset up to which the mirror is", **labels)
@@ -34,6 +34,15 @@ async def show_replication(work: Replication, source: Side, target: Side, stats:
         if lag.seconds is not None:
             behind = stats.gauge("buckram_replication_lag_seconds", "the age of the oldest of those records", **labels)
             behind.set(lag.seconds)
+    for namespace, objects in work.objects.items():
+        labels = {"namespace": namespace}
+        copied = stats.gauge("buckram_replication_objects_copied", "objects that this process has copied", **labels)
+        copied.set(objects.copy.objects)
+        lacking = objects.copy.lacking
+        missing = stats.gauge("buckram_replication_objects_missing", "objects that the mirror lacks", **labels)
+        missing.set(0 if lacking is None else len(lacking.puts))
+        failing = stats.gauge("buckram_replication_objects_failing", "1 while not all can be copied", **labels)
+        failing.set(int(bool(objects.trouble)))
 
 
 __all__ = ["show_replication"]

@@ -1,6 +1,6 @@
-"""Lag: how far mirrors are behind, in records, bytes and seconds, and what a mirror keeps of it for later.
+"""How far mirrors are behind, and what a mirror keeps of it for later.
 
-Not here: copying (`replication/stream_copy.py`).
+Not here: how a lag is measured (`streams/read/lag.py`), copying (`replication/stream_copy.py`).
 """
 
 from __future__ import annotations
@@ -9,17 +9,14 @@ import json
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from buckram.core.streams.head import Head, Segment
+from buckram.core.streams.head import Head
 from buckram.core.streams.names import StreamName
 from buckram.errors import MalformedRecord, NoSuchKey, NoSuchStream
 from buckram.metadata.overwriting import overwrite
 from buckram.replication.sides import Side
-from buckram.streams.read.history import open_segment
-from buckram.streams.read.locate import entry_of_offset, known_end
+from buckram.streams.read.lag import behind
+from buckram.streams.read.locate import known_end, known_reach
 from buckram.streams.shared.metadata import retry_metadata
-from buckram.streams.shared.recovery import entry_header
-
-_US = 1_000_000
 
 
 class Progress(NamedTuple):
@@ -44,7 +41,7 @@ class Lag:
     """The offset after the source's last record; None if it is not known."""
     records: int | None = None
     bytes: int | None = None
-    """Of the records that lack, as the source stores them; None if the source cannot be asked."""
+    """About how many the records that lack have, as the source stores them; None if the source cannot be asked."""
     seconds: float | None = None
     asked: int | None = None
     """When the source was last known to end there, microseconds UTC, if it cannot be asked now."""
@@ -101,40 +98,11 @@ async def lag_of(source: Side | None, target: Side, name: StreamName) -> Lag:
 
 
 async def _asked(source: Side, name: StreamName, head: Head, copied: int) -> Lag:
-    end = max(await known_end(source.client, name, head), copied)
-    if end == copied:
-        return Lag(str(name), copied, end, 0, 0, 0.0)
-    size, oldest = 0, None
-    async for row in source.streams.segments_backwards(head):
-        if row.sealed and row.end <= copied:
-            break
-        part, time = await _missing(source, name, row, copied)
-        size += part
-        oldest = time if time is not None else oldest
-    seconds = 0.0 if oldest is None else max(source.now() - oldest, 0) / _US
-    return Lag(str(name), copied, end, end - copied, size, round(seconds, 3))
-
-
-async def _missing(source: Side, name: StreamName, row: Segment, copied: int) -> tuple[int, int | None]:
-    """How many bytes of a segment are of records from `copied` on, about, and the append time of the first of them."""
-    if row.summary is not None and row.base >= copied:
-        return row.summary.bytes, row.summary.first_append
-    async with open_segment(source.client, name, row) as reader:
-        last = row.summary.last_entry if row.summary is not None else reader.last_confirmed
-        if last < 0:
-            return 0, None
-        entry = await entry_of_offset(name, reader, row, copied, last)
-        if entry > last:
-            return 0, None
-        whole = row.summary.bytes if row.summary is not None else await _bytes_of(reader, last)
-        header = entry_header(name, await reader.get(entry))
-        return whole * (last + 1 - entry) // (last + 1), header.append_time
-
-
-async def _bytes_of(reader: Any, last: int) -> int:
-    """About how many bytes the entries up to `last` of an open ledger have, by its last one that is not empty."""
-    length = getattr(reader, "length", None)
-    return int(length) if length else len((await reader.get(last)).payload) * (last + 1)
+    reach = await known_reach(source.client, name, head)
+    end = max(reach.end, copied)
+    found = await behind(source.client, source.streams, name, head, reach, max(copied, head.earliest))
+    seconds = found.seconds(source.client.services.clocks.now()) if end > copied else 0.0
+    return Lag(str(name), copied, end, end - copied, found.bytes, seconds)
 
 
 __all__ = ["Lag", "Progress", "lag_of", "read_progress", "write_progress"]

@@ -1,5 +1,5 @@
-"""Mirroring: what a mirror has beside its records is kept as in the source: settings, truncation, cursors, and how far
-the copy is.
+"""Mirroring: what a mirror has beside its records is kept as in the source: settings, truncation, cursors, snapshots of
+a machine, and how far the copy is.
 
 Not here: records, producers and transactions (`replication/stream_copy.py`), the settings that are about one cluster
 (`core/streams/mirrors.py`).
@@ -17,8 +17,10 @@ from buckram.core.streams.head import Head
 from buckram.core.streams.mirrors import mirrored_settings
 from buckram.core.streams.names import StreamName
 from buckram.errors import BuckramError, CursorMoved, NoSuchCursor
+from buckram.net.pace import Pace
 from buckram.replication.lag import Progress, write_progress
 from buckram.replication.sides import Side
+from buckram.replication.snapshot_copy import SnapshotCopy
 from buckram.streams.read.cursors import Cursor, cursor_positions
 from buckram.streams.read.locate import known_end
 
@@ -35,11 +37,21 @@ class Mirroring:
     """What belongs to one mirror, beside its records."""
 
     def __init__(
-        self, source: Side, target: Side, name: StreamName, into: StreamName, uid: str, mirror_uid: str
+        self,
+        source: Side,
+        target: Side,
+        name: StreamName,
+        into: StreamName,
+        uid: str,
+        mirror: Head,
+        pace: Pace,
     ) -> None:
-        """`uid`: that of the stream `name` in the source; `mirror_uid`: that of the mirror `into`."""
+        """`uid`: that of the stream `name` in the source; `mirror`: the head of the mirror `into`."""
         self._source, self._target, self._name, self._into = source, target, name, into
-        self._uid, self._mirror_uid = uid, mirror_uid
+        self._uid, self._mirror_uid = uid, mirror.uid
+        self._snapshots: SnapshotCopy | None = None
+        if mirror.snapshots is not None:
+            self._snapshots = SnapshotCopy(source, target, into, uid, mirror.uid, pace)
         self._cursors: dict[str, int] = {}
         """Where the mirror's cursors were put last."""
         self._settled: tuple[object, object, int] | None = None
@@ -75,6 +87,8 @@ class Mirroring:
         if cursors:
             await self._move_cursors(copied)
         await self._say(head, copied)
+        if cursors and self._snapshots is not None:
+            await self._snapshots.once(head, copied)
 
     async def _settle(self, head: Head, earliest: int) -> None:
         name = str(self._into)

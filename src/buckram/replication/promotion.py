@@ -12,10 +12,11 @@ from typing import Any
 from buckram.core.streams.head import Head, Mirror
 from buckram.core.streams.links import Link
 from buckram.core.streams.mirrors import MIRROR, PROMOTED, SUPERSEDED, unfinished
-from buckram.core.streams.names import StreamName
+from buckram.core.streams.names import OBJECTS_LOG, StreamName
 from buckram.errors import NoSuchStream, ReplicationRefused
 from buckram.replication.fencing import hand_over, supersede
 from buckram.replication.lag import read_progress
+from buckram.replication.object_differences import MissingObjects, missing_objects
 from buckram.replication.sides import Side, put_link, read_link, stream_names
 from buckram.streams.read.locate import known_end
 
@@ -63,6 +64,8 @@ class Promotion:
     streams: list[PromotedStream]
     only_there: list[str]
     """Streams of the other side that have no mirror here, if it could be asked."""
+    objects: MissingObjects | None = None
+    """What the mirror of the objects did not have; None if there is none."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -72,6 +75,7 @@ class Promotion:
             "source_fenced": self.fenced,
             "streams": [one.as_json() for one in self.streams],
             "not_copied": self.only_there,
+            "objects": None if self.objects is None else self.objects.as_json(),
         }
 
 
@@ -109,13 +113,18 @@ async def promote(target: Side, namespace: str, source: Side | None, *, force: b
             if mark is None or mark.cluster != link.cluster or mark.state not in (MIRROR, PROMOTED):
                 continue
             head = await _promoted(target, name, head, mark, epoch)
-            found.streams.append(await _told(target, source, name, head))
+            if name.stream == OBJECTS_LOG:
+                found.objects = await missing_objects(source, target, namespace)
+            else:
+                found.streams.append(await _told(target, source, name, head))
         except NoSuchStream:
             continue
     if source is not None:
         mirrored = {one.stream for one in found.streams}
         names = [name async for name in stream_names(source, namespace) if link.has(name.stream)]
-        found.only_there = [str(name) for name in names if str(name) not in mirrored]
+        found.only_there = [str(name) for name in names if str(name) not in mirrored and name.stream != OBJECTS_LOG]
+        if found.objects is None and any(name.stream == OBJECTS_LOG for name in names):
+            found.only_there.append(f"{namespace}/objects")
     await put_link(target, namespace, replace(link, state=PROMOTED, epoch=epoch, time=target.now()))
     return found
 

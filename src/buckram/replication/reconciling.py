@@ -4,7 +4,8 @@
     await reconcile(old, new, namespace, found)
 
 The records that only the old side has are copied, at their offsets, into a stream of their own in the old cluster,
-NAME.kept-EPOCH; only when they are there is the old stream deleted. Then a replication in the other direction makes it
+NAME.kept-EPOCH, and objects into the namespace NAMESPACE.kept-EPOCH; only when they are there is what they were copied
+from deleted. Then a replication in the other direction makes it
 anew, as a mirror. Not here: promoting (`replication/promotion.py`).
 """
 
@@ -17,10 +18,11 @@ from typing import Any
 from buckram.core.streams.head import Head, Mirror
 from buckram.core.streams.links import Link, is_superseded
 from buckram.core.streams.mirrors import MIRROR, PROMOTED, SUPERSEDED
-from buckram.core.streams.names import StreamName, check_name
+from buckram.core.streams.names import OBJECTS_LOG, StreamName, check_name
 from buckram.errors import NoSuchStream, ReplicationRefused
 from buckram.net.pace import Pace
 from buckram.replication.fencing import hand_over, supersede
+from buckram.replication.object_differences import KeptObjects, keep_objects, kept_objects
 from buckram.replication.sides import Side, put_link, read_link, stream_names
 from buckram.replication.stream_copy import StreamCopy
 from buckram.streams.maintain.delete import delete_stream
@@ -72,7 +74,7 @@ async def differences(old: Side, new: Side, namespace: str) -> list[Difference]:
     await supersede(old, namespace, _superseded(new, there))  # Streams that were made since it was fenced, too.
     found: list[Difference] = []
     async for name in stream_names(old, namespace):
-        if not there.has(name.stream) or _KEPT in name.stream:
+        if not there.has(name.stream) or _KEPT in name.stream or name.stream == OBJECTS_LOG:
             continue
         try:
             head = (await old.streams.read(name)).head
@@ -81,6 +83,12 @@ async def differences(old: Side, new: Side, namespace: str) -> list[Difference]:
         if head.mirror is not None and head.mirror.state == SUPERSEDED and not head.deleting:
             found.append(await _difference(old, new, name, head, there.epoch))
     return found
+
+
+async def differing_objects(old: Side, new: Side, namespace: str) -> KeptObjects | None:
+    """Return what only the old side has of objects; None if it has none. After `differences`."""
+    there = await read_link(new, namespace)
+    return None if there is None else await kept_objects(old, new, namespace, there.epoch)
 
 
 def _superseded(new: Side, there: Link) -> Link:
@@ -119,6 +127,7 @@ async def reconcile(
         if one.kept:
             await _keep(old, name, head, one, pace or Pace(None))
         await delete_stream(old.client, old.streams, name, uid=head.uid)
+    await keep_objects(old, new, namespace, there.epoch, pace or Pace(None))
     await put_link(old, namespace, replace(_superseded(new, there), state=MIRROR, time=old.now()))
 
 
@@ -139,4 +148,4 @@ async def _keep(old: Side, name: StreamName, head: Head, one: Difference, pace: 
     await hand_over(old, kept, (await old.streams.read(kept)).head, mark)
 
 
-__all__ = ["Difference", "differences", "reconcile"]
+__all__ = ["Difference", "differences", "differing_objects", "reconcile"]

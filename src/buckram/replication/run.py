@@ -1,10 +1,11 @@
-"""Replication: the streams of one or more namespaces, copied until they are all there, or continuously.
+"""Replication: streams and objects of one or more namespaces, copied until they are all there, or continuously.
 
     work = await Replication.prepare(source, target, ["shop", "logs/web"], pace=Pace(None))
     await work.once()       or       await work.follow()
 
 Each stream is copied by itself: one that cannot be copied says why and is tried again, the others go on. Not here: one
-stream (`replication/stream_copy.py`), when a replication is refused (`core/streams/links.py`).
+stream (`replication/stream_copy.py`), objects (`replication/object_copy.py`), when a replication is refused
+(`core/streams/links.py`).
 """
 
 from __future__ import annotations
@@ -16,21 +17,24 @@ from dataclasses import dataclass, replace
 
 from buckram.core.backoff import REPLICATION, Delays
 from buckram.core.streams.links import SOURCE, Link, check_run, is_superseded
-from buckram.core.streams.mirrors import MIRROR, PROMOTED, SUPERSEDED, is_replicable, mirrored_settings
-from buckram.core.streams.names import StreamName, check_name, stream_name
+from buckram.core.streams.mirrors import MIRROR, PROMOTED, SUPERSEDED, mirrored_settings
+from buckram.core.streams.names import OBJECTS_LOG, StreamName, check_name, stream_name
 from buckram.errors import (
+    AccessRefused,
     BuckramError,
     InvalidArgument,
-    MachineLog,
     MirrorStream,
     NamespaceExists,
     NoSuchNamespace,
     NoSuchStream,
     ReplicationRefused,
+    Unauthorized,
 )
 from buckram.net.pace import Pace
 from buckram.net.tasks import TaskScope
 from buckram.replication.fencing import supersede
+from buckram.replication.grants import mirror_grants
+from buckram.replication.object_copy import ObjectCopy
 from buckram.replication.sides import Side, put_link, read_link, stream_names
 from buckram.replication.stream_copy import StreamCopy
 
@@ -65,6 +69,27 @@ class Copying:
         return {**shown, "trouble": self.trouble} if self.trouble else shown
 
 
+@dataclass(slots=True)
+class CopyingObjects:
+    """The objects of one namespace of a replication."""
+
+    copy: ObjectCopy
+    trouble: str = ""
+    """Why not all of them can be copied now; empty while they can."""
+    done: bool = False
+    """Everything was copied by `once`."""
+
+    def as_json(self) -> dict[str, object]:
+        copy = self.copy
+        shown: dict[str, object] = {
+            "namespace": copy.name.namespace,
+            "objects": copy.objects,
+            "bytes": copy.bytes,
+            "removed": copy.removed,
+        }
+        return {**shown, "trouble": self.trouble} if self.trouble else shown
+
+
 class Replication:
     """The copying of chosen namespaces and streams; `prepare` makes it."""
 
@@ -79,9 +104,17 @@ class Replication:
     ) -> None:
         self.streams: dict[StreamName, Copying] = {}
         """What is copied, or was."""
+        self.objects = {
+            namespace: CopyingObjects(ObjectCopy(source, target, namespace, pace, epoch=epochs[namespace]))
+            for namespace, streams in chosen.items()
+            if not streams
+        }
+        """Of namespaces that are copied as a whole."""
         self._source, self._target, self._chosen, self._epochs = source, target, chosen, epochs
         self._pace, self._skip = pace, skip_truncated
         self._policies: dict[str, object] = {}
+        self._without_grants: dict[str, str] = {}
+        """Namespaces whose grants may not be read or changed by this process, and why."""
 
     @classmethod
     async def prepare(
@@ -89,15 +122,18 @@ class Replication:
     ) -> Replication:
         """Check both sides, and make the target's namespaces. `places`: NAMESPACE, or NAMESPACE/STREAM.
 
-        Raises NoSuchNamespace and NoSuchStream of the source, MachineLog, ReplicationRefused.
+        Raises NoSuchNamespace and NoSuchStream of the source, ReplicationRefused.
         """
         chosen = _chosen(places)
         epochs: dict[str, int] = {}
         for namespace, streams in chosen.items():
             await source.namespaces.get(namespace)
             for stream in streams:
-                if not is_replicable((await source.streams.read(StreamName(namespace, stream))).head):
-                    raise MachineLog(f"{namespace}/{stream}")
+                if stream == OBJECTS_LOG:
+                    raise ReplicationRefused(
+                        f"{namespace}/{stream}", f"the index of objects goes with them: name the namespace, {namespace}"
+                    )
+                await source.streams.read(StreamName(namespace, stream))
             epochs[namespace] = await _link(source, target, namespace, streams)
         made = cls(source, target, chosen, epochs, pace, skip_truncated)
         await made._mirror_namespaces()
@@ -108,7 +144,7 @@ class Replication:
         await self._look()
         room = asyncio.Semaphore(_AT_ONCE)
 
-        async def one(copying: Copying) -> None:
+        async def one(copying: Copying | CopyingObjects) -> None:
             async with room:
                 try:
                     await copying.copy.run(follow=False)
@@ -119,13 +155,16 @@ class Replication:
                     copying.trouble = str(error)
 
         async with TaskScope("replication") as scope:
-            tasks = [scope.spawn(one(copying), str(name)) for name, copying in self.streams.items()]
+            works: list[Copying | CopyingObjects] = [*self.streams.values(), *self.objects.values()]
+            tasks = [scope.spawn(one(copying), str(copying.copy.name)) for copying in works]
             for task in tasks:
                 await task
 
     async def follow(self) -> None:
         """Copy until this is cancelled. Raises ReplicationRefused when the target was promoted."""
         async with TaskScope("replication") as scope:
+            for namespace, objects in self.objects.items():
+                scope.spawn(self._keep_on(objects), f"objects of {namespace}")
             while True:
                 try:
                     for copying in await self._look():
@@ -138,24 +177,26 @@ class Replication:
                     _log.warning("a cluster cannot be looked at now: %s", error)
                 await asyncio.sleep(_LOOK_S)
 
-    async def _keep_on(self, copying: Copying) -> None:
-        """Copy one stream, again and again, until it is ended or deleted in the source."""
+    async def _keep_on(self, copying: Copying | CopyingObjects) -> None:
+        """Copy one stream or objects, again and again, until the stream is ended or deleted in the source."""
         delays = Delays(REPLICATION)
         while True:
-            before = copying.copy.records
+            before = copying.copy.bytes
             try:
                 await copying.copy.run(follow=True)
                 copying.done, copying.trouble = True, ""
                 return
             except NoSuchStream:
-                copying.done = True
-                del self.streams[copying.copy.name]  # One of this name may be made again.
-                return
+                if isinstance(copying, Copying):
+                    copying.done = True
+                    del self.streams[copying.copy.name]  # One of this name may be made again.
+                    return
+                await asyncio.sleep(delays.take())  # The index was deleted, and may be made again.
             except BuckramError as error:
                 if str(error) != copying.trouble:
                     _log.warning("%s: %s", copying.copy.name, error)
                 copying.trouble = str(error)
-                if copying.copy.records > before:
+                if copying.copy.bytes > before:
                     delays.reset()
                 final = isinstance(error, ReplicationRefused | MirrorStream)
                 await asyncio.sleep(REPLICATION.most_s if final else delays.take())
@@ -165,13 +206,8 @@ class Replication:
         found: list[Copying] = []
         for namespace, chosen in self._chosen.items():
             async for name in stream_names(self._source, namespace):
-                if name in self.streams or (chosen and name.stream not in chosen):
+                if name in self.streams or name.stream == OBJECTS_LOG or (chosen and name.stream not in chosen):
                     continue
-                try:
-                    if not is_replicable((await self._source.streams.read(name)).head):
-                        continue
-                except NoSuchStream:
-                    continue  # It was deleted meanwhile.
                 copy = StreamCopy(
                     self._source,
                     self._target,
@@ -190,8 +226,11 @@ class Replication:
             await _check_link(self._source, self._target, namespace)
 
     async def _mirror_namespaces(self) -> None:
-        """Have the target's namespaces have the settings of the source's, as far as they are not about one cluster."""
-        for namespace in self._chosen:
+        """Have the target's namespaces have the settings of the source's, as far as they are not about one cluster, and
+        the grants."""
+        for namespace, streams in self._chosen.items():
+            if not streams:
+                await self._mirror_grants(namespace)
             policy = (await self._source.namespaces.get(namespace)).policy
             if self._policies.get(namespace) == policy:
                 continue
@@ -210,6 +249,14 @@ class Replication:
                 if changes:
                     await self._target.namespaces.set(namespace, **changes)
             self._policies[namespace] = policy
+
+    async def _mirror_grants(self, namespace: str) -> None:
+        try:
+            await mirror_grants(self._source, self._target, namespace)
+        except (AccessRefused, Unauthorized) as error:
+            if namespace not in self._without_grants:
+                self._without_grants[namespace] = str(error)
+                _log.warning("the grants of %s are not copied; only who opens both stores can: %s", namespace, error)
 
 
 def _chosen(places: Sequence[str]) -> dict[str, frozenset[str]]:

@@ -14,8 +14,10 @@ from typing import Any
 from buckram.client.client import Client, connect
 from buckram.core.streams.links import Link
 from buckram.core.streams.mirrors import MIRROR, SUPERSEDED
+from buckram.core.streams.names import OBJECTS_LOG
 from buckram.errors import BuckramError, NoSuchKey, NoSuchStream
 from buckram.replication.lag import Lag, lag_of
+from buckram.replication.object_differences import MissingObjects, missing_objects
 from buckram.replication.sides import Side, read_link, side_of, stream_names
 
 
@@ -27,6 +29,8 @@ class NamespaceStatus:
     link: Link
     reached: bool
     streams: tuple[Lag, ...]
+    objects: MissingObjects | None = None
+    """What a mirror of objects lacks; None if there is none."""
 
     @property
     def worst(self) -> float | None:
@@ -48,6 +52,7 @@ class NamespaceStatus:
             "lag_bytes": sum(one or 0 for one in sizes) if None not in sizes else None,
             "lag_s": 0.0 if not self.streams else self.worst,
             "streams": [one.as_json() for one in self.streams],
+            "objects": None if self.objects is None else self.objects.as_json(),
         }
 
 
@@ -96,15 +101,18 @@ async def status_of(side: Side, namespace: str, uri: str = "") -> NamespaceStatu
     async with other_side(link, uri) as other:
         if other is not None and other.cluster != link.cluster:
             other = None
+        objects: MissingObjects | None = None
         if link.state == MIRROR:
             found = await _lags(other, side, namespace)
+            objects = await missing_objects(other, side, namespace)
         elif link.state == SUPERSEDED or other is None:
             found = ()
         else:  # This is the source: the mirror is there.
             there = await read_link(other, namespace)
             is_mirror = there is not None and there.state == MIRROR and there.cluster == side.cluster
             found = await _lags(side, other, namespace) if is_mirror else ()
-        return NamespaceStatus(namespace, link, other is not None, found)
+            objects = await missing_objects(side, other, namespace) if is_mirror else None
+        return NamespaceStatus(namespace, link, other is not None, found, objects)
 
 
 async def _lags(source: Side | None, target: Side, namespace: str) -> tuple[Lag, ...]:
@@ -112,7 +120,7 @@ async def _lags(source: Side | None, target: Side, namespace: str) -> tuple[Lag,
     async for name in stream_names(target, namespace):
         try:
             mark = (await target.streams.read(name)).head.mirror
-            if mark is not None and mark.state == MIRROR:
+            if mark is not None and mark.state == MIRROR and name.stream != OBJECTS_LOG:
                 found.append(await lag_of(source, target, name))
         except NoSuchStream:
             continue

@@ -122,7 +122,7 @@ class StreamCopy:
                 skip_truncated=False,
                 tables=True,
             )
-            keeping = Mirroring(self._source, self._target, self.name, self._into, self._uid, mirror.uid)
+            keeping = Mirroring(self._source, self._target, self.name, self._into, self._uid, mirror, self._pace)
             try:
                 async with TaskScope(f"mirror {self.name}") as scope:
                     if follow:
@@ -218,7 +218,8 @@ class StreamCopy:
         self._fresh = self.copied == mirror.earliest and mirror.producers is None
         if head.earliest <= self.copied:
             return mirror
-        if not self._skip and mirror.earliest < self.copied:
+        # Of a machine, what the log has lost is in its snapshots.
+        if not self._skip and head.snapshots is None and mirror.earliest < self.copied:
             raise ReplicationRefused(
                 str(self.name),
                 f"the source truncated the records {self.copied} to {head.earliest - 1} before they were copied: "
@@ -240,6 +241,7 @@ class StreamCopy:
             earliest=first,
             end=first,
             transactions=mirrored_transactions(head.transactions, {}, first),
+            snapshots=() if head.snapshots is not None and self._into == self.name else None,
             mirror=mark,
         )
         self.copied, self._fresh = first, True
@@ -260,6 +262,7 @@ class StreamCopy:
                 linger_ms=0,
                 on_closed=lambda _: None,
                 mirror_of=self._uid,
+                clock=_no_time,
             )
             if self._table is not None:
                 self._engine.put_producers(self._table)
@@ -307,6 +310,11 @@ class StreamCopy:
         if row is None or head.producers is None or head.producers >= row.number:
             return None
         return await load_producers(source.client, source.streams, name, head)
+
+
+def _no_time() -> int:
+    """The clock of a mirror, which adds nothing to the times of its records."""
+    return 0
 
 
 def _noting(name: str, head: Head, *, source: Head, next_offset: int) -> Step | None:

@@ -1,8 +1,8 @@
-"""How far streaming queries are behind their streams: measured in the source, shown by `lag(query)` and to Prometheus.
+"""How far streaming queries are behind their streams: asked in the source, shown by `lag(query)` and to Prometheus.
 
 PySpark has no metrics of a source's own. The source therefore puts the lag into what it reports as its latest offset,
 which Spark copies into the query's progress; a listener in the driver program takes it from there. Not here: the
-offsets (`stream_live.py`), cursors and their lag (`cursor.py`).
+offsets (`stream_live.py`), how a lag is measured (`streams/read/lag.py`), cursors and their lag (`cursor.py`).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from buckram.errors import BuckramError, InvalidArgument, NoSuchKey
+from buckram.errors import BuckramError, InvalidArgument
 from buckram.net.stats import PrometheusStats
 from buckram.seams import Stats
 from buckram.spark.access import cluster_uri
 from buckram.spark.clients import connection
 from buckram.spark.gathering import in_order
-from buckram.spark.stream_plan import Planner, StreamState, bytes_between
-from buckram.streams.read.locate import time_of_offset
+from buckram.spark.stream_plan import Planner, StreamState
+from buckram.streams.read.lag import Behind, behind
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -44,8 +44,6 @@ LAG = "lag"
 """The key beside the streams in what the source reports."""
 WITHIN_S = 2.0
 """A trigger waits no longer for the lag."""
-MOST_SEGMENTS = 2000
-"""The bytes of so many segments are added up; those of further ones are taken to be like them."""
 MOST_STREAMS = 1000
 """Of one query, Prometheus gets the streams that are furthest behind."""
 
@@ -81,36 +79,17 @@ async def measured(planner: Planner, states: Mapping[str, StreamState], position
     late = {name: at for name, at in positions.items() if name in states and at < states[name].end}
     if not late:
         return {}
-    clocks = planner.client.services.clocks
-    await clocks.ensure()
-    jobs = [partial(_lag, planner, states[name], max(at, states[name].earliest)) for name, at in late.items()]
+    jobs = [partial(_behind, planner, states[name], max(at, states[name].earliest)) for name, at in late.items()]
     found = await in_order(jobs)
-    now = clocks.now()
+    now = planner.client.services.clocks.now()
     return {
-        name: Lag(records=records, bytes=size, seconds=round(max(0, now - since) / 1e6, 3))
-        for name, (records, size, since) in zip(late, found, strict=True)
+        name: Lag(records=one.records, bytes=one.bytes, seconds=one.seconds(now))
+        for name, one in zip(late, found, strict=True)
     }
 
 
-async def _lag(planner: Planner, state: StreamState, first: int) -> tuple[int, int, int]:
-    """Return the records from `first` on, about how many bytes they have, and when the first one was appended."""
-    counted, size, segments, since = 0, 0, 0, planner.client.services.clocks.now()
-    try:
-        row = await planner.streams.segment_of(state.head, first)
-    except NoSuchKey:  # It was truncated after the head was read.
-        row = None
-    async for segment in planner.streams.segments(state.head, from_number=row.number if row else 0):
-        begin, stop = max(first, segment.base), segment.end if segment.sealed else state.end
-        if begin >= stop:
-            continue
-        if not segments:
-            since = await time_of_offset(planner.client, state.name, segment, begin)
-        counted, segments = counted + stop - begin, segments + 1
-        size += bytes_between(segment, state, begin, stop)
-        if segments == MOST_SEGMENTS:
-            break
-    records = state.end - first
-    return records, size * records // max(1, counted), since
+async def _behind(planner: Planner, state: StreamState, first: int) -> Behind:
+    return await behind(planner.client, planner.streams, state.name, state.head, state.reach, first)
 
 
 # -- for the driver program -------------------------------------------------------------------------------

@@ -43,10 +43,10 @@ from buckram.spark.planning import (
     size_for_partitions,
 )
 from buckram.spark.stream_partition import Slice, StreamPartition
-from buckram.streams.read.locate import offset_at_time
+from buckram.streams.read.lag import bytes_between
+from buckram.streams.read.locate import Reach, offset_at_time, readable_reach
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.namespaces import Namespaces
-from buckram.streams.shared.recovery import entry_header
 from buckram.types import BookieInfo, EntryId, LedgerId, LedgerMetadata, Versioned
 
 T = TypeVar("T")
@@ -73,6 +73,11 @@ class StreamState:
     def earliest(self) -> int:
         """The first offset that can be read."""
         return self.head.earliest
+
+    @property
+    def reach(self) -> Reach:
+        """How far it goes."""
+        return Reach(self.end, self.open_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +189,7 @@ class Planner:
         async for segment in self.streams.segments(state.head, from_number=row.number if row else 0):
             begin, end = max(at, segment.base), min(stop, segment.end if segment.sealed else state.end)
             if begin < end:
-                weight = bytes_between(segment, state, begin, end)
+                weight = bytes_between(segment, state.reach, begin, end)
                 if weight >= size:
                     return max(first + 1, begin + (end - begin) * size // weight)
                 size -= weight
@@ -203,11 +208,10 @@ class Planner:
             return segment.base, 0
         known = self._ends.get(segment.ledger)
         if known is None or known[0] != last:
-            entry = await reader.get(last)
-            header = entry_header(name, entry)
+            reach = await readable_reach(name, reader, segment)
             while len(self._ends) >= _REMEMBERED:
                 del self._ends[next(iter(self._ends))]
-            known = self._ends[segment.ledger] = last, segment.base + header.first + header.records, entry.length
+            known = self._ends[segment.ledger] = last, *reach
         return known[1:]
 
     # -- which entries ------------------------------------------------------------------------------------
@@ -270,9 +274,8 @@ class Planner:
             if begin < stop:
                 if begin != first:
                     break
-                found.append(
-                    (segment, Extent(stream, segment.ledger, begin, stop, bytes_between(segment, state, begin, stop)))
-                )
+                size = bytes_between(segment, state.reach, begin, stop)
+                found.append((segment, Extent(stream, segment.ledger, begin, stop, size)))
                 first = stop
             if segment.base >= want.stop:
                 break
@@ -390,14 +393,6 @@ def _needed(metadata: LedgerMetadata) -> LedgerMetadata:
     kept = (BIRTH, ENCRYPTION, LEDGER_NAMESPACE, OWNER, OWNER_UID) if key_id_of(metadata.custom_metadata) else (BIRTH,)
     custom = {key: value for key, value in metadata.custom_metadata.items() if key in kept}
     return replace(metadata, custom_metadata=custom)
-
-
-def bytes_between(segment: Segment, state: StreamState, first: int, stop: int) -> int:
-    """Return about how many bytes these offsets of the segment have."""
-    size, records = state.open_bytes, state.end - segment.base
-    if segment.summary is not None:
-        size, records = segment.summary.bytes, segment.summary.records
-    return size * (stop - first) // max(1, records)
 
 
 def _later(function: Callable[..., Awaitable[T]], *arguments: object) -> Callable[[], Awaitable[T]]:

@@ -13,8 +13,9 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
+from buckram.core.objects.mirroring import Outline
 from buckram.core.objects.names import Names
-from buckram.core.objects.rows import NEVER, Extent, ObjectRow, extents_of
+from buckram.core.objects.rows import NEVER, Extent, ObjectRow, extents_of, row_of
 from buckram.core.objects.snapshot_format import lines_of, read_lines
 from buckram.core.objects.space import Space
 from buckram.core.objects.tree import (
@@ -22,6 +23,8 @@ from buckram.core.objects.tree import (
     Directory,
     directories,
     find,
+    in_the_way,
+    leave,
     make_directories,
     parent_of,
     place_for,
@@ -52,8 +55,9 @@ class ObjectIndex(Names):
         self._version = 0
         self._expiring: list[tuple[int, int]] = []
         """A heap of times of expiry and versions; what was removed before stays in it until then."""
-        self._expiring_at: dict[int, tuple[Directory, str]] = {}
-        """Where the object with this version is, if it expires. A directory that is renamed stays the same one."""
+        self._expiring_at: dict[int, list[tuple[Directory, str]]] = {}
+        """Where the object with this version is, if it expires. A directory that is renamed stays the same one. In a
+        mirror it may be under its old and its new name for a while."""
         self._sum = 0
 
     # -- commands -----------------------------------------------------------------------------------------
@@ -66,7 +70,8 @@ class ObjectIndex(Names):
         delete NAME CONDITION: of objects (rename also of directories); a condition is null, "absent", or the version
         that must be there. upload NAME, part UPLOAD NUMBER SIZE DIGEST EXTENTS SEALED, complete UPLOAD PUT CONDITION,
         abort UPLOAD: in parts. mkdirs PATH, remove PATH RECURSIVE: also of directories. purge: free trash.
-        moved NAME VERSION EXTENTS: its bytes were copied. expire: remove what has expired.
+        moved NAME VERSION EXTENTS: its bytes were copied. expire: remove what has expired. mirror VERSION CHANGES
+        SEALED: become what another cluster's index is (`core/objects/mirroring.py`), up to this version of it.
 
         The result of a put, a copy and a completed upload is the row without its extents.
         """
@@ -102,6 +107,9 @@ class ObjectIndex(Names):
                     return self._moved(name, version, extents_of(extents))
                 case ["expire"]:
                     return self._expire()
+                case ["mirror", int(version), dict(changes), list(sealed)]:
+                    self._mirror(version, changes, sealed)
+                    return None
                 case ["upload" | "part" | "complete" | "abort", *_]:
                     return self._in_parts(command)
         except Blocked as blocked:
@@ -180,20 +188,24 @@ class ObjectIndex(Names):
         """Put a row whose extents are referred to already in the place of what is there."""
         old = directory.nodes.get(name)
         directory.attach(name, row, self.now_us)
+        if isinstance(old, ObjectRow):
+            self._forget(directory, name, old)
         self._count(name, row, 1)
         if row.expires_us != NEVER:
             self._will_expire(directory, name, row)
-        if isinstance(old, ObjectRow):
-            self._forget(name, old)
 
     def _will_expire(self, directory: Directory, name: str, row: ObjectRow) -> None:
         heapq.heappush(self._expiring, (row.expires_us, row.version))
-        self._expiring_at[row.version] = directory, name
+        self._expiring_at.setdefault(row.version, []).append((directory, name))
 
-    def _forget(self, name: str, row: ObjectRow) -> None:
+    def _forget(self, directory: Directory, name: str, row: ObjectRow) -> None:
         """A row has left the tree."""
         self._count(name, row, -1)
-        self._expiring_at.pop(row.version, None)
+        if row.expires_us != NEVER:
+            places = self._expiring_at.pop(row.version, [])
+            left = [place for place in places if place != (directory, name)]
+            if left:
+                self._expiring_at[row.version] = left
         self.space.release(row.extents)
 
     def _count(self, name: str, row: ObjectRow, sign: int) -> None:
@@ -268,7 +280,7 @@ class ObjectIndex(Names):
                 if isinstance(node, Directory):
                     self.trash.insert(0, node)
                 else:
-                    self._forget(key, node)
+                    self._forget(directory, key, node)
             if not directory.nodes:
                 self.trash.remove(directory)
         return bool(self.trash)
@@ -284,7 +296,7 @@ class ObjectIndex(Names):
         assert place is not None
         row = place[0].detach(place[1], self.now_us)
         assert isinstance(row, ObjectRow)
-        self._forget(place[1], row)
+        self._forget(*place, row)
 
     def _moved(self, name: str, version: int, extents: tuple[Extent, ...]) -> bool:
         """The bytes of this version are elsewhere, too, and read there from now on. False: it is not there any more."""
@@ -299,6 +311,43 @@ class ObjectIndex(Names):
         self._count(place[1], moved, 1)
         self.space.release(row.extents)
         return True
+
+    # -- mirrors ------------------------------------------------------------------------------------------
+
+    def outline(self) -> Outline:
+        """All names of this moment. Tables are copied, and no row."""
+        tables = {path: (found.kept, dict(found.nodes)) for path, found in directories(self.root)}
+        return Outline(self._version, tables)
+
+    def _mirror(self, version: int, changes: dict[str, Any], sealed: list[Any]) -> None:
+        """Become what the other index is; what is in the way of that is not there any more."""
+        rows = [(str(name), row_of(raw)) for name, raw in changes["put"]]
+        for _, row in rows:
+            self._check_usable(row.extents)
+        for _, row in rows:
+            self.space.refer(row.extents)  # First, as those that go may have the same bytes.
+        self._seal_all(sealed)
+        for name in changes["gone"]:
+            if isinstance(find(self.root, name), ObjectRow):
+                self._remove(name)
+        for path in changes["unkept"]:
+            leave(self.root, path, self.now_us)
+        for name, row in rows:
+            self._clear(name)
+            self._place(*place_for(self.root, name, self.now_us), row)
+        for path in changes["kept"]:
+            self._clear(f"{path}/.")
+            place_for(self.root, f"{path}/.", self.now_us)[0].kept = True
+        self._version = max(self._version, version)
+
+    def _clear(self, name: str) -> None:
+        place = in_the_way(self.root, name)
+        if place is not None:
+            node = place[0].detach(place[1], self.now_us)
+            if isinstance(node, Directory):
+                self.trash.append(node)
+            else:
+                self._forget(*place, node)
 
     # -- parts and time -----------------------------------------------------------------------------------
 
@@ -338,12 +387,14 @@ class ObjectIndex(Names):
     def _expire(self) -> int:
         removed = 0
         while self.expiry_due and removed < EXPIRE_AT_ONCE:
-            place = self._expiring_at.pop(heapq.heappop(self._expiring)[1], None)
-            if place is not None:
-                row = place[0].detach(place[1], self.now_us)
+            version = heapq.heappop(self._expiring)[1]
+            for directory, name in tuple(self._expiring_at.get(version, ())):
+                row = directory.nodes[name]
                 assert isinstance(row, ObjectRow)
-                self._forget(place[1], row)
-                removed += 1
+                if row.expired(self.now_us):
+                    directory.detach(name, self.now_us)
+                    self._forget(directory, name, row)
+                    removed += 1
         for upload in [number for number, one in self.uploads.items() if one.time_us < self.now_us - UPLOAD_US]:
             self._drop_upload(upload)
             removed += 1

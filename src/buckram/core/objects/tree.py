@@ -158,6 +158,28 @@ def make_directories(root: Directory, path: str, time_us: int) -> bool:
     return fresh
 
 
+def in_the_way(root: Directory, path: str) -> tuple[Directory, str] | None:
+    """Where the node is that keeps an object from being put at a path: an object above it, or a directory there."""
+    node, (*above, name) = root, path.split("/")
+    for part in above:
+        child = node.nodes.get(part)
+        if child is None:
+            return None
+        if isinstance(child, ObjectRow):
+            return node, part
+        node = child
+    return (node, name) if isinstance(node.nodes.get(name), Directory) else None
+
+
+def leave(root: Directory, path: str, time_us: int) -> None:
+    """A directory that was made to be kept is kept no longer: it goes when it is empty. No-op if it is not there."""
+    node = find(root, path)
+    if isinstance(node, Directory) and node.parent is not None:
+        node.kept = False
+        if not node.nodes:
+            node.parent.detach(node.name, time_us)
+
+
 def directories(root: Directory, path: str = "") -> Iterator[tuple[str, Directory]]:
     """A directory and all below it, each with its path, in order."""
     yield path, root
@@ -196,6 +218,8 @@ __all__ = [
     "SortedNames",
     "directories",
     "find",
+    "in_the_way",
+    "leave",
     "make_directories",
     "parent_of",
     "place_for",

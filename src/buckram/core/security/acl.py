@@ -124,6 +124,15 @@ class Acl:
         """Without these permissions; only those that were granted for the same words."""
         return self._changed(who, namespaces, lambda present: present - set(permissions))
 
+    def of_namespace(self, namespace: str) -> tuple[Grant, ...]:
+        """The grants that are for this namespace and what is in it, and for no other one."""
+        return tuple(one for one in self.grants if one.namespaces.partition("/")[0] == namespace)
+
+    def with_namespace(self, namespace: str, grants: Iterable[Grant]) -> Acl:
+        """With these grants in the place of those for this namespace alone."""
+        own = self.of_namespace(namespace)
+        return _sorted((*(one for one in self.grants if one not in own), *grants))
+
     def _changed(self, who: str, namespaces: str, change: object) -> Acl:
         assert callable(change)
         rest = [one for one in self.grants if (one.who, one.namespaces) != (who, namespaces)]
@@ -131,7 +140,7 @@ class Acl:
         permissions = frozenset(change(present[0] if present else frozenset()))
         if permissions:
             rest.append(Grant(who, namespaces, permissions))
-        return Acl(tuple(sorted(rest, key=lambda one: (one.who, one.namespaces))))
+        return _sorted(rest)
 
     def encode(self) -> bytes:
         rows = [
@@ -153,6 +162,10 @@ class Acl:
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"no grants: {error!r}") from None
+
+
+def _sorted(grants: Iterable[Grant]) -> Acl:
+    return Acl(tuple(sorted(grants, key=lambda one: (one.who, one.namespaces))))
 
 
 def _together(grants: Iterable[Grant]) -> frozenset[str]:

@@ -12,7 +12,6 @@ import json
 from dataclasses import dataclass
 
 from buckram.core.streams.mirrors import MIRROR, PROMOTED, SUPERSEDED
-from buckram.core.streams.names import OBJECTS_LOG
 from buckram.errors import MalformedRecord, ReplicationRefused
 
 FORMAT = 1
@@ -39,11 +38,8 @@ class Link:
     version: int = -1
 
     def has(self, stream: str) -> bool:
-        """Whether a stream of the namespace, by its bare name, is replicated.
-
-        The index of objects names ledgers of its cluster, so a copy of its log would be of no use elsewhere.
-        """
-        return stream != OBJECTS_LOG and (not self.streams or stream in self.streams)
+        """Whether a stream of the namespace, by its bare name, is replicated; objects are with the whole namespace."""
+        return not self.streams or stream in self.streams
 
     def joined(self, streams: frozenset[str]) -> tuple[str, ...]:
         """Return the streams that are replicated once these (none: all) are, too."""

@@ -29,14 +29,6 @@ KEPT_SETTINGS = (
 """Settings that a mirror has of its source. The others are about the bookies and places of one cluster."""
 
 
-def is_replicable(head: Head) -> bool:
-    """Whether a stream can be copied into another cluster, and so changes hands with its namespace.
-
-    The log of a machine, a database or an index of objects goes with snapshots, which are ledgers of its cluster.
-    """
-    return head.snapshots is None
-
-
 def check_writable(name: str, head: Head, mirror_of: str = "") -> None:
     """MirrorStream for a writer that may not write here. `mirror_of`: for the replication, the uid of its source."""
     mark = head.mirror
@@ -126,7 +118,6 @@ __all__ = [
     "SUPERSEDED",
     "check_counterpart",
     "check_writable",
-    "is_replicable",
     "mirror_of",
     "mirrored_settings",
     "mirrored_transactions",

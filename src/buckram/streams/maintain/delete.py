@@ -125,6 +125,7 @@ async def _drop_keys(streams: StreamStore, head: Head) -> None:
             for child in names:
                 await _drop(keys, f"{parent}/{child}")
         await _drop(keys, parent)
+    await _drop(keys, layout.progress(head.uid))
     await _drop(keys, layout.lease(head.uid))
     await _drop(keys, layout.data(head.uid))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from buckram.client.client import Client
 from buckram.client.read.reader import Reader
 from buckram.core.streams.batch import Batch, decode
@@ -48,22 +50,37 @@ async def entry_of_offset(
     return await first_entry(name, reader, last, lambda header: header.first + header.records > relative, guess)
 
 
+class Reach(NamedTuple):
+    """How far a stream goes at one moment."""
+
+    end: Offset
+    """The offset after the last readable record."""
+    open_bytes: int
+    """The bytes of the open segment up to there."""
+
+
 async def known_end(client: Client, name: StreamName, head: Head) -> int:
     """Return the offset after the last record that is readable now."""
+    return (await known_reach(client, name, head)).end
+
+
+async def known_reach(client: Client, name: StreamName, head: Head) -> Reach:
+    """Return how far the stream is readable now."""
     segment = head.open_segment
     if segment is None:
-        return head.end
+        return Reach(head.end, 0)
     async with client.open(segment.ledger) as reader:
-        return await readable_end(name, reader, segment)
+        return await readable_reach(name, reader, segment)
 
 
-async def readable_end(name: StreamName, reader: Reader, segment: Segment) -> int:
-    """Like known_end, for the open segment, whose ledger `reader` reads."""
+async def readable_reach(name: StreamName, reader: Reader, segment: Segment) -> Reach:
+    """Like known_reach, for the open segment, whose ledger `reader` reads."""
     last = reader.last_confirmed
     if last < 0:
-        return segment.base
-    header = entry_header(name, await reader.get(last))
-    return segment.base + header.first + header.records
+        return Reach(segment.base, 0)
+    entry = await reader.get(last)
+    header = entry_header(name, entry)
+    return Reach(segment.base + header.first + header.records, entry.length)
 
 
 async def end_of_acknowledged(client: Client, streams: StreamStore, name: StreamName) -> int:
@@ -133,7 +150,7 @@ async def _offset_of(name: StreamName, reader: SegmentReader, segment: Segment, 
         return segment.base + entry_header(name, await reader.get(entry)).first
     if segment.sealed or isinstance(reader, HistoryReader):
         return segment.end
-    return await readable_end(name, reader, segment)
+    return (await readable_reach(name, reader, segment)).end
 
 
 def decode_entry(name: StreamName, segment: Segment, entry: Entry) -> Batch | EntryHeader:

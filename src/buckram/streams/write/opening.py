@@ -19,7 +19,7 @@ from buckram.core.streams.mirrors import check_writable
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy
 from buckram.errors import BuckramError, InvariantViolation, NoSuchKey, RecoveryFailed, StreamEnded, WriterLost
-from buckram.streams.shared.claim import Claim
+from buckram.streams.shared.claim import AppendClock, Claim
 from buckram.streams.shared.ledgers import discard, is_stale, list_intents
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.recovery import load_producers, recover_segment
@@ -48,11 +48,12 @@ async def open_writer(
     on_closed: EngineClosed,
     flights: int = 1,
     mirror_of: str = "",
+    clock: AppendClock | None = None,
 ) -> StreamEngine:
     """Become the writer and return its engine; the arguments are those of Namespace.writer.
 
-    Records linger while `flights` entries are in flight. `mirror_of`: the stream is a mirror of the one of this uid,
-    and its records have the times that they have there.
+    Records linger while `flights` entries are in flight. `mirror_of`: the stream is a mirror of the one of this uid.
+    `clock`: what gives append times, in microseconds UTC; None: that of the client.
 
     Raises MirrorStream, WriterExists, WriterLost, StreamEnded, NoSuchStream, and NotEnoughBookies or RecoveryFailed,
     which a later attempt may not meet.
@@ -92,7 +93,7 @@ async def open_writer(
                 linger_ms=linger_ms,
                 on_closed=closed,
                 flights=flights,
-                clock=_no_time if mirror_of else None,
+                clock=clock,
             )
             first = await opened.prepare()
         except BuckramError:
@@ -139,11 +140,6 @@ async def _seal_left(uri: str, name: StreamName, uid: str, nonce: str, policy_of
             on_closed=lambda _: None,
         )
         await writer.close()
-
-
-def _no_time() -> int:
-    """The clock of a mirror, which adds nothing to the times of its records."""
-    return 0
 
 
 async def _claim(

@@ -22,7 +22,7 @@ async def _fencing_end(client: Any, name: Any, head: Any) -> int:
     if segment is None:
         return int(head.end)
     async with client.recover(segment.ledger) as opened:
-        return await locate.readable_end(name, opened, segment)
+        return int((await locate.readable_reach(name, opened, segment)).end)
 
 
 def _always_skip(self: Source) -> bool:

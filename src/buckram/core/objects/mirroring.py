@@ -1,0 +1,155 @@
+"""Mirroring of objects: in what two indexes differ, and the steps by which one becomes the other.
+
+An object is the same on both sides if all that is known of it is: version, size, digest, times, metadata. Where its
+bytes are is each cluster's own. Pure. Not here: what a step does to an index (`core/objects/index.py`), copying bytes
+(`replication/object_copy.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from buckram.core.objects.rows import Extent, ObjectRow
+from buckram.core.objects.tree import Directory
+
+MOST_CHANGES = 256
+"""So many names change in one step at most."""
+MOST_BYTES = 8 * 1024 * 1024
+"""Objects of one step have so many bytes together, unless it is a single one."""
+_ROW_BYTES = 512 * 1024
+"""The rows of one step have about so many bytes of JSON at most."""
+_NOTHING: tuple[bool, dict[str, Directory | ObjectRow]] = (False, {})
+
+Named = tuple[str, ObjectRow]
+"""A full name with its object."""
+
+
+class Outline(NamedTuple):
+    """All names of an index at one moment."""
+
+    version: int
+    """The greatest version that was given out."""
+    directories: Mapping[str, tuple[bool, Mapping[str, Directory | ObjectRow]]]
+    """By path: whether it was made to be kept, and its children by name."""
+
+
+class Difference(NamedTuple):
+    """How a mirror differs from its source."""
+
+    puts: Sequence[Named]
+    """Objects that the mirror lacks or has otherwise, as the source has them, in the order of their versions."""
+    replaced: Sequence[Named]
+    """Those that are otherwise, as the mirror has them."""
+    gone: Sequence[Named]
+    """Objects that only the mirror has."""
+    kept: Sequence[str]
+    """Directories that are kept in the source only."""
+    unkept: Sequence[str]
+    """Directories that are kept in the mirror only, the deepest first."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether the two are the same."""
+        return not (self.puts or self.gone or self.kept or self.unkept)
+
+    @property
+    def bytes(self) -> int:
+        """Of the objects that the mirror lacks or has otherwise."""
+        return sum(row.size for _, row in self.puts)
+
+    @property
+    def since(self) -> int | None:
+        """When the first of them was put, in microseconds UTC; None if there is none."""
+        return min((row.time_us for _, row in self.puts), default=None)
+
+    def reusable(self) -> dict[tuple[str, int], tuple[Extent, ...]]:
+        """Where the mirror has bytes, by digest and size, of objects that go or change: those that were renamed."""
+        return {(row.digest, row.size): row.extents for _, row in (*self.gone, *self.replaced)}
+
+
+class Step(NamedTuple):
+    """Changes that a mirror makes at once."""
+
+    puts: Sequence[Named]
+    gone: Sequence[str] = ()
+    kept: Sequence[str] = ()
+    unkept: Sequence[str] = ()
+
+    def encode(self, puts: Sequence[Named]) -> dict[str, Any]:
+        """For the command; `puts` are those of the step with the extents that they have in the mirror."""
+        rows = [[name, list(row)] for name, row in puts]
+        return {"put": rows, "gone": list(self.gone), "kept": list(self.kept), "unkept": list(self.unkept)}
+
+
+def same(one: ObjectRow, other: ObjectRow) -> bool:
+    """Whether two clusters have the same object."""
+    return one[:-1] == other[:-1]
+
+
+def difference(source: Outline, mirror: Outline, now_us: int) -> Difference:
+    """Compare two indexes. What has expired by `now_us` in the source is not there any more."""
+    puts: list[Named] = []
+    replaced: list[Named] = []
+    gone: list[Named] = []
+    kept: list[str] = []
+    unkept: list[str] = []
+    for path in sorted({**source.directories, **mirror.directories}):
+        (keeps, there), (has_kept, here) = (side.directories.get(path, _NOTHING) for side in (source, mirror))
+        if keeps != has_kept:
+            (kept if keeps else unkept).append(path)
+        begin = f"{path}/" if path else ""
+        for name, row in there.items():
+            if not isinstance(row, ObjectRow) or row.expired(now_us):
+                continue
+            present = here.get(name)
+            if not isinstance(present, ObjectRow):
+                puts.append((begin + name, row))
+            elif not same(row, present):
+                puts.append((begin + name, row))
+                replaced.append((begin + name, present))
+        for name, row in here.items():
+            if isinstance(row, ObjectRow):
+                other = there.get(name)
+                if not isinstance(other, ObjectRow) or other.expired(now_us):
+                    gone.append((begin + name, row))
+    puts.sort(key=lambda item: item[1].version)
+    return Difference(puts, replaced, sorted(gone), kept, unkept[::-1])
+
+
+def steps(found: Difference) -> Iterator[Step]:
+    """The steps that make the mirror the same: objects in the order of their versions, then what goes.
+
+    A rename, where few things have changed, is one step.
+    """
+    groups = list(_groups(found.puts)) or [[]]
+    names = [name for name, _ in found.gone]
+    ends = (names, found.kept, found.unkept)
+    for group in groups[:-1]:
+        yield Step(group)
+    last = groups[-1]
+    if len(last) + sum(map(len, ends)) <= MOST_CHANGES:
+        yield Step(last, *ends)
+        return
+    if last:
+        yield Step(last)
+    for begin in range(0, max(map(len, ends)), MOST_CHANGES):
+        yield Step((), *(some[begin : begin + MOST_CHANGES] for some in ends))
+
+
+def _groups(puts: Sequence[Named]) -> Iterator[list[Named]]:
+    group: list[Named] = []
+    size = weight = 0
+    for name, row in puts:
+        own = 300 + 6 * (len(name) + sum(len(key) + len(value) for key, value in row.metadata)) + 80
+        full = len(group) >= MOST_CHANGES or weight + own > _ROW_BYTES
+        if group and (full or size + row.size > MOST_BYTES):
+            yield group
+            group, size, weight = [], 0, 0
+        group.append((name, row))
+        size, weight = size + row.size, weight + own
+    if group:
+        yield group
+
+
+__all__ = ["MOST_BYTES", "MOST_CHANGES", "Difference", "Named", "Outline", "Step", "difference", "same", "steps"]

@@ -1,0 +1,21 @@
+"""Grants of a mirrored namespace: they become those of the source, also where the source revokes one.
+
+Grants by a pattern of several namespaces, tokens, keys and revoked tokens belong to one cluster and stay as they are.
+Not here: what grants allow (`core/security/acl.py`).
+"""
+
+from __future__ import annotations
+
+from buckram.metadata.security import SecurityStore
+from buckram.replication.sides import Side
+
+
+async def mirror_grants(source: Side, target: Side, namespace: str) -> None:
+    """Have the target grant for the namespace what the source grants. Raises MalformedRecord, MetadataUnavailable."""
+    wanted = (await SecurityStore(source.client.services.store).acl()).of_namespace(namespace)
+    store = SecurityStore(target.client.services.store)
+    if (await store.acl()).of_namespace(namespace) != wanted:
+        await store.change_acl(lambda acl: acl.with_namespace(namespace, wanted))
+
+
+__all__ = ["mirror_grants"]

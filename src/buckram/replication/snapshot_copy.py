@@ -1,0 +1,130 @@
+"""SnapshotCopy: the snapshots of a machine's log, a database's among them, for the mirror of that log.
+
+A snapshot is a ledger of its cluster, so that its entries are copied into a ledger of the other one, and it is
+published there when the mirror has all records below its offset. Then replicas of the mirror begin with it, and what it
+makes superfluous is truncated, as in the source. Not here: the records (`replication/stream_copy.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+
+from buckram.client.write.engine import LedgerAppender
+from buckram.core.streams.changes import Step, check_usable
+from buckram.core.streams.head import Head, SnapshotRow
+from buckram.core.streams.mirrors import check_writable
+from buckram.core.streams.names import StreamName
+from buckram.core.streams.policy import merged
+from buckram.core.streams.snapshots import is_published, published
+from buckram.errors import NoSuchEntry, NoSuchLedger, SnapshotDamaged
+from buckram.machine.settings import MachineSettings
+from buckram.machine.snapshots import Place, free_space
+from buckram.net.pace import Pace
+from buckram.replication.sides import Side
+from buckram.streams.shared.ledgers import SNAPSHOT, Intent, discard, make_ledger, present_op
+from buckram.types import LedgerId
+
+_KEEP = MachineSettings().keep_snapshots
+
+
+class SnapshotCopy:
+    """Copies the snapshots of one machine's log. `once` may be stopped and repeated."""
+
+    def __init__(self, source: Side, target: Side, into: StreamName, uid: str, mirror_uid: str, pace: Pace) -> None:
+        """`uid`: that of the log in the source; `mirror_uid`: that of its mirror `into`."""
+        self._source, self._target, self._into, self._pace = source, target, into, pace
+        self._uid, self._mirror_uid = uid, mirror_uid
+        self._newest = -1
+        """The offset of the newest snapshot that the mirror has, as far as this object knows."""
+        self._left: Sequence[LedgerId] = ()
+        """Ledgers of snapshots that left the mirror's head last."""
+
+    async def once(self, head: Head, copied: int) -> None:
+        """Publish the newest snapshot of the source whose records the mirror has, which are those below `copied`.
+
+        Raises SnapshotDamaged, NotEnoughBookies, MirrorStream, and what reading and writing a ledger raises.
+        """
+        rows = [row for row in head.snapshots or () if self._newest < row.offset <= copied]
+        if not rows:
+            return
+        mirror = (await self._target.streams.read(self._into)).head
+        check_writable(str(self._into), mirror, self._uid)
+        present = max((row.offset for row in mirror.snapshots or ()), default=-1)
+        damaged: SnapshotDamaged | None = None
+        for row in reversed(rows):
+            try:
+                if row.offset > present:
+                    await self._copy(row, mirror)
+                self._newest = row.offset
+                return
+            except SnapshotDamaged as error:  # Or it was replaced meanwhile; the one before may be good.
+                damaged = error
+        assert damaged is not None
+        raise damaged
+
+    async def _copy(self, row: SnapshotRow, mirror: Head) -> None:
+        target, into = self._target, self._into
+        space = await target.namespaces.get(into.namespace)
+        policy = merged(space.policy, mirror.policy)
+        writer, intent = await make_ledger(
+            target.client,
+            target.streams,
+            into,
+            self._mirror_uid,
+            policy,
+            epoch=mirror.epoch,
+            purpose=SNAPSHOT,
+        )
+        try:
+            async with writer:
+                found = await self._copy_entries(row, writer)
+            if found != row.digest:
+                raise SnapshotDamaged(str(into), row.offset, row.ledger, f"its bytes have the digest {found}")
+        except (NoSuchLedger, NoSuchEntry) as error:
+            await discard(target.client, target.streams, self._mirror_uid, intent)
+            raise SnapshotDamaged(str(into), row.offset, row.ledger, str(error)) from error
+        except SnapshotDamaged:
+            await discard(target.client, target.streams, self._mirror_uid, intent)
+            raise
+        await self._publish(row._replace(ledger=writer.ledger_id), mirror, intent)
+
+    async def _copy_entries(self, row: SnapshotRow, writer: LedgerAppender) -> str:
+        """Copy the entries of a snapshot, and return the digest of all but the last one, which has it in it."""
+        digest, last = hashlib.sha256(), b""
+        async with self._source.client.open(row.ledger) as reader:
+            async for chunk in reader.payload_chunks(0, row.last_entry):
+                await self._pace.take(sum(map(len, chunk)))
+                for payload in chunk:
+                    digest.update(last)
+                    last = payload
+                await asyncio.gather(*(writer.append(payload) for payload in chunk))
+        return digest.hexdigest()
+
+    async def _publish(self, row: SnapshotRow, before: Head, intent: Intent) -> None:
+        target, name = self._target, str(self._into)
+
+        def change(head: Head) -> Step | None:
+            check_usable(name, head)
+            check_writable(name, head, self._uid)
+            if head.earliest > row.offset or (head.snapshots and head.snapshots[-1].offset >= row.offset):
+                return None  # Another process has copied it, or a newer one.
+            after = published(name, head, row, _KEEP)
+            return None if after is None else Step(after)
+
+        after = await target.streams.change(
+            self._into,
+            change,
+            uid=self._mirror_uid,
+            extra=lambda head: [present_op(target.streams, self._mirror_uid, intent)],
+        )
+        if not is_published(after, row.ledger):
+            await discard(target.client, target.streams, self._mirror_uid, intent)
+            return
+        gone = [one.ledger for one in before.snapshots or () if not is_published(after, one.ledger)]
+        left, self._left = self._left, gone  # Somebody may be reading those that have left just now.
+        await free_space(Place(target.client, target.streams, self._into, self._mirror_uid), left)
+
+
+__all__ = ["SnapshotCopy"]
