@@ -25,10 +25,10 @@ func readObject(t *testing.T, objects *Objects, name string, options *GetOptions
 func TestLiveObjects(t *testing.T) {
 	ctx := within(t, time.Minute)
 	here, there := live(t)
-	if err := here.CreateNamespace(ctx, "goods", nil); err != nil {
+	if err := here.CreateNamespace(ctx, "things", nil); err != nil {
 		t.Fatal(err)
 	}
-	objects, elsewhere := here.Objects("goods"), there.Objects("goods")
+	objects, elsewhere := here.Objects("things"), there.Objects("things")
 	if _, err := objects.Info(ctx, "none"); !errors.Is(err, ErrNoSuchObject) {
 		t.Error(err)
 	}
