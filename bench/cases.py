@@ -221,10 +221,12 @@ def metadata_service() -> Figures:
 
 @case
 def gateway() -> Figures:
-    """Appends over HTTP from 8 connections in batches of 100, single ones at 500/s, and 1,000 tails of one stream."""
+    """Appends over HTTP from 8 connections in batches of 100, single ones at 500/s, and 1,000 tails of one stream; the
+    console's overview with 100,000 ledgers, and scrapes of metrics while adds go on."""
+    from bench import console
     from bench.gateway import measure
 
-    return measure(SECONDS)
+    return {**measure(SECONDS), **console.measure(SECONDS)}
 
 
 @case

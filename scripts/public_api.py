@@ -439,7 +439,9 @@ INTERNAL: dict[str, frozenset[str]] = {
     ),
     "buckram.OpenTransaction": frozenset({"take_turn"}),
     "buckram.Namespace": frozenset({"create_machine_log", "log_name", "store"}),
-    "buckram.Objects": frozenset({"abandon", "ended", "reading", "start", "statuses"}),
+    "buckram.Objects": frozenset(
+        {"abandon", "ended", "new_part", "parts", "reading", "start", "statuses", "upload_name", "uploads"}
+    ),
     "buckram.Reader": frozenset({"last_stored"}),
     "buckram.Namespaces": frozenset({"restore"}),
 }

@@ -30,6 +30,8 @@ type exchange struct {
 	// suspect is the process that may have carried the request out, once an answer was lost.
 	suspect process
 	inDoubt bool
+	// watch ends an attempt whose body stands still.
+	watch *time.Timer
 }
 
 // call sends a request until it is answered or must not be sent again. Its answer has a status below 300.
@@ -46,7 +48,7 @@ func (c *Client) call(ctx context.Context, r *request) (*answer, error) {
 		if ctx.Err() != nil {
 			return nil, x.ended(ctx, err)
 		}
-		if attempt >= c.attempts || !x.mayRepeat(err) {
+		if attempt >= c.attempts || !x.mayRepeat(err) || r.source != nil && !r.source.mayGoBack() {
 			return nil, x.final(err)
 		}
 		pause := pauseBefore(attempt, err)
@@ -77,7 +79,7 @@ func (n *notSent) Unwrap() error { return n.cause }
 
 // attempt sends the request once, and again wherever it is sent on to.
 func (x *exchange) attempt(ctx context.Context) (*answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, x.client.timeout)
+	ctx, cancel := x.limited(ctx)
 	defer cancel()
 	at := x.client.gateways.choose(x.ask.route)
 	if x.inDoubt && x.key != "" {
@@ -107,6 +109,16 @@ func (x *exchange) attempt(ctx context.Context) (*answer, error) {
 	return nil, badAnswer(x.ask.op, fmt.Sprintf("the request was sent on %d times", mostHops), nil)
 }
 
+// limited bounds an attempt: as a whole, or, where its body comes from a reader, how long nothing of that goes on.
+func (x *exchange) limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	if x.ask.source == nil {
+		return context.WithTimeout(ctx, x.client.timeout)
+	}
+	ctx, watch, cancel := patient(ctx, x.client.timeout)
+	x.watch = watch
+	return ctx, cancel
+}
+
 // send sends the request to one gateway, whose id becomes known.
 func (x *exchange) send(ctx context.Context, at *process) (*answer, error) {
 	if x.key != "" && at.id == "" {
@@ -122,7 +134,23 @@ func (x *exchange) send(ctx context.Context, at *process) (*answer, error) {
 	if err != nil {
 		return nil, badArgument(x.ask.op, err.Error())
 	}
-	return x.client.exchangeOnce(x.client.http, built, *at)
+	body := x.ask.source
+	if body == nil {
+		return x.client.exchangeOnce(x.client.http, built, *at)
+	}
+	if !body.mayGoBack() {
+		return nil, badAnswer(x.ask.op, at.base+" sends the request on, and its bytes come from a reader that cannot go back", nil)
+	}
+	if err := body.attach(built, x.watch, x.client.timeout); err != nil {
+		return nil, badArgument(x.ask.op, err.Error())
+	}
+	got, err := x.client.exchangeOnce(x.client.http, built, *at)
+	body.wait(ctx)
+	if err != nil && body.settled() && body.failed != nil {
+		// The gateway has seen a body without its end, of which nothing counts.
+		return nil, &Error{Op: x.ask.op, Code: ErrInvalidArgument, Message: "the bytes cannot be read", cause: body.failed}
+	}
+	return got, err
 }
 
 // exchangeOnce sends a request once and reads the answer. The error is *notSent or *lostAnswer.

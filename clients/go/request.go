@@ -17,6 +17,7 @@ const (
 	mediaLines  = "application/x-ndjson"
 	mediaValues = "application/vnd.buckram.values"
 	mediaEvents = "text/event-stream"
+	mediaBytes  = "application/octet-stream"
 
 	keyHeader     = "Idempotency-Key"
 	gatewayHeader = "Buckram-Gateway"
@@ -38,18 +39,20 @@ const (
 
 // request is what is asked of a gateway.
 type request struct {
-	op       string
-	method   string
-	path     string
-	query    url.Values
-	header   http.Header
-	media    string
-	body     []byte
+	op     string
+	method string
+	path   string
+	query  url.Values
+	header http.Header
+	media  string
+	body   []byte
+	// source is the body instead of `body`, where it is not in memory.
+	source   *source
 	route    string
 	repeated repetition
 }
 
-func (r *request) changes() bool { return r.method != http.MethodGet }
+func (r *request) changes() bool { return r.method != http.MethodGet && r.method != http.MethodHead }
 
 // answer is a whole answer of a gateway.
 type answer struct {

@@ -23,6 +23,7 @@ from buckram.types import (
     BookieInfo,
     BookieSet,
     Buffer,
+    EntryId,
     History,
     KeyOp,
     KeyValue,
@@ -316,6 +317,22 @@ class Span(Protocol):
         ...
 
 
+class AppendSpan(Protocol):
+    """An append that is followed, with a step for each bookie that gets it. Nothing of it raises, and nothing waits."""
+
+    def sent(self, bookies: Sequence[BookieId]) -> Sequence[bytes]:
+        """A step to each of these begins now; return what each of them continues the trace with (TRACE_SIZE bytes)."""
+        ...
+
+    def answered(self, place: int, error: str = "") -> None:
+        """The step to the bookie at this place is over; `error`: why it failed."""
+        ...
+
+    def end(self, error: str = "") -> None:
+        """The append is over, perhaps before some of its steps; `error`: why it failed."""
+        ...
+
+
 class Traces(Protocol):
     """Follows some of what happens, for OpenTelemetry (`telemetry/`). Without it nobody looks whether to follow."""
 
@@ -326,8 +343,8 @@ class Traces(Protocol):
         """Return how many are left out before the next one that begins a trace."""
         ...
 
-    def append(self, *, chosen: bool) -> Span | None:
-        """Return the span of an append that begins now; None: it is not followed.
+    def append(self, ledger: LedgerId, entry: EntryId, entries: int, size: int, *, chosen: bool) -> AppendSpan | None:
+        """Return the span of an append of `size` bytes that begins now; None: it is not followed.
 
         Within the caller's span it is if that is. `chosen`: it may begin a trace where the caller is in none.
         """

@@ -12,23 +12,26 @@ pytest.importorskip("opentelemetry.sdk", reason="needs the extra otel")
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
-from buckram.seams import Traces
-from buckram.telemetry.spans import OtelSpan, OtelTraces
+from buckram.seams import AppendSpan, Traces
+from buckram.telemetry.spans import OtelTraces
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
 class Traced:
     def __init__(self, share: float, per_s: float = 1e9) -> None:
-        self.steps: list[OtelSpan] = []
+        self.steps: list[Any] = []
         self.traces: Traces = OtelTraces(self.steps.append, share, per_s, random.Random(1))
 
     def appended(self, times: int, *, chosen: bool = False) -> int:
-        found = [self.traces.append(chosen=chosen) for _ in range(times)]
+        found = [self.append(chosen=chosen) for _ in range(times)]
         for span in found:
             if span is not None:
                 span.end()
         return sum(span is not None for span in found)
+
+    def append(self, *, chosen: bool) -> AppendSpan | None:
+        return self.traces.append(7, 5, 1, 100, chosen=chosen)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +47,7 @@ def test_gaps_leave_a_share(share: float, least: int, most: int) -> None:
 def test_an_append_begins_a_trace_only_if_it_is_chosen() -> None:
     traced = Traced(0.5)
     assert (traced.appended(10), traced.appended(10, chosen=True)) == (0, 10)
-    assert len({one.trace for one in traced.steps}) == len({one.id for one in traced.steps}) == 10
+    assert len({one.trace for one in traced.steps}) == len({one.number for one in traced.steps}) == 10
     assert {one.parent for one in traced.steps} == {b""}
 
 
@@ -118,16 +121,17 @@ def test_a_share_of_requests_is_followed() -> None:
 
 def test_another_process_goes_on_with_a_trace() -> None:
     traced = Traced(1.0)
-    span: Any = traced.traces.append(chosen=True)
-    step = span.child("sent", {"buckram.bookie": "b"})
+    with traced.traces.request("GET /", "") as request:
+        assert request is not None
+        step = request.child("asked", {"buckram.bookie": "b"})
     assert len(step.context) == 24
     far: Any = traced.traces.continued("stored", step.context, {"buckram.entry": 5})
-    for one in (far, step, span):
+    for one in (far, step, request):
         one.end()
-    stored, sent, append = traced.steps
-    assert (stored.parent, stored.is_remote) == (sent.id, True)
-    assert (sent.parent, sent.is_remote) == (append.id, False)
-    assert {one.trace for one in traced.steps} == {append.trace}
+    stored, asked, whole = traced.steps
+    assert (stored.parent, stored.is_remote) == (asked.id, True)
+    assert (asked.parent, asked.is_remote) == (whole.id, False)
+    assert {one.trace for one in traced.steps} == {whole.trace}
     assert stored.notes == {"buckram.entry": 5}
     assert all(one.ended_ns >= one.began_ns > 0 for one in traced.steps)
 

@@ -27,6 +27,8 @@ class Job:
 
     id: str
     what: str
+    owner: str = ""
+    """Who began it, if that is known; it is not shown."""
     state: str = "running"
     """running, done, failed or cancelled."""
     unit: str = ""
@@ -67,7 +69,7 @@ class Jobs:
     def routes(self) -> Mapping[tuple[str, str], Handler]:
         return {("GET", PATH): self._list}
 
-    def start(self, what: str, work: Work) -> Job:
+    def start(self, what: str, work: Work, owner: str = "") -> Job:
         """Begin a job. Raises Wrong (503) while too many run."""
         running = sum(job.state == "running" for job in self._jobs.values())
         if running >= MOST_RUNNING:
@@ -75,7 +77,7 @@ class Jobs:
         ended = [job.id for job in self._jobs.values() if job.state != "running"]
         for old in ended[: max(0, len(self._jobs) + 1 - MOST_KEPT)]:
             del self._jobs[old]
-        job = Job(secrets.token_hex(6), what)
+        job = Job(secrets.token_hex(6), what, owner)
         self._jobs[job.id] = job
         job.task = self._scope.spawn(self._run(job, work), what)
         return job

@@ -36,5 +36,6 @@ CONFLICTS: tuple[type[base.BuckramError], ...] = (
     objects.ObjectExists,
     objects.ObjectChanged,
     objects.DirectoryNotEmpty,
+    objects.UploadIncomplete,
 )
 """What is there does not allow it."""

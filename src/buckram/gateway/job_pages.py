@@ -37,14 +37,17 @@ class JobPages:
         one, many = JOBS + "/{job}", schema.record(jobs=schema.array(JOB))
         return (
             Operation("listJobs", "GET", JOBS, "List the jobs since the start.", "administrator", self._list, many),
-            Operation("showJob", "GET", one, "How far a job is.", "administrator", self._show, JOB),
-            Operation("cancelJob", "DELETE", one, "Stop a job.", "administrator", self._cancel, JOB),
+            Operation("showJob", "GET", one, "How far a job is: any one, or one's own.", "login", self._show, JOB),
+            Operation("cancelJob", "DELETE", one, "Stop a job: any one, or one's own.", "login", self._cancel, JOB),
         )
 
-    def start(self, what: str, work: Work) -> dict[str, Any]:
-        """Begin a job, and return it as it is shown. Raises HttpProblem 503 while too many run."""
+    def start(self, what: str, work: Work, owner: str = "") -> dict[str, Any]:
+        """Begin a job, and return it as it is shown. Raises HttpProblem 503 while too many run.
+
+        `owner`: the name of the principal who may see and cancel it, as administrators may.
+        """
         try:
-            return self._jobs.start(what, work).as_json()
+            return self._jobs.start(what, work, owner).as_json()
         except Wrong as wrong:
             raise _problem(wrong) from None
 
@@ -65,9 +68,17 @@ class JobPages:
 
     def _job(self, ask: Ask) -> Job:
         try:
-            return self._jobs.one(ask.path["job"])
+            job = self._jobs.one(ask.path["job"])
         except Wrong as wrong:
             raise _problem(wrong) from None
+        if not ask.principal.admin and job.owner != ask.principal.name:
+            raise HttpProblem(
+                403,
+                "FORBIDDEN",
+                f"{ask.principal} did not begin job {job.id} and is no administrator of the cluster: ask with a token "
+                "that has the role admin",
+            )
+        return job
 
 
 def _problem(wrong: Wrong) -> HttpProblem:

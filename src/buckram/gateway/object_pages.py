@@ -1,16 +1,14 @@
 """Objects over HTTP: list, head, get, put, delete, copy, rename.
 
 Every operation is checked by the names of its objects, so that a grant may be for those that begin with a prefix.
-Whoever may not delete an object may not replace it either. Not here: headers (`object_headers.py`), sending the bytes
-(`http/pieces.py`).
+Whoever may not delete an object may not replace it either. Not here: objects that are put in parts (`upload_pages.py`),
+deleting many (`removal_pages.py`), what these share (`object_calls.py`), sending the bytes (`http/pieces.py`).
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from typing import Any
 
 from starlette.responses import Response
 
@@ -18,8 +16,22 @@ from buckram.core.objects.rows import check_object_name
 from buckram.core.security.object_names import object_name
 from buckram.errors import NoSuchObject, ObjectChanged, ObjectExists
 from buckram.gateway import schema
-from buckram.gateway.failures import bad_request, code_of
+from buckram.gateway.failures import bad_request
 from buckram.gateway.limits import GatewayLimits
+from buckram.gateway.object_calls import (
+    BYTES,
+    EXPIRES,
+    OBJECT,
+    OBJECTS,
+    PUT_HEADERS,
+    ROW,
+    ObjectCalls,
+    no_object,
+    permitted,
+    problem_with,
+    refused,
+    require_all,
+)
 from buckram.gateway.object_headers import (
     METADATA,
     Condition,
@@ -30,39 +42,18 @@ from buckram.gateway.object_headers import (
     range_of,
 )
 from buckram.gateway.object_lists import Page
-from buckram.gateway.open_objects import OpenObjects
 from buckram.gateway.operations import AFTER, LIMIT, PREFIX, Ask, Operation, Parameter
 from buckram.gateway.room import Room
 from buckram.http.limits import MIB
-from buckram.http.pieces import LOOK_S, PiecesAnswer, begun
-from buckram.http.problems import HttpProblem
+from buckram.http.pieces import PiecesAnswer, begun
 from buckram.objects.objects import DirectoryInfo, ObjectInfo, Objects
-from buckram.objects.refusals import absent
 from buckram.views.objects import object_json
 
-T = TypeVar("T")
-OBJECTS = "/v2/namespaces/{namespace}/objects"
-OBJECT = OBJECTS + "/{object}"
 COPY, RENAME = "/v2/namespaces/{namespace}/copy-object", "/v2/namespaces/{namespace}/rename-object"
-BYTES = "application/octet-stream"
 _SENT_BYTES = 4 * MIB
 """Of an object that is sent so much is in memory at once."""
 _TRIES = 3
-_YEAR_S = 366 * 86_400
-ROW = schema.record(
-    object=schema.TEXT,
-    bytes=schema.COUNT,
-    digest=schema.TEXT,
-    version=schema.COUNT,
-    time=schema.WHOLE,
-    expires=schema.or_null(schema.WHOLE),
-    metadata=schema.TEXTS,
-)
 _PLACED = schema.record("if_absent", source=schema.TEXT, name=schema.TEXT, if_absent=schema.YES_OR_NO)
-_CONDITIONS = {
-    "If-Match": "The ETag that the object has to have; 412 otherwise.",
-    "If-None-Match": "`*`: no object of this name may be there; 412 otherwise.",
-}
 _READ_CONDITIONS = {
     "If-Match": "412 unless the object has this ETag.",
     "If-None-Match": "304 if the object has this ETag.",
@@ -74,8 +65,8 @@ class ObjectPages:
 
     title = "Objects"
 
-    def __init__(self, opened: OpenObjects, room: Room, limits: GatewayLimits) -> None:
-        self._opened, self._room, self._limits = opened, room, limits
+    def __init__(self, calls: ObjectCalls, room: Room, limits: GatewayLimits) -> None:
+        self._calls, self._room, self._limits = calls, room, limits
 
     def operations(self) -> Sequence[Operation]:
         return (*self._of_many(), *self._reading(), *self._changing(), *self._of_names())
@@ -129,10 +120,8 @@ class ObjectPages:
         )
 
     def _changing(self) -> Sequence[Operation]:
-        seconds = {**schema.WHOLE, "minimum": 1, "maximum": 100 * _YEAR_S}
-        expires = Parameter("expires_s", "The object goes by itself after so many seconds.", seconds)
+        recursive = Parameter("recursive", "Also a directory with all that is in it.", schema.YES_OR_NO, False)
         gone = schema.record(object=schema.TEXT, deleted=schema.YES_OR_NO)
-        metadata = 'What is to be kept with it: a JSON object of texts, such as {"author": "ann"}.'
         return (
             Operation(
                 "putObject",
@@ -143,20 +132,21 @@ class ObjectPages:
                 self._put,
                 ROW,
                 201,
-                parameters=(expires,),
+                parameters=(EXPIRES,),
                 takes={BYTES: "the bytes; any other media type does as well"},
-                headers={**_CONDITIONS, METADATA: metadata},
+                headers=PUT_HEADERS,
                 streamed=True,
             ),
             Operation(
                 "deleteObject",
                 "DELETE",
                 OBJECT,
-                "Delete an object.",
+                "Delete an object; or a directory in one step, which needs `delete` on all that is in it.",
                 "delete",
                 self._delete,
                 gone,
-                headers={"If-Match": _CONDITIONS["If-Match"]},
+                parameters=(recursive,),
+                headers={"If-Match": PUT_HEADERS["If-Match"]},
             ),
         )
 
@@ -196,7 +186,7 @@ class ObjectPages:
         ranges = ask.allowed.objects(namespace, "read")
         if not ranges:
             ask.require("read", object_name(namespace, query["prefix"]))
-        async with self._found(namespace) as objects:
+        async with self._calls.found(namespace) as objects:
             if objects is None:
                 return {"objects": [], "directories": [], "next": None}
             page = Page(query["after"] or "", query["limit"])
@@ -213,16 +203,16 @@ class ObjectPages:
     # -- reading ------------------------------------------------------------------------------------------
 
     async def _head(self, ask: Ask) -> Response:
-        async with self._there(ask) as objects:
+        async with self._calls.there(ask) as objects:
             info = await objects.info(ask.object)
         if check_unchanged(ask.request.headers, info):
             return Response(b"", 304, headers_of(info))
         return Response(b"", 200, {**headers_of(info), "Content-Length": str(info.size)}, BYTES)
 
     async def _get(self, ask: Ask) -> Response:
-        use = await self._opened.found(ask.path["namespace"])
+        use = await self._calls.use(ask.path["namespace"])
         if use is None:
-            raise _absent(ask)
+            raise no_object(ask)
         held = self._room.held()
 
         def done() -> None:
@@ -276,120 +266,67 @@ class ObjectPages:
     async def _put(self, ask: Ask) -> dict[str, Any]:
         name, namespace, headers = ask.object, ask.path["namespace"], ask.request.headers
         asked, metadata = condition_of(headers), metadata_of(headers)
-        condition = self._permitted(ask, name, asked)
-        use = await self._opened.take(namespace)
-        try:
-            async with asyncio.timeout(None) as deadline:
-                info = await use.item.put(
-                    name,
-                    self._paced(ask, deadline),
-                    if_absent=condition.if_absent,
-                    if_match=condition.if_match,
-                    metadata=metadata,
-                    expires_s=ask.query["expires_s"],
-                )
-        except TimeoutError:
-            raise self._unknown(f"object {namespace}/{name}") from None
-        except (ObjectExists, ObjectChanged) as error:
-            raise _refused(ask, name, asked, error, status=412) from None
-        finally:
-            use.give()
+        condition = permitted(ask, name, asked)
+
+        async def put(objects: Objects, pieces: AsyncIterator[bytes]) -> ObjectInfo:
+            return await objects.put(
+                name,
+                pieces,
+                if_absent=condition.if_absent,
+                if_match=condition.if_match,
+                metadata=metadata,
+                expires_s=ask.query["expires_s"],
+            )
+
+        async with self._calls.made(namespace) as objects:
+            try:
+                info = await self._calls.put_body(ask, objects, put)
+            except (ObjectExists, ObjectChanged) as error:
+                raise refused(ask, name, asked, error, status=412) from None
         return object_json(namespace, info)
 
-    async def _paced(self, ask: Ask, deadline: asyncio.Timeout) -> AsyncIterator[bytes]:
-        """The body. What the cluster does with a piece, and with all of it at the end, has a limit of time."""
-        loop = asyncio.get_running_loop()
-        over, look = ask.watch("append", object_name(ask.path["namespace"], ask.object)), loop.time() + LOOK_S
-        async for piece in ask.pieces(self._limits.object_bytes):
-            if loop.time() >= look:
-                if why := over():
-                    raise HttpProblem(403, "FORBIDDEN", f"{why}; nothing of the object was put")
-                look = loop.time() + LOOK_S
-            deadline.reschedule(loop.time() + self._limits.append_wait_s)
-            yield piece
-            deadline.reschedule(None)
-        deadline.reschedule(loop.time() + self._limits.append_wait_s)
-
     async def _delete(self, ask: Ask) -> dict[str, Any]:
-        condition = condition_of(ask.request.headers)
+        condition, recursive = condition_of(ask.request.headers), ask.query["recursive"]
         if condition.if_absent:
             raise bad_request("If-None-Match: only what is there can be deleted; leave it out")
-        async with self._there(ask) as objects:
-            try:
-                await self._in_time(ask, objects.delete(ask.object, if_match=condition.if_match))
-            except ObjectChanged as error:
-                raise _problem(error, 412) from None
+        if recursive and condition:
+            raise bad_request("If-Match and recursive exclude each other: a directory has no version")
+        if recursive:
+            require_all(ask, "delete", ask.object)
+        async with self._calls.there(ask) as objects:
+            if recursive:
+                await self._calls.in_time(ask, objects.remove(ask.object, recursive=True))
+            else:
+                try:
+                    await self._calls.in_time(ask, objects.delete(ask.object, if_match=condition.if_match))
+                except ObjectChanged as error:
+                    raise problem_with(error, 412) from None
         return {"object": f"{ask.path['namespace']}/{ask.object}", "deleted": True}
 
     async def _copy(self, ask: Ask) -> dict[str, Any]:
         namespace, (source, name, asked) = ask.path["namespace"], _placed(ask)
         ask.require("read", object_name(namespace, source))
         ask.require("append", object_name(namespace, name))
-        condition = self._permitted(ask, name, asked)
-        async with self._there(ask, source) as objects:
+        condition = permitted(ask, name, asked)
+        async with self._calls.there(ask, source) as objects:
             try:
-                info = await self._in_time(ask, objects.copy(source, name, if_absent=condition.if_absent))
+                info = await self._calls.in_time(ask, objects.copy(source, name, if_absent=condition.if_absent))
             except ObjectExists as error:
-                raise _refused(ask, name, asked, error, status=409) from None
+                raise refused(ask, name, asked, error, status=409) from None
         return object_json(namespace, info)
 
     async def _rename(self, ask: Ask) -> dict[str, Any]:
         namespace, (source, name, asked) = ask.path["namespace"], _placed(ask)
         for permission, place in (("read", source), ("delete", source), ("append", name)):
             # It may be a directory, whose objects all get other names.
-            ask.require(permission, object_name(namespace, place))
-            ask.require(permission, object_name(namespace, f"{place}/"))
-        condition = self._permitted(ask, name, asked)
-        async with self._there(ask, source) as objects:
+            require_all(ask, permission, place)
+        condition = permitted(ask, name, asked)
+        async with self._calls.there(ask, source) as objects:
             try:
-                await self._in_time(ask, objects.rename(source, name, if_absent=condition.if_absent))
+                await self._calls.in_time(ask, objects.rename(source, name, if_absent=condition.if_absent))
             except ObjectExists as error:
-                raise _refused(ask, name, asked, error, status=409) from None
+                raise refused(ask, name, asked, error, status=409) from None
         return {"source": f"{namespace}/{source}", "object": f"{namespace}/{name}"}
-
-    # -- inside -------------------------------------------------------------------------------------------
-
-    def _permitted(self, ask: Ask, name: str, asked: Condition) -> Condition:
-        """The condition under which this principal may put an object: replacing one is deleting it."""
-        full = object_name(ask.path["namespace"], name)
-        if "delete" in ask.allowed(full):
-            return asked
-        if asked.if_match is not None:
-            ask.require("delete", full)
-        return Condition(if_absent=True)
-
-    @asynccontextmanager
-    async def _found(self, namespace: str) -> AsyncIterator[Objects | None]:
-        use = await self._opened.found(namespace)
-        try:
-            yield None if use is None else use.item
-        finally:
-            if use is not None:
-                use.give()
-
-    @asynccontextmanager
-    async def _there(self, ask: Ask, name: str = "") -> AsyncIterator[Objects]:
-        """The objects of the namespace. Raises NoSuchObject where there are none at all."""
-        async with self._found(ask.path["namespace"]) as objects:
-            if objects is None:
-                raise _absent(ask, name)
-            yield objects
-
-    async def _in_time(self, ask: Ask, work: Awaitable[T]) -> T:
-        try:
-            async with asyncio.timeout(self._limits.append_wait_s):
-                return await work
-        except TimeoutError:
-            raise self._unknown(f"the objects of {ask.path['namespace']}") from None
-
-    def _unknown(self, what: str) -> HttpProblem:
-        return HttpProblem(
-            504,
-            "OUTCOME_UNKNOWN",
-            f"{what}: nothing was acknowledged within {self._limits.append_wait_s:g} s, and the change may still be "
-            "made; look before it is sent again, or send it with a condition",
-            headers={"Retry-After": "1"},
-        )
 
 
 async def _pieces(objects: Objects, info: ObjectInfo, start: int, stop: int) -> AsyncGenerator[bytes]:
@@ -403,27 +340,4 @@ def _placed(ask: Ask) -> tuple[str, str, Condition]:
     return source, name, Condition(if_absent=body.get("if_absent", False))
 
 
-def _absent(ask: Ask, name: str = "") -> NoSuchObject:
-    full = f"{ask.path['namespace']}/{name or ask.object}"
-    return NoSuchObject(full, absent(full))
-
-
-def _problem(error: ObjectExists | ObjectChanged, status: int) -> HttpProblem:
-    return HttpProblem(status, code_of(error), str(error))
-
-
-def _refused(ask: Ask, name: str, asked: Condition, error: ObjectExists | ObjectChanged, *, status: int) -> HttpProblem:
-    """What is said of a condition that did not hold: 403 if it was not the request's own."""
-    if asked:
-        return _problem(error, status)
-    full = object_name(ask.path["namespace"], name)
-    return HttpProblem(
-        403,
-        "FORBIDDEN",
-        f"{ask.principal} has no permission `delete` on {full}, which is there already, and putting it would replace "
-        "it (`buckram acl grant` gives it): choose another name",
-        value=full,
-    )
-
-
-__all__ = ["OBJECT", "OBJECTS", "ROW", "ObjectPages"]
+__all__ = ["ObjectPages"]

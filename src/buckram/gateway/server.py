@@ -28,12 +28,14 @@ from buckram.gateway.ledger_pages import LedgerPages
 from buckram.gateway.limits import HTTP_LIMITS, GatewayLimits
 from buckram.gateway.maintenance_pages import MaintenancePages
 from buckram.gateway.namespace_pages import NamespacePages
+from buckram.gateway.object_calls import ObjectCalls
 from buckram.gateway.object_pages import ObjectPages
 from buckram.gateway.open_objects import OpenObjects
 from buckram.gateway.openapi import PATH, document
 from buckram.gateway.operations import Part
 from buckram.gateway.peers import Peers
 from buckram.gateway.record_pages import RecordPages
+from buckram.gateway.removal_pages import RemovalPages
 from buckram.gateway.repeats import Repeats
 from buckram.gateway.room import Room
 from buckram.gateway.security_pages import SecurityPages
@@ -41,6 +43,7 @@ from buckram.gateway.session_pages import SessionPages
 from buckram.gateway.sessions import Sessions
 from buckram.gateway.stream_pages import StreamPages
 from buckram.gateway.tails import Tails
+from buckram.gateway.upload_pages import UploadPages
 from buckram.gateway.writers import Writers
 from buckram.http.application import application
 from buckram.http.limits import HttpLimits
@@ -86,12 +89,15 @@ class Gateway:
         self.writers = Writers(client, self.peers, limits)
         self.tails = Tails(client, limits)
         self.objects = OpenObjects(client, limits, self.peers.sign)
+        calls = ObjectCalls(self.objects, limits)
         self._jobs, self._repeats, self._history = JobPages(), Repeats(limits), History(client)
         self.parts: Sequence[Part] = (
             RecordPages(client, self.writers, self.tails, room, limits),
             StreamPages(client, self.writers),
             DatabasePages(client),
-            ObjectPages(self.objects, room, limits),
+            ObjectPages(calls, room, limits),
+            UploadPages(calls),
+            RemovalPages(calls, self._jobs),
             LedgerPages(client, self.writers, room, limits),
             NamespacePages(client),
             ClusterPages(client, self.peers, self._history),

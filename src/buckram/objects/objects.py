@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import builtins
 import hashlib
+import heapq
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, suppress
+from itertools import islice
 from types import TracebackType
 from typing import Any, Self
 
@@ -41,12 +43,15 @@ from buckram.objects.values import (
     Data,
     DirectoryInfo,
     ObjectInfo,
+    PartInfo,
+    UploadInfo,
     condition,
     extra,
     info_of,
     node_of,
     pieces_of,
     told,
+    upload_info,
 )
 from buckram.streams.namespace import Namespace
 
@@ -201,12 +206,17 @@ class Objects(NotBlocking):
 
     async def put_part(self, upload: int, number: int, data: Data) -> None:
         """Put part `number` (0 to 9999) of an upload, in the place of one of this number. Raises NoSuchObject."""
+        await self.new_part(upload, number, data)
+
+    async def new_part(self, upload: int, number: int, data: Data) -> PartInfo:
+        """The same as `put_part`; returns what was put."""
         for what, value in (("upload", upload), ("number", number)):
             if type(value) is not int or value < 0:
                 raise InvalidArgument(f"{what} {value!r}: needs an int from 0 on")
         stored = await self._store(data)
         part = ["part", upload, number, stored.size, stored.digest, stored.extents, stored.sealed]
         await self._name(f"upload {upload}", stored, part)
+        return PartInfo(number, stored.size, stored.digest)
 
     async def complete_upload(
         self,
@@ -229,6 +239,32 @@ class Objects(NotBlocking):
     async def abort_upload(self, upload: int) -> None:
         """Give an upload up; its space returns. No-op if it is not there."""
         await self._execute(f"upload {upload}", ["abort", upload])
+
+    async def upload_name(self, upload: int) -> str | None:
+        """The name of the object that an upload is for; None if there is no such upload."""
+        return await self._index.look(lambda state: one.name if (one := state.uploads.get(upload)) else None)
+
+    async def parts(self, upload: int, *, after: int = -1, limit: int = 1000) -> builtins.list[PartInfo]:
+        """The parts of an upload that are there, by their numbers; an empty list is the end, or there is none."""
+        _check_limit(limit)
+
+        def look(state: ObjectIndex) -> builtins.list[PartInfo]:
+            parts = state.uploads[upload].parts if upload in state.uploads else {}
+            numbers = heapq.nsmallest(limit, (number for number in parts if number > after))
+            return [PartInfo(number, *parts[number][:2]) for number in numbers]
+
+        return await self._index.look(look)
+
+    async def uploads(self, *, prefix: str = "", after: int = 0, limit: int = 1000) -> builtins.list[UploadInfo]:
+        """Uploads of objects whose names begin with `prefix`, in the order in which they began; an empty list is the
+        end."""
+        _check_limit(limit)
+
+        def look(state: ObjectIndex) -> builtins.list[UploadInfo]:
+            found = (one for one in state.uploads.items() if one[0] > after and one[1].name.startswith(prefix))
+            return [upload_info(*one) for one in islice(found, limit)]
+
+        return await self._index.look(look)
 
     # -- reading ------------------------------------------------------------------------------------------
 

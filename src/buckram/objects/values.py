@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 from buckram.core.objects.rows import NEVER, ObjectRow, check_metadata, row_of
 from buckram.core.objects.tree import Directory
+from buckram.core.objects.uploads import Upload
 from buckram.errors import InvalidArgument
 from buckram.net.blocking import read_beside
 from buckram.objects.data import SMALL_BYTES
@@ -54,6 +55,31 @@ class DirectoryInfo:
     """How many objects and directories are right in it."""
 
 
+@dataclass(frozen=True, slots=True)
+class PartInfo:
+    """A part of an upload."""
+
+    number: int
+    size: int
+    """In bytes."""
+    digest: str
+    """sha256:HEX of its bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class UploadInfo:
+    """An upload that was neither completed nor given up."""
+
+    upload: int
+    name: str
+    """Of the object, without the namespace."""
+    time: int
+    """When it began, in microseconds UTC."""
+    parts: int
+    """How many parts are there, and `size` their bytes."""
+    size: int
+
+
 def condition(if_absent: bool, if_match: int | None) -> str | int | None:
     if if_absent and if_match is not None:
         raise InvalidArgument("if_absent and if_match exclude each other")
@@ -85,6 +111,11 @@ def node_of(name: str, node: Directory | ObjectRow) -> ObjectInfo | DirectoryInf
     return DirectoryInfo(name, node.time_us, node.kept, len(node.nodes))
 
 
+def upload_info(number: int, upload: Upload) -> UploadInfo:
+    size = sum(size for size, _, _ in upload.parts.values())
+    return UploadInfo(number, upload.name, upload.time_us, len(upload.parts), size)
+
+
 def told(name: str, raw: list[Any]) -> ObjectInfo:
     return info_of(name, row_of([*raw, []]))
 
@@ -112,4 +143,17 @@ async def pieces_of(data: Data) -> AsyncIterator[bytes]:
         raise InvalidArgument(f"an object is bytes, a file or an async iterable of bytes, not {type(data).__name__}")
 
 
-__all__ = ["Data", "DirectoryInfo", "ObjectInfo", "condition", "extra", "info_of", "node_of", "pieces_of", "told"]
+__all__ = [
+    "Data",
+    "DirectoryInfo",
+    "ObjectInfo",
+    "PartInfo",
+    "UploadInfo",
+    "condition",
+    "extra",
+    "info_of",
+    "node_of",
+    "pieces_of",
+    "told",
+    "upload_info",
+]

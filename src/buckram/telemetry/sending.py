@@ -11,14 +11,13 @@ from collections import deque
 from typing import Protocol
 
 from buckram.seams import Counter
-from buckram.telemetry.otlp import request_of
+from buckram.telemetry.otlp import Ended, request_of
 from buckram.telemetry.posting import NotPosted
-from buckram.telemetry.spans import OtelSpan
 
 MOST_WAITING = 16_384
-"""Spans, about 1 KB each; more are dropped, and counted."""
-_AT_ONCE = 2048
-"""Spans in a request."""
+"""Appends with their steps, and other spans, about 1 KB each; more are dropped, and counted."""
+_AT_ONCE = 1024
+"""Of them in a request."""
 _log = logging.getLogger("buckram.telemetry")
 
 
@@ -34,20 +33,20 @@ class SpanSender:
 
     def __init__(self, post: Poster, resource: bytes, dropped: Counter, every_s: float) -> None:
         self._post, self._resource, self._dropped, self._every_s = post, resource, dropped, every_s
-        self._waiting: deque[OtelSpan] = deque()
+        self._waiting: deque[Ended] = deque()
         self._wake = threading.Event()
         self._closed = False
         self._fails = False
         self._thread = threading.Thread(target=self._run, name="spans", daemon=True)
 
-    def put(self, span: OtelSpan) -> None:
+    def put(self, ended: Ended) -> None:
         count = len(self._waiting)
         if count < MOST_WAITING:
-            self._waiting.append(span)
+            self._waiting.append(ended)
             if count == MOST_WAITING // 2:
                 self._wake.set()
         else:
-            self._dropped.inc()
+            self._dropped.inc(ended.spans)
 
     def start(self) -> None:
         self._thread.start()
@@ -73,15 +72,15 @@ class SpanSender:
 
     def _send(self) -> None:
         while self._waiting:
-            spans = [self._waiting.popleft() for _ in range(min(len(self._waiting), _AT_ONCE))]
+            ended = [self._waiting.popleft() for _ in range(min(len(self._waiting), _AT_ONCE))]
             try:
-                self._post(request_of(self._resource, spans))
+                self._post(request_of(self._resource, ended))
             except Exception as error:  # nothing that is only shown may end what is shown
                 again = isinstance(error, NotPosted) and error.again
-                if again and len(self._waiting) + len(spans) <= MOST_WAITING:
-                    self._waiting.extendleft(reversed(spans))
+                if again and len(self._waiting) + len(ended) <= MOST_WAITING:
+                    self._waiting.extendleft(reversed(ended))
                 else:
-                    self._dropped.inc(len(spans))
+                    self._dropped.inc(sum(one.spans for one in ended))
                 if not self._fails:  # one line for each time that it begins to fail
                     self._fails = True
                     _log.warning("traces were not sent: %s", error)

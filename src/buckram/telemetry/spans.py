@@ -1,7 +1,7 @@
 """Traces, as `seams.py` describes them: which steps are followed, and what is noted of them until they end.
 
 A span is a few values until a thread makes bytes of it (`telemetry/sending.py`). OpenTelemetry's context says what a
-program is within. Not here: their form (`telemetry/otlp.py`).
+program is within. Not here: their form (`telemetry/otlp.py`), appends (`telemetry/appends.py`).
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, get_current_span, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from buckram.seams import Span
-from buckram.telemetry.otlp import CLIENT, INTERNAL, SERVER
-from buckram.types import TRACE_SIZE
+from buckram.seams import AppendSpan, Span
+from buckram.telemetry.appends import ID_BYTES, OtelAppend
+from buckram.telemetry.otlp import CLIENT, INTERNAL, SERVER, Ended, span_bytes
+from buckram.types import TRACE_SIZE, EntryId, LedgerId
 
 _NAMES = TraceContextTextMapPropagator()
-_TRACE_ID_BYTES, _ID_BYTES = 16, 8
+_TRACE_ID_BYTES = 16
+_TRACE_BITS, _ID_BITS = 8 * _TRACE_ID_BYTES, 8 * ID_BYTES
+_ID_MASK = (1 << _ID_BITS) - 1
 _NEVER = 1 << 62
 """More entries than a ledger has."""
 
@@ -67,7 +70,7 @@ class OtelSpan:
     ) -> None:
         self._ended, self._rng = ended, rng
         self.name, self.kind, self.trace, self.parent, self.notes = name, kind, trace, parent, notes
-        self.id = rng.getrandbits(8 * _ID_BYTES).to_bytes(_ID_BYTES, "big")
+        self.id = rng.getrandbits(_ID_BITS).to_bytes(ID_BYTES, "big")
         self.is_remote = is_remote
         self.error = ""
         self.began_ns, self.ended_ns = time.time_ns(), 0
@@ -75,6 +78,15 @@ class OtelSpan:
     @property
     def context(self) -> bytes:
         return self.trace + self.id
+
+    @property
+    def spans(self) -> int:
+        """How many spans it is: one."""
+        return 1
+
+    def encoded(self) -> bytes:
+        """It, as a request to a collector has it."""
+        return span_bytes(self)
 
     def child(self, name: str, attributes: Mapping[str, str | int]) -> OtelSpan:
         return OtelSpan(self._ended, self._rng, name, CLIENT, self.trace, self.id, dict(attributes))
@@ -88,8 +100,8 @@ class OtelSpan:
         self._ended(self)
 
 
-OnEnded: TypeAlias = Callable[[OtelSpan], None]
-"""Takes a span that has ended. Neither waits nor raises. Any thread."""
+OnEnded: TypeAlias = Callable[[Ended], None]
+"""Takes spans that have ended. Neither waits nor raises. Any thread."""
 
 
 class _Rate:
@@ -130,7 +142,7 @@ class OtelTraces:
         # One draw for each that is chosen, none for those that are not: how often a coin of this share falls badly.
         return int(math.log1p(-self._rng.random()) / self._log_of_others)
 
-    def append(self, *, chosen: bool) -> Span | None:
+    def append(self, ledger: LedgerId, entry: EntryId, entries: int, size: int, *, chosen: bool) -> AppendSpan | None:
         trace = parent = b""
         is_remote = False
         if self.within():
@@ -139,11 +151,13 @@ class OtelTraces:
                 if not around.trace_flags.sampled:
                     return None
                 (trace, parent), is_remote = _ids(around), around.is_remote
+        if not trace and not (chosen and self._begun.take()):
+            return None
+        number = self._rng.getrandbits(_TRACE_BITS + _ID_BITS)  # one draw for all of its ids
         if not trace:
-            if not chosen or not self._begun.take():
-                return None
-            trace = self._rng.randbytes(_TRACE_ID_BYTES)
-        return OtelSpan(self._ended, self._rng, "buckram.append", CLIENT, trace, parent, {}, is_remote)
+            trace = (number >> _ID_BITS).to_bytes(_TRACE_ID_BYTES, "big")
+        own = number & _ID_MASK
+        return OtelAppend(self._ended, trace, own, parent, is_remote, ledger, entry, entries, size)
 
     def continued(self, name: str, context: bytes, attributes: Mapping[str, str | int]) -> OtelSpan | None:
         assert len(context) == TRACE_SIZE
@@ -193,7 +207,7 @@ class OtelTraces:
 
 
 def _ids(around: SpanContext) -> tuple[bytes, bytes]:
-    return around.trace_id.to_bytes(_TRACE_ID_BYTES, "big"), around.span_id.to_bytes(_ID_BYTES, "big")
+    return around.trace_id.to_bytes(_TRACE_ID_BYTES, "big"), around.span_id.to_bytes(ID_BYTES, "big")
 
 
 def _within(span: Span) -> Context:

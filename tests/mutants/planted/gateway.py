@@ -7,8 +7,10 @@ from tests.mutants.testmutant import TestMutant, edited
 _ACCESS = "tests/gateway/test_access.py::"
 _OBJECTS = "tests/gateway/test_object_pages.py::"
 _RECORDS = "tests/gateway/test_record_pages.py::"
+_REMOVALS = "tests/gateway/test_removal_pages.py::"
 _SERVER = "tests/gateway/test_server.py::"
 _TAILS = "tests/gateway/test_tails.py::"
+_UPLOADS = "tests/gateway/test_upload_pages.py::"
 _WRITERS = "tests/gateway/test_writers.py::"
 
 MUTANTS = (
@@ -69,8 +71,34 @@ MUTANTS = (
     TestMutant(
         "gateway-adding-replaces",
         "who may only append puts objects in the place of others",
-        edited(("buckram.gateway.object_pages:ObjectPages._permitted", "Condition(if_absent=True)", "asked")),
+        edited(("buckram.gateway.object_calls:permitted", "Condition(if_absent=True)", "asked")),
         (_OBJECTS + "test_every_operation_needs_its_permissions_on_the_prefix",),
+    ),
+    TestMutant(
+        "gateway-part-of-any-upload",
+        "a part goes into an upload of another object",
+        edited(
+            (
+                "buckram.gateway.upload_pages:UploadPages._check_upload",
+                "await objects.upload_name(upload) != ask.object",
+                "await objects.upload_name(upload) is None",
+            )
+        ),
+        (_UPLOADS + "test_a_part_of_another_upload_is_refused",),
+    ),
+    TestMutant(
+        "gateway-removes-more-than-granted",
+        "who may delete one object deletes all whose names begin so",
+        edited(("buckram.gateway.removal_pages:_may", "names.has_all(prefix)", "names.has(prefix)")),
+        (_REMOVALS + "test_it_takes_delete_on_all_such_names_and_shows_its_owner_how_far_it_is",),
+    ),
+    TestMutant(
+        "gateway-job-of-anybody",
+        "whoever knows the id of a job may cancel it",
+        edited(
+            ("buckram.gateway.job_pages:JobPages._job", "job.owner != ask.principal.name", "not ask.principal.name")
+        ),
+        (_REMOVALS + "test_it_takes_delete_on_all_such_names_and_shows_its_owner_how_far_it_is",),
     ),
     TestMutant(
         "gateway-compressed-arrow",

@@ -14,10 +14,8 @@ from buckram.client.write.outbox import Outbox, OutboxOwner
 from buckram.core.ledgers.append import AppendWindow
 from buckram.core.wire.v2 import trace_add
 from buckram.errors import BuckramError
-from buckram.seams import Span, Traces
+from buckram.seams import AppendSpan, Traces
 from buckram.types import BookieId, EntryId, LedgerId, Slot
-
-STEP = "buckram.bookie"
 
 
 class TracedOutbox(Outbox):
@@ -28,7 +26,7 @@ class TracedOutbox(Outbox):
         self._traces, self._within = traces, traces.within
         self._next: EntryId = window.next_entry + traces.gap()
         """The next entry that begins a trace, if its program has none; the first append of its turn stands for it."""
-        self._span: Span | None = None
+        self._span: AppendSpan | None = None
         """Of an append of this turn."""
         self._entry: EntryId = 0
         """The last entry of that append."""
@@ -47,13 +45,7 @@ class TracedOutbox(Outbox):
             self._next += 1 + traces.gap()
             if self._next < end:
                 self._next = end + traces.gap()
-        span = traces.append(chosen=chosen)
-        if span is not None:
-            span.note("buckram.ledger", self._window.ledger_id)
-            span.note("buckram.entry", first)
-            span.note("buckram.entries", count)
-            span.note("buckram.bytes", size)
-            self._span, self._entry = span, end - 1
+        self._span, self._entry = traces.append(self._window.ledger_id, first, count, size, chosen=chosen), end - 1
 
     def clear(self) -> None:
         super().clear()
@@ -67,42 +59,43 @@ class TracedOutbox(Outbox):
             return super()._send_run(first, bodies, length)
         self._span = None
         owner = self._owner
-        self._owner = _Followed(owner, self._window, span, entry, self._steps(span, entry))
+        self._owner = _Followed(owner, self._window, span, entry, self._begin_steps(span, entry))
         try:
             return super()._send_run(first, bodies, length)
         finally:
             self._owner = owner
 
-    def _steps(self, span: Span, entry: EntryId) -> dict[Slot, Span]:
-        """A step for each bookie that gets the entry, told to those that trace."""
-        window, found = self._window, dict[Slot, Span]()
-        write_set = window.quorum.write_set(entry)
-        for load, slot in self._targets:
-            position = slot % window.quorum.ensemble_size
-            if position in write_set:
-                step = found[slot] = span.child(STEP, {"buckram.bookie": window.ensemble[position]})
-                load.lane.precede(trace_add(window.ledger_id, entry, step.context))
-        return found
+    def _begin_steps(self, span: AppendSpan, entry: EntryId) -> dict[Slot, int]:
+        """Begin a step for each bookie that gets the entry, told to those that trace; by slots the places of these."""
+        window = self._window
+        ensemble, write_set = window.ensemble, window.quorum.write_set(entry)
+        size = window.quorum.ensemble_size
+        targets = [(load.lane, slot) for load, slot in self._targets if slot % size in write_set]
+        contexts = span.sent([ensemble[slot % size] for _, slot in targets])
+        for (lane, _), context in zip(targets, contexts, strict=True):
+            lane.precede(trace_add(window.ledger_id, entry, context))
+        return {slot: place for place, (_, slot) in enumerate(targets)}
 
 
 class _Followed:
     """The sink of one run: its writer, which is told first, and the steps of one entry of the run."""
 
     def __init__(
-        self, owner: OutboxOwner, window: AppendWindow, span: Span, entry: EntryId, steps: dict[Slot, Span]
+        self, owner: OutboxOwner, window: AppendWindow, span: AppendSpan, entry: EntryId, places: dict[Slot, int]
     ) -> None:
         self.name: tuple[LedgerId, bytes] | None = owner.name
-        self._owner, self._window = owner, window
-        self._span: Span | None = span
-        self._entry, self._steps = entry, steps
+        self._owner, self._window, self._span = owner, window, span
+        self._entry, self._places = entry, places
 
     def acked(self, slot: Slot, bookie_id: BookieId, first: EntryId, last: EntryId) -> None:
         self._owner.acked(slot, bookie_id, first, last)
-        self._answered(slot, first, last, "")
+        if first <= self._entry <= last:
+            self._answered(slot, "")
 
     def add_failed(self, slot: Slot, bookie_id: BookieId, first: EntryId, last: EntryId, error: BuckramError) -> None:
         self._owner.add_failed(slot, bookie_id, first, last, error)
-        self._answered(slot, first, last, str(error))
+        if first <= self._entry <= last:
+            self._answered(slot, str(error))
 
     def on_unusable(self, error: BaseException) -> None:
         self._owner.on_unusable(error)
@@ -110,16 +103,14 @@ class _Followed:
     def on_writable(self) -> None:
         self._owner.on_writable()
 
-    def _answered(self, slot: Slot, first: EntryId, last: EntryId, error: str) -> None:
-        if not first <= self._entry <= last:
-            return
-        step = self._steps.pop(slot, None)
-        if step is not None:
-            step.end(error)
-        span, confirmed = self._span, self._window.pending_head >= self._entry
-        if span is not None and (confirmed or not self._steps):
-            self._span = None
-            span.end("" if confirmed else "it is not acknowledged by those bookies alone")
+    def _answered(self, slot: Slot, error: str) -> None:
+        place = self._places.pop(slot, None)
+        if place is not None:
+            self._span.answered(place, error)
+        if self._window.pending_head >= self._entry:
+            self._span.end()
+        elif not self._places:
+            self._span.end("it is not acknowledged by those bookies alone")
 
 
 __all__ = ["TracedOutbox"]
