@@ -30,8 +30,9 @@ _log = logging.getLogger("buckram.machine")
 FLIGHTS = 2
 """While so many entries are in flight, commands linger: one is on its way while those that the other one has answered
 send the next."""
-_AT_ONCE = 32
-"""After so many records those who are answered have their turn, and send new commands while more are applied."""
+_AT_ONCE = 128
+"""After so many records those who are answered have their turn, and send new commands while more are applied. Fewer
+would cut the commands of a group into small entries, each of which costs every bookie a sync."""
 OnApplied = Callable[[], None]
 """Called after every group of records that was applied."""
 Result = Outcome | Forgotten
