@@ -30,8 +30,9 @@ _log = logging.getLogger("buckram.machine")
 FLIGHTS = 2
 """While so many entries are in flight, commands linger: one is on its way while those that the other one has answered
 send the next."""
-_AT_ONCE = 32
-"""After so many records those who are answered have their turn, and send new commands while more are applied."""
+_AT_ONCE = 128
+"""After so many records those who are answered have their turn, and send new commands while more are applied. Fewer
+would cut the commands of a group into small entries, each of which costs every bookie a sync."""
 OnApplied = Callable[[], None]
 """Called after every group of records that was applied."""
 Result = Outcome | Forgotten
@@ -80,6 +81,7 @@ class Leader:
         self._durable: deque[_Durable] = deque()
         """What is acknowledged and not applied, in the order of the log."""
         self._inflight: dict[Token, _Pending] = {}
+        """Commands whose tokens somebody may use again while they are in flight."""
         self._next_sent = fold.applied
         """The offset of the next record that is handed to the stream."""
         self._proofs: Proofs[asyncio.Future[None]] = Proofs()
@@ -145,17 +147,26 @@ class Leader:
         The future fails with CommandUnknown, NotLeader (it was not sent) or ReplicaStopped.
         """
         self._check_leading()
-        future: asyncio.Future[Result] = self._loop.create_future()
         present = self._inflight.get(token)
         if present is not None:
+            future: asyncio.Future[Result] = self._loop.create_future()
             present.others = [*(present.others or ()), future]
             return future
+        future = self._write(token, lowest, payload)
+        self._inflight[token] = self._batch[-1]
+        return future
+
+    def begin(self, token: Token, lowest: int, payload: bytes) -> asyncio.Future[Result] | None:
+        """The same of a token that nobody uses again before the future is done; None if there is no room now."""
+        return self._write(token, lowest, payload) if self.has_room else None
+
+    def _write(self, token: Token, lowest: int, payload: bytes) -> asyncio.Future[Result]:
         if len(payload) > self._limit:
             raise CommandTooLarge(self._fold.machine, len(payload), self._limit)
-        command = CommandRecord(self._now(), token[0], token[1], lowest, payload)
-        pending = _Pending(records.encode_command(command), command, token, future)
-        self._inflight[token] = pending
-        self._put(pending)
+        future: asyncio.Future[Result] = self._loop.create_future()
+        session, sequence = token
+        command = CommandRecord(self._now(), session, sequence, lowest, payload)
+        self._put(_Pending(records.encode_command(command), command, token, future))
         return future
 
     def open_session(self) -> asyncio.Future[int]:
@@ -267,14 +278,14 @@ class Leader:
 
     def _tell(self, pending: _Pending, outcome: Result) -> None:
         """Answer those who wait for a command."""
-        if pending.token is not None:
-            del self._inflight[pending.token]
         future = pending.future
         if future is not None and not future.done():
             future.set_result(outcome)
-        for other in pending.others or ():
-            if not other.done():
-                other.set_result(outcome)
+        if self._inflight and pending.token is not None:
+            self._inflight.pop(pending.token, None)
+            for other in pending.others or ():
+                if not other.done():
+                    other.set_result(outcome)
 
     def _answer(self, pending: _Pending, offset: Offset, applied: Applied) -> None:
         """Go on with a record that is no command."""

@@ -214,7 +214,8 @@ class Machine(NotBlocking, Generic[M]):
                 flying = self._replica.begin(given, own.lowest, payload)
                 if flying is None:
                     return _result(await self._replica.execute(given, own.lowest, payload))
-                return _result(self._replica.outcome_of(given, await flying))
+                outcome = await flying
+                return _result(outcome if type(outcome) is Outcome else self._replica.outcome_of(given, outcome))
             except CommandUnknown:
                 known = False
                 raise

@@ -141,12 +141,13 @@ class Replica:
         return self.outcome_of(token, result)
 
     def begin(self, token: Token, lowest: int, payload: bytes) -> asyncio.Future[Result] | None:
-        """The same of a token that was never used, without waiting for anything; None if that is not possible now.
+        """The same of a new token that is used once, without waiting for anything; None if that is not possible now.
 
         The future has the outcome, or Forgotten.
         """
-        leader = self._leading()
-        return leader.command(token, lowest, payload) if leader is not None and leader.has_room else None
+        self.check_running()
+        leader = self._leader
+        return None if leader is None else leader.begin(token, lowest, payload)
 
     def outcome_of(self, token: Token, result: Result) -> Outcome:
         """What became of a command. Raises CommandForgotten."""

@@ -41,29 +41,32 @@ class Sequences:
 
     def __init__(self, session: int) -> None:
         self.session = session
+        self.lowest = 0
+        """The lowest sequence whose result the replicas must keep."""
         self._next = 0
         self._wanted: dict[int, None] = {}
         """Sequences that were given out and whose outcome the caller does not have, in order."""
 
-    @property
-    def lowest(self) -> int:
-        """The lowest sequence whose result the replicas must keep."""
-        return next(iter(self._wanted), self._next)
-
     def take(self) -> Token:
         """The next token. Its result is kept until `done`, or until very many later ones were taken."""
         sequence = self._next
-        self._next += 1
+        self._next = sequence + 1
         self._wanted[sequence] = None
-        lowest = next(iter(self._wanted))
-        if sequence - lowest >= MAX_SEQUENCES // 2:
-            del self._wanted[lowest]
+        if sequence - self.lowest >= MAX_SEQUENCES // 2:
+            self._end(self.lowest)
         return Token(self.session, sequence)
 
     def done(self, token: Token) -> None:
         """The caller has the outcome, or does not want it any more."""
-        if token.session == self.session:
-            self._wanted.pop(token.sequence, None)
+        session, sequence = token
+        if session == self.session:
+            self._end(sequence)
+
+    def _end(self, sequence: int) -> None:
+        self._wanted.pop(sequence, None)
+        if sequence == self.lowest:
+            # The dictionary passes over all that left its front, so it is asked only when the lowest one has gone.
+            self.lowest = next(iter(self._wanted), self._next)
 
 
 __all__ = ["Sequences", "Token", "parse_token"]

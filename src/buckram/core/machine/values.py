@@ -9,6 +9,7 @@ from typing import Any
 from buckram.errors import InvalidArgument
 
 _BYTES, _JSON = b"b", b"j"
+_BUFFERS = (bytes, bytearray, memoryview)
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 _scan: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_once"]
 DEEPEST = 200
@@ -50,7 +51,7 @@ def encode_value(value: Any, what: str = "a command") -> bytes:
         return b"j%d" % value
     if value is None or kind is bool:
         return _SMALL[value]
-    if isinstance(value, bytes | bytearray | memoryview):
+    if isinstance(value, _BUFFERS):
         return _BYTES + bytes(value)
     try:
         text = _dumps(value)
@@ -66,9 +67,8 @@ def encode_value(value: Any, what: str = "a command") -> bytes:
 
 def decode_value(data: bytes) -> Any:
     """Raises ValueError for bytes that `encode_value` did not make."""
-    if data[:1] == _BYTES:
-        return data[1:]
-    if data[:1] == _JSON:
+    form = data[:1]
+    if form == _JSON:
         text = data.decode()
         try:
             value, end = _scan(text, 1)
@@ -76,7 +76,9 @@ def decode_value(data: bytes) -> Any:
             end = 0
         # Whatever is unusual, spaces at the ends or garbage, is left to the careful way.
         return value if end == len(text) else json.loads(text[1:])
-    raise ValueError(f"a value of unknown form {data[:1]!r}")
+    if form == _BYTES:
+        return data[1:]
+    raise ValueError(f"a value of unknown form {form!r}")
 
 
 __all__ = ["DEEPEST", "decode_value", "encode_value"]
