@@ -115,10 +115,10 @@ def header_array(arrow: Any, batch: Batch, kind: Any, start: int, count: int) ->
 def time_array(arrow: Any, batch: Batch, kind: Any, start: int, stop: int) -> Any:
     """Return the event times of the rows from `start` to before `stop` as `kind`."""
     if batch.timestamp_column is not None:
-        times = batch.timestamp_column[start:stop]
+        times = arrow.py_buffer(batch.timestamp_column[start:stop])
     else:
-        times = array("q", [batch.header.append_time]) * (stop - start)
-    return _fixed(arrow, kind, stop - start, arrow.py_buffer(times))
+        times = arrow.py_buffer(array("q", [batch.header.append_time]) * (stop - start))
+    return _fixed(arrow, kind, stop - start, times)
 
 
 def txid_array(arrow: Any, batch: Batch, start: int, stop: int) -> Any:
