@@ -9,7 +9,7 @@ import os
 import random
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
@@ -109,11 +109,20 @@ async def _offload(bench: Bench, client: Client) -> Figures:
 
 
 async def _import(
-    bench: Bench, client: Client, kind: str, place: str, figure: str, size: int, figures: Figures, **policy: str
+    bench: Bench,
+    client: Client,
+    kind: str,
+    place: str,
+    figure: str,
+    size: int,
+    figures: Figures,
+    *,
+    ensemble: str = "3/3/2",
+    compression: Literal["none", "zstd"] = "none",
 ) -> int:
     """Import files into a stream of their own; returns how many records there were."""
     ns, name, source = client.namespace(), StreamName("default", figure), Source(place)
-    await ns.create(figure, **{"ensemble": "3/3/2", **policy})
+    await ns.create(figure, ensemble=ensemble, compression=compression)
     clock = _Clock(bench)
     work = await plan_import(ns.store, name, source, kind, Columns())
     done = await import_files(client, ns.store, work, source)
