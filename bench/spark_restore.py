@@ -53,13 +53,13 @@ def main() -> None:
             places = {"local": f"{folder}/state", "gateway": f"{root}/default/state"}
             for where in places.values():
                 batches_ms(spark, uri, where)
+            size = sum(path.stat().st_size for path in Path(places["local"], "state").rglob("*") if path.is_file())
             times: dict[str, list[float]] = {place: [] for place in places}
             for _ in range(RESTARTS):
                 write(client, FEW * LATER)
                 for place, where in places.items():
                     first, *later = batches_ms(spark, uri, where, FEW)
                     times[place].append(first - statistics.median(later))
-        size = sum(path.stat().st_size for path in Path(places["local"], "state").rglob("*") if path.is_file())
         figures["state_file_mb"] = round(size / 1e6, 1)
         for place, took in times.items():
             figures[f"{place}_restore_ms"] = round(statistics.median(took))
