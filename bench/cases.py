@@ -455,6 +455,15 @@ def checkpoint() -> Figures:
 
 
 @case
+def state_restore() -> Figures:
+    """State of BENCH_STATE_MIB (1024) is there again after a restart: from a gateway, and from a local directory."""
+    from bench import spark_restore
+
+    figures: Figures = spark_restore.run()
+    return figures
+
+
+@case
 def heal_bytes() -> Figures:
     """One worker copies BENCH_HEAL_GIB (6) in 1,000 ledgers of a lost bookie, no rate limit; a plain copy beside it."""
     return _healing("large")

@@ -1,5 +1,6 @@
 """Offload with its verification, history read beside plain Parquet, export, verification and imports. Records are lines
-of JSON of about 200 bytes, as logs have them."""
+of JSON of about 200 bytes, as logs have them. `plain_copies_mb_per_s`: what three plain copies, one after the other and
+synced each 4 MB, reach on the disk."""
 
 from __future__ import annotations
 
@@ -8,12 +9,14 @@ import os
 import random
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from bench.harness import Bench, inside
+from bench.healing import plain_copy
 from bench.machine import cpu_seconds
 from buckram import Client
 from buckram.core.streams.imports import Columns
@@ -91,16 +94,47 @@ async def _offload(bench: Bench, client: Client) -> Figures:
     assert plain == records
     figures["read_share_of_parquet"] = round(figures["read_history_mb_per_s"] / figures["plain_parquet_mb_per_s"], 3)
 
-    for kind, place in (("parquet", report.location), ("jsonl", str(bench.folder / "lines"))):
-        name = StreamName("default", f"from-{kind}")
-        await ns.create(name.stream, ensemble="3/3/2")
-        source = Source(place)
-        clock = _Clock(bench)
-        work = await plan_import(ns.store, name, source, kind, Columns())
-        done = await import_files(client, ns.store, work, source)
-        assert done.records == records
-        figures |= clock.figures(f"import_{kind}", size)
+    await asyncio.to_thread(_csv, lines, bench.folder / "csv")
+    lines.clear()
+    places = {"parquet": report.location, "jsonl": str(bench.folder / "lines"), "csv": str(bench.folder / "csv")}
+    for kind, place in places.items():
+        assert await _import(bench, client, kind, place, f"import_{kind}", size, figures) == records
+    # What three copies need of the disk decides on some machines: one copy, compressed ones, and plain files beside it.
+    place = report.location
+    await _import(bench, client, "parquet", place, "import_one_copy", size, figures, ensemble="1/1/1")
+    await _import(bench, client, "parquet", place, "import_compressed", size, figures, compression="zstd")
+    rates = [await asyncio.to_thread(plain_copy, bookie.directory, bench.folder, size) for bookie in bench.bookies]
+    figures["plain_copies_mb_per_s"] = round(1e-6 / sum(1 / each for each in rates), 1)
     return figures
+
+
+async def _import(
+    bench: Bench,
+    client: Client,
+    kind: str,
+    place: str,
+    figure: str,
+    size: int,
+    figures: Figures,
+    *,
+    ensemble: str = "3/3/2",
+    compression: Literal["none", "zstd"] = "none",
+) -> int:
+    """Import files into a stream of their own; returns how many records there were."""
+    ns, name, source = client.namespace(), StreamName("default", figure), Source(place)
+    await ns.create(figure, ensemble=ensemble, compression=compression)
+    clock = _Clock(bench)
+    work = await plan_import(ns.store, name, source, kind, Columns())
+    done = await import_files(client, ns.store, work, source)
+    figures |= clock.figures(figure, size)
+    return done.records
+
+
+def _csv(lines: list[pa.RecordBatch], folder: Path) -> None:
+    folder.mkdir()
+    for number, batch in enumerate(lines):
+        texts = pa.table({"value": batch.column("value").cast(pa.string())})
+        pa_csv.write_csv(texts, folder / f"{number:04d}.csv")
 
 
 def _lines(folder: Path) -> list[pa.RecordBatch]:

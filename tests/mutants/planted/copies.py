@@ -7,6 +7,7 @@ from tests.mutants.testmutant import TestMutant, edited
 EXPORT = "tests/streams/maintain/test_export.py::"
 TABLE = "tests/streams/shared/test_iceberg.py::"
 IMPORT = "tests/streams/maintain/test_imports.py::"
+OFFLOAD = "tests/streams/maintain/test_offload.py::"
 ROWS = "tests/streams/shared/test_source_rows.py::"
 VERIFY = "tests/streams/maintain/test_verify.py::"
 
@@ -26,13 +27,7 @@ MUTANTS = (
     TestMutant(
         "export-published-before-written",
         "a copy is published before its files are there",
-        edited(
-            (
-                "buckram.streams.maintain.export:_copy",
-                "await copy.make(client, pace, progress)\n        await _publish(streams, work, due, intent)",
-                "await _publish(streams, work, due, intent)\n        await copy.make(client, pace, progress)",
-            )
-        ),
+        edited(("buckram.streams.maintain.export:_publish_made", "await attempt.digest()", "pass")),
         (EXPORT + "test_a_crash_after_each_step",),
     ),
     TestMutant(
@@ -40,6 +35,18 @@ MUTANTS = (
         "what a crashed export wrote stays beside the whole copy",
         edited(("buckram.streams.maintain.export:_discard_leftovers", "one.place == directory", "False")),
         (EXPORT + "test_a_crash_after_each_step",),
+    ),
+    TestMutant(
+        "copy-ahead-stays",
+        "after a failure the copy of the next segment stays, which nothing names",
+        edited(
+            (
+                "buckram.streams.maintain.copies_ahead:CopiesAhead.__aexit__",
+                "not isinstance(error, BuckramError)",
+                "True",
+            )
+        ),
+        (OFFLOAD + "test_a_failure_leaves_nothing_of_the_next_segment",),
     ),
     TestMutant(
         "export-begins-anew",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -24,7 +25,7 @@ from buckram.core.streams.head import HISTORY
 from buckram.core.streams.history import Manifest, copy_of
 from buckram.core.streams.names import StreamName
 from buckram.errors import CorruptEntry, InvalidArgument, NoSuchEntry, NoSuchLedger, ReadFailed, WriteFailed
-from buckram.streams.maintain import segment_copy
+from buckram.streams.maintain import offload, segment_copy
 from buckram.streams.maintain.compaction import Compactable, replace_run
 from buckram.streams.maintain.history import check_stream
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
@@ -39,7 +40,7 @@ from buckram.streams.maintain.offload import (
 )
 from buckram.streams.namespace import Namespace
 from buckram.streams.read.history import HistoryReader, SegmentFiles
-from buckram.streams.shared.ledgers import drop_ledger, list_intents, make_history_id
+from buckram.streams.shared.ledgers import Intent, drop_ledger, list_intents, make_history_id
 from buckram.streams.shared.places import TABLE, Place
 
 NAME = StreamName("shop", "s")
@@ -239,6 +240,8 @@ class Rotten(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
 
     protocol = "rotten"
     cachable = False
+    store: ClassVar[dict[str, Any]] = {}  # Not the files of other tests.
+    pseudo_dirs: ClassVar[list[str]] = [""]
     spoil: Callable[[str, bytes], bytes | None] = staticmethod(lambda _, data: data)
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **more: Any) -> None:
@@ -253,6 +256,22 @@ def rotten() -> Iterator[type[Rotten]]:
     yield Rotten
     Rotten.spoil = staticmethod(lambda _, data: data)
     Rotten.store.clear()
+
+
+class Counted:
+    """Lets threads wait until something has happened so many times."""
+
+    def __init__(self, times: int) -> None:
+        self._left, self._happened = times, threading.Event()
+
+    def count(self) -> None:
+        self._left -= 1
+        if not self._left:
+            self._happened.set()
+
+    def wait(self) -> bool:
+        """Return whether it has happened in time."""
+        return self._happened.wait(20)
 
 
 def _flip(data: bytes) -> bytes:
@@ -276,6 +295,50 @@ async def test_nothing_goes_before_it_was_verified(
     rotten.spoil = staticmethod(lambda _, data: data)
     assert (await offload_stream(client, ns.store, NAME, to="rotten://history")).segments == 1
     await clean(client)
+    assert await read(ns) == before
+
+
+async def test_the_next_segment_is_read_while_one_is_written(
+    client: Client, ns: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = await plain(ns, 3)
+    real, begun, waited = Place.write, Counted(2), list[bool]()
+
+    def slow(place: Place, file: str, data: bytes, copy: int) -> None:
+        if file.startswith("_") and not waited:
+            waited.append(begun.wait())
+        real(place, file, data, copy)
+
+    async def begin(*given: Any, **more: Any) -> Intent:
+        begun.count()
+        return await make_history_id(*given, **more)
+
+    monkeypatch.setattr(Place, "write", slow)
+    monkeypatch.setattr(offload, "make_history_id", begin)
+    assert (await offload_stream(client, ns.store, NAME, to=str(tmp_path))).segments == 3
+    assert waited == [True]
+    assert await read(ns) == before
+
+
+async def test_a_failure_leaves_nothing_of_the_next_segment(
+    client: Client, ns: Namespace, rotten: type[Rotten], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = await plain(ns, 3)
+    manifests = Counted(2)
+
+    def spoil(path: str, data: bytes) -> bytes:
+        if not path.rsplit("/", 1)[-1].startswith("_"):
+            return data
+        manifests.count()
+        manifests.wait()  # The second segment is whole when the first one fails.
+        return _flip(data) if f"_{0:020d}-" in path else data
+
+    rotten.spoil = staticmethod(spoil)
+    with pytest.raises(CorruptEntry, match="read back"):
+        await offload_stream(client, ns.store, NAME, to="rotten://lake")
+    assert manifests.wait()
+    assert not [path for path in rotten.store if path.endswith(".parquet")]
+    assert await list_intents(ns.store, (await ns.info("s")).uid) == []
     assert await read(ns) == before
 
 

@@ -17,7 +17,7 @@ from pyiceberg.table import StaticTable
 from buckram.core.streams.history import part_file
 from buckram.errors import CorruptEntry
 from buckram.streams.shared import iceberg
-from buckram.streams.shared.history_parts import HISTORY_SCHEMA
+from buckram.streams.shared.history_rows import HISTORY_SCHEMA
 from buckram.streams.shared.iceberg import HistoryTable, TableMoved
 from buckram.streams.shared.places import TABLE, Place
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from buckram.core.streams.imports import Columns
 from buckram.errors import InvalidArgument, MalformedSource
 from buckram.streams.shared import sources
-from buckram.streams.shared.source_rows import ranges_of, rows_of
+from buckram.streams.shared.source_rows import ranges_of, steps_of
 from buckram.streams.shared.sources import Source
 
 RANGES = (50, 999, 10**9)
@@ -29,8 +29,9 @@ def read(path: Path, kind: str, columns: Columns | None = None, size: int = 10**
     (file,), _ = source.files(kind)
     found: list[dict[str, Any]] = []
     for number in range(ranges_of(source, file, kind, size)):
-        for batch in rows_of(source, file, kind, columns or Columns(), size, number):
-            found += batch.to_pylist()
+        for step in steps_of(source, file, kind, columns or Columns(), size, number):
+            if (batch := step()) is not None:
+                found += batch.to_pylist()
     return found
 
 

@@ -6,9 +6,9 @@ out when somebody asks for them. Arrow is streams/shared/arrow_batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise, repeat
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from buckram.core.streams.codecs import decompress
 from buckram.core.streams.record_format import (
@@ -96,6 +96,11 @@ class HeaderColumn(NamedTuple):
         return [tuple(pairs[a - base : b - base]) for a, b in pairwise(edges)]
 
 
+ArrowRows: TypeAlias = Callable[[int, int, int], Any]
+"""Given an append time, the first row and the number of rows of an entry: its records as an Arrow record batch, or None
+if they are there with another append time."""
+
+
 class Batch:
     """Records first_offset .. next_offset - 1 of one entry; `len()` of them. No method changes it."""
 
@@ -103,6 +108,7 @@ class Batch:
         "_headers",
         "_keys",
         "_producers",
+        "_rows",
         "_sequences",
         "_start",
         "_stop",
@@ -140,6 +146,7 @@ class Batch:
         self._timestamps = cursor.integers("q", count) if mask & TIMESTAMPS else None
         self._txids = cursor.integers("q", count) if mask & TXIDS else None
         self._producers: tuple[list[str], memoryview] | None = None
+        self._rows: ArrowRows | None = None
         self._sequences: memoryview | None = None
         if mask & PRODUCERS:
             self._producers = _producers(cursor, count)
@@ -156,14 +163,19 @@ class Batch:
         values: BinaryColumn,
         keys: BinaryColumn | None,
         timestamps: memoryview | None,
+        rows: ArrowRows,
     ) -> Batch:
-        """An entry whose columns are in memory already: values, and perhaps keys and event times (int64), no others."""
+        """An entry whose columns are in memory already: values, and perhaps keys and event times (int64), no others.
+
+        `rows` gives the same records as Arrow's columns, without making them anew.
+        """
         batch = cls.__new__(cls)
         batch.header, batch.base, batch.ledger_id, batch.entry_id = header, base, ledger_id, entry_id
         batch.payload = b""  # it was never put together
         batch.payload_bytes, batch.append_time = HEADER_SIZE + header.body_size, header.append_time
         batch._start, batch._stop = 0, header.records
         batch._values, batch._keys, batch._timestamps = values, keys, timestamps
+        batch._rows = rows
         batch._headers = batch._txids = batch._producers = batch._sequences = None
         return batch
 
@@ -293,6 +305,11 @@ class Batch:
     def txid_column(self) -> memoryview | None:
         """Txids as int64, the least int64 for none; None if no record has one."""
         return self._txids
+
+    @property
+    def rows(self) -> ArrowRows | None:
+        """What gives rows of this batch as Arrow's columns where those are in memory already; None elsewhere."""
+        return self._rows
 
     def __repr__(self) -> str:
         last = self.next_offset - 1

@@ -35,6 +35,7 @@ from buckram.errors import (
 )
 from buckram.net.pace import Pace
 from buckram.streams.maintain.compaction import Progress
+from buckram.streams.maintain.copies_ahead import Attempt, CopiesAhead
 from buckram.streams.maintain.segment_copy import SegmentCopy, check_software
 from buckram.streams.maintain.table import base_of, is_in, update_table
 from buckram.streams.shared.exports import change_export, read_export, withdraw
@@ -130,8 +131,10 @@ async def export_stream(
     report = ExportReport(str(work.name), work.directory, start, work.export.next)
     await _discard_leftovers(client, streams, work.name, work.uid, work.directory)
     try:
-        for due in work.due:
-            await _export_segment(client, streams, work, due, report, pace or Pace(None), progress)
+        missing, begin = (due for due in work.due if not due.present), partial(_begin, client, streams, work)
+        async with CopiesAhead(client, streams, missing, begin, pace=pace, progress=progress) as copies:
+            for due in work.due:
+                await _export_segment(client, streams, work, due, None if due.present else await copies.next(), report)
         if prune:
             report.pruned = await _prune(client, streams, work)
     except BuckramError:
@@ -149,16 +152,16 @@ async def _export_segment(
     streams: StreamStore,
     work: Exportable,
     due: Due,
+    attempt: Attempt[Due] | None,
     report: ExportReport,
-    pace: Pace,
-    progress: Progress,
 ) -> None:
+    """Publish a segment: its copy that is being made, or what is there already (None)."""
     expected = report.next_offset
-    if due.present:
+    if attempt is None:
         await _publish(streams, work, due, None)
     else:
         try:
-            size = await _copy(client, streams, work, due, pace, progress)
+            await _publish_made(client, streams, work, attempt)
         except (NoSuchLedger, NoSuchEntry):
             if not await _was_truncated(streams, work, due):
                 raise
@@ -166,26 +169,26 @@ async def _export_segment(
         report.segments += 1
         report.records += due.row.end - due.first
         report.bytes += due.row.summary.bytes if due.row.summary is not None else 0
-        report.file_bytes += size
+        report.file_bytes += attempt.copy.file_bytes
     report.missed += due.first - expected if expected else 0
     report.next_offset = due.row.end
 
 
-async def _copy(
-    client: Client, streams: StreamStore, work: Exportable, due: Due, pace: Pace, progress: Progress
-) -> int:
-    """Copy one segment and publish the copy; returns the bytes of its files. A failure leaves nothing."""
+async def _begin(client: Client, streams: StreamStore, work: Exportable, due: Due) -> SegmentCopy:
     intent = await make_history_id(client, streams, work.uid, work.directory, epoch=work.epoch, purpose=EXPORT)
-    copy = SegmentCopy(work.name, work.uid, due.row, intent.ledger, work.directory, due.first)
+    return SegmentCopy(work.name, work.uid, due.row, intent, work.directory, due.first)
+
+
+async def _publish_made(client: Client, streams: StreamStore, work: Exportable, attempt: Attempt[Due]) -> None:
+    """Wait until a copy is made, and publish it. A failure leaves nothing."""
+    await attempt.digest()
     try:
-        await copy.make(client, pace, progress)
-        await _publish(streams, work, due, intent)
+        await _publish(streams, work, attempt.item, attempt.copy.intent)
     except MetadataUnavailable:
         raise  # It may have been published; if not, the next export deletes it by its intent.
     except BuckramError:
-        await copy.discard(client, streams, intent)
+        await attempt.copy.discard(client, streams)
         raise
-    return copy.file_bytes
 
 
 async def _publish(streams: StreamStore, work: Exportable, due: Due, intent: Intent | None) -> None:

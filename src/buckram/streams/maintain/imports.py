@@ -6,15 +6,15 @@
 A range is written to a ledger of its own and published as the next version of the import's transaction, on condition
 that the record of the import is as this run has written it. So a range is in the stream once, whatever is killed or
 runs twice, and a run goes on after the last one that was published. Not here: the order of ranges and the record
-(`core/streams/imports.py`), reading files (`shared/sources.py`, `shared/source_rows.py`), bulk steps
-(`write/bulk.py`).
+(`core/streams/imports.py`), reading files (`shared/sources.py`, `shared/source_rows.py`) by threads
+(`maintain/import_rows.py`), bulk steps (`write/bulk.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Coroutine, Generator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -56,6 +56,7 @@ from buckram.errors import (
 from buckram.net.pace import Pace
 from buckram.net.tasks import TaskScope
 from buckram.streams.maintain.compaction import Progress
+from buckram.streams.maintain.import_rows import RowsAhead
 from buckram.streams.maintain.segment_copy import check_software
 from buckram.streams.shared.metadata import StreamStore, retry_metadata
 from buckram.streams.shared.namespaces import Namespaces
@@ -281,6 +282,8 @@ class _Range:
         self._bytes = 0
         self._bulk: Bulk | None = None
         self._ledger: BulkLedger | None = None
+        self._sending = TaskScope(f"import into {work.name}")
+        self._sent: deque[asyncio.Task[None]] = deque()
 
     async def write(self, pace: Pace) -> None:
         """Write the range to a ledger. A failure leaves nothing, a crash a ledger with an intent."""
@@ -307,6 +310,7 @@ class _Range:
 
     async def discard(self) -> None:
         """Delete the ledger, unless it was published; the janitor deletes it otherwise."""
+        await self._sending.close()
         if self._ledger is not None and self._bulk is not None:
             await self._ledger.abandon()
             with suppress(BuckramError):  # The first error is the one to report.
@@ -316,6 +320,8 @@ class _Range:
         bulk, ledger, report = self._bulk, self._ledger, self._report
         assert bulk is not None
         assert ledger is not None
+        while self._sent:
+            await self._sent.popleft()
         sealed = await ledger.close()
         key = f"{self._streams.layout.imports(bulk.uid)}/{key_of(self._work.application)}"
         try:
@@ -340,39 +346,29 @@ class _Range:
         )
 
     async def _write(self, ledger: BulkLedger, pace: Pace) -> None:
-        """Send the entries while a thread reads and encodes the next ones."""
-        loop, groups = asyncio.get_running_loop(), self._groups(ledger)
-        sent: deque[asyncio.Task[None]] = deque()
-        coming: asyncio.Future[list[bytes] | None] = loop.run_in_executor(None, next, groups, None)
-        try:
-            async with TaskScope(f"import into {self._work.name}") as scope:
-                while (group := await coming) is not None:
-                    coming = loop.run_in_executor(None, next, groups, None)
-                    await pace.take(sum(map(len, group)))
-                    while len(sent) >= _GROUPS_AHEAD:
-                        await sent.popleft()
-                    sent.append(scope.spawn(ledger.append_entries(group), "append"))
-                while sent:
-                    await sent.popleft()
-        finally:
-            await asyncio.wait([coming])  # The thread reads from a file that is closed now.
-            if not coming.cancelled():
-                coming.exception()  # It was reported, or another error was.
-            groups.close()
-
-    def _groups(self, ledger: BulkLedger) -> Generator[list[bytes], None, None]:
-        """Yield the entries of the range, in groups. It runs in a thread."""
-        from buckram.streams.shared.source_rows import rows_of
+        """Send the entries while threads read and parse the rows of the next ones. The last ones are still under way
+        at the end."""
+        from buckram.streams.shared.source_rows import steps_of
 
         record, position = self._work.record, self._position
         file = self._work.files[position.file]
-        rows = rows_of(self._source, file, record.format, record.columns, record.range_bytes, position.range)
-        for batch in rows:
-            self._bytes += batch.nbytes
-            try:
-                yield from ledger.arrow_entries(batch)
-            except RecordTooLarge as error:
-                raise MalformedSource(self._source.path(file), 0, f"it has a row that is too large: {error}") from None
+        steps = steps_of(self._source, file, record.format, record.columns, record.range_bytes, position.range)
+        async with RowsAhead(steps) as rows:
+            while (batch := await rows.next()) is not None:
+                self._bytes += batch.nbytes
+                groups = ledger.arrow_entries(batch)
+                while (group := await self._next_group(file, groups)) is not None:
+                    await pace.take(sum(map(len, group)))
+                    while len(self._sent) >= _GROUPS_AHEAD:
+                        await self._sent.popleft()
+                    self._sent.append(self._sending.spawn(ledger.append_entries(group), "append"))
+
+    async def _next_group(self, file: SourceFile, groups: Iterator[list[bytes]]) -> list[bytes] | None:
+        """Have a thread encode the next entries; None after the last ones."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(None, next, groups, None)
+        except RecordTooLarge as error:
+            raise MalformedSource(self._source.path(file), 0, f"it has a row that is too large: {error}") from None
 
 
 __all__ = ["ImportReport", "Importable", "import_files", "plan_import"]

@@ -1,8 +1,7 @@
 """Offload: sealed segments are copied to files outside the cluster, which take their places in the segment list.
 
     work = await plan_offload(...)
-    for row in work.rows:
-        await offload_segment(...)          or, in many processes: copy_segment, then replace_run
+    report = await offload_planned(...)     or, in many processes, for each row: copy_segment, then replace_run
 
 An id for the files gets its intent, then each part is written, read back and compared entry by entry, then the manifest
 likewise; then one compare-and-set puts the files in the ledger's place and gives the ledger an intent. So a crash
@@ -14,9 +13,10 @@ and verified (`maintain/segment_copy.py`), the table (`maintain/table.py`), when
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from buckram.client.client import Client
 from buckram.core.streams.changes import check_usable
@@ -28,6 +28,7 @@ from buckram.core.streams.policy import Policy, merged
 from buckram.errors import BuckramError, InvalidArgument, MachineLog, NoSuchEntry, NoSuchLedger
 from buckram.net.pace import Pace
 from buckram.streams.maintain.compaction import Compactable, Copied, Progress, replace_run
+from buckram.streams.maintain.copies_ahead import Attempt, CopiesAhead
 from buckram.streams.maintain.export import replace_exported
 from buckram.streams.maintain.segment_copy import SegmentCopy, check_software
 from buckram.streams.shared.ledgers import make_history_id
@@ -117,8 +118,19 @@ async def offload_segment(
     Raises WriteFailed or ReadFailed if the location or the bookies cannot be reached, CorruptEntry if the files do not
     give back what was written, StreamError for encrypted entries.
     """
+    await _list(client, streams, work, copy_segment(client, streams, work, row, pace=pace, progress=progress), report)
+
+
+async def _list(
+    client: Client,
+    streams: StreamStore,
+    work: Offloadable,
+    copying: Awaitable[tuple[Copied, int]],
+    report: OffloadReport,
+) -> None:
+    """Put a copy in the place of its segment once it is made, and add it to the report."""
     try:
-        copied, size = await copy_segment(client, streams, work, row, pace=pace, progress=progress)
+        copied, size = await copying
     except (NoSuchLedger, NoSuchEntry):
         report.put_off += 1  # The segment was truncated or replaced meanwhile.
         return
@@ -126,10 +138,11 @@ async def offload_segment(
     if not await replace_run(client, streams, run, copied):
         report.put_off += 1
         return
-    assert row.summary is not None
+    summary = copied.row.summary
+    assert summary is not None
     report.segments += 1
-    report.records += row.summary.records
-    report.bytes += row.summary.bytes
+    report.records += summary.records
+    report.bytes += summary.bytes
     report.file_bytes += size
 
 
@@ -147,16 +160,23 @@ async def copy_segment(
     A failure leaves nothing, a crash leaves files with an intent. Errors as of offload_segment, and NoSuchLedger or
     NoSuchEntry if the segment was truncated meanwhile.
     """
+    copy = await _begin(client, streams, work, row)
+    return _copied(work, row, copy, await copy.make_or_discard(client, streams, pace or Pace(None), progress))
+
+
+async def _begin(client: Client, streams: StreamStore, work: Offloadable, row: Segment) -> SegmentCopy:
     check_software()
     intent = await make_history_id(client, streams, work.uid, work.directory, epoch=work.epoch)
-    copy = SegmentCopy(work.name, work.uid, row, intent.ledger, work.directory, row.base)
-    try:
-        digest = await copy.make(client, pace or Pace(None), progress)
-    except BuckramError:
-        await copy.discard(client, streams, intent)
-        raise
+    return SegmentCopy(work.name, work.uid, row, intent, work.directory, row.base)
+
+
+def _copied(work: Offloadable, row: Segment, copy: SegmentCopy, digest: str) -> tuple[Copied, int]:
     place = Offloaded(work.directory, digest)
-    return Copied(Run((row,)), offloaded_row(row, intent.ledger, place), intent), copy.file_bytes
+    return Copied(Run((row,)), offloaded_row(row, copy.copy, place), copy.intent), copy.file_bytes
+
+
+async def _attempted(work: Offloadable, attempt: Attempt[Segment]) -> tuple[Copied, int]:
+    return _copied(work, attempt.item, attempt.copy, await attempt.digest())
 
 
 async def offload_planned(
@@ -167,14 +187,16 @@ async def offload_planned(
     pace: Pace | None = None,
     progress: Progress = lambda _: None,
 ) -> OffloadReport:
-    """Offload the segments of a plan, one after another, and bring the table up to date.
+    """Offload the segments of a plan in their order, and bring the table up to date. The next one is read meanwhile.
 
     It may be stopped and repeated at any point. Errors are those of offload_segment and update_table.
     """
     report = OffloadReport(str(work.name), work.directory, kept=work.put_aside)
     try:
-        for row in work.rows:
-            await offload_segment(client, streams, work, row, report, pace=pace, progress=progress)
+        begin = partial(_begin, client, streams, work)
+        async with CopiesAhead(client, streams, work.rows, begin, pace=pace, progress=progress) as copies:
+            while (attempt := await copies.next()) is not None:
+                await _list(client, streams, work, _attempted(work, attempt), report)
     except BuckramError:
         with suppress(BuckramError):  # What is listed is in the table; the first error is the one to report.
             await _finish(client, streams, work, report)

@@ -70,12 +70,12 @@ class _Built(NamedTuple):
 
 @dataclass(slots=True)
 class SegmentCopy:
-    """One attempt at the files of one segment, from offset `first` on, under the id `copy`."""
+    """One attempt at the files of one segment, from offset `first` on, under the id that has this intent."""
 
     name: StreamName
     uid: str
     row: Segment
-    copy: LedgerId
+    intent: Intent
     directory: str
     first: Offset
     parts: list[Part] = field(default_factory=list)
@@ -85,6 +85,21 @@ class SegmentCopy:
     checking: asyncio.Future[Any] | None = None
     """What another thread does meanwhile: it writes the part before, reads it back and compares it, or writes the
     manifest."""
+    was_read: asyncio.Event = field(default_factory=asyncio.Event)
+    """Whether all entries of the segment are in memory or in files."""
+
+    @property
+    def copy(self) -> LedgerId:
+        """The id that names the files."""
+        return self.intent.ledger
+
+    async def make_or_discard(self, client: Client, streams: StreamStore, pace: Pace, progress: Progress) -> str:
+        """Do what `make` does. A failure leaves nothing, a crash leaves files with an intent."""
+        try:
+            return await self.make(client, pace, progress)
+        except BuckramError:
+            await self.discard(client, streams)
+            raise
 
     async def make(self, client: Client, pace: Pace, progress: Progress) -> str:
         """Write and verify all files, the manifest last; returns its digest.
@@ -117,11 +132,15 @@ class SegmentCopy:
         await answer_of(self.copy, self.directory, self.checking)
         return digest_of(data)
 
-    async def discard(self, client: Client, streams: StreamStore, intent: Intent) -> None:
-        """Delete what was written, after a failure. What cannot be deleted now the janitor deletes by its intent."""
+    async def discard(self, client: Client, streams: StreamStore) -> bool:
+        """Delete what was written, after a failure. What cannot be deleted now the janitor deletes by its intent.
+
+        Returns False if somebody else has taken the intent.
+        """
         if await self._has_ended():
             with suppress(BuckramError):  # The first error is the one to report.
-                await discard(client, streams, self.uid, intent)
+                return await discard(client, streams, self.uid, self.intent)
+        return True
 
     async def _has_ended(self) -> bool:
         """Wait for the threads, since whoever deletes the files must find all of them. False if one hangs."""
@@ -168,6 +187,7 @@ class SegmentCopy:
                     await self._built()
                     self.building = _in_thread(partial(self._build_part, number, payloads, first))
                     first, payloads, size, number = first + len(payloads), [], 0, number + 1
+        self.was_read.set()
         await self._built()
         await self._checked()
 

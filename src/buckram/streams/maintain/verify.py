@@ -183,7 +183,7 @@ def _batches(side: Side, first: int, end: int) -> AsyncGenerator[pa.RecordBatch,
 
 
 async def _from_stream(side: Side, first: int, end: int) -> AsyncGenerator[pa.RecordBatch, None]:
-    from buckram.streams.shared.history_parts import batch_rows
+    from buckram.streams.shared.history_rows import batch_rows
 
     assert side.client is not None
     assert side.stream is not None

@@ -49,27 +49,25 @@ def to_arrow(batch: Batch) -> pa.RecordBatch:
     arrow, shape = _arrow(), schema()
     start, stop = batch.window
     count = stop - start
+    if batch.rows is not None and (found := batch.rows(batch.append_time, start, count)) is not None:
+        return found
     fields = {field.name: field.type for field in shape}
     appended = arrow.py_buffer(array("q", [batch.append_time]) * count)
-    if batch.timestamp_column is not None:
-        times = arrow.py_buffer(batch.timestamp_column[start:stop])
-    else:
-        times = arrow.py_buffer(array("q", [batch.header.append_time]) * count)
     columns = [
-        _offsets(arrow, batch.first_offset, count),
+        offset_array(arrow, batch.first_offset, count),
         binary_array(arrow, batch.value_column, start, count),
         arrow.nulls(count, fields["key"])
         if batch.key_column is None
         else binary_array(arrow, batch.key_column, start, count),
         header_array(arrow, batch, fields["headers"], start, count),
-        _fixed(arrow, fields["timestamp"], count, times),
+        time_array(arrow, batch, fields["timestamp"], start, stop),
         _fixed(arrow, fields["append_time"], count, appended),
-        _txids(arrow, batch, start, stop),
+        txid_array(arrow, batch, start, stop),
     ]
     return arrow.RecordBatch.from_arrays(columns, schema=shape)
 
 
-def _offsets(arrow: Any, first: int, count: int) -> Any:
+def offset_array(arrow: Any, first: int, count: int) -> Any:
     """Return `count` numbers from `first` on."""
     block, skipped = divmod(first, _NUMBERS)
     if skipped + count > 2 * _NUMBERS:  # an entry with more records than nearly every one
@@ -114,7 +112,17 @@ def header_array(arrow: Any, batch: Batch, kind: Any, start: int, count: int) ->
     )
 
 
-def _txids(arrow: Any, batch: Batch, start: int, stop: int) -> Any:
+def time_array(arrow: Any, batch: Batch, kind: Any, start: int, stop: int) -> Any:
+    """Return the event times of the rows from `start` to before `stop` as `kind`."""
+    if batch.timestamp_column is not None:
+        times = arrow.py_buffer(batch.timestamp_column[start:stop])
+    else:
+        times = arrow.py_buffer(array("q", [batch.header.append_time]) * (stop - start))
+    return _fixed(arrow, kind, stop - start, times)
+
+
+def txid_array(arrow: Any, batch: Batch, start: int, stop: int) -> Any:
+    """Return the txids of the rows from `start` to before `stop`; null for none."""
     column = batch.txid_column
     if column is None:
         return arrow.nulls(stop - start, arrow.int64())

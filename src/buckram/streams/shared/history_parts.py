@@ -2,8 +2,9 @@
 
 A part has a row for each record, with the columns that readers know (`HISTORY_SCHEMA`), for every engine. The headers
 of the entries, and those without records, are in its key-value metadata, so that the entries can be made again.
-Compressed entries come back uncompressed. It needs pyarrow, so import it only where there is history. Not here:
-reading segments (`read/history.py`), the order of steps of an offload (`maintain/offload.py`).
+Compressed entries come back uncompressed. It needs pyarrow, so import it only where there is history. Not here: the
+columns of records (`shared/history_rows.py`), reading segments (`read/history.py`), the order of steps of an offload
+(`maintain/offload.py`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -36,18 +38,20 @@ from buckram.core.streams.record_format import (
     parse_header,
 )
 from buckram.errors import MalformedBatch
-from buckram.streams.shared.arrow_batches import schema, to_arrow
+from buckram.streams.shared.arrow_batches import schema
 from buckram.streams.shared.arrow_columns import Bytes, Headers
+from buckram.streams.shared.history_rows import HISTORY_SCHEMA, table_of
 from buckram.types import EntryId, LedgerId
 
 ENTRIES = b"buckram.entries"
 """The key of the entries' headers in a part's metadata."""
-HISTORY_SCHEMA: pa.Schema = schema().append(pa.field("producer", pa.string())).append(pa.field("sequence", pa.int64()))
 _COUNTS = struct.Struct("<II")
 """The number of entries, and the bytes of their headers and of the bodies of entries without records."""
 _LENGTH = struct.Struct("<I")
 _COPIED = HEADERS | TXIDS | PRODUCERS
 """Columns that a batch has in another form than a part."""
+_NONE_READABLE = ("headers", "txid")
+"""Columns of readers that entries without those have as nulls."""
 _ENCODINGS = dict.fromkeys(("offset", "timestamp", "sequence", "txid"), "DELTA_BINARY_PACKED")
 
 
@@ -59,19 +63,19 @@ def build_part(payloads: Sequence[bytes], first_entry: EntryId, base: int, summa
 
     `base` is the segment's first offset; append times are within the bounds of `summary`, as readers see them.
     """
-    batches: list[Any] = []
+    batches: list[Batch] = []
     headers, bodies = bytearray(), bytearray()
     records = 0
     for entry, payload in enumerate(payloads, first_entry):
         found = decode(payload, base, -1, entry)
         headers += plain_header(payload)
         if isinstance(found, Batch):
-            batches.append(batch_rows(found.clamped(summary.first_append, summary.last_append)))
+            batches.append(found.clamped(summary.first_append, summary.last_append))
             records += found.header.records
         else:
             tail = payload[HEADER_SIZE:]
             bodies += _LENGTH.pack(len(tail)) + tail
-    table = pa.Table.from_batches(batches, HISTORY_SCHEMA)
+    table = table_of(batches)
     told = bytes(headers + bodies)
     packed = _COUNTS.pack(len(payloads), len(told)) + pa.compress(told, codec="zstd", asbytes=True)
     table = table.replace_schema_metadata({ENTRIES: base64.b64encode(packed)})
@@ -87,18 +91,6 @@ def build_part(payloads: Sequence[bytes], first_entry: EntryId, base: int, summa
         write_statistics=["offset", "timestamp", "append_time", "txid"],
     )
     return sink.getvalue().to_pybytes(), records
-
-
-def batch_rows(batch: Batch) -> Any:
-    """Return the records of a batch with the columns of HISTORY_SCHEMA."""
-    found = to_arrow(batch)
-    pairs = batch.producers() if batch.header.columns & PRODUCERS else None
-    if pairs is None:
-        producers, sequences = pa.nulls(len(batch), pa.string()), pa.nulls(len(batch), pa.int64())
-    else:
-        producers = pa.array([None if pair is None else pair[0] for pair in pairs], pa.string())
-        sequences = pa.array([None if pair is None else pair[1] for pair in pairs], pa.int64())
-    return pa.RecordBatch.from_arrays([*found.columns, producers, sequences], schema=HISTORY_SCHEMA)
 
 
 def describe_part(file: str, data: bytes, payloads: Sequence[bytes], first_entry: EntryId, records: int) -> Part:
@@ -150,6 +142,7 @@ class LoadedPart:
         self._headers: Headers | None = None
         self._times = _integers(self._columns["timestamp"])
         self._txids: memoryview | None = None
+        self._readable: Any = None
 
     def _index(self, told: bytes, count: int) -> None:
         """Note where each entry's rows begin, and the bodies of entries without records."""
@@ -209,7 +202,22 @@ class LoadedPart:
         stop = start + header.records
         keys = self._keys.part(start, stop) if header.columns & KEYS else None
         times = self._times[8 * start : 8 * stop].cast("q") if header.columns & TIMESTAMPS else None
-        return Batch.of_columns(header, base, ledger, entry, self._values.part(start, stop), keys, times)
+        values = self._values.part(start, stop)
+        return Batch.of_columns(header, base, ledger, entry, values, keys, times, partial(self._arrow_rows, start))
+
+    def _arrow_rows(self, start: int, append_time: int, first: int, count: int) -> Any:
+        """Return `count` rows from `first` on of the entry whose rows begin at `start`, as ArrowRows says."""
+        if self._readable is None:
+            # Entries with headers or txids are put together from their bytes, so the others have none.
+            shape, rows = schema(), self.part.records
+            columns = [
+                pa.nulls(rows, field.type) if field.name in _NONE_READABLE else self._columns[field.name]
+                for field in shape
+            ]
+            self._readable = pa.RecordBatch.from_arrays(columns, schema=shape)
+        if self._columns["append_time"][start].value != append_time:
+            return None  # The row in the segment list has other bounds now than when the file was written.
+        return self._readable.slice(start + first, count)
 
 
 def _put_bytes(body: BodyBuilder, column: Bytes, array: Any, start: int, stop: int, *, nulls: bool) -> None:
@@ -253,4 +261,4 @@ def _same(payload: bytes, again: bytes) -> bool:
     return payload[HEADER_SIZE:] == again[HEADER_SIZE:]
 
 
-__all__ = ["HISTORY_SCHEMA", "LoadedPart", "batch_rows", "build_part", "describe_part", "difference", "part_rows"]
+__all__ = ["LoadedPart", "build_part", "describe_part", "difference", "part_rows"]

@@ -30,7 +30,7 @@ from pyiceberg.table.update.snapshot import ExpireSnapshots
 
 from buckram.core.streams.history import copy_of
 from buckram.errors import CorruptEntry, NoSuchEntry
-from buckram.streams.shared.history_parts import HISTORY_SCHEMA
+from buckram.streams.shared.history_rows import HISTORY_SCHEMA
 from buckram.streams.shared.places import TABLE, Place
 from buckram.types import LedgerId
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import product
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +26,8 @@ from buckram.errors import InvalidArgument, MalformedSource, ReadFailed
 from buckram.streams.shared.sources import Block, Source, blocks, line_number
 
 _BATCH_ROWS = 65_536
+Step: TypeAlias = Callable[[], pa.RecordBatch | None]
+"""Gives some rows; None if there are none."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = pa.timestamp("us", "UTC")
 _SEEN = "\0"
@@ -39,24 +42,27 @@ def ranges_of(source: Source, file: SourceFile, kind: str, range_bytes: int) -> 
         return len(_groups(_parquet(opened, source.path(file)), range_bytes))
 
 
-def rows_of(
+def steps_of(
     source: Source, file: SourceFile, kind: str, columns: Columns, range_bytes: int, number: int
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one range, with the columns `value` and, where there are such, `key`, `timestamp`, `headers`.
+) -> Generator[Step, None, None]:
+    """Yield what gives the rows of one range, step by step; the steps may be carried out at once, by several threads.
 
-    Raises MalformedSource, which names file and line, InvalidArgument for columns that are missing or do not fit,
-    ReadFailed.
+    Rows have the columns `value` and, where there are such, `key`, `timestamp`, `headers`. This, and the steps, raise
+    MalformedSource, which names file and line, InvalidArgument for columns that are missing or do not fit, ReadFailed.
     """
     path = source.path(file)
     with source.open(file) as opened:
         if kind == "parquet":
-            yield from _parquet_rows(_parquet(opened, path), path, columns, range_bytes, number)
+            for batch in _parquet_rows(_parquet(opened, path), path, columns, range_bytes, number):
+                yield partial(_itself, batch)
             return
-        reader = _Json(opened, path, columns) if kind == "jsonl" else _Csv(opened, path, columns)
+        lines = _Json(source, file, columns) if kind == "jsonl" else _Csv(source, file, opened, columns)
         for block in blocks(opened, path, number * range_bytes, (number + 1) * range_bytes):
-            found = reader.rows(block)
-            if found is not None:
-                yield found
+            yield partial(lines.rows, block)
+
+
+def _itself(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
 
 
 # -- Parquet ----------------------------------------------------------------------------------------------
@@ -109,16 +115,17 @@ def _parquet_rows(parquet: Any, path: str, columns: Columns, range_bytes: int, n
 
 
 class _Lines:
-    """What formats of lines have in common."""
+    """What formats of lines have in common. Threads parse blocks at the same time."""
 
-    def __init__(self, opened: BinaryIO, path: str) -> None:
-        self._opened, self._path = opened, path
+    def __init__(self, source: Source, file: SourceFile) -> None:
+        self._source, self._file, self._path = source, file, source.path(file)
 
     def _numbers(self, block: Block) -> Callable[[int], int]:
         """Return what gives the line number of a row of this block. Blank lines are no rows."""
 
         def number(row: int) -> int:
-            first = line_number(self._opened, self._path, block.start)
+            with self._source.open(self._file) as opened:
+                first = line_number(opened, self._path, block.start)
             places = [place for place, line in enumerate(block.data.split(b"\n")) if line.strip()]
             return first + places[row]
 
@@ -131,10 +138,10 @@ class _Lines:
 class _Json(_Lines):
     """Lines that are JSON objects. Without a column for the value the line is the value."""
 
-    def __init__(self, opened: BinaryIO, path: str, columns: Columns) -> None:
-        super().__init__(opened, path)
+    def __init__(self, source: Source, file: SourceFile, columns: Columns) -> None:
+        super().__init__(source, file)
         if columns.headers:
-            raise InvalidArgument(f"{path}: --headers is for Parquet; lines of JSON have no column of that type")
+            raise InvalidArgument(f"{self._path}: --headers is for Parquet; lines of JSON have no column of that type")
         self._columns = columns
         named = {"value": columns.value, "key": columns.key, "timestamp": columns.time}
         self._fields = {what: field for what, field in named.items() if field}
@@ -197,9 +204,9 @@ class _Json(_Lines):
 class _Csv(_Lines):
     """Lines of CSV; the first line of a file has the names. Values have no newlines."""
 
-    def __init__(self, opened: BinaryIO, path: str, columns: Columns) -> None:
-        super().__init__(opened, path)
-        self._columns = columns
+    def __init__(self, source: Source, file: SourceFile, opened: BinaryIO, columns: Columns) -> None:
+        super().__init__(source, file)
+        self._columns, path = columns, self._path
         first = next(blocks(opened, path, 0, 1), None)
         if first is None:
             raise MalformedSource(path, 1, "it is empty; the first line has the names of the columns")
@@ -346,7 +353,7 @@ def _split(data: bytes) -> Any:
     """Return the lines of a block as bytes, without those that are empty."""
     lines = pc.split_pattern(pa.array([data], pa.large_binary()), b"\n").flatten().cast(pa.binary())
     if b"\r" in data:
-        lines = pa.array([line.rstrip(b"\r") for line in lines.to_pylist()], pa.binary())
+        lines = pc.ascii_rtrim(lines.view(pa.string()), "\r").view(pa.binary())
     lengths = pc.binary_length(lines)
     return lines if pc.min(lengths).as_py() else lines.filter(pc.greater(lengths, 0))
 
@@ -363,4 +370,4 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
-__all__ = ["ranges_of", "rows_of"]
+__all__ = ["Step", "ranges_of", "steps_of"]
