@@ -276,6 +276,16 @@ class MalformedSource(BuckramError):
         self.path, self.line = path, line
 
 
+class SourceUnavailable(BuckramError):
+    """What is to be imported from cannot be asked, or does not answer. Nothing was lost; the import goes on later."""
+
+    retryable = True
+
+    def __init__(self, source: str, why: str) -> None:
+        super().__init__(f"{source}: {why}; import again when it answers")
+        self.source = source
+
+
 class LedgerOfStream(LedgerError):
     """The ledger was made for a stream and may hold records of it. Nothing was deleted."""
 
