@@ -88,6 +88,7 @@ def test_each_committed_record_is_imported_once_and_in_order(orders: Import) -> 
     orders.driver.ask("produce", topic=orders.topic, rows=[[0, "gone", "gone"]] * 20, abort=True)
     orders.send(50, (0, 2))
     first = orders.load(range_records=200)
+    assert "error" not in first, first
     assert (first["records"], first["first_offset"], first["next_offset"]) == (400, 0, 400)
     (stream,) = first["streams"]
     assert (stream["stream"], stream["partitions"], stream["ranges"]) == (orders.stream, 3, 3)
