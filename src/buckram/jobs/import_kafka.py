@@ -241,6 +241,7 @@ def _write(shared: _Shared, target: _Target, record: KafkaImport) -> None:
     from pyspark.errors import PySparkException
 
     try:
+        shared.topic.enter_thread()
         rows = shared.topic.rows(record.parts())
         rows.write.format("buckram").mode("append").options(
             metadata=str(shared.home.cluster), txnAppId=target.application, txnVersion=str(record.number)

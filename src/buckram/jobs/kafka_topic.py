@@ -71,6 +71,7 @@ class KafkaTopic:
 
     def __init__(self, session: SparkSession, source: KafkaSource, config: Mapping[str, str]) -> None:
         self.source, self._session, self._config = source, session, config
+        _check_no_connect()
         jvm: Any = session.sparkContext._jvm
         self._kafka = jvm.org.apache.kafka
         self._java = jvm.java
@@ -87,6 +88,12 @@ class KafkaTopic:
 
     def __exit__(self, *_: object) -> None:
         self._admin.close()
+
+    def enter_thread(self) -> None:
+        """Make the session the active one of this thread. Spark looks there for the formats that are registered, and
+        takes a format that it does not find for the name of a class."""
+        jvm: Any = self._session.sparkContext._jvm
+        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(self._session._jsparkSession)
 
     def look(self) -> tuple[Identity, list[int]]:
         """Return which topic it is, and its partitions."""
@@ -159,6 +166,16 @@ class KafkaTopic:
             raise SourceUnavailable(self.source.url, f"{what}: {cause.toString()}") from None
         except Py4JError as error:
             raise SourceUnavailable(self.source.url, f"{what}: {error}") from None
+
+
+def _check_no_connect() -> None:
+    from pyspark.sql.utils import is_remote
+
+    if is_remote():
+        raise ConfigError(
+            "an import from Kafka asks Kafka through the JVM of its session, which a session of Spark Connect has not: "
+            "run `buckram job import-kafka`, or import with a session that is not remote"
+        )
 
 
 def _check_connector(jvm: Any, version: str) -> None:
