@@ -190,7 +190,8 @@ class OpenSegment(StreamError):
         super().__init__(
             stream,
             f"writer {writer!r} (since {_utc(since_us)}) has an open segment: close it, or fence it in the same "
-            "step with seal_live=True (Spark: option sealLive)",
+            "step with seal_live=True (Spark: option sealLive), or let it go on with beside_writer=True (Spark: option "
+            "besideWriter)",
         )
         self.writer, self.since_us = writer, since_us
 

@@ -419,6 +419,14 @@ OPTIONS: tuple[Option, ...] = (
         "the stream's `roll_bytes`",
     ),
     Option("sealLive", WRITE, "false", "Fences the stream's live writer in the same step", a_flag),
+    Option(
+        "besideWriter",
+        WRITE,
+        "false",
+        "Writes into a stream that a writer has: the writer puts the rows between its own records and goes on; not "
+        "with rows for several streams in one batch",
+        a_flag,
+    ),
 )
 
 DROPPED: Mapping[str, str] = {

@@ -60,6 +60,7 @@ class Settings:
     identity: Identity
     create: bool
     seal_live: bool
+    beside_writer: bool
     segment_bytes: int | None
     small_bytes: int
     checkpoint: str
@@ -137,6 +138,8 @@ def _settings(options: Mapping[str, str], schema: StructType) -> tuple[Settings,
                 else f"{len(paths)} streams to write, {', '.join(paths)}: one sink writes one stream"
             )
         stream = paths[0]
+    if given["sealLive"] and given["besideWriter"]:
+        raise InvalidArgument('options "sealLive" and "besideWriter": one ends a live writer, the other lets it go on')
     _check_columns(schema, by_stream=given["byStream"])
     application = given.get("txnAppId", "")
     if application:
@@ -154,6 +157,7 @@ def _settings(options: Mapping[str, str], schema: StructType) -> tuple[Settings,
         identity,
         given["createStream"],
         given["sealLive"],
+        given["besideWriter"],
         given.get("segmentBytes"),
         given["smallPartBytes"],
         local_path(lower.get("checkpointlocation", "")),
@@ -191,7 +195,7 @@ def _check_columns(schema: StructType, *, by_stream: bool) -> None:
 async def _planned(client: Client, settings: Settings, step: StepId) -> bool:
     """Create the stream if that is wanted; returns whether the step is published already. Raises as Bulk.foreseen."""
     bulk = await open_step(client, settings.identity.stream, step, create=settings.create)
-    return not bulk.foreseen(seal_live=settings.seal_live)
+    return not bulk.foreseen(seal_live=settings.seal_live, beside_writer=settings.beside_writer)
 
 
 # -- batch ------------------------------------------------------------------------------------------------
@@ -268,6 +272,7 @@ def _write(settings: Settings, step: StepId, attempt: Attempt, batches: Iterator
         segment_bytes=settings.segment_bytes,
         small_bytes=settings.small_bytes,
         seal_live=settings.seal_live,
+        beside_writer=settings.beside_writer,
         by_stream=settings.by_stream,
         create=settings.create,
     )
@@ -281,6 +286,7 @@ def _commit(settings: Settings, step: StepId, parts: Sequence[Part]) -> None:
             step,
             parts,
             seal_live=settings.seal_live,
+            beside_writer=settings.beside_writer,
             checkpoint=settings.checkpoint,
             compared=not settings.keep_published,
         )

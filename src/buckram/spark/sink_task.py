@@ -47,6 +47,7 @@ def write_task(
     segment_bytes: int | None,
     small_bytes: int,
     seal_live: bool,
+    beside_writer: bool = False,
     by_stream: bool = False,
     create: bool = False,
 ) -> Part:
@@ -61,7 +62,7 @@ def write_task(
     rows = _rows_by_stream(batches, stream) if by_stream else ((stream, batch) for batch in batches)
     bulk = link.run(lambda client: open_step(client, stream, step))
     try:
-        if not bulk.foreseen(seal_live=seal_live):
+        if not bulk.foreseen(seal_live=seal_live, beside_writer=beside_writer):
             # The step is repeated. For a streaming query the driver compares the rows, since an older checkpoint can
             # lead to another batch of the same number.
             return _counted(attempt, stream, rows) if attempt.query else Part(attempt, skipped=True)
