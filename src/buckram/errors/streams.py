@@ -183,6 +183,14 @@ class MissingCodec(BuckramError):
     """A compression library is not installed."""
 
 
+class SchemaMismatch(StreamError):
+    """A record does not fit the stream's schema, or a value is no record of it. `offset` is -1 if it has none yet."""
+
+    def __init__(self, stream: str, message: str, offset: Offset = -1) -> None:
+        super().__init__(stream, message if offset < 0 else f"the value at offset {offset} {message}")
+        self.offset = offset
+
+
 class OpenSegment(StreamError):
     """A bulk step met a segment that a writer may still write."""
 

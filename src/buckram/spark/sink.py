@@ -23,11 +23,13 @@ from buckram.core.streams.transactions import ONCE, StepId
 from buckram.errors import BuckramError, InvalidArgument
 from buckram.spark import options as known
 from buckram.spark.clients import connection
+from buckram.spark.columns import STRUCT
 from buckram.spark.replay import local_path
 from buckram.spark.sink_rows import record_batches
 from buckram.spark.sink_task import write_task
 from buckram.spark.tracing import publishing, writing
 from buckram.spark.transactions import Attempt, Identity, Part, batch_of, checkpoint_place, in_order, open_step, publish
+from buckram.spark.typed_values import check_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -184,6 +186,8 @@ def _check_columns(schema: StructType, *, by_stream: bool) -> None:
             raise InvalidArgument(f'column "{name}": the stream gives it; drop the column')
         if name not in columns:
             raise InvalidArgument(f'column "{name}": a record has only {", ".join(columns)}; put the rest into value')
+        if name == "value" and kind.startswith(STRUCT):
+            continue  # It is checked against the stream's schema.
         if kind not in columns[name] and not (kind.startswith("string ") and "string" in columns[name]):
             raise InvalidArgument(f'column "{name}" is {kind}: needs {" or ".join(columns[name])}; cast it')
     if by_stream and "stream" not in there:
@@ -195,6 +199,8 @@ def _check_columns(schema: StructType, *, by_stream: bool) -> None:
 async def _planned(client: Client, settings: Settings, step: StepId) -> bool:
     """Create the stream if that is wanted; returns whether the step is published already. Raises as Bulk.foreseen."""
     bulk = await open_step(client, settings.identity.stream, step, create=settings.create)
+    if not settings.by_stream:
+        check_columns(bulk.stream, bulk.schemas, settings.schema["value"].dataType)
     return not bulk.foreseen(seal_live=settings.seal_live, beside_writer=settings.beside_writer)
 
 

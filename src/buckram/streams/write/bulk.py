@@ -24,6 +24,7 @@ from buckram.core.streams.insertions import InsertedLedger, Insertion
 from buckram.core.streams.names import StreamName, check_name, owner_of
 from buckram.core.streams.policy import Policy
 from buckram.core.streams.record_format import NO_MAX, NO_MIN, NO_SNAPSHOT, NO_TXID, Columns, HeadersInput, encode
+from buckram.core.streams.schemas import RecordSchemas
 from buckram.core.streams.transactions import StepId, check_known, newest, settled
 from buckram.errors import InvalidArgument, InvalidSegment, NoSuchKey, OpenSegment, StreamError, VersionConflict
 from buckram.streams.shared import records
@@ -187,6 +188,11 @@ class Bulk:
         self.uid, self.policy = head.uid, policy
         self._client, self._streams, self._name, self._step = client, streams, name, step
         self._head = head
+
+    @property
+    def schemas(self) -> RecordSchemas | None:
+        """The schema of the stream's values at the opening of this step, with all versions; None if it has none."""
+        return RecordSchemas.of(self._head.properties)
 
     @property
     def purpose(self) -> str:
