@@ -66,6 +66,7 @@ def test_groups_of_a_checkout_are_no_extras() -> None:
         "arrow",
         "avro",
         "compression",
+        "connect",
         "db",
         "fsspec",
         "history",
