@@ -40,7 +40,8 @@ def test_a_query_writes_into_a_stream_that_a_writer_goes_on_with(
                     metadata=cluster.uri, besideWriter=True, checkpointLocation=str(tmp_path / "checkpoint")
                 )
                 query.start(stream).awaitTermination()
-                (tmp_path / "checkpoint" / "commits" / "2").unlink()
+                for file in ("2", ".2.crc"):
+                    (tmp_path / "checkpoint" / "commits" / file).unlink()
                 query.start(stream).awaitTermination()
             finally:
                 over.set()
