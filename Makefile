@@ -26,14 +26,14 @@ setup: $(STAMP)  ## make .venv for `make check`, small: no Spark, no Java; shows
 
 $(STAMP): $(SETUP_SOURCES)
 	@rm -rf src/buckram/core/entries/_hot.*.so build/lib.* build/temp.*
-	@"$(PYTHON)" scripts/make_venv.py .venv --group dev -e '.[compression,db,fsspec,history,otel,security,serve,sqlalchemy]' >&2
+	@"$(PYTHON)" scripts/make_venv.py .venv --group dev -e '.[avro,compression,db,fsspec,history,otel,security,serve,sqlalchemy]' >&2
 	@touch $(STAMP)
 
 setup-all: $(ALL_STAMP)  ## the same with Spark, a Java, etcd, Prometheus, helm, a browser, plots and Apache's jars, 1.9 GB: for all other targets
 
 $(ALL_STAMP): $(SETUP_SOURCES)
 	@rm -rf src/buckram/core/entries/_hot.*.so build/lib.* build/temp.*
-	@"$(PYTHON)" scripts/make_venv.py .venv --group dev --group examples --group site --group sql-clients --group tools -e '.[compression,db,fsspec,history,jre,otel,security,serve,spark,sqlalchemy]' >&2
+	@"$(PYTHON)" scripts/make_venv.py .venv --group dev --group examples --group site --group sql-clients --group tools -e '.[avro,compression,connect,db,fsspec,history,jre,otel,security,serve,spark,sqlalchemy]' >&2
 	@$(BIN)/python -m javakit >&2
 	@$(BIN)/python scripts/fetch_debian.py .venv >&2
 	@$(BIN)/python scripts/fetch_helm.py .venv >&2

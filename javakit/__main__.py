@@ -10,13 +10,13 @@ from pathlib import Path
 
 from buckram.errors import ConfigError
 from buckram.java import find_java
-from javakit.programs import NEWEST, OLDER, NoJava, jars, missing_tools
+from javakit.programs import CONNECTOR, KAFKA, NEWEST, OLDER, NoJava, jars, missing_tools
 
 USES = {
     "cc": "the compiled module; without it its Python twin does the same",
     "git": "the results of make bench and make soak belong to a commit",
     "javac": "tests/interop and make bench-java: a JDK 17",
-    "mvn": "tests/interop and make bench-java: Maven",
+    "mvn": "tests/interop, make bench-java and imports from Kafka: Maven",
     "ip": "make bench NET=1",
 }
 BUILD = Path("build/jars")
@@ -33,11 +33,15 @@ def main() -> int:
         print(f"  {'java':6} MISSING: {error}", flush=True)
     if missing_tools():
         return 0
-    for line in (NEWEST, OLDER):
+    names = {
+        NEWEST: "Apache BookKeeper, newest", OLDER: "Apache BookKeeper, older", KAFKA: "Apache Kafka",
+        CONNECTOR: "Spark's connector for Kafka",
+    }  # fmt: skip
+    for line, name in names.items():
         try:
-            print(f"  Apache BookKeeper, {line}: {len(jars(BUILD, line))} jars", flush=True)
+            print(f"  {name}: {len(jars(BUILD, line))} jars", flush=True)
         except NoJava as error:
-            print(f"  Apache BookKeeper, {line}: {error}", flush=True)
+            print(f"  {name}: {error}", flush=True)
     return 0
 
 

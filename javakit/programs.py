@@ -17,6 +17,9 @@ from pathlib import Path
 
 POM = Path(__file__).parent / "pom.xml"
 NEWEST, OLDER = "newest", "older"
+KAFKA, CONNECTOR = "kafka", "connector"
+"""A server of Kafka, and what Spark reads it with; they have a pom of their own."""
+POMS = {KAFKA: POM.with_name("kafka.xml"), CONNECTOR: POM.with_name("kafka.xml")}
 RESOLVE = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
 TOOLS = ("java", "javac", "mvn")
 # What the scripts of the distribution pass.
@@ -55,7 +58,7 @@ def class_path(sources: Sequence[Path], build: Path, line: str = NEWEST) -> str:
 
 
 def jars(build: Path, line: str = NEWEST) -> list[str]:
-    """The jars of a release line alone; NoJava when they cannot be had."""
+    """The jars of a release line, of Kafka or of Spark's connector for it; NoJava when they cannot be had."""
     with _locked(build) as folder:
         return _resolve(folder, line).split(":")
 
@@ -74,18 +77,19 @@ def _locked(build: Path) -> Iterator[Path]:
 
 
 def _resolve(build: Path, line: str) -> str:
-    kept = build / f"{line}-{_hash([POM])}.classpath"
+    pom = POMS.get(line, POM)
+    kept = build / f"{line}-{_hash([pom])}.classpath"
     if kept.exists():
         found = kept.read_text().strip()
         if all(Path(jar).exists() for jar in found.split(":")):
             return found
     draft = kept.with_suffix(".new")
     done = subprocess.run(
-        ["mvn", "-q", "-B", "-f", str(POM), "-P", line, RESOLVE, f"-Dmdep.outputFile={draft}"],
+        ["mvn", "-q", "-B", "-f", str(pom), "-P", line, RESOLVE, f"-Dmdep.outputFile={draft}"],
         capture_output=True, text=True, timeout=900, stdin=subprocess.DEVNULL, check=False,
     )  # fmt: skip
     if done.returncode != 0:
-        raise NoJava(f"Maven could not resolve {POM} ({line}): {done.stdout[-1500:]}{done.stderr[-500:]}")
+        raise NoJava(f"Maven could not resolve {pom} ({line}): {done.stdout[-1500:]}{done.stderr[-500:]}")
     draft.replace(kept)
     return kept.read_text().strip()
 

@@ -13,7 +13,7 @@ from email.parser import Parser
 from pathlib import Path
 
 MOST_BYTES = 2_000_000
-EXTRAS = {"arrow", "compression", "db", "fsspec", "history", "jre", "otel"}
+EXTRAS = {"arrow", "avro", "compression", "connect", "db", "fsspec", "history", "jre", "otel"}
 EXTRAS |= {"security", "serve", "spark", "sqlalchemy"}
 NEEDED = (
     "buckram/__init__.py",

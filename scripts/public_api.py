@@ -106,6 +106,8 @@ NAMES: dict[str, tuple[str, ...]] = {
         "delete",
         "set_policy",
         "set_properties",
+        "set_schema",
+        "schema",
         "segments",
         "writer",
         "read",
@@ -169,6 +171,14 @@ NAMES: dict[str, tuple[str, ...]] = {
         "payload_chunks",
         "tail",
         "close",
+    ),
+    "buckram.RecordCodec": (
+        "stream",
+        "version",
+        "text",
+        "version_of",
+        "encode",
+        "decode",
     ),
     "buckram.StateMachine": (
         "apply",
@@ -290,6 +300,8 @@ NAMES: dict[str, tuple[str, ...]] = {
         "delete",
         "set_policy",
         "set_properties",
+        "set_schema",
+        "schema",
         "segments",
         "writer",
         "read",
@@ -444,5 +456,6 @@ INTERNAL: dict[str, frozenset[str]] = {
     ),
     "buckram.Reader": frozenset({"last_stored"}),
     "buckram.Namespaces": frozenset({"restore"}),
+    "buckram.RecordCodec": frozenset({"decoder", "schemas"}),
 }
 """What parts of Buckram say to each other through a class that users hold, too. Not for users, and not on the page."""

@@ -111,8 +111,10 @@ from buckram.errors import (
     ReplicationRefused,
     RequestTimeout,
     ResultTooLarge,
+    SchemaMismatch,
     SnapshotDamaged,
     SnapshotFailed,
+    SourceUnavailable,
     SqlError,
     StaleTransaction,
     StateLost,
@@ -163,6 +165,7 @@ if TYPE_CHECKING:
     from buckram.streams.namespace import Namespace, StreamInfo
     from buckram.streams.read.reader import StreamReader
     from buckram.streams.shared.namespaces import Namespaces
+    from buckram.streams.shared.record_values import RecordCodec
     from buckram.streams.write.writer import StreamWriter
 
 # Imported when first used: a bookie imports this package, too, and needs no client.
@@ -183,6 +186,7 @@ _LAZY = {
     "OpenTransaction": "buckram.db.transactions",
     "Reader": "buckram.client.read.reader",
     "Record": "buckram.core.streams.batch",
+    "RecordCodec": "buckram.streams.shared.record_values",
     "RepairReport": "buckram.client.maintain.repair_report",
     "SqlResult": "buckram.core.db.sql",
     "StateMachine": "buckram.machine.machine",
@@ -315,6 +319,7 @@ __all__ = [
     "ReadFailed",
     "Reader",
     "Record",
+    "RecordCodec",
     "RecordTooLarge",
     "RecordsLost",
     "RecoveryFailed",
@@ -326,6 +331,8 @@ __all__ = [
     "RequestTimeout",
     "SnapshotDamaged",
     "SnapshotFailed",
+    "SchemaMismatch",
+    "SourceUnavailable",
     "StaleTransaction",
     "StateLost",
     "StateMachine",

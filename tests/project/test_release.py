@@ -64,7 +64,9 @@ def test_groups_of_a_checkout_are_no_extras() -> None:
     assert set(project["dependency-groups"]) == {"dev", "examples", "site", "sql-clients", "tools"}
     extras = {
         "arrow",
+        "avro",
         "compression",
+        "connect",
         "db",
         "fsspec",
         "history",

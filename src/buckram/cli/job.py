@@ -1,4 +1,4 @@
-"""`buckram job`: scrub, compact, orphans, on Spark; export, import, replicate and verify, which need none.
+"""`buckram job`: scrub, compact, orphans, import-kafka, on Spark; export, import, replicate and verify need none.
 
 This file is also what spark-submit takes: `buckram job file`. Under spark-submit the session is the one that it
 configures; else one for this machine is started, or --master is used.
@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -53,18 +53,25 @@ def job() -> None:
     """
 
 
-def _common(command: F) -> F:
+def _on_spark(command: F) -> F:
     from buckram.cli.options import json_option, metadata_option
 
     for option in (
         click.option("--cores", type=click.IntRange(1), default=2, show_default=True, help="Without --master."),
         click.option("--master", metavar="URL", help="A Spark cluster, spark://HOST:PORT; default this machine."),
+    ):
+        command = option(command)
+    return metadata_option(json_option(command))
+
+
+def _common(command: F) -> F:
+    for option in (
         click.option("--run", "run", metavar="NAME", help="Name of this run; one that was there before goes on."),
         click.option("--table", metavar="NAME", help="Add what was found to this table."),
         click.option("--report", metavar="FOLDER", help="Add what was found to Parquet files in this folder."),
     ):
         command = option(command)
-    return metadata_option(json_option(command))
+    return _on_spark(command)
 
 
 _rate = click.option("--rate", metavar="SIZE", help="Bytes per second that one bookie is asked for, such as 50MB.")
@@ -72,7 +79,9 @@ _streams = click.option("--stream", "streams", multiple=True, metavar="NAME", he
 
 
 @contextlib.contextmanager
-def _session(name: str, master: str | None, cores: int) -> Iterator[SparkSession]:
+def _session(
+    name: str, master: str | None, cores: int, settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
     from buckram.errors import ConfigError
 
     try:
@@ -84,8 +93,8 @@ def _session(name: str, master: str | None, cores: int) -> Iterator[SparkSession
     else:
         from buckram.spark.session import local_session
 
-        settings = {} if master is None else {"spark.master": master}
-        session = local_session(name, cores=cores, settings=settings)
+        chosen = {**(settings or {}), **({} if master is None else {"spark.master": master})}
+        session = local_session(name, cores=cores, settings=chosen)
     try:
         yield session
     finally:
@@ -297,6 +306,114 @@ def orphans_command(
             output.remark(f"put off: {problem}")
     if found.problems:
         raise click.exceptions.Exit(Exit.FAILED)
+
+
+@job.command("import-kafka")
+@click.argument("name")
+@click.option("--from", "url", metavar="URL", required=True, help="kafka://HOST:PORT[,HOST:PORT...]/TOPIC")
+@click.option(
+    "--per-partition", is_flag=True, help="Each partition into a stream of its own: NAME-0, NAME-1 and so on."
+)
+@click.option(
+    "--kafka-config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Settings of Kafka's clients, NAME=VALUE a line: security.protocol, sasl.jaas.config and so on.",
+)
+@click.option("--range", "range_records", type=click.IntRange(1), help="The most records of one transaction.")
+@click.option("--rate", metavar="SIZE", help="The most bytes to write in a second, kept from range to range.")
+@click.option("--run", default="", metavar="NAME", help="Import the same topic once more, under this name.")
+@click.option("--skip-deleted", is_flag=True, help="Go on after records that Kafka deleted before they were imported.")
+@click.option(
+    "--jars",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Jars of Spark's connector for Kafka, or a folder of them; repeatable. By default Maven's, fetched by Spark.",
+)
+@_on_spark
+def import_kafka_command(
+    name: str,
+    url: str,
+    per_partition: bool,
+    kafka_config: Path | None,
+    range_records: int | None,
+    rate: str | None,
+    run: str,
+    skip_deleted: bool,
+    jars: tuple[Path, ...],
+    master: str | None,
+    cores: int,
+    uri: str | None,
+    as_json: bool,
+) -> None:
+    """Import a topic of Kafka into a stream, which is made if it does not exist. Each committed record once.
+
+    It ends at what the topic had when it began. May be killed at any time, and repeated: it goes on where it was. Each
+    record keeps its value, key, headers, time and the order in its partition, and says in the header kafka.origin where
+    it was: TOPIC/PARTITION/OFFSET.
+
+    \b
+    Examples:
+      buckram job import-kafka shop/orders --from kafka://10.0.0.7:9092/orders
+      buckram job import-kafka shop/orders --from kafka://k1:9093/orders --per-partition --kafka-config tls.properties
+    """
+    from buckram.cli import output
+    from buckram.cli.options import cluster_uri
+    from buckram.core.streams.kafka_imports import RANGE_RECORDS, kafka_source
+    from buckram.core.streams.names import stream_name
+
+    kafka_source(url)
+    stream_name(name)
+    settings = _connector(jars)
+    speed = _bytes("--rate", rate)
+    with (
+        _session("buckram import-kafka", master, cores, settings) as session,
+        _progress("records", show=not as_json) as progress,
+    ):
+        from buckram.jobs.import_kafka import import_kafka
+        from buckram.jobs.kafka_topic import read_config
+
+        found = import_kafka(
+            session,
+            cluster_uri(uri),
+            url,
+            name,
+            per_partition=per_partition,
+            config=None if kafka_config is None else read_config(kafka_config),
+            range_records=range_records or RANGE_RECORDS,
+            bytes_per_s=speed,
+            skip_deleted=skip_deleted,
+            run=run,
+            progress=progress,
+        )
+    if as_json:
+        output.emit(dataclasses.asdict(found))
+        return
+    for one in found.streams:
+        count, size = output.counted(one.records, "record"), output.counted(one.bytes, "byte")
+        print(
+            f"stream {one.stream}: {count}, {size} of {output.counted(one.partitions, 'partition')} of {found.source}"
+        )
+
+
+def _connector(paths: Sequence[Path]) -> dict[str, str]:
+    """The settings with which Spark has its connector for Kafka. A session of spark-submit has its own."""
+    from buckram.errors import ConfigError
+
+    jars = [jar for path in paths for jar in (sorted(path.glob("*.jar")) if path.is_dir() else [path])]
+    for jar in jars or paths:
+        if not jar.is_file():
+            raise ConfigError(f"--jars {jar}: there is no such jar")
+    if jars:
+        return {"spark.jars": ",".join(str(jar.absolute()) for jar in jars)}
+    try:
+        from pyspark import __version__
+    except ImportError:
+        return {}  # _session says so
+    from buckram.jobs.kafka_topic import coordinates
+
+    return {"spark.jars.packages": coordinates(__version__)}
 
 
 @job.command("file")

@@ -7,6 +7,7 @@ Not here: how streams are printed (`cli/stream_show.py`), records (`cli/stream_w
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -165,6 +166,12 @@ async def _cursors(ns: Namespace, bare: str) -> list[CursorInfo]:
 @policy_option
 @click.option("--property", "properties", multiple=True, metavar="KEY=VALUE", help="Set a property; repeatable.")
 @click.option("--remove-property", "removed", multiple=True, metavar="KEY", help="Remove a property; repeatable.")
+@click.option(
+    "--schema",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The next version of the schema of its values, Avro's JSON of a record (.avsc).",
+)
 @metadata_option
 @json_option
 def set_stream(
@@ -172,21 +179,29 @@ def set_stream(
     settings: tuple[str, ...],
     properties: tuple[str, ...],
     removed: tuple[str, ...],
+    schema: Path | None,
     uri: str | None,
     as_json: bool,
 ) -> None:
-    """Change the policy or properties of a stream; `none` takes a setting back to the namespace's.
+    """Change the policy, properties or schema of a stream; `none` takes a setting back to the namespace's.
+
+    A schema may get new fields that are null by default, wider types (int to long or double, float to double) and null
+    where there was none; Spark then reads and writes its fields as columns.
 
     \b
-    Example:
+    Examples:
       buckram stream set shop/orders --set retention_bytes=10GiB --set retention_cursors=yes
+      buckram stream set shop/orders --schema orders.avsc
     """
+    text = None if schema is None else values.text_file("--schema", schema)
     full, chosen = stream_name(name), values.policy(settings)
     words: dict[str, str | None] = {**values.pairs("--property", properties), **dict.fromkeys(removed)}
 
     async def main() -> StreamInfo:
         async with connected(uri) as client:
             ns = client.namespace(full.namespace)
+            if text is not None:
+                await ns.set_schema(full.stream, text)
             if words:
                 await ns.set_properties(full.stream, words)
             return await ns.set_policy(full.stream, **chosen)

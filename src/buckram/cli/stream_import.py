@@ -13,7 +13,7 @@ from buckram.cli.options import connected, json_option, metadata_option, run_asy
 from buckram.cli.output import counted, emit, progress, remark
 from buckram.core.streams.imports import FORMATS, TIME_UNITS, Columns
 from buckram.core.streams.names import stream_name
-from buckram.errors import StreamExists
+from buckram.errors import InvalidArgument, StreamExists
 
 if TYPE_CHECKING:
     from buckram.streams.maintain.imports import ImportReport
@@ -62,6 +62,8 @@ def import_(
 
     full, columns = stream_name(name), Columns(value, key, time, headers, time_unit)
     pace = values.pace(rate)
+    if url.startswith("kafka://"):
+        raise InvalidArgument(f"--from {url[:100]}: topics are imported on Spark, by `buckram job import-kafka`")
     source = Source(values.place(url or "."))
 
     async def main() -> ImportReport:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from buckram.errors import InvalidArgument
@@ -38,6 +39,15 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_S = 10**12
 _MOST_DIGITS = 40
 NONE = "none"
+
+
+def text_file(what: str, path: Path) -> str:
+    """The text of a file. InvalidArgument if it cannot be read as text."""
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text in UTF-8"
+        raise InvalidArgument(f"{what} {path}: {reason}; name a file that can be read") from None
 
 
 def duration(what: str, text: str) -> float:

@@ -183,6 +183,14 @@ class MissingCodec(BuckramError):
     """A compression library is not installed."""
 
 
+class SchemaMismatch(StreamError):
+    """A record does not fit the stream's schema, or a value is no record of it. `offset` is -1 if it has none yet."""
+
+    def __init__(self, stream: str, message: str, offset: Offset = -1) -> None:
+        super().__init__(stream, message if offset < 0 else f"the value at offset {offset} {message}")
+        self.offset = offset
+
+
 class OpenSegment(StreamError):
     """A bulk step met a segment that a writer may still write."""
 
@@ -190,7 +198,8 @@ class OpenSegment(StreamError):
         super().__init__(
             stream,
             f"writer {writer!r} (since {_utc(since_us)}) has an open segment: close it, or fence it in the same "
-            "step with seal_live=True (Spark: option sealLive)",
+            "step with seal_live=True (Spark: option sealLive), or let it go on with beside_writer=True (Spark: option "
+            "besideWriter)",
         )
         self.writer, self.since_us = writer, since_us
 
@@ -274,6 +283,16 @@ class MalformedSource(BuckramError):
         where = f"{path}, {what} {line}" if line else path
         super().__init__(f"{where}: {why}; correct it and import again")
         self.path, self.line = path, line
+
+
+class SourceUnavailable(BuckramError):
+    """What is to be imported from cannot be asked, or does not answer. Nothing was lost; the import goes on later."""
+
+    retryable = True
+
+    def __init__(self, source: str, why: str) -> None:
+        super().__init__(f"{source}: {why}; import again when it answers")
+        self.source = source
 
 
 class LedgerOfStream(LedgerError):

@@ -1,14 +1,16 @@
-"""Maintenance jobs that scan a whole cluster, and therefore run on Spark.
+"""Jobs on Spark: maintenance that scans a whole cluster, and imports from Kafka.
 
 `scrub` reads every replica of every ledger, `compact` makes large segments from small ones, and `orphans` finds ledgers
-that no stream needs. Each is a function that takes a Spark session and a metadata URI, and a command, `buckram job
-NAME`. Each may be stopped at any point and run again; `bytes_per_s` limits the load on a bookie. Not here: operations
-that must be quick, such as fencing and repairing one ledger (`client/maintain`).
+that no stream needs; `import_kafka` brings a topic's records into streams. Each is a function that takes a Spark
+session and a metadata URI, and a command, `buckram job NAME`. Each may be stopped at any point and run again;
+`bytes_per_s` limits the load on a bookie. Not here: operations that must be quick, such as fencing and repairing one
+ledger (`client/maintain`).
 """
 
 from __future__ import annotations
 
 from buckram.jobs.compact import CompactReport, StreamCompaction, compact
+from buckram.jobs.import_kafka import KafkaReport, KafkaStream, import_kafka
 from buckram.jobs.orphans import OrphansReport, orphans
 from buckram.jobs.scrub import scrub
 from buckram.jobs.scrub_report import BadReplica, ScrubReport
@@ -16,10 +18,13 @@ from buckram.jobs.scrub_report import BadReplica, ScrubReport
 __all__ = [
     "BadReplica",
     "CompactReport",
+    "KafkaReport",
+    "KafkaStream",
     "OrphansReport",
     "ScrubReport",
     "StreamCompaction",
     "compact",
+    "import_kafka",
     "orphans",
     "scrub",
 ]

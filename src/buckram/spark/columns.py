@@ -7,8 +7,8 @@ with one copy per column, because each record batch costs Spark time.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,8 @@ STREAM_COLUMNS: Mapping[str, str] = {
 }
 HEADERS: Mapping[str, str] = {"headers": "array<struct<key:string,value:binary>>"}
 LEDGER_COLUMNS: Mapping[str, str] = {"ledger": "bigint", "entry": "bigint", "value": "binary"}
+STRUCT = "struct<"
+"""What the type of a typed column `value` begins with in Spark's words."""
 BATCH_ROWS = 8_192
 BATCH_BYTES = 4 * 1024 * 1024
 """A record batch ends when it has so many rows or bytes; an entry is never split."""
@@ -40,7 +42,7 @@ BATCH_BYTES = 4 * 1024 * 1024
 def ddl(columns: Mapping[str, str]) -> str:
     """Return the columns as a schema in Spark's DDL."""
     # Plain `timestamp` would be a type without time zone where spark.sql.timestampType says so.
-    return ", ".join(f"{name} {kind.replace('timestamp', 'timestamp_ltz')}" for name, kind in columns.items())
+    return ", ".join(f"{name} {'timestamp_ltz' if kind == 'timestamp' else kind}" for name, kind in columns.items())
 
 
 @dataclass(frozen=True)
@@ -53,21 +55,31 @@ class Shape:
     names: tuple[str, ...]
     nullable: tuple[bool, ...]
     nested: tuple[bool, bool, bool] = (True, True, True)
+    typed: Any = None
+    """The Arrow type of a column `value` of structs; None: it is bytes."""
+    uri: str = ""
+    schemas: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The versions of the schema of each stream, for a typed column."""
 
     @classmethod
-    def of(cls, schema: StructType, known: Mapping[str, str]) -> Shape:
-        """Return the shape of the schema that a query asks for; InvalidArgument for a column that is not `known`."""
+    def of(cls, schema: StructType, known: Mapping[str, str], *, typed: Any = None) -> Shape:
+        """Return the shape of the schema that a query asks for; InvalidArgument for a column that is not `known`.
+
+        `typed`: the Arrow type of `value` if that is a struct.
+        """
         nested = (True, True, True)
-        for field in schema.fields:
-            kind = field.dataType.simpleString()
-            if known.get(field.name) != kind:
+        for one in schema.fields:
+            kind = one.dataType.simpleString()
+            if one.name == "value" and typed is not None:
+                continue
+            if known.get(one.name) != kind:
                 there = ", ".join(f"{name} {kind}" for name, kind in known.items())
-                hint = '; option("includeHeaders", "true") adds headers' if field.name == "headers" else ""
-                raise InvalidArgument(f'column "{field.name}" {kind}: there are only {there}{hint}')
-            if field.name == "headers":
-                array_type: Any = field.dataType
+                hint = '; option("includeHeaders", "true") adds headers' if one.name == "headers" else ""
+                raise InvalidArgument(f'column "{one.name}" {kind}: there are only {there}{hint}')
+            if one.name == "headers":
+                array_type: Any = one.dataType
                 nested = (array_type.containsNull, *(part.nullable for part in array_type.elementType.fields))
-        return cls(tuple(f.name for f in schema.fields), tuple(f.nullable for f in schema.fields), nested)
+        return cls(tuple(f.name for f in schema.fields), tuple(f.nullable for f in schema.fields), nested, typed)
 
     @cached_property
     def arrow(self) -> pa.Schema:
@@ -78,7 +90,7 @@ class Shape:
         header = pa.struct([pa.field("key", pa.string(), key), pa.field("value", pa.binary(), value)])
         types = {
             "key": pa.binary(),
-            "value": pa.binary(),
+            "value": pa.binary() if self.typed is None else self.typed,
             "stream": pa.string(),
             "offset": pa.int64(),
             "timestamp": pa.timestamp("us", "UTC"),
@@ -110,6 +122,11 @@ class StreamRows:
     def __init__(self, shape: Shape, stream: str) -> None:
         self._shape, self._stream = shape, stream
         self._names: Any = None
+        self._typed: Callable[[Batch], pa.Array] | None = None
+        if shape.typed is not None:
+            from buckram.spark.typed_values import ValueReader
+
+            self._typed = ValueReader(shape.uri, stream, shape.schemas.get(stream, ()), shape.typed).columns()
 
     def make(self, batches: Sequence[Batch]) -> pa.RecordBatch:
         """Return all records of `batches`, of which there is at least one, with consecutive offsets, as one batch."""
@@ -122,9 +139,12 @@ class StreamRows:
             return longs(batches[0].first_offset, batches[-1].next_offset)
         if name == "stream":
             return self._stream_names(sum(map(len, batches)))
-        build = _BUILDERS[name]
-        kind = self._shape.arrow.field(name).type
-        parts = [build(pa, batch, kind) for batch in batches]
+        if name == "value" and self._typed is not None:
+            parts = [self._typed(batch) for batch in batches]
+        else:
+            build = _BUILDERS[name]
+            kind = self._shape.arrow.field(name).type
+            parts = [build(pa, batch, kind) for batch in batches]
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
     def _stream_names(self, count: int) -> Any:

@@ -156,10 +156,12 @@ def configure(builder: Any, uri: str, *, token: str = "", tls_ca: str = "", fewe
     there are several gateways. `token`: for gateways with tokens; default what BUCKRAM_TOKEN says, which is then passed
     to executors. `tls_ca`: the PEM file of the authorities that Java is to trust, for swebhdfs://; it is added to the
     options of the JVMs, so set the builder's own options before. `fewer_requests`: see `buckram spark-conf --help`.
-    Raises InvalidArgument, and ConfigError without PySpark or for a file that is of no use.
+    Raises InvalidArgument, also for a session of a Spark Connect server (sc://), which is told when it starts; and
+    ConfigError without PySpark or for a file that is of no use.
     """
     from buckram.spark.versions import need_pyspark
 
+    _need_own_jvm(builder)
     numbers = [int(part) for part in need_pyspark().split(".")[:2]]
     inherited = os.environ.get(TOKEN_VARIABLE, "").strip()
     given = token or (OF_ENVIRONMENT if inherited else "")
@@ -180,6 +182,15 @@ def configure(builder: Any, uri: str, *, token: str = "", tls_ca: str = "", fewe
     for name, value in chosen.items():
         builder = builder.config(name, value)
     return builder
+
+
+def _need_own_jvm(builder: Any) -> None:
+    remote = str(getattr(builder, "_options", {}).get("spark.remote", ""))
+    if remote.startswith("sc:"):
+        raise InvalidArgument(
+            f"the session of {remote[:100]} is one of Spark Connect: its server reads these settings when it starts; "
+            "put what `buckram spark-conf` prints into the server's spark-defaults.conf"
+        )
 
 
 JAVA_OPTIONS = frozenset({"spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"})

@@ -418,7 +418,23 @@ OPTIONS: tuple[Option, ...] = (
         a_size,
         "the stream's `roll_bytes`",
     ),
+    Option(
+        "values",
+        READS,
+        "auto",
+        "`typed`: the column `value` is a struct of the fields of the stream's schema; `bytes`: it is binary. `auto`: "
+        "typed if all streams are named and have a schema of the same fields",
+        one_of("auto", "typed", "bytes"),
+    ),
     Option("sealLive", WRITE, "false", "Fences the stream's live writer in the same step", a_flag),
+    Option(
+        "besideWriter",
+        WRITE,
+        "false",
+        "Writes into a stream that a writer has: the writer puts the rows between its own records and goes on; not "
+        "with rows for several streams in one batch",
+        a_flag,
+    ),
 )
 
 DROPPED: Mapping[str, str] = {

@@ -23,11 +23,13 @@ from buckram.core.streams.transactions import ONCE, StepId
 from buckram.errors import BuckramError, InvalidArgument
 from buckram.spark import options as known
 from buckram.spark.clients import connection
+from buckram.spark.columns import STRUCT
 from buckram.spark.replay import local_path
 from buckram.spark.sink_rows import record_batches
 from buckram.spark.sink_task import write_task
 from buckram.spark.tracing import publishing, writing
 from buckram.spark.transactions import Attempt, Identity, Part, batch_of, checkpoint_place, in_order, open_step, publish
+from buckram.spark.typed_values import check_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,6 +62,7 @@ class Settings:
     identity: Identity
     create: bool
     seal_live: bool
+    beside_writer: bool
     segment_bytes: int | None
     small_bytes: int
     checkpoint: str
@@ -137,6 +140,8 @@ def _settings(options: Mapping[str, str], schema: StructType) -> tuple[Settings,
                 else f"{len(paths)} streams to write, {', '.join(paths)}: one sink writes one stream"
             )
         stream = paths[0]
+    if given["sealLive"] and given["besideWriter"]:
+        raise InvalidArgument('options "sealLive" and "besideWriter": one ends a live writer, the other lets it go on')
     _check_columns(schema, by_stream=given["byStream"])
     application = given.get("txnAppId", "")
     if application:
@@ -154,6 +159,7 @@ def _settings(options: Mapping[str, str], schema: StructType) -> tuple[Settings,
         identity,
         given["createStream"],
         given["sealLive"],
+        given["besideWriter"],
         given.get("segmentBytes"),
         given["smallPartBytes"],
         local_path(lower.get("checkpointlocation", "")),
@@ -180,6 +186,8 @@ def _check_columns(schema: StructType, *, by_stream: bool) -> None:
             raise InvalidArgument(f'column "{name}": the stream gives it; drop the column')
         if name not in columns:
             raise InvalidArgument(f'column "{name}": a record has only {", ".join(columns)}; put the rest into value')
+        if name == "value" and kind.startswith(STRUCT):
+            continue  # It is checked against the stream's schema.
         if kind not in columns[name] and not (kind.startswith("string ") and "string" in columns[name]):
             raise InvalidArgument(f'column "{name}" is {kind}: needs {" or ".join(columns[name])}; cast it')
     if by_stream and "stream" not in there:
@@ -191,7 +199,9 @@ def _check_columns(schema: StructType, *, by_stream: bool) -> None:
 async def _planned(client: Client, settings: Settings, step: StepId) -> bool:
     """Create the stream if that is wanted; returns whether the step is published already. Raises as Bulk.foreseen."""
     bulk = await open_step(client, settings.identity.stream, step, create=settings.create)
-    return not bulk.foreseen(seal_live=settings.seal_live)
+    if not settings.by_stream:
+        check_columns(bulk.stream, bulk.schemas, settings.schema["value"].dataType)
+    return not bulk.foreseen(seal_live=settings.seal_live, beside_writer=settings.beside_writer)
 
 
 # -- batch ------------------------------------------------------------------------------------------------
@@ -268,6 +278,7 @@ def _write(settings: Settings, step: StepId, attempt: Attempt, batches: Iterator
         segment_bytes=settings.segment_bytes,
         small_bytes=settings.small_bytes,
         seal_live=settings.seal_live,
+        beside_writer=settings.beside_writer,
         by_stream=settings.by_stream,
         create=settings.create,
     )
@@ -281,6 +292,7 @@ def _commit(settings: Settings, step: StepId, parts: Sequence[Part]) -> None:
             step,
             parts,
             seal_live=settings.seal_live,
+            beside_writer=settings.beside_writer,
             checkpoint=settings.checkpoint,
             compared=not settings.keep_published,
         )

@@ -23,6 +23,7 @@ from buckram.spark.clients import Connection, connection, prepare_process
 from buckram.spark.replay import Tally, tally
 from buckram.spark.small_parts import SmallPart, unwritable_error
 from buckram.spark.transactions import Attempt, Part, beside, check_count, open_step
+from buckram.spark.typed_values import encoded_rows
 from buckram.streams.write.bulk import Bulk, BulkLedger, SealedLedger
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def write_task(
     segment_bytes: int | None,
     small_bytes: int,
     seal_live: bool,
+    beside_writer: bool = False,
     by_stream: bool = False,
     create: bool = False,
 ) -> Part:
@@ -60,8 +62,9 @@ def write_task(
     link = connection(uri)
     rows = _rows_by_stream(batches, stream) if by_stream else ((stream, batch) for batch in batches)
     bulk = link.run(lambda client: open_step(client, stream, step))
+    rows = encoded_rows(uri, rows, {stream: bulk.schemas})
     try:
-        if not bulk.foreseen(seal_live=seal_live):
+        if not bulk.foreseen(seal_live=seal_live, beside_writer=beside_writer):
             # The step is repeated. For a streaming query the driver compares the rows, since an older checkpoint can
             # lead to another batch of the same number.
             return _counted(attempt, stream, rows) if attempt.query else Part(attempt, skipped=True)

@@ -9,6 +9,7 @@ It only picks the implementation: `stream_batch_read.py`, `stream_live.py`, `led
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -20,8 +21,8 @@ from pyspark.sql.datasource import (
 )
 
 from buckram.errors import BuckramError, InvalidArgument
-from buckram.spark.clients import prepare_process, without_traceback
-from buckram.spark.columns import HEADERS, LEDGER_COLUMNS, STREAM_COLUMNS, Shape, ddl
+from buckram.spark.clients import connection, prepare_process, without_traceback
+from buckram.spark.columns import HEADERS, LEDGER_COLUMNS, STREAM_COLUMNS, STRUCT, Shape, ddl
 from buckram.spark.options import values
 from buckram.spark.planning import LedgerOptions, StreamOptions, reads_ledgers, streams_of_table, table_asked_for
 from buckram.spark.table_read import TableReader
@@ -52,7 +53,12 @@ class BuckramDataSource(DataSource):
                 return ddl(TABLES[table].columns)
             if reads_ledgers(self.options):
                 return ddl(LEDGER_COLUMNS)
-            return ddl({**STREAM_COLUMNS, **HEADERS} if found["includeHeaders"] else STREAM_COLUMNS)
+            from buckram.spark.typed_values import value_type
+
+            streams = found.get("subscribe") or found.get("streams") or found.get("path") or ()
+            kind = value_type(found["metadata"], streams, found["values"])
+            columns = {**STREAM_COLUMNS, "value": kind}
+            return ddl({**columns, **HEADERS} if found["includeHeaders"] else columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         prepare_process()
@@ -122,4 +128,13 @@ class BuckramDataSource(DataSource):
         return LimitedReader(options, shape)
 
     def _shape(self, schema: StructType, options: StreamOptions) -> Shape:
-        return Shape.of(schema, {**STREAM_COLUMNS, **HEADERS} if options.headers else STREAM_COLUMNS)
+        known = {**STREAM_COLUMNS, **HEADERS} if options.headers else STREAM_COLUMNS
+        value = schema["value"].dataType.simpleString() if "value" in schema.names else ""
+        if not value.startswith(STRUCT):
+            return Shape.of(schema, known)
+        from buckram.spark.typed_values import arrow_type, schemas_of
+
+        link = connection(options.metadata)
+        schemas = link.run(lambda client: schemas_of(client, options.streams))
+        shape = Shape.of(schema, known, typed=arrow_type(schema["value"].dataType))
+        return replace(shape, uri=options.metadata, schemas={name: one.texts for name, one in schemas.items()})

@@ -184,6 +184,7 @@ async def publish(
     parts: Sequence[Part],
     *,
     seal_live: bool,
+    beside_writer: bool = False,
     checkpoint: str = "",
     compared: bool = True,
 ) -> None:
@@ -191,7 +192,8 @@ async def publish(
 
     What the tasks wrote to other streams is published in the same step. `compared`: check that a repeated batch of a
     streaming query has the rows that were published (`replay.py`); `checkpoint` is the query's checkpoint if that is a
-    local path. Raises ReplayDiffers, StreamError, and what Bulk.publish raises.
+    local path. `beside_writer`: a writer that has the stream is asked to publish, unless there are other streams.
+    Raises ReplayDiffers, StreamError, and what Bulk.publish raises.
     """
     shares: Mapping[str, Sequence[Part]] = {stream: parts, **of_others(parts)}
     check_count(len(shares))
@@ -201,8 +203,8 @@ async def publish(
     small = any(part.small for some in shares.values() for part in some)
     if not any(ledgers.values()) and not first and not skipped and not small:
         return  # There are no rows.
-    own = await open_step(client, stream, step)
-    if not own.foreseen(seal_live=seal_live):
+    own, alone = await open_step(client, stream, step), beside_writer and len(shares) == 1
+    if not own.foreseen(seal_live=seal_live, beside_writer=alone):
         # Another run published the step, or this one did and the reply was lost. Listed ledgers have no intent any
         # more, so _drop leaves them alone.
         bulks = {stream: own, **await _opened(client, step, of_others(parts))}
@@ -221,7 +223,7 @@ async def publish(
         for name, bulk in bulks.items():
             pieces = [(part.ledgers, part.small) for part in shares[name]]
             everything.append((bulk, await with_small_parts(client, bulk, pieces)))
-        await publish_together(everything, seal_live=seal_live)
+        await publish_together(everything, seal_live=seal_live, beside_writer=alone)
     except BuckramError:
         # Ledgers that were published in spite of the error have no intent any more and are left alone.
         for bulk, written in everything:

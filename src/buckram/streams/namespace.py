@@ -19,6 +19,7 @@ from buckram.core.streams.changes import check_properties, check_usable, configu
 from buckram.core.streams.head import Head, Segment, SnapshotRow, Transaction, WriterInfo
 from buckram.core.streams.names import StreamName, check_writer_name, stream_name
 from buckram.core.streams.policy import Policy, check_overrides, merged
+from buckram.core.streams.schemas import RecordSchemas, check_no_schema, with_schema
 from buckram.core.streams.transactions import StepId
 from buckram.errors import (
     BuckramError,
@@ -37,6 +38,7 @@ from buckram.streams.read.locate import known_end, offset_at_time
 from buckram.streams.read.reader import Range, StreamReader, Time, Truncated, microseconds
 from buckram.streams.shared.metadata import HeadAt, StreamStore, new_uid
 from buckram.streams.shared.namespaces import Namespaces, changed_policy, create_stream, list_names
+from buckram.streams.shared.record_values import RecordCodec
 from buckram.streams.write.bulk import Bulk
 from buckram.streams.write.opening import open_writer
 from buckram.streams.write.writer import StreamWriter
@@ -130,6 +132,7 @@ class Namespace:
     ) -> StreamInfo:
         overrides = check_overrides(policy)
         check_properties(properties or {})
+        check_no_schema(str(name), properties or {})
         runtime = self._client.services.runtime
         head = Head(
             new_uid(runtime.rng.getrandbits(64)),
@@ -179,8 +182,9 @@ class Namespace:
         return await self.info(stream)
 
     async def set_properties(self, stream: str, properties: Mapping[str, str | None]) -> StreamInfo:
-        """Set properties of a stream; a value of None removes one."""
+        """Set properties of a stream; a value of None removes one. Versions of its schema are not among them."""
         name = self._name(stream)
+        check_no_schema(str(name), properties)
 
         def merge(head: Head) -> dict[str, str]:
             both = {**head.properties, **properties}
@@ -188,6 +192,30 @@ class Namespace:
 
         await self._streams.change(name, lambda head: configured(str(name), head, None, merge(head)))
         return await self.info(stream)
+
+    async def set_schema(self, stream: str, schema: str) -> int:
+        """Add a version to the schema of a stream's values, Avro's JSON of a record; returns its number.
+
+        Nothing changes if it is the newest version already. Raises InvalidArgument for what is no such schema, or may
+        not follow the newest one (`core/streams/schemas.py`).
+        """
+        name = self._name(stream)
+        head = await self._streams.change(
+            name, lambda head: configured(str(name), head, None, with_schema(str(name), head.properties, schema))
+        )
+        found = RecordSchemas.of(head.properties)
+        return 0 if found is None else found.version
+
+    async def schema(self, stream: str) -> RecordCodec | None:
+        """Return what encodes and decodes records by the stream's schema of now; None if it has no schema.
+
+        Raises ConfigError without fastavro.
+        """
+        name = self._name(stream)
+        head = (await self._streams.read(name)).head
+        check_usable(str(name), head)
+        found = RecordSchemas.of(head.properties)
+        return None if found is None else RecordCodec(str(name), found)
 
     async def segments(self, stream: str) -> AsyncIterator[Segment]:
         """Iterate over the segments, the oldest first; for planning parallel reads."""

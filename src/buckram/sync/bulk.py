@@ -68,9 +68,9 @@ class Bulk:
         """What this version was published as; None if it was not."""
         return self._thread.run(self._bulk.published)
 
-    def foreseen(self, *, seal_live: bool = False) -> bool:
+    def foreseen(self, *, seal_live: bool = False, beside_writer: bool = False) -> bool:
         """Whether there is anything to do, as of when this step was opened; raises what `publish` would."""
-        return self._bulk.foreseen(seal_live=seal_live)
+        return self._bulk.foreseen(seal_live=seal_live, beside_writer=beside_writer)
 
     def create_ledger(self, marks: Mapping[str, bytes] | None = None) -> BulkLedger:
         """A ledger for records of this step. `marks`: what else its custom metadata says."""
@@ -80,13 +80,16 @@ class Bulk:
 
         return self._thread.run(create)
 
-    def publish(self, ledgers: Sequence[SealedLedger], *, seal_live: bool = False) -> Transaction:
+    def publish(
+        self, ledgers: Sequence[SealedLedger], *, seal_live: bool = False, beside_writer: bool = False
+    ) -> Transaction:
         """Make the ledgers segments and record the transaction, in one step; the offsets they got.
 
-        Nothing was published after OpenSegment (a writer has an open segment, see `seal_live`), StaleTransaction,
-        CheckpointReset, UnknownQuery, InvalidSegment or StreamEnded.
+        Nothing was published after OpenSegment (a writer has the stream: `seal_live` fences it, and `beside_writer`
+        lets it put the ledgers between its own segments), StaleTransaction, CheckpointReset, UnknownQuery,
+        InvalidSegment or StreamEnded.
         """
-        return self._thread.run(lambda: self._bulk.publish(ledgers, seal_live=seal_live))
+        return self._thread.run(lambda: self._bulk.publish(ledgers, seal_live=seal_live, beside_writer=beside_writer))
 
     def abort(self, ledgers: Iterable[LedgerId]) -> None:
         """Delete ledgers of this step that will not be published."""

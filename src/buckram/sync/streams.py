@@ -19,6 +19,7 @@ from buckram.streams.read.cursors import CursorInfo
 from buckram.streams.read.reader import Time, Truncated
 from buckram.streams.shared.namespaces import NamespaceInfo
 from buckram.streams.shared.namespaces import Namespaces as _Namespaces
+from buckram.streams.shared.record_values import RecordCodec
 from buckram.streams.write.writer import StreamWriter as _StreamWriter
 from buckram.sync.bulk import Bulk
 from buckram.sync.machine import Machine
@@ -108,6 +109,14 @@ class Namespace:
     def set_properties(self, stream: str, properties: Mapping[str, str | None]) -> StreamInfo:
         """Set properties; None removes one."""
         return self._thread.run(lambda: self._namespace.set_properties(stream, properties))
+
+    def set_schema(self, stream: str, schema: str) -> int:
+        """Add a version to the schema of the stream's values, Avro's JSON of a record; its number."""
+        return self._thread.run(lambda: self._namespace.set_schema(stream, schema))
+
+    def schema(self, stream: str) -> RecordCodec | None:
+        """What encodes and decodes records by the stream's schema of now; None if it has none."""
+        return self._thread.run(lambda: self._namespace.schema(stream))
 
     def segments(self, stream: str) -> Iterator[Segment]:
         """The segment list, oldest first."""

@@ -183,6 +183,52 @@ def published(
                 raise LiveMoved(name, "another segment is open than the one that was fenced")
             head = _sealed(head, live[1])
         head = replace(head, epoch=head.epoch + 1, writer=None)
+    return _paged(_with_ledgers(name, head, segments, step, now))
+
+
+def insertable(name: str, head: Head, step: StepId, now: int) -> bool:
+    """Whether the step can be published now by the writer that has the stream. Raises nothing: who asked finds out
+    itself what is wrong."""
+    try:
+        if not check_publishable(name, head, step, seal_live=True):
+            return False
+        recorded(name, head.transactions, step, head.end, head.end, max(now, head.last_append))
+    except (StreamError, InvalidArgument):
+        return False
+    return True
+
+
+def inserted(
+    name: str,
+    head: Head,
+    epoch: int,
+    old: tuple[LedgerId, Summary] | None,
+    segments: Sequence[tuple[LedgerId, Summary]],
+    step: StepId | None,
+    now: int,
+) -> Step | None:
+    """The writer of `epoch` ends its segment `old` and lists the sealed ledgers of a bulk step behind it.
+
+    Its next segment begins behind them. `old` is None if it has no segment in the list. A step that is not
+    `insertable`, or None, is left out. None: that was done already, or there is nothing to do.
+    """
+    check_epoch(name, head, epoch)
+    present = head.open_segment
+    if present is not None and (old is None or present.ledger != old[0]):
+        raise WriterLost(name, f"its open segment is not this writer's any more: {present}")
+    if present is None and old is not None:
+        return None  # Only the writer of this epoch seals it, and it did.
+    if step is not None and not insertable(name, head, step, now):
+        step = None
+    if old is None and step is None:
+        return None
+    if old is not None:
+        head = _sealed(head, old[1])
+    return _paged(head if step is None else _with_ledgers(name, head, segments, step, now))
+
+
+def _with_ledgers(name: str, head: Head, segments: Sequence[tuple[LedgerId, Summary]], step: StepId, now: int) -> Head:
+    """The head with the sealed ledgers of a step at its end, and the step's transaction."""
     time = max(now, head.last_append)
     first, number, rows = head.end, head.next_number, list(head.tail)
     offset = first
@@ -192,7 +238,7 @@ def published(
         rows.append(Segment(number, ledger, offset, time, stamped))
         offset, number = offset + summary.records, number + 1
     transactions = recorded(name, head.transactions, step, first, offset, time)
-    head = replace(
+    return replace(
         head,
         tail=tuple(rows),
         end=offset,
@@ -200,7 +246,6 @@ def published(
         transactions=transactions,
         last_append=time if segments else head.last_append,
     )
-    return _paged(head)
 
 
 class LiveMoved(StreamError):
@@ -392,6 +437,8 @@ __all__ = [
     "configured",
     "deleted",
     "handed_over",
+    "insertable",
+    "inserted",
     "is_dead",
     "mirrored",
     "published",

@@ -75,6 +75,12 @@ class StreamWindow:
         del self._segments[1:]
         self.next_offset = segment.sent = segment.acked = end
 
+    def jump(self, next_offset: Offset) -> None:
+        """Go on at a higher offset: records of somebody else are between the segments before and the next one."""
+        check(self.released == self.next_offset <= next_offset, "S9", f"{self.next_offset} before {next_offset}")
+        self._segments.clear()
+        self.next_offset = self.released = next_offset
+
     def _release(self) -> bool:
         oldest = self._segments[0]
         if not oldest.listed or oldest.acked <= self.released:

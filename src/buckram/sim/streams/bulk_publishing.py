@@ -11,7 +11,8 @@ from buckram.sim.streams.facts import BulkAttempt, Content
 from buckram.sim.streams.stage import Actor, Stage, full
 from buckram.streams.write.bulk import Bulk, SealedLedger
 
-WORK_S = 90.0
+WORK_S = 200.0
+"""It may wait three times for a writer that does not answer."""
 
 
 class Publisher(Actor):
@@ -20,6 +21,7 @@ class Publisher(Actor):
     def __init__(self, stage: Stage, host: str) -> None:
         super().__init__(stage, host)
         self.version = self.attempt = 0
+        self.beside = False
 
     async def run(self) -> None:
         await self.nap(1.0)
@@ -42,10 +44,15 @@ class Publisher(Actor):
                 self.version, self.attempt = self.version + 1, 0
             await self.nap(1.0)
 
-    async def step(self, stream: str, *, seal_live: bool | None = None) -> bool:
-        """Make one attempt, and return whether this version is decided. `seal_live`: also with an open segment."""
+    async def step(self, stream: str, *, seal_live: bool | None = None, beside: bool | None = None) -> bool:
+        """Make one attempt, and return whether this version is decided.
+
+        `seal_live`: also with an open segment; `beside`: also beside a writer, who goes on then.
+        """
         self.facts.sealers[self.host] = None
-        sealing = self.rng.random() < 0.7 if seal_live is None else seal_live
+        drawn = self.rng.random() if seal_live is None else 1.0
+        sealing = drawn < 0.5 if seal_live is None else seal_live
+        self.beside = not sealing and (drawn < 0.85 if beside is None else beside)
         try:
             bulk = await self.ns.bulk(stream, application=self.host, version=self.version)
             step = BulkAttempt(self.host, self.version, self.attempt)
@@ -83,10 +90,10 @@ class Publisher(Actor):
         self, bulk: Bulk, step: BulkAttempt, sealed: list[SealedLedger], sealing: bool, name: str
     ) -> bool:
         history = self.facts.histories[bulk.uid]
-        live = history.head is not None and history.head.open_segment is not None
+        live, before = history.head is not None and history.head.open_segment is not None, history.head
         for left in (2, 1, 0):
             try:
-                done = await bulk.publish(sealed, seal_live=sealing)
+                done = await bulk.publish(sealed, seal_live=sealing, beside_writer=self.beside)
                 break
             except (OpenSegment, InvalidSegment, StaleTransaction, StreamEnded, NoSuchStream):
                 raise
@@ -99,6 +106,9 @@ class Publisher(Actor):
         self.report.check("bulk", done.version == step.version, "publishing version {} returned {}", step.version, done)
         if live and sealing:
             self.report.situation("bulk step sealed a live segment")
+        after = history.head
+        if self.beside and before and after and before.writer and before.writer == after.writer:
+            self.report.situation("bulk step beside a writer")
         return True
 
 

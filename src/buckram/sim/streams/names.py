@@ -66,6 +66,7 @@ SITUATIONS = (
     "segment trimmed",
     "bulk step sealed a live segment",
     "bulk step retried",
+    "bulk step beside a writer",
     "stream deleted under a writer",
     "reply lost on a head",
     "conflict on a head",

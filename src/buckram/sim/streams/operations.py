@@ -293,6 +293,68 @@ async def bulk(bench: Bench, spy: Spy) -> None:
     bench.report.check("bulk", head is not None and HOST in head.transactions, "the step was never published: {}", head)
 
 
+async def insert(bench: Bench, spy: Spy) -> None:
+    """A bulk step beside a writer, which goes on."""
+    await _write_segments(bench, 1)
+    enough = await _append_in_background(bench)
+    reader = await bench.up("r1")
+    bench.tail(reader, start="earliest")
+    await asyncio.sleep(0.03)
+    publisher = Publisher(bench.stage, HOST)
+
+    async def work(actor: Actor) -> None:
+        publisher.client = actor.client
+        await publisher.step(bench.stream, seal_live=False, beside=True)
+
+    await _run_on_host(bench, work, spy)
+    enough.set()
+    again = Publisher(bench.stage, HOST)
+    again.attempt = 1
+    for _ in range(5):
+        if not await again.up(20):
+            break
+        if await again.inside(again.step(bench.stream, seal_live=False, beside=True), "again"):
+            break
+        again.attempt += 1
+    head = bench.history.head
+    bench.report.check("bulk", head is not None and HOST in head.transactions, "the step was never published: {}", head)
+
+
+async def let_in(bench: Bench, spy: Spy) -> None:
+    """The same, seen from the writer, who appends all the time."""
+    await _write_segments(bench, 1)
+    reader = await bench.up("r1")
+    bench.tail(reader, start="earliest")
+    actor = await bench.up(HOST)
+    recording = await actor.inside(bench.open(actor), "open")
+    publisher = Publisher(bench.stage, "p1")
+    await publisher.up(20)
+    await bench.append(recording, 4)
+
+    async def work(actor: Actor) -> None:
+        steps = publisher.process.spawn(_steps_beside(publisher, bench.stream), "steps")
+        await recording.produce(bench.stage.producers[1], 2, one_by_one=False)
+        tasks = []
+        for number in range(400):
+            recording.append_nowait(*recording.fresh(20))
+            more = [recording.fresh(20) for _ in range(3)]
+            tasks.append(asyncio.ensure_future(recording.append_many(more, atomic=number % 2 == 0)))
+            await asyncio.sleep(0.002)
+            if steps.done():
+                break
+        await asyncio.gather(*tasks)
+        await recording.produce(bench.stage.producers[1], 2, one_by_one=False)
+
+    await _run_on_host(bench, work, spy)
+    publisher.process.crash()
+
+
+async def _steps_beside(publisher: Publisher, stream: str) -> None:
+    for _ in range(3):
+        publisher.version += await publisher.step(stream, seal_live=False, beside=True)
+        publisher.attempt += 1
+
+
 async def janitor(bench: Bench, spy: Spy) -> None:
     """A janitor with all kinds of work: truncated segments, prepared ledgers, and those of an unfinished bulk step."""
     await _write_segments(bench, 3, 3)
@@ -349,6 +411,8 @@ DRILLS: dict[str, Operation] = {
     "delete": delete,
     "delete-after-death": delete_after_death,
     "bulk": bulk,
+    "insert": insert,
+    "let-in": let_in,
     "janitor": janitor,
     "compact": compact,
 }

@@ -127,6 +127,7 @@ async def _drop_keys(streams: StreamStore, head: Head) -> None:
         await _drop(keys, parent)
     await _drop(keys, layout.progress(head.uid))
     await _drop(keys, layout.lease(head.uid))
+    await _drop(keys, layout.insertion(head.uid))
     await _drop(keys, layout.data(head.uid))
 
 

@@ -111,6 +111,10 @@ class Layout:
         """How far the replication into a mirror was when it last said so, `replication/lag.py`."""
         return f"{self.root}/data/{uid}/progress"
 
+    def insertion(self, uid: str) -> str:
+        """What a bulk step asks of the stream's writer, `core/streams/insertions.py`; ephemeral."""
+        return f"{self.root}/data/{uid}/insertion"
+
     def cursors(self, uid: str) -> str:
         return f"{self.root}/data/{uid}/cursors"
 

@@ -92,6 +92,10 @@ class Appender:
         """Batches of another stream that have offsets and are not sent, because no segment takes entries for now."""
         self.paused = False
         """No segment takes entries for now; records wait in the batch and in the queue."""
+        self.held = False
+        """No record gets an offset for now, but for those of an append that has begun; appends wait in the queue."""
+        self._held_bytes = 0
+        """Bytes of append_nowait that wait so."""
         self._loop = asyncio.get_running_loop()
         self._linger_s, self._flights = linger_s, flights
         """Records linger while so many entries are in flight."""
@@ -141,6 +145,50 @@ class Appender:
         if self.queue.waiting:
             self.queue.drain()
 
+    # -- records of others in between ----------------------------------------------------------------------
+
+    def hold(self) -> None:
+        """Give no offsets to further appends until `go_on` or `let_go`, and send what has some."""
+        self.held = True
+        self.send_batch()
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether every record that has an offset is released, and no append has offsets for a part of its records."""
+        begun = bool(self.queue.waiting) and self.queue.waiting[0].begun
+        return not begun and self.next_offset == self.window.released
+
+    def settled(self) -> asyncio.Future[None]:
+        """Return a future that is resolved when all that has an offset now is released."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._promise(None, future)
+        return future
+
+    def go_on(self, segment: SegmentWriter, end: int, last_append: int) -> None:
+        """Go on at offset `end` in this segment, behind the records of others, which were appended at `last_append`."""
+        if self.closed:
+            return
+        check(self.held and self.at_rest and not self.batch.values, "S9", f"{self.stream}: not at rest at {end}")
+        self.window.jump(end)
+        self.next_offset = end
+        self._last_append = max(self._last_append, last_append, self._clock())
+        self._expire()
+        self.segment = segment
+        segment.begin(self.window.begin(), self._last_append, self._last_txid, self._table)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Give offsets again, first to what waits."""
+        self.held, self._held_bytes = False, 0
+        if self.queue.waiting:
+            self.queue.drain()
+
+    def keep(self, size: int) -> None:
+        """Count `size` bytes that wait while offsets are held back. Raises BufferFull if these are too many."""
+        if self._held_bytes and self._held_bytes + size > self._max_pending:
+            raise BufferFull(self._held_bytes, self._max_pending)
+        self._held_bytes += size
+
     # -- accepting records --------------------------------------------------------------------------------
 
     def full(self, size: int) -> bool:
@@ -183,6 +231,8 @@ class Appender:
 
     def accept(self, pending: PendingAppend) -> bool:
         """Give offsets to as many of its records as there is room for; True when all have one (AppendConsumer)."""
+        if self.held and not pending.begun:
+            return False
         if not pending.begun and not self._begin(pending):
             return True
         while pending.left:

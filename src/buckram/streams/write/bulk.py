@@ -20,17 +20,20 @@ from buckram.client.write.engine import LedgerAppender
 from buckram.core.streams.changes import MAX_BULK_SEGMENTS, LiveMoved, Step, check_publishable, published
 from buckram.core.streams.codecs import codec_number
 from buckram.core.streams.head import Head, Summary, Transaction
+from buckram.core.streams.insertions import InsertedLedger, Insertion
 from buckram.core.streams.names import StreamName, check_name, owner_of
 from buckram.core.streams.policy import Policy
 from buckram.core.streams.record_format import NO_MAX, NO_MIN, NO_SNAPSHOT, NO_TXID, Columns, HeadersInput, encode
+from buckram.core.streams.schemas import RecordSchemas
 from buckram.core.streams.transactions import StepId, check_known, newest, settled
-from buckram.errors import InvalidArgument, InvalidSegment, NoSuchKey, StreamError, VersionConflict
+from buckram.errors import InvalidArgument, InvalidSegment, NoSuchKey, OpenSegment, StreamError, VersionConflict
 from buckram.streams.shared import records
 from buckram.streams.shared.claim import AppendClock
 from buckram.streams.shared.ledgers import Intent, bulk_purpose, discard, listing_op, make_ledger, read_intent
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.recovery import recover_segment, summarise
 from buckram.streams.write.append_queue import RecordCursor
+from buckram.streams.write.asking import ANSWER_S, ask_writer
 from buckram.types import Buffer, CheckVersion, KeyOp, LedgerId
 
 if TYPE_CHECKING:
@@ -187,17 +190,22 @@ class Bulk:
         self._head = head
 
     @property
+    def schemas(self) -> RecordSchemas | None:
+        """The schema of the stream's values at the opening of this step, with all versions; None if it has none."""
+        return RecordSchemas.of(self._head.properties)
+
+    @property
     def purpose(self) -> str:
         """The purpose in the intents and owner marks of this step's ledgers."""
         return bulk_purpose(self.application, self.version)
 
-    def foreseen(self, *, seal_live: bool = False) -> bool:
+    def foreseen(self, *, seal_live: bool = False, beside_writer: bool = False) -> bool:
         """Whether this step has to be written, judged by the head at its opening; False if it was published before.
 
         Raises what `publish` would raise: OpenSegment, StaleTransaction, CheckpointReset, StreamEnded; and UnknownQuery
         if this is a later batch of a query whose first batch the stream does not know.
         """
-        if not check_publishable(self.stream, self._head, self._step, seal_live=seal_live):
+        if not check_publishable(self.stream, self._head, self._step, seal_live=seal_live or beside_writer):
             return False
         check_known(self.stream, self._head.transactions, self._step)
         return True
@@ -230,15 +238,19 @@ class Bulk:
         )
         return BulkLedger(self.stream, ledger, self.policy, services.clocks.now, services.net.max_frame_bytes)
 
-    async def publish(self, ledgers: Sequence[SealedLedger], *, seal_live: bool = False) -> Transaction:
+    async def publish(
+        self, ledgers: Sequence[SealedLedger], *, seal_live: bool = False, beside_writer: bool = False
+    ) -> Transaction:
         """List the ledgers as segments, in this order, and record the transaction, in one compare-and-set of the head.
 
         Returns the offsets that they got, or the recorded ones if this version was published before. OpenSegment: a
-        writer has an open segment; with `seal_live` that writer is fenced and its segment sealed in the same step.
-        After OpenSegment, StaleTransaction, InvalidSegment or StreamEnded nothing was published; after
-        MetadataUnavailable it may have been, and publishing again is safe.
+        writer has the stream. With `seal_live` that writer is fenced and its segment sealed in the same step. With
+        `beside_writer` it is asked to list the ledgers behind its segment, and goes on behind them; OpenSegment then
+        says that it did not within ANSWER_S seconds. After OpenSegment, StaleTransaction, InvalidSegment or StreamEnded
+        nothing was published; after MetadataUnavailable it may have been, and publishing again is safe.
         """
-        return await self.publish_if((), ledgers, seal_live=seal_live)
+        both = await publish_together([(self, ledgers)], seal_live=seal_live, beside_writer=beside_writer)
+        return both[0]
 
     async def publish_if(
         self, conditions: Sequence[CheckVersion], ledgers: Sequence[SealedLedger], *, seal_live: bool = False
@@ -259,6 +271,13 @@ class Bulk:
             return settled(self.stream, head.transactions, self._step) is None
         except StreamError:
             return False  # The change of the head raises the reason.
+
+    async def _beside(self, checked: Sequence[CheckedLedger], within_s: float) -> Transaction | None:
+        """Ask the writer to publish the step; None if that was not done within `within_s` seconds, or not by it."""
+        rows = tuple(InsertedLedger(ledger, summary) for ledger, summary, _ in checked)
+        nonce = f"{self._client.services.runtime.rng.getrandbits(64):016x}"
+        wanted = Insertion(self._step, rows, nonce)
+        return await ask_writer(self._streams, self._name, self.uid, wanted, self.published, within_s=within_s)
 
     async def _check(self, ledger: SealedLedger) -> CheckedLedger:
         """Check that the ledger exists, is closed, was made for this stream, and holds as many records as announced."""
@@ -299,9 +318,15 @@ Share = tuple[Bulk, Sequence[SealedLedger]]
 
 
 async def publish_together(
-    shares: Sequence[Share], *, conditions: Sequence[CheckVersion] = (), seal_live: bool = False
+    shares: Sequence[Share],
+    *,
+    conditions: Sequence[CheckVersion] = (),
+    seal_live: bool = False,
+    beside_writer: bool = False,
 ) -> list[Transaction]:
     """Do what Bulk.publish does for several streams in one multi: the records of all become visible, or of none.
+
+    `beside_writer` is of use for one stream alone: several writers cannot do one step together.
 
     The first stream decides whether the step was published before. Returns the transaction of each stream. Raises what
     Bulk.publish raises, StreamError if a stream has the version already and the first one has not or the other way
@@ -309,6 +334,8 @@ async def publish_together(
     """
     first = shares[0][0]
     _check_shares(shares)
+    if beside_writer and (seal_live or conditions):
+        raise InvalidArgument(f"stream {first.stream}: beside_writer goes with neither seal_live nor conditions")
     done = await _recorded(shares)
     if done is None:
         checked: list[list[CheckedLedger]] = []
@@ -318,7 +345,8 @@ async def publish_together(
                 found += await asyncio.gather(*map(bulk._check, wanted[begin : begin + _CHECKED_AT_ONCE]))
             checked.append(found)
         await first._client.services.clocks.ensure()
-        done = await _publish([bulk for bulk, _ in shares], checked, conditions, seal_live=seal_live)
+        bulks, beside = [bulk for bulk, _ in shares], beside_writer and len(shares) == 1
+        done = await _publish(bulks, checked, conditions, seal_live=seal_live, beside_writer=beside)
     for bulk, ledgers in shares:
         for ledger in ledgers:
             if not ledger.records:
@@ -368,8 +396,10 @@ async def _publish(
     conditions: Sequence[CheckVersion],
     *,
     seal_live: bool,
+    beside_writer: bool,
 ) -> list[Transaction]:
-    streams = bulks[0]._streams
+    streams, loop = bulks[0]._streams, asyncio.get_running_loop()
+    until = loop.time() + ANSWER_S
     ops: list[KeyOp] = [*conditions]
     for bulk, found in zip(bulks, checked, strict=True):
         ops += [listing_op(streams, bulk.uid, intent) for *_, intent in found]
@@ -385,6 +415,12 @@ async def _publish(
             names = [(bulk._name, bulk.uid) for bulk in bulks]
             heads = await streams.change_together(names, changes, extra=lambda _: ops)
             return [_of_step(bulks[0], bulk, head) for bulk, head in zip(bulks, heads, strict=True)]
+        except OpenSegment:
+            if not beside_writer or loop.time() >= until:
+                raise
+            inserted = await bulks[0]._beside(checked[0], until - loop.time())
+            if inserted is not None:
+                return [inserted]
         except LiveMoved:
             continue  # A writer has rolled or begun since the head was read; its new segment must be fenced.
         except (NoSuchKey, VersionConflict) as error:

@@ -33,6 +33,7 @@ from buckram.streams.shared import records
 from buckram.streams.shared.claim import AppendClock, Claim
 from buckram.streams.write.append_queue import PendingAppend
 from buckram.streams.write.appender import Appender
+from buckram.streams.write.inserting import answer_insertions
 from buckram.streams.write.lease import Lease
 from buckram.streams.write.repair import recover_broken
 from buckram.streams.write.roll import Roller
@@ -108,6 +109,10 @@ class StreamEngine:
     async def prepare(self) -> SegmentWriter:
         """Make the ledger of a segment for `start`. Raises NotEnoughBookies or MetadataUnavailable."""
         return await self._roller.prepare()
+
+    def serve_insertions(self) -> None:
+        """List the ledgers of bulk steps that ask for it, from now on (`write/inserting.py`)."""
+        self.run(answer_insertions(self._claim, self._roller), "insertions")
 
     def run(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Run `work` in the background; it is cancelled when this writer ends."""
@@ -205,7 +210,7 @@ class StreamEngine:
         """Append one record and return its future; see StreamWriter.append_nowait."""
         appender = self._appender
         extras = (key, headers, timestamp, txid, producer, sequence, start, expect_offset)
-        if extras == _NO_EXTRAS and type(value) is bytes and len(value) <= self._plain_limit:
+        if extras == _NO_EXTRAS and type(value) is bytes and len(value) <= self._plain_limit and not appender.held:
             if appender.full(len(value)):
                 raise appender.buffer_full()
             return appender.add_plain(value)
@@ -213,7 +218,9 @@ class StreamEngine:
         columns = records.one(
             self.stream, appender.record_limit, value, key, headers, timestamp, txid, producer, sequence, start
         )
-        if appender.full(columns.size):
+        if appender.held:
+            appender.keep(columns.size)
+        elif appender.full(columns.size):
             raise appender.buffer_full()
         future: asyncio.Future[int] = self._loop.create_future()
         appender.queue.put(PendingAppend(columns, None, future, expect=expect_offset, start=start))
@@ -439,6 +446,19 @@ class StreamEngine:
 
     def pause(self) -> None:
         self._appender.paused = True
+
+    def hold(self) -> asyncio.Future[None]:
+        self._appender.hold()
+        return self._appender.settled()
+
+    def at_rest(self) -> bool:
+        return self._appender.at_rest
+
+    def let_go(self) -> None:
+        self._appender.let_go()
+
+    def go_on(self, segment: SegmentWriter, end: int, last_append: int) -> None:
+        self._appender.go_on(segment, end, last_append)
 
     def replace_segment(self, failed: SegmentWriter, end: int, fresh: SegmentWriter, table: ProducerTable) -> None:
         self._appender.replace(failed, end, fresh, table)

@@ -109,6 +109,8 @@ async def open_writer(
         raise WriterLost(str(name), f"{lost[0]} while this writer opened")
     opened.run(_sweep(claim, head), "sweep")
     opened.run(client.services.clocks.follow(), "clocks")
+    if not mirror_of:
+        opened.serve_insertions()
     if client.uri and not mirror_of:
         seal = partial(_seal_left, client.uri, name, head.uid, nonce, policy_of)
         leftover.opened(nonce, opened, seal, what=f"stream {name}", later="the next writer or a janitor")

@@ -11,6 +11,7 @@ Not here: closing, sealing and listing (`write/sealing.py`), finding out what a 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from buckram.core.backoff import ROLL, Delays
@@ -51,6 +52,23 @@ class RollerEvents(SegmentEvents, Protocol):
 
     def pause(self) -> None:
         """Send nothing until a segment is switched or replaced."""
+
+    def hold(self) -> asyncio.Future[None]:
+        """Give no offsets to further appends; the future is resolved when all before them are acknowledged."""
+
+    def at_rest(self) -> bool:
+        """Whether no append has begun that is not acknowledged."""
+
+    def let_go(self) -> None:
+        """Give offsets to appends again."""
+
+    def go_on(self, segment: SegmentWriter, end: int, last_append: int) -> None:
+        """Do so from offset `end` on, in this segment."""
+
+
+Interruption = Callable[[SegmentWriter, SegmentWriter], Awaitable[SegmentWriter]]
+"""Ends the writer's segment and begins the next one itself. Gets the present segment, and one that is prepared and not
+begun; returns the one to go on with, which may be the present one if that is in no list."""
 
 
 class Roller:
@@ -122,6 +140,86 @@ class Roller:
             self._waiters.append(future)
             self._due(True)
         return future
+
+    async def interrupt(self, work: Interruption) -> bool:
+        """Let `work` end the present segment at a moment without any roll or repair and without appends under way.
+
+        Appends wait meanwhile. Returns False if it could not be done now: no ledger could be prepared, the segment
+        broke, which is repaired then as ever, or the writer ends.
+        """
+        if not await self._has_prepared():
+            return False
+        try:
+            while True:
+                await self._events.hold()
+                if self.closed or self._current is None:
+                    return False
+                if busy := [task for task in (self._rolling, self._preparing) if task is not None]:
+                    await asyncio.wait(busy)
+                elif self._prepared is None:
+                    return False  # A roll has taken it.
+                elif self._events.at_rest():
+                    break
+                else:
+                    await asyncio.sleep(0)
+            done: asyncio.Future[bool] = self._loop.create_future()
+            self._rolling = self._scope.spawn(self._interrupted(work, done), "insert")
+            return await done
+        except InvariantViolation:
+            raise
+        except BuckramError:
+            return False  # The writer has ended with it, and those who append get it.
+        finally:
+            self._events.let_go()
+
+    async def _has_prepared(self) -> bool:
+        """Wait for what is under way, and prepare a ledger if there is none. Returns whether there is one."""
+        while busy := [task for task in (self._rolling, self._preparing) if task is not None]:
+            await asyncio.wait(busy)
+        if self._prepared is None:
+            self._due(False)
+            if self._preparing is not None:
+                await asyncio.wait([self._preparing])
+        return self._prepared is not None
+
+    def follow(self, segment: SegmentWriter, end: int, last_append: int) -> None:
+        """Called by an Interruption: appends go on in this segment, from offset `end` on."""
+        self._events.go_on(segment, end, last_append)
+
+    async def _interrupted(self, work: Interruption, done: asyncio.Future[bool]) -> None:
+        current, fresh = self._current, self._prepared
+        assert current is not None
+        assert fresh is not None
+        self._prepared = None
+        try:
+            follower = await work(current, fresh)
+        except WriteFailed as error:
+            self.last_trouble = str(error)
+            self._rolling, self._prepared = None, fresh
+            self.repair(current)
+            done.set_result(False)
+            return
+        except BuckramError as error:
+            done.set_result(False)
+            self._give_up(error)
+            return
+        if follower is current:
+            self._prepared = fresh
+        self._current, self._rolling = follower, None
+        waiters, self._waiters = self._waiters, []
+        for future in waiters:
+            if not future.done():
+                future.set_result(True)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        done.set_result(True)
+        if self._over:
+            await follower.ledger.abandon()
+        elif follower.broken is not None:
+            self.repair(follower)
+        elif follower.records:
+            self.entry_sent()  # What waited was sent before this one was the present segment.
 
     def repair(self, failed: SegmentWriter) -> None:
         """Replace the current segment, which broke for want of bookies and not because of another writer.

@@ -15,7 +15,7 @@ from buckram.sim.streams.mutants.base import Mutant, nothing, plant
 from buckram.sim.streams.plan import StreamPlan
 from buckram.streams.shared import recovery
 from buckram.streams.shared.metadata import StreamStore
-from buckram.streams.write import bulk, engine, opening, repair, roll, sealing
+from buckram.streams.write import bulk, engine, inserting, opening, repair, roll, sealing
 from buckram.streams.write.append_queue import RecordCursor
 from buckram.streams.write.appender import Appender
 from buckram.streams.write.engine import StreamEngine
@@ -174,6 +174,20 @@ def _crashes(plan: StreamPlan) -> bool:
     return plan.crashing > 0 and plan.sessions > 1
 
 
+async def _no_finish(segment: SegmentWriter) -> Summary:
+    """The ledger stays open."""
+    await segment.flush()
+    return roll_summary(segment)
+
+
+def _same_offsets(self: Appender, segment: SegmentWriter, end: int, last_append: int) -> None:
+    """The writer does not know that records of others are in between."""
+    self.segment = segment
+    self.window.jump(self.next_offset)
+    segment.begin(self.window.begin(), self._last_append, self._last_txid, self._table)
+    self.let_go()
+
+
 MUTANTS = (
     Mutant(
         "no-fence",
@@ -294,6 +308,20 @@ MUTANTS = (
         "the end of a stream is not recorded",
         plant((engine, "released", _not_ended)),
         scenarios=("ended",),
+    ),
+    Mutant(
+        "insert-into-open",
+        "8; M9",
+        "ledgers of others are listed behind a segment whose ledger is open",
+        plant((inserting, "finish", _no_finish)),
+        drills=("let-in",),
+    ),
+    Mutant(
+        "insert-same-offsets",
+        "M9",
+        "a writer goes on at the offsets that it gave to others",
+        plant((Appender, "go_on", _same_offsets)),
+        drills=("let-in",),
     ),
     Mutant(
         "bulk-no-fence",
