@@ -80,7 +80,11 @@ class Commands:
     def forget(self, topic: str, partition: int, before: int) -> None:
         """Delete the records of a partition below an offset, as retention does."""
         wanted = self.java.util.HashMap()
-        below = self.kafka.clients.admin.RecordsToDelete.beforeOffset(before)
+        from py4j.java_gateway import JavaMember
+
+        # It has a method of its instances with the same name, for which py4j does not find the static one by itself.
+        client = self.session.sparkContext._gateway._gateway_client  # type: ignore[union-attr]
+        below = JavaMember("beforeOffset", None, "z:org.apache.kafka.clients.admin.RecordsToDelete", client)(before)
         wanted.put(self.kafka.common.TopicPartition(topic, partition), below)
         self.admin.deleteRecords(wanted).all().get()
 

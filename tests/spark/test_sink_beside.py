@@ -59,4 +59,4 @@ def test_without_the_option_the_writer_is_named(spark: SparkSession, cluster: Th
             frame.options(metadata=cluster.uri).save(stream)
         with pytest.raises(Exception, match="one ends a live writer, the other lets it go on"):
             frame.options(metadata=cluster.uri, besideWriter=True, sealLive=True).save(stream)
-        frame.options(metadata=cluster.uri, besideWriter=True).save(stream)
+        frame.options(metadata=cluster.uri, besideWriter=True, sealLive=False).save(stream)

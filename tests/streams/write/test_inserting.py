@@ -164,12 +164,13 @@ def _summary() -> bulk.Summary:
 
 
 async def gone(ns: Namespace, key: str) -> None:
-    while True:
-        try:
-            await ns.store.keys.get(key)
-        except NoSuchKey:
-            return
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                await ns.store.keys.get(key)
+            except NoSuchKey:
+                return
+            await asyncio.sleep(0.01)
 
 
 async def test_what_is_no_use_beside_a_writer_is_refused(ns: Namespace) -> None:

@@ -177,7 +177,8 @@ def _crashes(plan: StreamPlan) -> bool:
 async def _no_finish(segment: SegmentWriter) -> Summary:
     """The ledger stays open."""
     await segment.flush()
-    return roll_summary(segment)
+    summary: Summary = roll_summary(segment)
+    return summary
 
 
 def _same_offsets(self: Appender, segment: SegmentWriter, end: int, last_append: int) -> None:
