@@ -33,7 +33,7 @@ NOT_OF_A_CALL = {
     "UnknownLedgerState", "WrongBookie",  # a force may end with one: its docstring says BookieError
     "KeyExists", "KeyNotEmpty", "NoSuchKey", "ValueTooLarge", "VersionConflict",  # of key stores (seams.py)
     "AlreadyRegistered", "CorruptStore", "MalformedSource", "WrongCookie", "NoSuchBookie",  # of bookies and commands
-    "ReplicationRefused",  # of commands
+    "ReplicationRefused", "SourceUnavailable",  # of commands and jobs
     "ChildFailed", "ForeignDirectory", "PortInUse", "EtcdFailed", "ZooKeeperFailed",  # of processes of a program
 }  # fmt: skip
 """Errors that no docstring of docs/reference/api.md has to name."""
