@@ -403,9 +403,7 @@ class Objects(NotBlocking):
         """Seal what this process wrote and give the index up. Idempotent."""
         try:
             if not self._scope.closed:
-                with suppress(
-                    MirrorStream
-                ):  # The side in another cluster was promoted, and nobody seals here any more.
+                with suppress(MirrorStream):  # Of a side that was superseded, where nobody seals any more.
                     await self._packs.seal()
         finally:
             await self.abandon()

@@ -109,7 +109,7 @@ async def open_writer(
         raise WriterLost(str(name), f"{lost[0]} while this writer opened")
     opened.run(_sweep(claim, head), "sweep")
     opened.run(client.services.clocks.follow(), "clocks")
-    if not mirror_of:
+    if not mirror_of and head.snapshots is None:  # No bulk step writes into the log of a machine.
         opened.serve_insertions()
     if client.uri and not mirror_of:
         seal = partial(_seal_left, client.uri, name, head.uid, nonce, policy_of)
