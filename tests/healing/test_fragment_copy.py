@@ -166,6 +166,7 @@ def spoil(directory: Path, payload: bytes) -> None:
 
 def test_what_all_pulls_have_asked_for_is_bounded() -> None:
     limits, mib = CopyLimits(), 1 << 20
-    for pulled, each in ((0, 8), (1, 8), (8, 8), (16, 4), (64, 1), (1000, 1)):
+    for pulled, each, paced in ((0, 8, 1), (1, 8, 1), (8, 8, 1), (16, 4, 0.5), (64, 1, 0.25), (1000, 1, 0.25)):
         limits.pulled = pulled
-        assert limits.ahead_bytes == each * mib
+        assert limits.ahead_bytes(paced=False) == each * mib
+        assert limits.ahead_bytes(paced=True) == paced * mib

@@ -27,7 +27,7 @@ from buckram.types import BookieId, DigestType, EntryId, LedgerId
 APART_S = 60.0
 """For so long a target is not asked again that cannot read a neighbour's files."""
 _ONCE_BYTES, _AHEAD_BYTES, _ALL_AHEAD_BYTES = 1024 * 1024, 8 * 1024 * 1024, 64 * 1024 * 1024
-_PACED_ONCE_BYTES, _PACED_AHEAD_BYTES = 256 * 1024, 1024 * 1024
+_PACED_ONCE_BYTES, _PACED_AHEAD_BYTES, _PACED_ALL_AHEAD_BYTES = 256 * 1024, 1024 * 1024, 8 * 1024 * 1024
 """What one request is for, and what all unanswered ones of a copy, and of all copies, are for together; the second line
 where there is a speed limit."""
 _THROUGH_AT_ONCE = 8
@@ -42,10 +42,12 @@ class CopyLimits:
         self.pulled = 0
         """Copies that bookies make themselves just now."""
 
-    @property
-    def ahead_bytes(self) -> int:
-        """What one of those may have asked for and not been told of."""
-        return max(_ONCE_BYTES, min(_AHEAD_BYTES, _ALL_AHEAD_BYTES // max(1, self.pulled)))
+    def ahead_bytes(self, *, paced: bool) -> int:
+        """What one of those may have asked for and not been told of. `paced`: there is a speed limit."""
+        once, most, everything = _ONCE_BYTES, _AHEAD_BYTES, _ALL_AHEAD_BYTES
+        if paced:
+            once, most, everything = _PACED_ONCE_BYTES, _PACED_AHEAD_BYTES, _PACED_ALL_AHEAD_BYTES
+        return max(once, min(most, everything // max(1, self.pulled)))
 
 
 class _Asked(NamedTuple):
@@ -148,7 +150,7 @@ class Pulls:
             name = f"pull {self._ledger}"
             window.sent(size, self._scope.spawn(self._ask(target, request), name))
             sent += len(group)
-            await window.down_to(_PACED_AHEAD_BYTES if paced else self._limits.ahead_bytes)
+            await window.down_to(self._limits.ahead_bytes(paced=paced))
             if not window.whole:
                 return False
         return sent == len(located.extents)
