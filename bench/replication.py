@@ -24,7 +24,7 @@ _RECORD = 1024
 
 def replicate() -> Figures:
     """Three bookies on each side, records of 1 KB."""
-    with cluster() as other:
+    with cluster(machines_before=3) as other:
         return inside(lambda bench, client: _replicate(bench, client, other.uri))
 
 

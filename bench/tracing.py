@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from bench.harness import cluster
+from bench.machines import here
 from bench.security import compared
 
 
@@ -18,7 +19,7 @@ def tracing() -> dict[str, Any]:
     with _collector() as url:
         sending = {"BUCKRAM_TELEMETRY_ENDPOINT": url, "BUCKRAM_TELEMETRY_TRACE_SHARE": "0.01"}
         sending |= {"BUCKRAM_TELEMETRY_TRACES_PER_S": "100000"}  # the whole share, not as many as may be
-        with cluster() as plain, cluster(environment=sending) as traced:
+        with cluster() as plain, cluster(environment=sending, machines_before=3) as traced:
             return compared("plain", (plain, {}), "traced", (traced, sending))
 
 
@@ -36,12 +37,12 @@ def _collector() -> Iterator[str]:
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer((here(), 0), Handler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        yield f"http://{here()}:{server.server_address[1]}"
     finally:
         server.shutdown()
         thread.join()
