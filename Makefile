@@ -34,6 +34,7 @@ setup-all: $(ALL_STAMP)  ## the same with Spark, a Java, etcd, Prometheus, helm,
 $(ALL_STAMP): $(SETUP_SOURCES)
 	@rm -rf src/buckram/core/entries/_hot.*.so build/lib.* build/temp.*
 	@"$(PYTHON)" scripts/make_venv.py .venv --group dev --group examples --group site --group sql-clients --group tools -e '.[avro,compression,connect,db,fsspec,history,jre,otel,security,serve,spark,sqlalchemy]' >&2
+	@$(BIN)/python -m buckram.spark.archives >&2
 	@$(BIN)/python -m javakit >&2
 	@$(BIN)/python scripts/fetch_debian.py .venv >&2
 	@$(BIN)/python scripts/fetch_helm.py .venv >&2
