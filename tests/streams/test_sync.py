@@ -48,8 +48,19 @@ def ns(cluster: ThreadedCluster, request: pytest.FixtureRequest) -> Iterator[str
 OWN = {
     namespace.Namespace: {"create_machine_log", "log_name", "store", "database"},
     spaces.Namespaces: {"restore"},
-    async_objects.Objects: {"abandon", "ended", "reading", "start", "statuses"},
-    async_bulk.Bulk: {"publish_if", "purpose"},
+    async_machine.Machine: {"check_writable"},
+    async_objects.Objects: {
+        "abandon",
+        "ended",
+        "new_part",
+        "parts",
+        "reading",
+        "start",
+        "statuses",
+        "upload_name",
+        "uploads",
+    },
+    async_bulk.Bulk: {"publish_if", "purpose", "schemas"},
     async_bulk.BulkLedger: {"append_entries", "arrow_entries"},
 }
 """Methods that our own rooms use among themselves; and `database`, whose blocking way is buckram.db.connect."""

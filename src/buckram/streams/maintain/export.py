@@ -50,7 +50,7 @@ from buckram.streams.shared.ledgers import (
 )
 from buckram.streams.shared.metadata import StreamStore, head_retries
 from buckram.streams.shared.places import Place, in_thread
-from buckram.types import Delete, LedgerId
+from buckram.types import Delete, LedgerId, Offset
 
 _INTENTS = 1000
 
@@ -181,7 +181,12 @@ async def _begin(client: Client, streams: StreamStore, work: Exportable, due: Du
 
 async def _publish_made(client: Client, streams: StreamStore, work: Exportable, attempt: Attempt[Due]) -> None:
     """Wait until a copy is made, and publish it. A failure leaves nothing."""
-    await attempt.digest()
+    try:
+        await attempt.digest()
+    except BuckramError:
+        if attempt.copy.taken:
+            raise _taken_over(work, (await read_export(streams, work.uid, work.directory)).next) from None
+        raise
     try:
         await _publish(streams, work, attempt.item, attempt.copy.intent)
     except MetadataUnavailable:
@@ -211,9 +216,12 @@ async def _publish(streams: StreamStore, work: Exportable, due: Due, intent: Int
         if intent is not None and await read_intent(streams, work.uid, intent.ledger) is None:
             # Whoever took the intent has looked for files already, maybe before the last ones were there.
             await drop_files(work.directory, intent.ledger)
-        raise StreamError(
-            str(work.name), f"another export to {work.directory} took over at offset {export.next}; this one has ended"
-        )
+        raise _taken_over(work, export.next)
+
+
+def _taken_over(work: Exportable, at: Offset) -> StreamError:
+    text = f"another export to {work.directory} took over at offset {at}; this one has ended"
+    return StreamError(str(work.name), text)
 
 
 def _advance(name: str, export: Export, *, due: Due, copy: LedgerId | None) -> Export | None:

@@ -87,6 +87,8 @@ class SegmentCopy:
     manifest."""
     was_read: asyncio.Event = field(default_factory=asyncio.Event)
     """Whether all entries of the segment are in memory or in files."""
+    taken: bool = False
+    """Whether it failed, and somebody else had taken its intent, and with it the files, by then."""
 
     @property
     def copy(self) -> LedgerId:
@@ -98,7 +100,7 @@ class SegmentCopy:
         try:
             return await self.make(client, pace, progress)
         except BuckramError:
-            await self.discard(client, streams)
+            self.taken = not await self.discard(client, streams)
             raise
 
     async def make(self, client: Client, pace: Pace, progress: Progress) -> str:
