@@ -444,12 +444,23 @@ NAMES: dict[str, tuple[str, ...]] = {
 }
 
 INTERNAL: dict[str, frozenset[str]] = {
-    "buckram.Batch": frozenset({"base", "clamped", "header"}),
+    "buckram.Batch": frozenset({"base", "clamped", "header", "rows"}),
     "buckram.Client": frozenset({"services"}),
     "buckram.Database": frozenset(
-        {"abandon", "commit_wanted", "engine_failed", "exclusive", "leads_within", "note_rows", "show", "start"}
+        {
+            "abandon",
+            "check_writable",
+            "commit_wanted",
+            "engine_failed",
+            "exclusive",
+            "leads_within",
+            "note_rows",
+            "show",
+            "start",
+        }
     ),
     "buckram.OpenTransaction": frozenset({"take_turn"}),
+    "buckram.Machine": frozenset({"check_writable"}),
     "buckram.Namespace": frozenset({"create_machine_log", "log_name", "store"}),
     "buckram.Objects": frozenset(
         {"abandon", "ended", "new_part", "parts", "reading", "start", "statuses", "upload_name", "uploads"}

@@ -161,7 +161,7 @@ PUBLIC_NAMES = [
     "OffsetTruncated", "OpenSegment", "OpenTransaction", "OutOfOrderSequence", "PortInUse", "ProducerForgotten",
     "ProtocolError", "ReadFailed", "Reader", "Record", "RecordTooLarge", "RecordsLost", "RecoveryFailed",
     "RepairReport", "ReplayDiffers", "ReplicationRefused", "ReplicaDiverged", "ReplicaStopped", "RequestTimeout",
-    "ResultTooLarge",
+    "RecordCodec", "ResultTooLarge", "SchemaMismatch", "SourceUnavailable",
     "SnapshotDamaged", "SnapshotFailed", "SqlError", "SqlResult", "StaleTransaction", "StateLost", "StateMachine",
     "StatementRefused", "StoreReplaced", "StoreWentBack", "StreamEnded", "StreamError", "StreamExists",
     "StreamInfo", "StreamReader", "StreamWriter", "Tail", "TooStale", "TransactionExpired", "TransactionTooLarge",
