@@ -24,14 +24,12 @@ from buckram.core.ledgers.quorum import Quorum
 from buckram.core.ledgers.reading import Span
 from buckram.core.wire.adds import ack_frames, frame_copies
 from buckram.errors import BookieError, BuckramError, HandleClosed
-from buckram.healing.pulling import CopyLimits, Pulls
+from buckram.healing.pulling import AHEAD_BYTES, PACED_AHEAD_BYTES, CopyLimits, Pulls
 from buckram.net.pace import Pace
 from buckram.net.tasks import TaskScope
 from buckram.types import BookieId, EntryId, Fragment, LedgerId, Position, Slot
 
 _BATCH_ENTRIES = 20_000
-_AHEAD_BYTES, _PACED_AHEAD_BYTES = 8 * 1024 * 1024, 1024 * 1024
-"""What may be unacknowledged; the second where a speed limit says that others are to have their share of the disk."""
 _RUN_ENTRIES, _RUN_BYTES = 1000, 256 * 1024
 """Of what is sent at once. The target syncs about so many bytes at a time, and its neighbours on the same disk wait."""
 _WALKERS = 32
@@ -84,19 +82,20 @@ class FragmentCopy:
 
     async def to(self, target: BookieId, position: Position, last: EntryId) -> Copied:
         """Make `target` hold what `position` stores up to `last`. Raises the error of a target that refuses."""
-        done, sink = Copied(), _Acks(self.ledger, self._digest.birth)
+        done = Copied()
         # One iterator for all walkers: a striped fragment has millions of short ranges.
         ranges = self._quorum.held_ranges(position, self._fragment.first_entry, last)
         files = self._has_files(last)
         if files:
-            left = [await self._pulled(target, position, *one, done) for one in ranges]
-            ranges = iter([one for one in left if one is not None])
-            if not any(left):
+            found = [await self._pulled(target, position, *one, done) for one in ranges]
+            left = [one for one in found if one is not None]
+            if not left:
                 return done
+            ranges = iter(left)
         # One batch is small, and there are many of them.
         one_batch = self._quorum.mirrored and last - self._fragment.first_entry < self._piece_entries()
         async with nullcontext() if one_batch else self._limits.through:
-            await self._through(target, position, last, ranges, files, sink, done)
+            await self._through(target, position, ranges, files, one_batch, done)
         return done
 
     async def _pulled(
@@ -111,16 +110,15 @@ class FragmentCopy:
         self,
         target: BookieId,
         position: Position,
-        last: EntryId,
         ranges: Iterator[Row],
         files: bool,
-        sink: _Acks,
+        one_batch: bool,
         done: Copied,
     ) -> None:
         """Copy these ranges of entries through this process."""
-        most = self._piece_entries()
+        sink = _Acks(self.ledger, self._digest.birth)
         if self._quorum.mirrored and not files:
-            ranges = _pieces(ranges, most)
+            ranges = _pieces(ranges, self._piece_entries())
 
         async def walk() -> BuckramError | None:
             try:
@@ -131,8 +129,8 @@ class FragmentCopy:
                 return error
             return None
 
-        if last - self._fragment.first_entry < most and self._quorum.mirrored:
-            if (error := await walk()) is not None:  # one batch: nothing goes on beside it
+        if one_batch:
+            if (error := await walk()) is not None:  # nothing goes on beside it
                 raise error
             await sink.acknowledged(0)
             return
@@ -195,7 +193,7 @@ class FragmentCopy:
             lane.send(run.frames, acks, [(sink, Slot(0), run.first, last)], copies_on_v2=ours)
             done.entries += run.entries
             done.bytes += run.size
-            await sink.acknowledged(_PACED_AHEAD_BYTES if self._pace.limited else _AHEAD_BYTES)
+            await sink.acknowledged(PACED_AHEAD_BYTES if self._pace.limited else AHEAD_BYTES)
 
     def _runs(self, ledger: LedgerId, first: EntryId, bodies: Sequence[bytes]) -> list[_Run]:
         """For each good entry from the first on the run that it is sent with: no object is made for an entry."""

@@ -26,8 +26,8 @@ from buckram.types import BookieId, DigestType, EntryId, LedgerId
 
 APART_S = 60.0
 """For so long a target is not asked again that cannot read a neighbour's files."""
-_ONCE_BYTES, _AHEAD_BYTES, _ALL_AHEAD_BYTES = 1024 * 1024, 8 * 1024 * 1024, 64 * 1024 * 1024
-_PACED_ONCE_BYTES, _PACED_AHEAD_BYTES, _PACED_ALL_AHEAD_BYTES = 256 * 1024, 1024 * 1024, 8 * 1024 * 1024
+_ONCE_BYTES, AHEAD_BYTES, _ALL_AHEAD_BYTES = 1024 * 1024, 8 * 1024 * 1024, 64 * 1024 * 1024
+_PACED_ONCE_BYTES, PACED_AHEAD_BYTES, _PACED_ALL_AHEAD_BYTES = 256 * 1024, 1024 * 1024, 8 * 1024 * 1024
 """What one request is for, and what all unanswered ones of a copy, and of all copies, are for together; the second line
 where there is a speed limit."""
 _THROUGH_AT_ONCE = 8
@@ -44,9 +44,9 @@ class CopyLimits:
 
     def ahead_bytes(self, *, paced: bool) -> int:
         """What one of those may have asked for and not been told of. `paced`: there is a speed limit."""
-        once, most, everything = _ONCE_BYTES, _AHEAD_BYTES, _ALL_AHEAD_BYTES
+        once, most, everything = _ONCE_BYTES, AHEAD_BYTES, _ALL_AHEAD_BYTES
         if paced:
-            once, most, everything = _PACED_ONCE_BYTES, _PACED_AHEAD_BYTES, _PACED_ALL_AHEAD_BYTES
+            once, most, everything = _PACED_ONCE_BYTES, PACED_AHEAD_BYTES, _PACED_ALL_AHEAD_BYTES
         return max(once, min(most, everything // max(1, self.pulled)))
 
 
