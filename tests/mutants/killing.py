@@ -22,6 +22,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from scripts.share import ALL, VARIABLE
+
 ROOT = Path(__file__).parents[2]
 LIMIT_S, HANGS_S = 120.0, 10.0
 FAILED = 1
@@ -54,6 +56,7 @@ class Killer:
     def __init__(self) -> None:
         command = [sys.executable, "-m", "tests.mutants.killing", "--serve"]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        environment[VARIABLE] = ALL  # A planted bug is killed by the seeds that were seen to find it, in every run.
         self._process = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )

@@ -99,6 +99,9 @@ def test_some_of_many_are_others_with_each_share(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("tests.support.soak.SOAK", True)
     assert some_of(range(30), 3) == range(30)
     assert some_of(range(30), 3, soak=5) == range(5)
+    monkeypatch.setattr("tests.support.soak.SOAK", False)
+    monkeypatch.setenv(VARIABLE, "all")
+    assert some_of(range(30), 3, soak=5) == range(5)
 
 
 def test_a_soak_runs_every_folder() -> None:

@@ -16,14 +16,14 @@ from buckram.spark.archives import compile_archives
 def library(tmp_path: Path) -> Path:
     with zipfile.ZipFile(tmp_path / "part.zip", "w") as made:
         made.writestr("part/__init__.py", "")
-        made.writestr("part/module.py", "VALUE = 7\n")
+        made.writestr("part/module.py", "VALUE = 7\ndef place():\n    return place.__code__.co_filename\n")
         made.writestr("part/tests/broken.py", "this is no Python\n")
         made.writestr("part/data.txt", "kept")
     return tmp_path
 
 
-def imported(archive: Path) -> str:
-    command = "import part.module as m; print(m.__file__, m.VALUE)"
+def imported(archive: Path, tell: str = "print(m.__file__, m.VALUE)") -> str:
+    command = f"import part.module as m; {tell}"
     return subprocess.run(
         [sys.executable, "-c", command], env={"PYTHONPATH": str(archive)}, capture_output=True, text=True, check=True
     ).stdout.strip()
@@ -40,6 +40,14 @@ def test_compiled_modules_are_imported_and_nothing_else_changes(library: Path) -
     before = archive.stat().st_mtime_ns
     assert compile_archives(library) == []
     assert archive.stat().st_mtime_ns == before
+
+
+def test_a_traceback_names_the_places_of_the_sources(library: Path) -> None:
+    """PySpark shows users no frame of its own: it tells them by their places."""
+    archive = library / "part.zip"
+    before = imported(archive, "print(m.place())")
+    compile_archives(library)
+    assert imported(archive, "print(m.place())") == before == f"{archive}/part/module.py"
 
 
 def test_what_another_python_compiled_is_compiled_again(library: Path) -> None:

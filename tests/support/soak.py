@@ -28,13 +28,14 @@ def soak(full: T, usual: T) -> T:
 
 
 def some_of(full: Sequence[T], count: int, soak: int = 0) -> Sequence[T]:
-    """`count` neighbours of `full`, others with each commit; in a soak all of them, or the first `soak`.
+    """`count` neighbours of `full`, others with each commit; all, or the first `soak`, where nothing is left out.
 
     The latter is for seeds that a check of `make soak` runs in full by itself.
     """
-    if SOAK:
+    share = share_of_this_run()
+    if SOAK or share is None:
         return full[: soak or len(full)]
-    first = (share_of_this_run() or 0) * count % (len(full) - count + 1)
+    first = share * count % (len(full) - count + 1)
     return full[first : first + count]
 
 

@@ -53,19 +53,20 @@ def _compile_into(archive: Path) -> None:
                 data = old.read(entry)
                 new.writestr(entry, data)
                 if entry.filename.endswith(".py") and _TESTS not in entry.filename:
-                    new.writestr(f"{entry.filename}c", _compiled(entry.filename, data))
+                    # PySpark takes its own frames out of a traceback by their place.
+                    new.writestr(f"{entry.filename}c", _compiled(f"{archive}/{entry.filename}", data))
         fresh.replace(archive)
     finally:
         fresh.unlink(missing_ok=True)
 
 
-def _compiled(name: str, source: bytes) -> bytes:
+def _compiled(place: str, source: bytes) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         file, made = Path(folder, "module.py"), Path(folder, "module.pyc")
         file.write_bytes(source)
         # Without times: those in an archive are coarse, and local ones.
         mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
-        py_compile.compile(str(file), str(made), dfile=name, doraise=True, invalidation_mode=mode)
+        py_compile.compile(str(file), str(made), dfile=place, doraise=True, invalidation_mode=mode)
         return made.read_bytes()
 
 

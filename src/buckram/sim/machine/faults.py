@@ -164,6 +164,8 @@ async def _damage(client: Client, damaged: dict[str, int]) -> bool:
 
     def exchange(now: Head) -> Step | None:
         present = now.snapshots or ()
+        if now.epoch != head.epoch:  # A new leader may delete what was made under an older epoch, as of any replica.
+            return None
         if newest not in present or len(_good(now, damaged)) < 2:
             return None
         return Step(replace(now, snapshots=tuple(bad if row == newest else row for row in present)))
