@@ -275,17 +275,17 @@ def test_truncation_that_nobody_requested(harness: RuleHarness) -> None:
 
 def test_deleting_a_listed_ledger_violates_kept(harness: RuleHarness) -> None:
     harness.list_open_segment()
-    harness.watch._ledger_deleted("j1", "u1", 7)
+    harness.watch._ledger_changed("j1", 7, None)
     assert harness.broken == ["kept"]
 
 
 def test_deleting_a_prepared_ledger_without_a_discard_mark(harness: RuleHarness) -> None:
     harness.ledger(9)
-    harness.watch._ledger_deleted("j1", "u1", 9)
+    harness.watch._ledger_changed("j1", 9, None)
     assert harness.broken == ["kept"]
     other = RuleHarness()
     other.ledger(9, "discard")
-    other.watch._ledger_deleted("j1", "u1", 9)
+    other.watch._ledger_changed("j1", 9, None)
     assert other.broken == []
 
 

@@ -207,7 +207,8 @@ class Deleter(MaintenanceActor):
 
     def check_nothing_left(self, history: StreamHistory) -> None:
         """Check that no ledger and key of a deleted stream is left, long after delete() has returned."""
-        ledgers = [ledger for ledger, uid in self.facts.owned.items() if uid == history.uid]
+        owned, shared = self.facts.owned, self.facts.shared
+        ledgers = [ledger for ledger, uid in owned.items() if uid == history.uid and not shared.get(ledger)]
         known = [key for key in self.world.metadata._values if f"/streams/data/{history.uid}" in key]
         left = [key for key in known if self.world.metadata.peek(key) is not None]
         self.report.check(

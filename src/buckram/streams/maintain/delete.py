@@ -23,8 +23,9 @@ from buckram.errors import (
 )
 from buckram.seams import KeyStore
 from buckram.streams.maintain.table import update_tables_before
-from buckram.streams.shared.ledgers import discard, drop_ledger, drop_segment, list_intents
+from buckram.streams.shared.ledgers import discard, drop_segment, let_go, list_intents
 from buckram.streams.shared.metadata import StreamStore
+from buckram.streams.shared.shares import release, shared_by
 
 _PAGE = 1000
 
@@ -97,15 +98,19 @@ async def _drop_ledgers(client: Client, streams: StreamStore, head: Head, *, for
     """Delete all ledgers and files of history; with `force` files that cannot be reached are left where they are."""
     async for row in streams.segments(head):
         try:
-            await drop_segment(client, row)
+            await drop_segment(client, streams, head.uid, row)
         except (ReadFailed, WriteFailed):
             if not force or row.offloaded is None:
                 raise
     for ledger in (*head.garbage, *([head.table.ledger] if head.table is not None else ())):
-        await drop_ledger(client, ledger)
+        await let_go(client, streams, head.uid, ledger)
     while found := await list_intents(streams, head.uid, limit=_PAGE):
         for intent in found:
             await discard(client, streams, head.uid, intent)
+    while shared := await shared_by(streams, head.uid):  # A fork that was not completed lists none of them.
+        for ledger in shared:
+            await let_go(client, streams, head.uid, ledger)
+            await release(streams, head.uid, ledger)
 
 
 async def _drop_keys(streams: StreamStore, head: Head) -> None:
@@ -119,6 +124,7 @@ async def _drop_keys(streams: StreamStore, head: Head) -> None:
         layout.replicas(head.uid),
         layout.exports(head.uid),
         layout.imports(head.uid),
+        layout.shared(head.uid),
         f"{layout.data(head.uid)}/pages",
     ):
         while names := await keys.children(parent, limit=_PAGE):

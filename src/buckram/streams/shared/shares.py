@@ -1,0 +1,81 @@
+"""Ledgers that several streams list: each holds the ledger by a key, and the last to let go deletes it.
+
+The keys are below the ledger's own record, and a metadata store deletes no key that has others below it. So it is the
+store itself that keeps a shared ledger, whoever asks: also a program that knows nothing of forks, or Apache's. A fork's
+key comes and goes together with one below the fork's data, by which whoever cleans up finds it. Not here: forking
+(`streams/maintain/fork.py`), letting go (`streams/shared/ledgers.py:let_go`).
+
+    ledgers/.../L                                   the record
+    ledgers/.../L/<uid>                             the stream of this uid holds it
+    streams/data/<uid>/shared/<ledger, 19 digits>   the same, of a fork
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from buckram.errors import MetadataUnavailable, NoSuchKey, NoSuchLedger, VersionConflict
+from buckram.seams import KeyStore
+from buckram.streams.shared.metadata import StreamStore, head_retries, retry_metadata
+from buckram.types import CheckVersion, Create, Delete, KeyOp, LedgerId
+
+_PAGE = 1000
+
+
+async def holders(streams: StreamStore, ledger: LedgerId) -> list[str]:
+    """Return the uids of the streams that hold a shared ledger; none of one that is not shared, or does not exist."""
+    key = await streams.metadata.ledger_key(ledger)
+    return await retry_metadata(lambda: streams.keys.children(key, limit=_PAGE))
+
+
+async def sharing_ops(streams: StreamStore, ledger: LedgerId, source: str, fork: str) -> Sequence[KeyOp]:
+    """Return the operations by which the streams with these uids hold a ledger; none if both do already.
+
+    The multi fails if the ledger was deleted. NoSuchLedger if it is gone now.
+    """
+    key = await streams.metadata.ledger_key(ledger)
+    try:
+        version = (await streams.keys.get(key)).version
+    except NoSuchKey:
+        raise NoSuchLedger(ledger) from None
+    there = await streams.keys.children(key, limit=_PAGE)
+    ops: list[KeyOp] = [Create(f"{key}/{uid}", b"") for uid in (source, fork) if uid not in there]
+    if fork not in there:
+        ops.append(Create(_mark(streams, fork, ledger), b""))
+    return [CheckVersion(key, version), *ops] if ops else []
+
+
+async def release(streams: StreamStore, uid: str, ledger: LedgerId) -> bool:
+    """Take away the keys by which a stream holds a ledger. False if there were none. MetadataUnavailable."""
+    key, retries, asked = await streams.metadata.ledger_key(ledger), head_retries(), False
+    while True:
+        try:
+            found = [await _delete_op(streams.keys, one) for one in (f"{key}/{uid}", _mark(streams, uid, ledger))]
+            ops = [op for op in found if op is not None]
+            if not ops:
+                return asked  # A request whose reply was lost may have done it.
+            asked = True
+            await streams.keys.multi(ops)
+            return True
+        except (NoSuchKey, VersionConflict, MetadataUnavailable) as error:
+            await retries.wait(error)  # Another process cleans up as well, or a reply was lost: look again.
+
+
+async def shared_by(streams: StreamStore, uid: str) -> list[LedgerId]:
+    """Return some of the ledgers that a fork holds together with others; none once it holds none."""
+    parent = streams.layout.shared(uid)
+    return [int(name) for name in await retry_metadata(lambda: streams.keys.children(parent, limit=_PAGE))]
+
+
+async def _delete_op(keys: KeyStore, key: str) -> Delete | None:
+    with suppress(NoSuchKey):
+        return Delete(key, (await keys.get(key)).version)
+    return None
+
+
+def _mark(streams: StreamStore, uid: str, ledger: LedgerId) -> str:
+    return f"{streams.layout.shared(uid)}/{ledger:019d}"
+
+
+__all__ = ["holders", "release", "shared_by", "sharing_ops"]
