@@ -49,7 +49,7 @@ class Ending:
         if not await self.final.up(20):
             self.report.violate("ends", "no client can be started although everything was healed")
             return
-        for stream in self.plan.streams:
+        for stream in (*self.plan.streams, *self._forks()):
             await self._within(self._write_once_more(stream), f"the last writer of {stream}")
         await asyncio.sleep(self.pace.deadline_s(1.0, syncs=10, metadata_requests=3))
         self._check_appends_ended()
@@ -125,7 +125,7 @@ class Ending:
         actor, session = self.final, self.rules.new_session("f1")
         for left in (4, 3, 2, 1, 0):
             try:
-                if not await actor.ns.exists(stream):
+                if stream in self.plan.streams and not await actor.ns.exists(stream):
                     await self._recreate(stream)
                 writer = await actor.ns.writer(stream, takeover=True, name="last")
                 break
@@ -143,7 +143,8 @@ class Ending:
         for producer in self.stage.producers:
             if producer.stream == stream and producer.sent >= 0:
                 await recording.produce(producer, max(1, producer.sent - producer.acked), one_by_one=False)
-        await self._check_visible(stream, recording)
+        if stream in self.plan.streams:
+            await self._check_visible(stream, recording)
         await writer.close()
 
     async def _recreate(self, stream: str) -> None:
@@ -299,9 +300,9 @@ class Ending:
     def _check_nothing_left(self) -> None:
         facts = self.facts
         for ledger, uid in facts.owned.items():
-            if self._may_stay_by_age(uid, ledger):
-                continue
             holders = facts.shared.get(ledger, {})
+            if any(self._may_stay_by_age(one, ledger) for one in (uid, *holders)):
+                continue
             needing = [history for history in facts.histories.values() if _needs(history, ledger)]
             self.report.check(
                 "orphans",
@@ -312,14 +313,18 @@ class Ending:
                 list(holders),
             )
             for history in needing:
-                row, head = history.listed[ledger], history.head
-                dead = row.sealed and head and row.end <= head.earliest and row.number != head.producers
+                row, head = history.listed.get(ledger), history.head
+                dead = row and row.sealed and head and row.end <= head.earliest and row.number != head.producers
                 self.report.check("orphans", not dead, "dead segment {} of {} is left behind", row, history.name)
         for ledger, holders in facts.shared.items():
             for uid in holders:
                 history = facts.histories[uid]
                 self.report.check(
-                    "orphans", _needs(history, ledger), "{} holds ledger {}, which it does not list", uid, ledger
+                    "orphans",
+                    _needs(history, ledger) or self._may_stay_by_age(uid, ledger),
+                    "{} holds ledger {}, which it does not list",
+                    uid,
+                    ledger,
                 )
         for (uid, ledger), state in facts.intents.items():
             self.report.check(
@@ -370,9 +375,11 @@ class Ending:
 def _needs(history: StreamHistory, ledger: LedgerId) -> bool:
     """Whether the stream lists the ledger, or has its producers' table in it."""
     head, row = history.head, history.listed.get(ledger)
-    if head is None or history.head_removed or row is None or ledger in head.garbage:
+    if head is None or history.head_removed or ledger in head.garbage:
         return False
-    return row.number >= head.first or head.table == row
+    if head.table is not None and head.table.ledger == ledger:
+        return True  # A fork never had it in its list, if its source had trimmed it before.
+    return row is not None and row.number >= head.first
 
 
 __all__ = ["Ending"]

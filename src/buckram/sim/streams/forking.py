@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from buckram.errors import BuckramError, NoSuchStream, OffsetOutOfRange, StreamExists
 from buckram.sim.engine.checkers.judge import describe
-from buckram.sim.streams.facts import StreamHistory
+from buckram.sim.streams.facts import REFUSED, StreamHistory, WriterSession
 from buckram.sim.streams.forked import live_forks
 from buckram.sim.streams.maintenance import Deleter
 from buckram.sim.streams.recording import RecordingWriter
@@ -23,6 +23,7 @@ class Forker(Deleter):
     crashed = "crash while forking"
     pause_s = 1.5
     _made = 0
+    _session: WriterSession | None = None
 
     async def work(self, stream: str) -> None:
         forks = live_forks(self.facts)
@@ -51,10 +52,11 @@ class Forker(Deleter):
         self.note(f"{name} forked: {made}")
         self.report.check("forked", at in (None, made.offset), "fork of {} at {} is {}", source, at, made)
         if self.rng.random() < 0.6:
-            await self._append(name)
+            await self._append(name, made.producers)
 
-    async def _append(self, name: str) -> None:
-        session = self.rules.new_session(self.host)
+    async def _append(self, name: str, producers: bool) -> None:
+        """Write the fork; with `producers` it has to know again what was stored before its offset."""
+        session = self._session = self.rules.new_session(self.host)
         try:
             writer = await self.ns.writer(name, create=False)
         except BuckramError as error:
@@ -64,10 +66,38 @@ class Forker(Deleter):
         self.rules.writer_opened(session, engine_of(writer)._claim.uid, writer.epoch, writer.next_offset)
         recording = RecordingWriter(self, name, writer, session)
         try:
+            if producers:
+                await self._retry_stored(recording)
             await recording.append_many([recording.fresh(20) for _ in range(3)])
             await writer.close()
         finally:
             session.lost = True
+
+    async def _retry_stored(self, recording: RecordingWriter) -> None:
+        """Repeat the last record of each producer that the fork has of its source: it is stored already."""
+        history = recording.session.history
+        assert history is not None
+        last = {
+            producer: max(placed)
+            for producer in self.stage.producers
+            if (placed := [int(i.partition("#")[2]) for i in history.offset_of if i.startswith(f"{producer.name}#")])
+        }
+        for producer, sequence in last.items():
+            ident, content = producer.content(sequence)
+            await recording.append(ident, content)
+            self.report.situation("retry in a fork")
+            self.report.check(
+                "idempotent",
+                self.facts.sent[ident][-1].result != REFUSED,
+                "{} is below the offset of fork {}, whose writer refuses it",
+                ident,
+                history.name,
+            )
+
+    def died(self) -> None:
+        if self._session is not None:
+            self._session.lost = True
+            self.rules.unknown(self._session.order)
 
     async def _truncate(self, history: StreamHistory) -> None:
         assert history.head is not None

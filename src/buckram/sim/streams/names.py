@@ -85,6 +85,7 @@ SITUATIONS = (
     "stream forked",
     "fork truncated",
     "fork deleted",
+    "retry in a fork",
     "shared ledger let go",
     "shared ledger deleted",
     "clocks of a writer and of bookies apart",
