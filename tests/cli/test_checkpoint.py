@@ -182,6 +182,9 @@ def test_a_whole_checkpoint_is_whole_and_what_is_missing_is_named(uri: str, run:
         message = run("checkpoint", "verify", "shop/whole", code=Exit.FAILED, out=True)
         assert "1-2.sst: has 5 bytes, and state/0/1/3.zip says 3" in message
         objects.put("whole/state/0/1/SSTs/1-2.sst", b"sst")
+        objects.put("whole/state/0/_metadata/metadata", b'v1\n{"stateStoreInfo": [7]}')
+        message = run("checkpoint", "verify", "shop/whole", code=Exit.FAILED, out=True)
+        assert "_metadata/metadata: does not say which state stores there are" in message
         for name in ("state/0/1/1.zip", "state/0/1/2.zip", "state/0/1/3.zip", "offsets/3"):
             objects.put(f"whole/{name}", b"nonsense")
         message = run("checkpoint", "verify", "shop/whole", code=Exit.FAILED, out=True)
@@ -218,6 +221,10 @@ def test_a_fork_is_as_of_its_batch_with_forks_of_the_streams(uri: str, run: Run)
         plain = json.loads(run("checkpoint", "fork", "shop/trunk", "shop/plain", "--json"))
         assert (plain["batch"], plain["streams"]) == (2, {})
         assert objects.get("plain/offsets/2") == objects.get("trunk/offsets/2")
+        behind = f'\n{{"shop/trunk": 25, "uids": {{"shop/trunk": "{uid}"}}}}'  # another source of the query
+        objects.put("trunk/offsets/2", objects.get("trunk/offsets/2") + behind.encode())
+        both = json.loads(run("checkpoint", "fork", "shop/trunk", "shop/both", "--streams", "--json"))
+        assert both["offsets"] == {"shop/trunk-both": 30}
         again = ["--streams", "--stream", "shop/trunk=shop/trunk-v2"]
         assert "batch 1" in run("checkpoint", "fork", "shop/trunk", "shop/third", "--batch", 1, *again)
         with ns.writer("trunk-v2") as writer:

@@ -11,6 +11,7 @@ import io
 import json
 import re
 import zipfile
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,17 @@ _VERSIONED = re.compile(r"(\d+)(?:_[^.]+)?\.(delta|snapshot|changelog|zip)")
 _SNAPSHOTS, _CHANGES = ("snapshot", "zip"), ("delta", "changelog")
 _DEFAULT_STORE = "default"
 _FORMATS = ("v1", "v2")
+_NO_SNAPSHOT = (
+    BuckramError,
+    zipfile.BadZipFile,
+    zlib.error,
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+)
+"""What reading a snapshot ends with if it is something else."""
 
 
 @dataclass(slots=True)
@@ -163,13 +175,16 @@ class _Look:
 
     async def _announced(self, name: str, operator: str) -> list[str]:
         """The stores of an operator, as Spark has written them down."""
-        lines = (await self._objects.get(f"{self._found.path}/{name}")).decode(errors="replace").splitlines()
+        data = await self._get(name)
+        lines = (data or b"").decode(errors="replace").splitlines()
         about = as_json_line(lines[-1]) if lines else None
-        stores = about.get("stateStoreInfo") if isinstance(about, dict) else None
         found: list[str] = []
-        for store in stores if isinstance(stores, list) else ():
-            below = "" if store.get("storeName") == _DEFAULT_STORE else f"/{store.get('storeName')}"
-            found += [f"{operator}/{number}{below}" for number in range(int(store.get("numPartitions", 0)))]
+        try:
+            for store in (about.get("stateStoreInfo") or ()) if isinstance(about, dict) else ():
+                below = "" if store["storeName"] == _DEFAULT_STORE else f"/{store['storeName']}"
+                found += [f"{operator}/{number}{below}" for number in range(int(store["numPartitions"]))]
+        except (KeyError, TypeError, ValueError) as error:
+            self._note(name, f"does not say which state stores there are ({error!r})")
         return found
 
     async def _parts(self, store: str, name: str) -> list[str]:
@@ -181,7 +196,7 @@ class _Look:
                 lines = archive.read("metadata").decode().splitlines()
             about = json.loads(lines[-1])
             parts = [*_named(about, "sstFiles", f"{store}/SSTs"), *_named(about, "logFiles", f"{store}/logs")]
-        except (BuckramError, zipfile.BadZipFile, KeyError, ValueError, IndexError, TypeError) as error:
+        except _NO_SNAPSHOT as error:
             self._note(name, f"is no snapshot of RocksDB ({error})")
             return []
         for part, size in parts:

@@ -174,7 +174,9 @@ async def _fork_streams(
         offset = as_json_line(line)
         if isinstance(offset, dict):
             uids = offset.get(_UIDS, {})
-            ends |= {name: (int(place), str(uids.get(name, ""))) for name, place in offset.items() if "/" in name}
+            for name, place in offset.items():
+                if "/" in name:  # Two sources of a query may read one stream, and not be equally far.
+                    ends[name] = max(ends.get(name, (0, "")), (int(place), str(uids.get(name, ""))))
     unknown = [name for name in names if name not in ends]
     if unknown or not ends:
         what = f"stream {unknown[0]}" if unknown else "any stream"

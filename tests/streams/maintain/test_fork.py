@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -24,15 +26,18 @@ from buckram.errors import (
     NoSuchKey,
     NoSuchStream,
     OffsetOutOfRange,
+    OutOfOrderSequence,
     StreamError,
     StreamExists,
+    WriterExists,
 )
 from buckram.seams import KeyStore
 from buckram.streams.maintain import delete as stream_delete
 from buckram.streams.maintain import fork as stream_fork
-from buckram.streams.maintain.compaction import compact_stream
+from buckram.streams.maintain import janitor as janitor_module
+from buckram.streams.maintain.compaction import compact_stream, copy_run, plan_compaction, replace_run
 from buckram.streams.maintain.delete import delete_stream
-from buckram.streams.maintain.fork import fork_stream
+from buckram.streams.maintain.fork import StreamFork, fork_stream
 from buckram.streams.maintain.history import check_stream
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.maintain.janitor_report import JanitorReport
@@ -40,9 +45,11 @@ from buckram.streams.maintain.offload import offload_stream
 from buckram.streams.maintain.orphans import find_orphans
 from buckram.streams.maintain.truncate import trim, truncate
 from buckram.streams.namespace import Namespace
+from buckram.streams.shared import ledgers as stream_ledgers
 from buckram.streams.shared import metadata as stream_metadata
-from buckram.streams.shared.ledgers import drop_ledger
+from buckram.streams.shared.ledgers import drop_ledger, let_go
 from buckram.streams.shared.metadata import StreamStore
+from buckram.streams.shared.shares import holders
 from buckram.types import KeyOp
 
 NAME, FORK = StreamName("shop", "s"), StreamName("shop", "f")
@@ -188,15 +195,76 @@ async def test_producers_go_on_where_they_were(ns: Namespace) -> None:
             assert await writer.append(b"new", producer="p", sequence=at) == at
 
 
+async def test_producers_of_a_segment_that_is_listed_for_them_only(client: Client, ns: Namespace) -> None:
+    await ns.create("s")
+    async with ns.writer("s") as writer:
+        await writer.append_many([b"%d" % n for n in range(5)], producer="p", sequence=0)
+    await publish_step(ns, "s", "job", 0)
+    await ns.truncate("s", before=6)
+    made = await ns.fork_stream("s", "f", offset=7)
+    assert (made.earliest, made.producers) == (6, True)
+    await ns.delete("s")
+    async with ns.writer("f") as writer:
+        assert await writer.append(b"again", producer="p", sequence=4) in (4, -1)
+        assert await writer.append(b"new", producer="p", sequence=5) == 7
+    await ns.delete("f")
+    await clean(client)
+    assert await ledgers(client) == set()
+
+
+async def test_producers_of_a_compacted_segment_are_not_known(client: Client, ns: Namespace) -> None:
+    await ns.create("s")
+    for part in range(4):
+        async with ns.writer("s") as writer:
+            await writer.append_many([b"x"] * 5, producer="p", sequence=5 * part)
+    first = await ns.fork_stream("s", "first", offset=5)
+    await compact_run(client, ns, first=1, segments=2)
+    made = await ns.fork_stream("s", "f", offset=12)
+    assert (first.producers, made.producers, made.shared_segments) == (True, False, 1)
+    async with ns.writer("f") as writer:
+        with pytest.raises(OutOfOrderSequence):
+            await writer.append(b"again", producer="p", sequence=7)
+        assert await writer.append(b"new", producer="p", sequence=12, start=12) == 12
+
+
+async def test_producers_of_history(client: Client, ns: Namespace, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("fsspec")
+    await ns.create("s")
+    for part in range(4):
+        async with ns.writer("s") as writer:
+            await writer.append_many([b"x"] * 5, producer="p", sequence=5 * part)
+    before = await records(ns, "s")
+    await offload_stream(client, ns.store, NAME, to=str(tmp_path))
+    for at in (10, 13):
+        made = await ns.fork_stream("s", f"f{at}", offset=at)
+        assert made.producers
+        async with ns.writer(f"f{at}") as writer:
+            assert await writer.append(b"again", producer="p", sequence=at - 1) == at - 1
+            assert await writer.append(b"new", producer="p", sequence=at) == at
+        assert (await records(ns, f"f{at}"))[:-1] == before[:at]
+        await ns.delete(f"f{at}")
+    await ns.delete("s")
+    await clean(client)
+    assert (await ledgers(client), files_below(tmp_path)) == (set(), [])
+
+
+async def compact_run(client: Client, ns: Namespace, *, first: int, segments: int) -> None:
+    work = await plan_compaction(ns.store, NAME)
+    run = replace(work.runs[0], rows=work.runs[0].rows[first : first + segments])
+    assert await replace_run(client, ns.store, work, await copy_run(client, ns.store, work, run))
+
+
+async def publish_step(ns: Namespace, stream: str, application: str, version: int) -> int:
+    step = await ns.bulk(stream, application=application, version=version)
+    ledger = await step.create_ledger()
+    await ledger.append_many([b"x", b"y"])
+    return (await step.publish([await ledger.close()])).first_offset
+
+
 async def test_steps_that_are_whole_in_the_fork_are_published_there(ns: Namespace) -> None:
     await ns.create("s")
-
-    async def publish(stream: str, application: str, version: int) -> int:
-        step = await ns.bulk(stream, application=application, version=version)
-        ledger = await step.create_ledger()
-        await ledger.append_many([b"x", b"y"])
-        return (await step.publish([await ledger.close()])).first_offset
-
+    publish = partial(publish_step, ns)
     assert [await publish("s", "early", 0), await publish("s", "late", 0), await publish("s", "late", 1)] == [0, 2, 4]
     await ns.fork_stream("s", "f", offset=4)
     assert await publish("f", "early", 0) == 0
@@ -237,9 +305,13 @@ async def test_many_segments_in_pages(client: Client, ns: Namespace, monkeypatch
     assert await ledgers(client) == set()
 
 
-async def test_history_is_copied_within_its_location(client: Client, ns: Namespace, tmp_path: Path) -> None:
+@pytest.mark.parametrize("at_once", [1, 50])
+async def test_history_is_copied_within_its_location(
+    client: Client, ns: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
     pytest.importorskip("pyarrow")
     pytest.importorskip("fsspec")
+    monkeypatch.setattr(stream_fork, "_INTENTS_AT_ONCE", at_once)
     await three_and_open(ns, retention_bytes=10**9)
     before = await records(ns, "s")
     await offload_stream(client, ns.store, NAME, to=str(tmp_path))
@@ -313,6 +385,83 @@ async def test_nobody_who_knows_nothing_of_forks_deletes_a_shared_ledger(client:
     assert await find_orphans(client, ns.store) == []
     assert (await clean(client)).orphans == 0
     assert await records(ns, "f") == before[:20]
+
+
+async def test_a_ledger_is_held_under_the_names_of_its_streams(client: Client, ns: Namespace) -> None:
+    await three_and_open(ns)
+    await ns.fork_stream("s", "f", offset=20)
+    shared = await listed(ns, "s") & await listed(ns, "f")
+    assert len(shared) == 2
+    for ledger in shared:
+        key = await client.services.store.ledger_key(ledger)
+        values = [(await ns.store.keys.get(f"{key}/{uid}")).value for uid in await holders(ns.store, ledger)]
+        assert sorted(values) == [b"shop/f", b"shop/s"]
+
+
+async def test_a_fork_that_is_completed_while_a_janitor_judges_it_stays(
+    client: Client, ns: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await three_and_open(ns)
+    before = await records(ns, "s")
+    complete, lease_held, looks = stream_fork._Forking._complete, janitor_module.is_lease_held, 0
+
+    async def judged(self: stream_fork._Forking, plan: ForkPlan) -> StreamFork:
+        made: list[StreamFork] = []
+
+        async def held(streams: StreamStore, uid: str) -> bool:
+            nonlocal looks
+            found = await lease_held(streams, uid)
+            looks += uid == self._uid
+            if looks == 2 and not made:
+                made.append(await complete(self, plan))  # after the janitor's last look
+            return found
+
+        monkeypatch.setattr(janitor_module, "is_lease_held", held)
+        await end_leases(ns)
+        await clean(client)
+        return made[0]
+
+    monkeypatch.setattr(stream_fork._Forking, "_complete", judged)
+    await ns.fork_stream("s", "f", offset=25)
+    assert looks == 2
+    await clean(client)
+    assert await records(ns, "f") == before[:25]
+
+
+async def test_the_lease_of_a_writer_is_left_alone(
+    client: Client, ns: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await three_and_open(ns)
+    complete = stream_fork._Forking._complete
+    async with AsyncExitStack() as stack:
+
+        async def taken(self: stream_fork._Forking, plan: ForkPlan) -> StreamFork:
+            made = await complete(self, plan)
+            await stack.enter_async_context(ns.writer("f", takeover=True, name="early"))
+            return made
+
+        monkeypatch.setattr(stream_fork._Forking, "_complete", taken)
+        await ns.fork_stream("s", "f", offset=25)
+        with pytest.raises(WriterExists, match="early"):
+            await ns.writer("f")
+
+
+async def test_whoever_finds_nobody_left_deletes_the_ledger(
+    client: Client, ns: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await three_and_open(ns)
+    await ns.fork_stream("s", "f", offset=10)
+    (shared,) = await listed(ns, "f")
+    await ns.delete("s")
+    real = stream_ledgers.release
+
+    async def ended_in_between(streams: StreamStore, uid: str, ledger: int) -> bool:
+        await real(streams, uid, ledger)  # another process, which ended then
+        return await real(streams, uid, ledger)
+
+    monkeypatch.setattr(stream_ledgers, "release", ended_in_between)
+    await let_go(client, ns.store, (await ns.info("f")).uid, shared)
+    assert await ledgers(client) == set()
 
 
 # -- killed between any two operations --------------------------------------------------------------------

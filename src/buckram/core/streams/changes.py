@@ -45,7 +45,7 @@ def check_usable(name: str, head: Head) -> None:
     """NoSuchStream for a stream that is being deleted, or for a fork that is being made."""
     if head.deleting:
         raise NoSuchStream(name, "is being deleted")
-    if head.fork is not None and not head.fork.done:
+    if head.fork is not None and head.incomplete:
         raise NoSuchStream(name, f"is being made as a fork of {head.fork.source}; it is there when that has ended")
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from buckram.core.streams.batch import Batch, decode
-from buckram.core.streams.changes import Step, paged
+from buckram.core.streams.changes import Step, deleted, paged
 from buckram.core.streams.head import HISTORY, Head, Segment, Summary, Transaction
 from buckram.core.streams.record_format import (
     HEADERS,
@@ -83,10 +83,11 @@ class Made(NamedTuple):
 
 def plan_fork(head: Head, rows: Iterable[Segment], at: Offset) -> ForkPlan:
     """Return what a fork at `at` takes; the caller has checked that the offset is readable. `rows`: the whole list."""
+    rows = list(rows)
     alive = [row for row in rows if row.base < at and (not row.sealed or row.end > head.earliest)]
     cut = alive[-1] if alive and (not alive[-1].sealed or alive[-1].end > at) else None
     whole = alive[:-1] if cut is not None else alive
-    producers, table, known = _producers(head, whole, at)
+    producers, table, known = _producers(head, rows, whole, at)
     last = whole[-1].summary if whole else None
     at_end = at == head.end
     first = alive[0].number if alive else head.next_number
@@ -105,7 +106,9 @@ def plan_fork(head: Head, rows: Iterable[Segment], at: Offset) -> ForkPlan:
     )
 
 
-def _producers(head: Head, whole: Sequence[Segment], at: Offset) -> tuple[int | None, Segment | None, bool]:
+def _producers(
+    head: Head, rows: Sequence[Segment], whole: Sequence[Segment], at: Offset
+) -> tuple[int | None, Segment | None, bool]:
     """Return the segment with the producers' table as of the end of `whole`, by number or as a row of its own, and
     whether that is known. Only compaction makes segments that had producers and have no table any more, and none of
     those is behind the segment that the head names."""
@@ -117,9 +120,21 @@ def _producers(head: Head, whole: Sequence[Segment], at: Offset) -> tuple[int | 
     if head.table is not None:
         # It was trimmed, so every segment that is left came later.
         return (head.producers, head.table, True) if head.table.end <= at else (None, None, False)
-    if any(row.number == head.producers for row in whole):
-        return head.producers, None, True
-    return None, None, False
+    row = next((row for row in rows if row.number == head.producers), None)
+    if row is None or not row.sealed or row.end > at:
+        return None, None, False
+    # All of its records may be truncated: then it is in the list for its table only, and not in that of the fork.
+    return row.number, None if row in whole else row, True
+
+
+def without_producers(plan: ForkPlan) -> ForkPlan:
+    """Return the plan for a fork whose producers are not known: some of their records have no table."""
+    return replace(plan, producers=None, table=None, producers_known=False)
+
+
+def hides_producers(header: EntryHeader) -> bool:
+    """Whether an entry has records of producers and no table of them in its segment: compaction leaves it out."""
+    return bool(header.columns & PRODUCERS) and header.snapshot == NO_SNAPSHOT
 
 
 # -- the copy of the segment in which the offset lies -----------------------------------------------------
@@ -165,10 +180,15 @@ def cut_entry(payload: bytes, records: int, before: EntryHeader | None, last_txi
     return entry
 
 
-def copied_row(name: str, plan: ForkPlan, ledger: LedgerId, found: Summary) -> Segment:
-    """Return the row of the copy of the cut segment, whose closed ledger holds `found`. StreamError if it is not it."""
-    origin, due = plan.cut, plan.at - plan.cut.base if plan.cut is not None else 0
-    if origin is None or found.records != due:
+def records_of(plan: ForkPlan, row: Segment) -> int:
+    """Return how many records of a segment the fork gets."""
+    return (min(row.end, plan.at) if row.sealed else plan.at) - row.base
+
+
+def copied_row(name: str, plan: ForkPlan, origin: Segment, ledger: LedgerId, found: Summary) -> Segment:
+    """Return the row of the copy of a segment, whose closed ledger holds `found`. StreamError if it is not it."""
+    due = records_of(plan, origin)
+    if found.records != due:
         raise StreamError(name, f"ledger {ledger} holds {found}, {due} records were to be copied; it was discarded")
     first, last = found.first_append, max(found.last_append, plan.last_append)
     txid, snapshot = max(found.last_txid, plan.last_txid), found.snapshot
@@ -185,10 +205,11 @@ def copied_row(name: str, plan: ForkPlan, ledger: LedgerId, found: Summary) -> S
 # -- the head ---------------------------------------------------------------------------------------------
 
 
-def forked(name: str, head: Head, plan: ForkPlan, made: Sequence[Made]) -> Step:
+def forked(name: str, head: Head, plan: ForkPlan, made: Sequence[Made], *, done: bool = True) -> Step:
     """Return the head of a fork that is complete, and its pages. `made`: the copies that take the places of others.
 
-    StreamError if the fork was deleted or taken by somebody meanwhile.
+    Without `done` it has its rows and cannot be used yet. StreamError if the fork was deleted or taken by somebody
+    meanwhile.
     """
     check_forking(name, head)
     assert head.fork is not None
@@ -201,7 +222,7 @@ def forked(name: str, head: Head, plan: ForkPlan, made: Sequence[Made]) -> Step:
     return paged(
         replace(
             head,
-            fork=head.fork._replace(done=True),
+            fork=head.fork._replace(done=done),
             earliest=plan.earliest,
             first=plan.first,
             tail=tuple(rows),
@@ -216,10 +237,27 @@ def forked(name: str, head: Head, plan: ForkPlan, made: Sequence[Made]) -> Step:
     )
 
 
+def given_up(head: Head) -> Step | None:
+    """Return the head of a fork that nobody completes any more, which is deleted; None if it is complete."""
+    return deleted(head) if head.incomplete else None
+
+
 def check_forking(name: str, head: Head) -> None:
     """StreamError unless the fork is still being made and nobody else has touched it."""
     if head.deleting or head.fork is None or head.fork.done or head.epoch:
         raise StreamError(name, "was deleted or taken by somebody while it was made as a fork; fork again")
 
 
-__all__ = ["ForkPlan", "Made", "check_forking", "copied_row", "cut_entry", "forked", "plan_fork"]
+__all__ = [
+    "ForkPlan",
+    "Made",
+    "check_forking",
+    "copied_row",
+    "cut_entry",
+    "forked",
+    "given_up",
+    "hides_producers",
+    "plan_fork",
+    "records_of",
+    "without_producers",
+]

@@ -179,6 +179,11 @@ class Head:
     """None for a stream that was never replicated from or to another cluster with a change of sides."""
 
     @property
+    def incomplete(self) -> bool:
+        """Whether it is being made as a fork, or was to be: it cannot be used."""
+        return self.fork is not None and not self.fork.done
+
+    @property
     def open_segment(self) -> Segment | None:
         last = self.tail[-1] if self.tail else None
         return last if last is not None and not last.sealed else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from buckram.client.client import Client
 from buckram.core.streams.changes import deleted
+from buckram.core.streams.forks import given_up
 from buckram.core.streams.head import PAGE_SEGMENTS, Head
 from buckram.core.streams.names import StreamName
 from buckram.errors import (
@@ -56,6 +57,14 @@ async def delete_stream(
             return
         except (NoSuchKey, VersionConflict):
             continue
+
+
+async def delete_incomplete(client: Client, streams: StreamStore, name: StreamName, uid: str) -> bool:
+    """Delete a fork unless it is complete; returns whether it was deleted. The head decides that, in one step."""
+    head = await streams.change(name, given_up, uid=uid)
+    if head.deleting:
+        await delete_stream(client, streams, name, uid=uid)
+    return head.deleting
 
 
 async def _fence(client: Client, name: StreamName, head: Head) -> None:

@@ -6,12 +6,14 @@
    disturbed: nothing is fenced, and what is copied is what readers may read.
 3. Source and fork take hold of each shared ledger (`streams/shared/shares.py`), some of them in one multi, on
    condition that the source's head, which lists them, and the fork's head have not changed.
-4. Pages are written, then one multi completes the head: with all rows, without the mark and the intents.
+4. Pages are written, then one multi completes the head: with all rows, without the mark and the intents. If there are
+   many copies, the head gets its rows first, and most intents go before the mark does.
 
 A crash before step 4 leaves a head with the mark and no lease, by which the janitor deletes the fork; its keys below
 `shared` say what it holds. If the source's list changes meanwhile, it is read again, and what is held or copied
-already is used again. Segments that are history are copied within their location, files and all. Not here: what is
-shared and what the head becomes (`core/streams/forks.py`).
+already is used again. Segments that are history are copied within their location, files and all; the one with the
+producers' table becomes a ledger, where writers look for that. Not here: what is shared and what the head becomes
+(`core/streams/forks.py`).
 """
 
 from __future__ import annotations
@@ -20,12 +22,23 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from buckram.client.client import Client
 from buckram.client.write.engine import LedgerAppender
-from buckram.core.streams.changes import Step, check_usable, deleted
-from buckram.core.streams.forks import ForkPlan, Made, check_forking, copied_row, cut_entry, forked, plan_fork
+from buckram.core.streams.changes import Step, check_usable
+from buckram.core.streams.forks import (
+    ForkPlan,
+    Made,
+    check_forking,
+    copied_row,
+    cut_entry,
+    forked,
+    hides_producers,
+    plan_fork,
+    records_of,
+    without_producers,
+)
 from buckram.core.streams.head import HISTORY, Fork, Head, Offloaded, Page, Segment, encode_page
 from buckram.core.streams.history import directory_of, offloaded_row, place_of
 from buckram.core.streams.names import StreamName
@@ -49,16 +62,25 @@ from buckram.errors import (
 )
 from buckram.net.pace import Pace
 from buckram.streams.maintain.compaction import Progress
-from buckram.streams.maintain.delete import delete_stream
+from buckram.streams.maintain.delete import delete_incomplete
 from buckram.streams.maintain.segment_copy import SegmentCopy
 from buckram.streams.maintain.table import update_table
 from buckram.streams.read.history import SegmentReader, open_segment
 from buckram.streams.read.locate import end_of_acknowledged, first_entry, known_end
-from buckram.streams.shared.ledgers import FORK, Intent, discard, let_go, listing_op, make_history_id, make_ledger
+from buckram.streams.shared.ledgers import (
+    FORK,
+    Intent,
+    discard,
+    let_go,
+    listing_op,
+    make_history_id,
+    make_ledger,
+    read_intent,
+)
 from buckram.streams.shared.metadata import HeadAt, StreamStore, head_retries, new_uid, retry_metadata
 from buckram.streams.shared.namespaces import Namespaces, changed_policy, create_stream
 from buckram.streams.shared.recovery import entry_header, summarise
-from buckram.streams.shared.shares import shared_by, sharing_ops
+from buckram.streams.shared.shares import Party, shared_by, sharing_ops
 from buckram.streams.write.lease import Holder
 from buckram.types import CheckVersion, Create, KeyOp, LedgerId, Offset
 
@@ -66,6 +88,7 @@ _WITHIN_S = 60.0
 """For how long nothing may succeed before the fork is given up."""
 _READABLE_WITHIN_S = 3.0
 """For how long it waits until acknowledged records are readable. Those of a writer that died are when it is sealed."""
+_INTENTS_AT_ONCE = 50
 _OPS_AT_ONCE = 24
 """The size of the multis that take hold of ledgers: every metadata store takes as many."""
 
@@ -90,6 +113,15 @@ class StreamFork:
     """The payload that was copied: of the segment in which the offset lies, and of segments in history."""
     producers: bool
     """Whether the fork knows the sequences of idempotent producers as of the offset; otherwise they are new to it."""
+
+
+class _Key(NamedTuple):
+    """Number and base of a segment, how many of its records are copied, and of copied files the id of the origin's."""
+
+    number: int
+    base: Offset
+    records: int
+    files: LedgerId
 
 
 class SourceChanged(StreamError):
@@ -150,7 +182,7 @@ async def fork_stream(
             await forking.abandon()
         raise
     finally:
-        await _free(streams, lease)
+        await _free(streams, lease, holder)
 
 
 async def _readable(client: Client, streams: StreamStore, source: StreamName, head: Head, at: Offset | None) -> Offset:
@@ -171,10 +203,12 @@ async def _readable(client: Client, streams: StreamStore, source: StreamName, he
     return at
 
 
-async def _free(streams: StreamStore, lease: str) -> None:
-    """Delete the lease; if that fails it goes with the session."""
+async def _free(streams: StreamStore, lease: str, holder: Holder) -> None:
+    """Delete the lease, unless a writer of the fork has it by now; if that fails it goes with the session."""
     with suppress(BuckramError):
-        await streams.keys.delete(lease, (await streams.keys.get(lease)).version)
+        found = await streams.keys.get(lease)
+        if found.value == holder.encode():
+            await streams.keys.delete(lease, found.version)
 
 
 class _Forking:
@@ -195,8 +229,10 @@ class _Forking:
         self._client, self._streams, self._source, self._name = client, streams, source, name
         self._uid, self._fork, self._policy = head.uid, head.fork, policy
         self._pace, self._progress = pace, progress
-        self._copies: dict[tuple[int, int, LedgerId], tuple[Made, Intent]] = {}
-        """By number, base and, of history, copy id of the source's segment: what was copied of it."""
+        self._copies: dict[_Key, tuple[Made, Intent]] = {}
+        """What was copied of the source's segments."""
+        self._hidden: dict[LedgerId, None] = {}
+        """Copies with records of producers and without a table of these."""
         self._held: dict[LedgerId, None] = {}
         """The ledgers that source and fork hold."""
 
@@ -207,6 +243,8 @@ class _Forking:
             try:
                 plan = await self._plan(source.head)
                 await self._copy(plan)
+                if any(made.row.ledger in self._hidden for made, _ in self._made(plan)):
+                    plan = without_producers(plan)
                 await self._share(plan, source.version)
                 break
             except (NoSuchLedger, NoSuchEntry, SourceChanged) as error:
@@ -219,10 +257,9 @@ class _Forking:
 
     async def abandon(self) -> None:
         """Delete what there is of the fork, unless it is complete. If somebody took the name, only what it holds."""
-        head = await self._streams.change(self._name, _given_up, uid=self._uid)
-        if head.deleting:
-            await delete_stream(self._client, self._streams, self._name, uid=self._uid)
-        elif head.fork is None:
+        if await delete_incomplete(self._client, self._streams, self._name, self._uid):
+            return
+        if (await self._streams.read(self._name)).head.fork is None:
             while shared := await shared_by(self._streams, self._uid):
                 for ledger in shared:
                     await let_go(self._client, self._streams, self._uid, ledger)
@@ -248,48 +285,55 @@ class _Forking:
 
     def _made(self, plan: ForkPlan) -> list[tuple[Made, Intent]]:
         """The copies that the plan needs, as far as they are there."""
-        return [copy for row in _copied_rows(plan) if (copy := self._copies.get(_key(row))) is not None]
+        return [copy for row in _copied_rows(plan) if (copy := self._copies.get(_key(plan, row))) is not None]
 
     async def _copy(self, plan: ForkPlan) -> None:
         for row in _copied_rows(plan):
-            if _key(row) not in self._copies:
-                copy = self._copy_cut(plan, row) if row is plan.cut else self._copy_history(row)
-                self._copies[_key(row)] = await copy
+            key = _key(plan, row)
+            if key not in self._copies:
+                copy = self._copy_into_ledger(plan, row) if _needs_ledger(plan, row) else self._copy_history(row)
+                self._copies[key] = await copy
 
-    async def _copy_cut(self, plan: ForkPlan, row: Segment) -> tuple[Made, Intent]:
+    async def _copy_into_ledger(self, plan: ForkPlan, row: Segment) -> tuple[Made, Intent]:
         writer, intent = await make_ledger(
             self._client, self._streams, self._name, self._uid, self._policy, epoch=0, purpose=FORK
         )
         try:
             try:
                 async with open_segment(self._client, self._source, row) as reader:
-                    await self._copy_entries(plan, row, reader, writer)
+                    if await self._copy_entries(plan, row, reader, writer):
+                        self._hidden[writer.ledger_id] = None
                 await writer.close()
             except BaseException:
                 await writer.abandon()
                 raise
             async with self._client.open(writer.ledger_id) as copied:
                 summary = await summarise(self._name, copied)
-            return Made(row, copied_row(str(self._name), plan, writer.ledger_id, summary)), intent
+            return Made(row, copied_row(str(self._name), plan, row, writer.ledger_id, summary)), intent
         except BuckramError:
             await self._discard(intent)
             raise
 
-    async def _copy_entries(self, plan: ForkPlan, row: Segment, reader: SegmentReader, writer: LedgerAppender) -> None:
-        """Copy the entries of a segment under their own ids, the last one only as far as the offset goes."""
-        due = plan.at - row.base
+    async def _copy_entries(self, plan: ForkPlan, row: Segment, reader: SegmentReader, writer: LedgerAppender) -> bool:
+        """Copy the entries of a segment under their own ids, the last one only as far as the offset goes.
+
+        Returns whether records of producers are among them without a table of these.
+        """
+        due = records_of(plan, row)
         last = row.summary.last_entry if row.summary is not None else reader.last_confirmed
         stop = await first_entry(self._source, reader, last, lambda header: header.first + header.records >= due)
         if stop > last:
-            raise SourceChanged(str(self._source), f"offset {plan.at - 1} is not readable yet")
+            raise SourceChanged(str(self._source), f"offset {row.base + due - 1} is not readable yet")
         before: EntryHeader | None = None
+        hidden = False
         async for chunk in reader.chunks(0, stop):
             entries: list[bytes] = []
             for entry in chunk:
+                header = entry_header(self._source, entry)
+                hidden |= hides_producers(header)
                 if entry.entry_id < stop:
                     entries.append(entry.payload)
-                    if entry.entry_id == stop - 1:
-                        before = entry_header(self._source, entry)
+                    before = header
                     continue
                 try:
                     entries.append(cut_entry(entry.payload, due, before, plan.last_txid))
@@ -299,6 +343,7 @@ class _Forking:
             await self._pace.take(size)
             await writer.append_many(entries)
             self._progress(size)
+        return hidden
 
     async def _copy_history(self, row: Segment) -> tuple[Made, Intent]:
         """Copy the files of a segment into the fork's directory of the same location."""
@@ -319,6 +364,7 @@ class _Forking:
     async def _share(self, plan: ForkPlan, version: int) -> None:
         """Take hold of every shared ledger while the source's head has this version. NoSuchLedger, SourceChanged."""
         waiting = [ledger for ledger in plan.shared if ledger not in self._held]
+        parties = Party(self._fork.uid, self._source), Party(self._uid, self._name)
         retries = head_retries(_WITHIN_S)
         while waiting:
             own = await self._streams.read(self._name)
@@ -330,7 +376,7 @@ class _Forking:
             ]
             while len(batch) < len(waiting) and len(ops) < _OPS_AT_ONCE:
                 ledger = waiting[len(batch)]
-                ops += await sharing_ops(self._streams, ledger, self._fork.uid, self._uid)
+                ops += await sharing_ops(self._streams, ledger, *parties)
                 batch.append(ledger)
             try:
                 await self._streams.keys.multi(ops)
@@ -361,7 +407,15 @@ class _Forking:
         step = forked(str(self._name), (await self._streams.read(self._name)).head, plan, made)
         for page in step.pages:
             await self._write_page(page)
-        ops = [listing_op(self._streams, self._uid, intent) for _, intent in copies]
+        intents = [intent for _, intent in copies]
+        if len(intents) > _INTENTS_AT_ONCE:
+            await self._streams.change(
+                self._name, lambda head: Step(forked(str(self._name), head, plan, made, done=False).head), uid=self._uid
+            )
+            while len(intents) > _INTENTS_AT_ONCE:
+                await self._take_from_intents(intents[:_INTENTS_AT_ONCE])
+                del intents[:_INTENTS_AT_ONCE]
+        ops = [listing_op(self._streams, self._uid, intent) for intent in intents]
         try:
             head = await self._streams.change(
                 self._name, partial(self._completed, plan=plan, made=made), uid=self._uid, extra=lambda _: ops
@@ -382,6 +436,25 @@ class _Forking:
             head.producers is not None or plan.producers_known,
         )
 
+    async def _take_from_intents(self, intents: list[Intent]) -> None:
+        """Delete intents of copies that the head lists already, while it is there. Too many for one multi (etcd)."""
+        retries, asked = head_retries(_WITHIN_S), False
+        while True:
+            own = await self._streams.read(self._name)
+            check_forking(str(self._name), own.head)
+            there = [one for one in intents if await read_intent(self._streams, self._uid, one.ledger) == one]
+            if there != intents and (there or not asked):
+                raise StreamError(str(self._name), "a copy was discarded while the fork was made")
+            if not there:
+                return  # An earlier request succeeded and its reply was lost.
+            ops = [listing_op(self._streams, self._uid, one) for one in there]
+            try:
+                await self._streams.keys.multi([CheckVersion(self._streams.layout.head(self._name), own.version), *ops])
+                return
+            except (VersionConflict, NoSuchKey, MetadataUnavailable) as error:
+                asked = True
+                await retries.wait(error)
+
     def _completed(self, head: Head, *, plan: ForkPlan, made: list[Made]) -> Step | None:
         if head.fork is not None and head.fork.done:
             return None  # An earlier request succeeded and its reply was lost.
@@ -394,18 +467,19 @@ class _Forking:
             await retry_metadata(lambda: self._streams.keys.create(key, encode_page(page)))
 
 
-def _given_up(head: Head) -> Step | None:
-    return deleted(head) if head.fork is not None and not head.fork.done else None
-
-
 def _copied_rows(plan: ForkPlan) -> list[Segment]:
     """The segments that are copied and not shared."""
     return [row for row in plan.whole if row.kind == HISTORY] + ([plan.cut] if plan.cut is not None else [])
 
 
-def _key(row: Segment) -> tuple[int, int, LedgerId]:
-    """What a copy is known by. A ledger may be compacted meanwhile, and its records are the same."""
-    return row.number, row.base, row.ledger if row.kind == HISTORY else -1
+def _needs_ledger(plan: ForkPlan, row: Segment) -> bool:
+    """Whether a copy is a ledger: part of a segment, or the one whose producers' table writers look for."""
+    return row is plan.cut or row.number == plan.producers
+
+
+def _key(plan: ForkPlan, row: Segment) -> _Key:
+    """What a copy is known by. A ledger may be compacted or offloaded meanwhile, and its records are the same."""
+    return _Key(row.number, row.base, records_of(plan, row), -1 if _needs_ledger(plan, row) else row.ledger)
 
 
 __all__ = ["StreamFork", "fork_stream"]

@@ -34,7 +34,7 @@ from buckram.errors import (
     WriteFailed,
     WriterExists,
 )
-from buckram.streams.maintain.delete import delete_stream, drop_leftovers
+from buckram.streams.maintain.delete import delete_incomplete, delete_stream, drop_leftovers
 from buckram.streams.maintain.history import offload_by_policy
 from buckram.streams.maintain.janitor_report import JanitorReport, OnReport, OnWaiting, combine_reports, note_problem
 from buckram.streams.maintain.orphans import all_names, children_of, delete_orphan, find_orphans
@@ -166,7 +166,7 @@ class Janitor:
             uids[head.uid] = None
             report.streams += 1
             try:
-                if head.fork is not None and not head.fork.done and not head.deleting:
+                if head.incomplete and not head.deleting:
                     stopped += [] if await is_lease_held(self._streams, head.uid) else [(name, head.uid)]
                     continue
                 suspects += await self._stream(name, head, report)
@@ -327,10 +327,8 @@ class Janitor:
         for name, uid in stopped:
             try:
                 head = (await self._streams.read(name)).head
-                same = head.uid == uid and head.fork is not None and not head.fork.done
-                if same and not await is_lease_held(self._streams, uid):
-                    await delete_stream(self._client, self._streams, name, uid=uid)
-                    report.deleted_streams += 1
+                if head.uid == uid and head.incomplete and not await is_lease_held(self._streams, uid):
+                    report.deleted_streams += await delete_incomplete(self._client, self._streams, name, uid)
             except NoSuchStream:
                 continue
             except BuckramError as error:

@@ -33,7 +33,7 @@ from buckram.errors import (
 )
 from buckram.streams.shared.metadata import StreamStore, head_retries, retry_metadata
 from buckram.streams.shared.places import Place, in_thread
-from buckram.streams.shared.shares import release
+from buckram.streams.shared.shares import holders, release
 from buckram.types import CheckVersion, Create, Delete, LedgerId
 
 if TYPE_CHECKING:
@@ -261,14 +261,16 @@ async def let_go(client: Client, streams: StreamStore, uid: str, ledger: LedgerI
     """Delete a ledger of the stream, unless other streams hold it: then this one lets go. No-op if it does not exist.
 
     Several streams may let go at once: each takes its own key away before it tries to delete the ledger, so the last
-    one succeeds. It may be stopped at any point and called again.
+    one succeeds. If that one ends in between, whoever finds nobody left tries once more. It may be stopped at any point
+    and called again.
     """
     while True:
         try:
             await drop_ledger(client, ledger)
             return
         except KeyNotEmpty:
-            if not await release(streams, uid, ledger):
+            await retry_metadata(streams.keys.sync)  # A server of ZooKeeper that is behind shows no keys yet.
+            if not await release(streams, uid, ledger) and await holders(streams, ledger):
                 return  # Others hold it, and the last of them deletes it.
 
 

@@ -2,19 +2,22 @@
 
 The keys are below the ledger's own record, and a metadata store deletes no key that has others below it. So it is the
 store itself that keeps a shared ledger, whoever asks: also a program that knows nothing of forks, or Apache's. A fork's
-key comes and goes together with one below the fork's data, by which whoever cleans up finds it. Not here: forking
-(`streams/maintain/fork.py`), letting go (`streams/shared/ledgers.py:let_go`).
+key comes and goes together with one below the fork's data, by which whoever cleans up finds it. A key that holds has
+the stream's name as its value: a move of all metadata by a program that does not know such keys is then refused, which
+would lose empty ones. Not here: forking (`streams/maintain/fork.py`), letting go (`streams/shared/ledgers.py:let_go`).
 
     ledgers/.../L                                   the record
-    ledgers/.../L/<uid>                             the stream of this uid holds it
-    streams/data/<uid>/shared/<ledger, 19 digits>   the same, of a fork
+    ledgers/.../L/<uid>                             the stream of this uid holds it: NAMESPACE/STREAM
+    streams/data/<uid>/shared/<ledger, 19 digits>   the same, of a fork: empty
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
+from buckram.core.streams.names import StreamName
 from buckram.errors import MetadataUnavailable, NoSuchKey, NoSuchLedger, VersionConflict
 from buckram.seams import KeyStore
 from buckram.streams.shared.metadata import StreamStore, head_retries, retry_metadata
@@ -23,14 +26,21 @@ from buckram.types import CheckVersion, Create, Delete, KeyOp, LedgerId
 _PAGE = 1000
 
 
+class Party(NamedTuple):
+    """One of the streams that hold a ledger."""
+
+    uid: str
+    name: StreamName
+
+
 async def holders(streams: StreamStore, ledger: LedgerId) -> list[str]:
     """Return the uids of the streams that hold a shared ledger; none of one that is not shared, or does not exist."""
     key = await streams.metadata.ledger_key(ledger)
     return await retry_metadata(lambda: streams.keys.children(key, limit=_PAGE))
 
 
-async def sharing_ops(streams: StreamStore, ledger: LedgerId, source: str, fork: str) -> Sequence[KeyOp]:
-    """Return the operations by which the streams with these uids hold a ledger; none if both do already.
+async def sharing_ops(streams: StreamStore, ledger: LedgerId, source: Party, fork: Party) -> Sequence[KeyOp]:
+    """Return the operations by which these streams hold a ledger; none if both do already.
 
     The multi fails if the ledger was deleted. NoSuchLedger if it is gone now.
     """
@@ -39,10 +49,11 @@ async def sharing_ops(streams: StreamStore, ledger: LedgerId, source: str, fork:
         version = (await streams.keys.get(key)).version
     except NoSuchKey:
         raise NoSuchLedger(ledger) from None
-    there = await streams.keys.children(key, limit=_PAGE)
-    ops: list[KeyOp] = [Create(f"{key}/{uid}", b"") for uid in (source, fork) if uid not in there]
-    if fork not in there:
-        ops.append(Create(_mark(streams, fork, ledger), b""))
+    ops: list[KeyOp] = []
+    for party in (source, fork):
+        if await _delete_op(streams.keys, f"{key}/{party.uid}") is None:
+            ops.append(Create(f"{key}/{party.uid}", str(party.name).encode()))
+            ops += [Create(_mark(streams, fork.uid, ledger), b"")] if party is fork else []
     return [CheckVersion(key, version), *ops] if ops else []
 
 
@@ -78,4 +89,4 @@ def _mark(streams: StreamStore, uid: str, ledger: LedgerId) -> str:
     return f"{streams.layout.shared(uid)}/{ledger:019d}"
 
 
-__all__ = ["holders", "release", "shared_by", "sharing_ops"]
+__all__ = ["Party", "holders", "release", "shared_by", "sharing_ops"]

@@ -22,16 +22,16 @@ def _one_too_far(head: Head, rows: Iterable[Segment], at: int) -> Any:
     return _plan_fork(head, rows, at + 1) if sealed_beyond else found
 
 
-async def _fork_alone(streams: StreamStore, ledger: int, source: str, made: str) -> Any:
+async def _fork_alone(streams: StreamStore, ledger: int, source: shares.Party, made: shares.Party) -> Any:
     ops = await _sharing_ops(streams, ledger, source, made)
-    return [op for op in ops if not op.key.endswith(f"/{source}")]
+    return [op for op in ops if not op.key.endswith(f"/{source.uid}")]
 
 
 async def _holds_on(streams: StreamStore, uid: str, ledger: int) -> bool:
     return False
 
 
-async def _nobody_holds(streams: StreamStore, ledger: int, source: str, made: str) -> list[Any]:
+async def _nobody_holds(streams: StreamStore, ledger: int, source: shares.Party, made: shares.Party) -> list[Any]:
     return []
 
 
