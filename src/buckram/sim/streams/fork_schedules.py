@@ -13,9 +13,9 @@ from buckram.streams.write.writer import engine_of
 
 
 async def _open(b: Bench, actor: Actor, stream: str) -> RecordingWriter:
-    """Open a writer of another stream than the bench's."""
+    """Open a writer of another stream than the bench's. This must run as code of the actor's process."""
     session = b.stage.rules.new_session(actor.host)
-    writer = await actor.inside(actor.ns.writer(stream, name=actor.host, create=False), "open")
+    writer = await actor.ns.writer(stream, name=actor.host, create=False)
     b.stage.rules.writer_opened(session, engine_of(writer)._claim.uid, writer.epoch, writer.next_offset)
     return RecordingWriter(actor, stream, writer, session)
 
@@ -29,7 +29,7 @@ async def inherited_table(b: Bench) -> None:
     await recording.actor.inside(recording.writer.close(), "close")
     publisher = Publisher(b.stage, "p1")
     await publisher.up(20)
-    for _ in range(2):
+    for publisher.version in range(2):
         await publisher.inside(publisher.step(b.stream, seal_live=False), "step")
     head = b.history.head
     assert head is not None
@@ -42,7 +42,7 @@ async def inherited_table(b: Bench) -> None:
         made = await actor.inside(actor.ns.fork_stream(b.stream, name), "fork")
         b.expect(made.producers, "the fork does not know the producers")
     await second.inside(second.ns.delete("twig"), "delete")
-    fork = await _open(b, first, "branch")
+    fork = await first.inside(_open(b, first, "branch"), "open")
     ident, content = producer.content(2)
     await first.inside(fork.append(ident, content), "append")
     b.report.check("idempotent", b.facts.sent[ident][-1].result == "ok", "{} is not known in the fork", ident)
