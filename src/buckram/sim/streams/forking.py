@@ -77,13 +77,11 @@ class Forker(Deleter):
         """Repeat the last record of each producer that the fork has of its source: it is stored already."""
         history = recording.session.history
         assert history is not None
-        last = {
-            producer: max(placed)
-            for producer in self.stage.producers
-            if (placed := [int(i.partition("#")[2]) for i in history.offset_of if i.startswith(f"{producer.name}#")])
-        }
-        for producer, sequence in last.items():
-            ident, content = producer.content(sequence)
+        for producer in self.stage.producers:
+            stored = [int(i.partition("#")[2]) for i in history.offset_of if i.startswith(f"{producer.name}#")]
+            if not stored:
+                continue
+            ident, content = producer.content(max(stored))
             await recording.append(ident, content)
             self.report.situation("retry in a fork")
             self.report.check(
