@@ -43,13 +43,14 @@ from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.maintain.janitor_report import JanitorReport
 from buckram.streams.maintain.offload import offload_stream
 from buckram.streams.maintain.orphans import find_orphans
+from buckram.streams.maintain.retention import is_lease_held
 from buckram.streams.maintain.truncate import trim, truncate
 from buckram.streams.namespace import Namespace
 from buckram.streams.shared import ledgers as stream_ledgers
 from buckram.streams.shared import metadata as stream_metadata
 from buckram.streams.shared.ledgers import drop_ledger, let_go
 from buckram.streams.shared.metadata import StreamStore
-from buckram.streams.shared.shares import holders
+from buckram.streams.shared.shares import holders, release
 from buckram.types import KeyOp
 
 NAME, FORK = StreamName("shop", "s"), StreamName("shop", "f")
@@ -403,14 +404,14 @@ async def test_a_fork_that_is_completed_while_a_janitor_judges_it_stays(
 ) -> None:
     await three_and_open(ns)
     before = await records(ns, "s")
-    complete, lease_held, looks = stream_fork._Forking._complete, janitor_module.is_lease_held, 0
+    complete, looks = stream_fork._Forking._complete, 0
 
     async def judged(self: stream_fork._Forking, plan: ForkPlan) -> StreamFork:
         made: list[StreamFork] = []
 
         async def held(streams: StreamStore, uid: str) -> bool:
             nonlocal looks
-            found = await lease_held(streams, uid)
+            found = await is_lease_held(streams, uid)
             looks += uid == self._uid
             if looks == 2 and not made:
                 made.append(await complete(self, plan))  # after the janitor's last look
@@ -453,11 +454,10 @@ async def test_whoever_finds_nobody_left_deletes_the_ledger(
     await ns.fork_stream("s", "f", offset=10)
     (shared,) = await listed(ns, "f")
     await ns.delete("s")
-    real = stream_ledgers.release
 
     async def ended_in_between(streams: StreamStore, uid: str, ledger: int) -> bool:
-        await real(streams, uid, ledger)  # another process, which ended then
-        return await real(streams, uid, ledger)
+        await release(streams, uid, ledger)  # another process, which ended then
+        return await release(streams, uid, ledger)
 
     monkeypatch.setattr(stream_ledgers, "release", ended_in_between)
     await let_go(client, ns.store, (await ns.info("f")).uid, shared)
