@@ -434,17 +434,20 @@ async def test_the_lease_of_a_writer_is_left_alone(
 ) -> None:
     await three_and_open(ns)
     complete = stream_fork._Forking._complete
+    changes: list[str] = []
     async with AsyncExitStack() as stack:
 
         async def taken(self: stream_fork._Forking, plan: ForkPlan) -> StreamFork:
             made = await complete(self, plan)
             await stack.enter_async_context(ns.writer("f", takeover=True, name="early"))
+            await ns.store.keys.get(ns.store.layout.lease(self._uid), lambda: changes.append("the lease"))
             return made
 
         monkeypatch.setattr(stream_fork._Forking, "_complete", taken)
         await ns.fork_stream("s", "f", offset=25)
         with pytest.raises(WriterExists, match="early"):
             await ns.writer("f")
+        assert changes == []
 
 
 async def test_whoever_finds_nobody_left_deletes_the_ledger(
