@@ -50,6 +50,38 @@ MUTANTS = (
         (f"{_FORK}::test_producers_of_a_compacted_segment_are_not_known",),
     ),
     TestMutant(
+        "fork-table-twice",
+        "a fork holds the ledger of a producers' table although its copy has a newer one",
+        edited(
+            ("buckram.core.streams.forks:with_copies", "if newer else plan", "if newer and not plan.table else plan")
+        ),
+        (f"{_FORK}::test_no_older_table_than_that_of_the_copy_is_held",),
+    ),
+    TestMutant(
+        "fork-cut-names-nobody",
+        "a cut entry has a column of producers although none of its records has one",
+        edited(
+            (
+                "buckram.core.streams.copies:columns_of",
+                "if any(pair is not None for pair in pairs):",
+                "if batch.header.columns & 64:",
+            )
+        ),
+        (f"{_FORK}::test_an_entry_is_cut_before_its_first_record_of_a_producer",),
+    ),
+    TestMutant(
+        "fork-forgets-lost-reply",
+        "what a fork took hold of is not let go if the reply was lost and the source changed",
+        edited(
+            (
+                "buckram.streams.maintain.fork:_Forking._drop_surplus",
+                "if ledger not in needed_ledgers:",
+                "if ledger in self._held and ledger not in needed_ledgers:",
+            )
+        ),
+        (f"{_FORK}::test_what_a_lost_reply_took_hold_of_is_let_go",),
+    ),
+    TestMutant(
         "fork-table-in-history",
         "the copy of a segment with the producers' table is files, which no writer looks into",
         edited(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
@@ -23,6 +24,7 @@ from buckram.errors import (
     InvalidArgument,
     KeyNotEmpty,
     MachineLog,
+    MetadataUnavailable,
     NoSuchKey,
     NoSuchStream,
     OffsetOutOfRange,
@@ -50,8 +52,8 @@ from buckram.streams.shared import ledgers as stream_ledgers
 from buckram.streams.shared import metadata as stream_metadata
 from buckram.streams.shared.ledgers import drop_ledger, let_go
 from buckram.streams.shared.metadata import StreamStore
-from buckram.streams.shared.shares import holders, release
-from buckram.types import KeyOp
+from buckram.streams.shared.shares import holders, release, shared_by
+from buckram.types import Create, KeyOp
 
 NAME, FORK = StreamName("shop", "s"), StreamName("shop", "f")
 
@@ -213,6 +215,41 @@ async def test_producers_of_a_segment_that_is_listed_for_them_only(client: Clien
     assert await ledgers(client) == set()
 
 
+async def test_an_entry_is_cut_before_its_first_record_of_a_producer(ns: Namespace) -> None:
+    await ns.create("s")
+    async with ns.writer("s") as writer:
+        await asyncio.gather(
+            *(writer.append_nowait(b"%d" % n) for n in range(3)),
+            writer.append_nowait(b"3", producer="p", sequence=0),
+        )
+    before = await records(ns, "s")
+    (batch,) = [batch async for batch in ns.read("s").batches()]
+    assert len(batch) == len(before) == 4
+    for at in range(1, 4):
+        made = await ns.fork_stream("s", f"f{at}", offset=at)
+        assert made.producers
+        assert await records(ns, f"f{at}") == before[:at]
+        async with ns.writer(f"f{at}") as writer:
+            assert await writer.append(b"new", producer="p", sequence=0) == at
+
+
+async def test_no_older_table_than_that_of_the_copy_is_held(client: Client, ns: Namespace) -> None:
+    await ns.create("s")
+    async with ns.writer("s") as writer:
+        await writer.append_many([b"%d" % n for n in range(5)], producer="p", sequence=0)
+    async with ns.writer("s") as writer:
+        await writer.append_many([b"%d" % n for n in range(5)], producer="p", sequence=5)
+        await ns.truncate("s", before=5)
+        made = await ns.fork_stream("s", "f", offset=8)
+    assert (made.producers, made.shared_segments) == (True, 0)
+    assert await shared_by(ns.store, (await ns.info("f")).uid) == []
+    async with ns.writer("f") as writer:
+        assert await writer.append(b"again", producer="p", sequence=7) == 7
+    await ns.truncate("s", before=10)
+    await clean(client)
+    assert await ledgers(client) == await listed(ns, "s", "f")
+
+
 async def test_producers_of_a_compacted_segment_are_not_known(client: Client, ns: Namespace) -> None:
     await ns.create("s")
     for part in range(4):
@@ -372,6 +409,32 @@ async def test_a_fork_of_a_list_that_changes_meanwhile(
     await ns.delete("f")
     await clean(client)
     assert await ledgers(client) == set()
+
+
+async def test_what_a_lost_reply_took_hold_of_is_let_go(
+    client: Client, ns: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await three_and_open(ns)
+    before = await records(ns, "s")
+    streams = DyingStreams(client, 1000)
+    multi, lost = streams.dying.multi, 0
+
+    async def losing(ops: Sequence[KeyOp]) -> None:
+        nonlocal lost
+        await multi(ops)
+        if not lost and any(isinstance(op, Create) and "/shared/" in op.key for op in ops):
+            lost += 1
+            await ns.truncate("s", before=12)
+            raise MetadataUnavailable("the reply was lost")
+
+    monkeypatch.setattr(streams.dying, "multi", losing)
+    made = await fork_stream(client, streams, NAME, FORK, at=20)
+    assert (lost, made.earliest) == (1, 12)
+    shared = await listed(ns, "f")
+    assert await shared_by(ns.store, (await ns.info("f")).uid) == sorted(shared)
+    await clean(client)
+    assert await records(ns, "f") == before[12:20]
+    assert await ledgers(client) == await listed(ns, "s", "f")
 
 
 async def test_nobody_who_knows_nothing_of_forks_deletes_a_shared_ledger(client: Client, ns: Namespace) -> None:

@@ -14,18 +14,14 @@ from typing import NamedTuple
 
 from buckram.core.streams.batch import Batch, decode
 from buckram.core.streams.changes import Step, deleted, paged
+from buckram.core.streams.copies import columns_of
 from buckram.core.streams.head import HISTORY, Head, Segment, Summary, Transaction
 from buckram.core.streams.record_format import (
-    HEADERS,
-    KEYS,
     NO_MAX,
     NO_MIN,
     NO_SNAPSHOT,
     NO_TXID,
     PRODUCERS,
-    TIMESTAMPS,
-    TXIDS,
-    Columns,
     EntryHeader,
     encode,
     parse_header,
@@ -115,7 +111,7 @@ def _producers(
     if head.producers is None:
         return None, None, True
     last = whole[-1] if whole else None
-    if last is not None and last.summary is not None and last.summary.snapshot != NO_SNAPSHOT:
+    if last is not None and _has_table(last):
         return last.number, None, True
     if head.table is not None:
         # It was trimmed, so every segment that is left came later.
@@ -130,6 +126,16 @@ def _producers(
 def without_producers(plan: ForkPlan) -> ForkPlan:
     """Return the plan for a fork whose producers are not known: some of their records have no table."""
     return replace(plan, producers=None, table=None, producers_known=False)
+
+
+def with_copies(plan: ForkPlan, made: Iterable[Made]) -> ForkPlan:
+    """Return the plan without what its copies make superfluous: one with a producers' table needs no older table."""
+    newer = any(one.origin == plan.cut and _has_table(one.row) for one in made)
+    return replace(plan, table=None) if newer else plan
+
+
+def _has_table(row: Segment) -> bool:
+    return row.summary is not None and row.summary.snapshot != NO_SNAPSHOT
 
 
 def hides_producers(header: EntryHeader) -> bool:
@@ -151,22 +157,8 @@ def cut_entry(payload: bytes, records: int, before: EntryHeader | None, last_txi
     found = decode(payload, 0)
     if not isinstance(found, Batch) or header.first >= records:
         raise MalformedBatch(f"has records from {header.first} on, one below {records} is looked for")
-    batch = found.between(0, records)
-    columns, mask = Columns(values=batch.values()), header.columns
-    if mask & KEYS:
-        columns.keys = batch.keys()
-    if mask & HEADERS:
-        columns.headers = batch.headers()
-    if mask & TIMESTAMPS:
-        columns.timestamps = list(batch.timestamps())
-    known = [NO_TXID if txid is None else txid for txid in batch.txids()]
-    if mask & TXIDS:
-        columns.txids = known
-    if mask & PRODUCERS:
-        pairs = batch.producers()
-        columns.producers = [None if pair is None else pair[0] for pair in pairs]
-        columns.sequences = [0 if pair is None else pair[1] for pair in pairs]
-    reached = max(last_txid, before.last_txid if before is not None else NO_TXID, *known)
+    columns = columns_of(found.between(0, records))
+    reached = max(last_txid, before.last_txid if before is not None else NO_TXID, *(columns.txids or ()))
     entry, _ = encode(
         columns,
         first=header.first,
@@ -217,7 +209,7 @@ def forked(name: str, head: Head, plan: ForkPlan, made: Sequence[Made], *, done:
     rows = [copies.get(row.number, row) for row in (*plan.whole, *([plan.cut] if plan.cut is not None else ()))]
     last = rows[-1].summary if rows else None
     producers, table = plan.producers, plan.table
-    if plan.cut is not None and last is not None and last.snapshot != NO_SNAPSHOT:
+    if plan.cut is not None and _has_table(rows[-1]):
         producers, table = rows[-1].number, None
     return paged(
         replace(
@@ -259,5 +251,6 @@ __all__ = [
     "hides_producers",
     "plan_fork",
     "records_of",
+    "with_copies",
     "without_producers",
 ]

@@ -37,13 +37,14 @@ from buckram.core.streams.forks import (
     hides_producers,
     plan_fork,
     records_of,
+    with_copies,
     without_producers,
 )
 from buckram.core.streams.head import HISTORY, Fork, Head, Offloaded, Page, Segment, encode_page
 from buckram.core.streams.history import directory_of, offloaded_row, place_of
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy, merged
-from buckram.core.streams.record_format import EntryHeader
+from buckram.core.streams.record_format import EntryHeader, parse_header
 from buckram.errors import (
     BuckramError,
     CorruptEntry,
@@ -243,7 +244,9 @@ class _Forking:
             try:
                 plan = await self._plan(source.head)
                 await self._copy(plan)
-                if any(made.row.ledger in self._hidden for made, _ in self._made(plan)):
+                made = [made for made, _ in self._made(plan)]
+                plan = with_copies(plan, made)
+                if any(one.row.ledger in self._hidden for one in made):
                     plan = without_producers(plan)
                 await self._share(plan, source.version)
                 break
@@ -329,16 +332,16 @@ class _Forking:
         async for chunk in reader.chunks(0, stop):
             entries: list[bytes] = []
             for entry in chunk:
-                header = entry_header(self._source, entry)
+                header, payload = entry_header(self._source, entry), entry.payload
+                if entry.entry_id == stop:
+                    try:
+                        payload = cut_entry(payload, due, before, plan.last_txid)
+                        header = parse_header(payload)
+                    except MalformedBatch as error:
+                        raise CorruptEntry(str(self._source), row.ledger, entry.entry_id, str(error)) from None
                 hidden |= hides_producers(header)
-                if entry.entry_id < stop:
-                    entries.append(entry.payload)
-                    before = header
-                    continue
-                try:
-                    entries.append(cut_entry(entry.payload, due, before, plan.last_txid))
-                except MalformedBatch as error:
-                    raise CorruptEntry(str(self._source), row.ledger, entry.entry_id, str(error)) from None
+                entries.append(payload)
+                before = header
             size = sum(map(len, entries))
             await self._pace.take(size)
             await writer.append_many(entries)
@@ -390,10 +393,16 @@ class _Forking:
             retries = head_retries(_WITHIN_S)
 
     async def _drop_surplus(self, plan: ForkPlan) -> None:
-        """Let go what an earlier plan needed and this one does not."""
-        for ledger in [ledger for ledger in self._held if ledger not in plan.shared]:
-            await let_go(self._client, self._streams, self._uid, ledger)
-            del self._held[ledger]
+        """Let go what an earlier plan needed and this one does not.
+
+        What the fork holds is read: the reply to a request that took hold of something may have been lost.
+        """
+        needed_ledgers, after = frozenset(plan.shared), -1
+        while shared := await shared_by(self._streams, self._uid, after=after):
+            for ledger in shared:
+                if ledger not in needed_ledgers:
+                    await let_go(self._client, self._streams, self._uid, ledger)
+            after = shared[-1]
         needed = [intent for _, intent in self._made(plan)]
         for _, intent in self._copies.values():
             if intent not in needed:

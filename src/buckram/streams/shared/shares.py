@@ -73,10 +73,11 @@ async def release(streams: StreamStore, uid: str, ledger: LedgerId) -> bool:
             await retries.wait(error)  # Another process cleans up as well, or a reply was lost: look again.
 
 
-async def shared_by(streams: StreamStore, uid: str) -> list[LedgerId]:
-    """Return some of the ledgers that a fork holds together with others; none once it holds none."""
-    parent = streams.layout.shared(uid)
-    return [int(name) for name in await retry_metadata(lambda: streams.keys.children(parent, limit=_PAGE))]
+async def shared_by(streams: StreamStore, uid: str, *, after: LedgerId = -1) -> list[LedgerId]:
+    """Return some of the ledgers with ids above `after` that a fork holds together with others, in order; none if it
+    holds none of these."""
+    parent, last = streams.layout.shared(uid), f"{after:019d}" if after >= 0 else ""
+    return [int(name) for name in await retry_metadata(lambda: streams.keys.children(parent, after=last, limit=_PAGE))]
 
 
 async def _delete_op(keys: KeyStore, key: str) -> Delete | None:
