@@ -186,6 +186,8 @@ class Facts:
         """The uid of the stream that each existing ledger names as its owner."""
         self.shared: dict[LedgerId, dict[str, None]] = {}
         """The uids of the streams that hold each ledger that was ever shared."""
+        self.left_to_others: dict[tuple[str, LedgerId], bool] = {}
+        """Of each stream that has let a shared ledger go: whether others held it then."""
         self.fencer: dict[LedgerId, str] = {}
         """The host that started the recovery of a stream's ledger."""
         self.sealers: dict[str, None] = {}

@@ -66,8 +66,10 @@ def share_changed(facts: Facts, report: Report, uid: str, ledger: LedgerId, new:
     holders = facts.shared.setdefault(ledger, {})
     if new is not None:
         holders[uid] = None
+        facts.left_to_others.pop((uid, ledger), None)
     else:
         holders.pop(uid, None)
+        facts.left_to_others[uid, ledger] = bool(holders)
         report.situation("shared ledger let go")
 
 

@@ -364,8 +364,8 @@ class HeadWatch:
         )
         if dead:
             kept = after.table == row
-            holders = self._facts.shared.get(row.ledger)
-            others = bool(holders) and history.uid not in (holders or ())
+            # Whoever lets it go last deletes it, which may be a moment later.
+            others = self._facts.left_to_others.get((history.uid, row.ledger), False)
             self._report.check(
                 "orphans",
                 kept or others or row.ledger in after.garbage or row.ledger not in self._facts.owned,
