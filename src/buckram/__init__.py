@@ -162,6 +162,7 @@ if TYPE_CHECKING:
     from buckram.machine.machine import Machine, StateMachine
     from buckram.machine.settings import MachineSettings
     from buckram.objects.objects import DirectoryInfo, ObjectInfo, Objects
+    from buckram.streams.maintain.fork import StreamFork
     from buckram.streams.namespace import Namespace, StreamInfo
     from buckram.streams.read.reader import StreamReader
     from buckram.streams.shared.namespaces import Namespaces
@@ -190,6 +191,7 @@ _LAZY = {
     "RepairReport": "buckram.client.maintain.repair_report",
     "SqlResult": "buckram.core.db.sql",
     "StateMachine": "buckram.machine.machine",
+    "StreamFork": "buckram.streams.maintain.fork",
     "StreamInfo": "buckram.streams.namespace",
     "StreamReader": "buckram.streams.read.reader",
     "StreamWriter": "buckram.streams.write.writer",
@@ -341,6 +343,7 @@ __all__ = [
     "StreamEnded",
     "StreamError",
     "StreamExists",
+    "StreamFork",
     "StreamInfo",
     "StreamReader",
     "StreamWriter",

@@ -36,6 +36,7 @@ from buckram.core.placement.topology import RackMap
 from buckram.errors import (
     ConfigError,
     InvalidArgument,
+    KeyNotEmpty,
     LedgerIdUsed,
     MetadataError,
     MetadataUnavailable,
@@ -53,6 +54,8 @@ from buckram.metadata.underreplication import Underreplication
 from buckram.types import MAX_LEDGER_ID, Create, History, KeyOp
 
 RNG = random.Random(5)
+HOLDERS = {uid: uid for uid in ("00ff00ff00ff00ff", "11ee11ee11ee11ee")}
+"""Streams that share a ledger."""
 PAIRS = [
     ("sqlite", "etcd"), ("etcd", "zookeeper"), ("zookeeper", "sqlite"), ("etcd", "etcd"), ("simulated", "memory"),
     ("memory", "simulated"),
@@ -100,6 +103,8 @@ async def filled(store: TreeStore) -> list[int]:
     await store.delete_ledger(70_000, found.version)
     await store.write_cookie("b1", b"cookie", None)
     await store.keys.create(f"{store.own}/streams/s/head", b"a stream")
+    for holder in HOLDERS:
+        await store.keys.create(f"{await store.ledger_key(ledgers[0])}/{holder}", holder.encode())
     marks = Underreplication(store.keys, store.layout.root, "test")
     await marks.prepare()
     await marks.mark(ledgers[0], ["b1"], 1)
@@ -148,6 +153,10 @@ async def test_everything_arrives_and_the_cluster_goes_on_there(pair: tuple[Clus
     marks = Underreplication(target.keys, target.layout.root, "test")
     assert [one async for one in marks.marked()] == ledgers[:1]
     assert not await marks.enabled()
+    held = await target.ledger_key(ledgers[0])
+    assert {name: (await target.keys.get(f"{held}/{name}")).value.decode() for name in HOLDERS} == HOLDERS
+    with pytest.raises(KeyNotEmpty):
+        await target.delete_ledger(ledgers[0], (await target.read_ledger(ledgers[0])).version)
     # Ids are used for ever, those of deleted ledgers and chosen ones too.
     with pytest.raises(LedgerIdUsed):
         await target.create_ledger(70_000, new_ledger())

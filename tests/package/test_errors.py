@@ -17,7 +17,7 @@ from buckram import errors
 INTERNAL = {
     "MalformedBatch", "UnknownBatchVersion",  # told as CorruptEntry
     "Busy",  # a MetadataUnavailable of the embedded store, retried there
-    "LiveMoved", "RunChanged",  # a compare-and-set that begins anew
+    "LiveMoved", "RunChanged", "SourceChanged",  # a compare-and-set that begins anew
     "BadAvailability",  # a repair asks another bookie
     "StoreError",  # answered over the wire as a code
     "StreamRefusal",  # answered over HTTP as an error of the protocol

@@ -470,3 +470,23 @@ def test_a_waiting_writer_names_the_present_one(uri: str, ok: Run) -> None:
     code, out, _ = second.end()
     assert (code, json.loads(out)["first_offset"]) == (0, 1)
     assert ok("stream", "read", "turns").out == "a\nb\n"
+
+
+def test_fork(run: Run, ok: Run) -> None:
+    ok("stream", "write", "trunk", stdin=b"".join(b"%d\n" % n for n in range(8)))
+    ok("stream", "write", "trunk", stdin=b"8\n9\n")
+    made = json.loads(ok("stream", "fork", "trunk", "branch", "--at", "9", "--json").out)
+    assert made["source"] == "default/trunk"
+    assert made["stream"] == "default/branch"
+    assert (made["offset"], made["earliest"], made["shared_segments"], made["producers"]) == (9, 0, 1, True)
+    assert ok("stream", "read", "branch").out.split() == [str(n) for n in range(9)]
+    shown = json.loads(ok("stream", "show", "branch", "--json").out)
+    assert shown["fork"] == {"source": "default/trunk", "offset": 9}
+    assert "fork of default/trunk at offset 9" in ok("stream", "show", "branch").out
+    assert "1 segment shared" in ok("stream", "fork", "trunk", "twig", "--at", "8").out
+    ok("stream", "fork", "trunk", "before", "--at", "1h")
+    assert ok("stream", "read", "before").out == ""
+    assert run("stream", "fork", "trunk", "branch").code == Exit.REFUSED
+    assert run("stream", "fork", "trunk", "other", "--at", "11").code == Exit.NOT_FOUND
+    assert run("stream", "fork", "trunk", "other", "--at", "soon").code == Exit.USAGE
+    assert run("stream", "fork", "nothing", "other").code == Exit.NOT_FOUND

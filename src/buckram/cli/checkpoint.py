@@ -1,4 +1,7 @@
-"""`buckram checkpoint`: list, show, expire. Of Spark's queries that keep their checkpoints on a gateway."""
+"""`buckram checkpoint`: list, show, verify, fork, expire. Of Spark's queries that keep their checkpoints on a gateway.
+
+Not here: verify and fork (`cli/checkpoint_fork.py`).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from buckram.cli import completion, values
+from buckram.cli.checkpoint_fork import fork, verify
 from buckram.cli.confirm import confirm_loss
 from buckram.cli.object import split
 from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
@@ -22,6 +26,10 @@ if TYPE_CHECKING:
 @click.group()
 def checkpoint() -> None:
     """Checkpoints of Spark's streaming queries that are kept on gateways (webhdfs://...)."""
+
+
+checkpoint.add_command(verify)
+checkpoint.add_command(fork)
 
 
 async def _now_us(client: Client) -> int:

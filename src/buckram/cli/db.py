@@ -149,9 +149,7 @@ def fork(source: str, name: str, at: str | None, settings: tuple[str, ...], uri:
 
     async def main() -> int:
         async with connected(uri) as client:
-            now = client.services.clocks.now()
-            offset = int(at) if at is not None and at.isdecimal() else None
-            time = values.moment("--at", at, now) if at is not None and offset is None else None
+            offset, time = values.offset_or_moment("--at", at, client.services.clocks.now())
             ns = client.namespace(full.namespace)
             return await ns.fork_database(str(origin), full.stream, offset=offset, time=time, **chosen)
 
@@ -179,9 +177,7 @@ def backup(name: str, file: Path, at: str | None, uri: str | None, as_json: bool
 
     async def main() -> tuple[int, int]:
         async with connected(uri) as client:
-            now = client.services.clocks.now()
-            offset = int(at) if at is not None and at.isdecimal() else None
-            time = values.moment("--at", at, now) if at is not None and offset is None else None
+            offset, time = values.offset_or_moment("--at", at, client.services.clocks.now())
             ns = client.namespace(full.namespace)
             return await ns.backup_database(full.stream, str(file), offset=offset, time=time)
 

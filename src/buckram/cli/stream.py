@@ -2,7 +2,7 @@
 
 Not here: how streams are printed (`cli/stream_show.py`), records (`cli/stream_write.py`, `cli/stream_read.py`), cursors
 (`cli/stream_cursor.py`), janitor and orphans (`cli/stream_janitor.py`), history (`cli/stream_history.py`), imports
-(`cli/stream_import.py`).
+(`cli/stream_import.py`), forks (`cli/stream_fork.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from buckram.cli.namespace import policy_option
 from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
 from buckram.cli.output import emit, table
 from buckram.cli.stream_cursor import cursor
+from buckram.cli.stream_fork import fork
 from buckram.cli.stream_history import check, export, offload, verify
 from buckram.cli.stream_import import import_
 from buckram.cli.stream_janitor import janitor, orphans
@@ -44,7 +45,7 @@ def stream() -> None:
     """Create, write, read and manage streams. A stream's name is NAMESPACE/STREAM; without a slash it is in default."""
 
 
-for command in (write, read, tail, cursor, janitor, orphans, offload, export, import_, check, verify):
+for command in (write, read, tail, cursor, janitor, orphans, offload, export, import_, check, verify, fork):
     stream.add_command(command)
 
 

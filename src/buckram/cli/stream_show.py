@@ -46,6 +46,8 @@ def print_stream(
     state = "ended" if info.ended else f"writer {writer_text(info)}" if info.writer else "no writer"
     segments = counted(info.segments, "segment")
     print(f"stream {info.name}: offsets {info.earliest}..{info.end} (not included), {segments}, {state}")
+    if info.fork is not None:
+        print(f"  fork of {info.fork.source} at offset {info.fork.at}")
     if info.last_append:
         print(f"  last append {values.iso(info.last_append)}")
     if tiers is not None and tiers["history"]["segments"]:

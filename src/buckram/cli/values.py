@@ -106,6 +106,13 @@ def moment(what: str, text: str, now_us: int) -> int:
     return (time - _EPOCH) // timedelta(microseconds=1)
 
 
+def offset_or_moment(what: str, text: str | None, now_us: int) -> tuple[int | None, int | None]:
+    """Return an offset, or a moment in microseconds UTC; both None for no text. InvalidArgument for what is neither."""
+    if text is None:
+        return None, None
+    return (int(text), None) if text.isdecimal() else (None, moment(what, text, now_us))
+
+
 def is_ago(text: str) -> bool:
     """A moment that is told by how long ago it was."""
     return _NUMBER.fullmatch(text.strip()) is not None

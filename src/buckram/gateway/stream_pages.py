@@ -36,6 +36,7 @@ INFO = schema.record(
     overrides=schema.ANY_OBJECT,
     properties=schema.TEXTS,
     transactions=schema.ANY_OBJECT,
+    fork=schema.or_null(schema.record(source=schema.TEXT, offset=schema.COUNT)),
     cursors=schema.array(schema.ANY_OBJECT),
 )
 CURSOR_ROW = schema.record(cursor=schema.TEXT, offset=schema.COUNT, lag=schema.COUNT, changed_us=schema.WHOLE)

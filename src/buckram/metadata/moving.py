@@ -181,10 +181,14 @@ async def _values(source: TreeStore, target: TreeStore) -> Values:
     kept = await everything(source)
     for key, _, value in kept:
         ledger_id = here.ledger_of(key)
+        above, _, name = key.rpartition("/")
+        held = here.ledger_of(above)
         if key in (here.history, *counters(source)):
             continue
         if ledger_id is not None:
             made[await target.ledgers.key(ledger_id)] = value
+        elif held is not None:
+            made[f"{await target.ledgers.key(held)}/{name}"] = value  # streams that share the ledger
         elif key == here.instance_id:
             made[there.instance_id] = value
         elif key.startswith(f"{here.cookies}/"):

@@ -210,14 +210,14 @@ class TreeStore:
 
     async def read_ledger(self, ledger_id: LedgerId, watch: Notify | None = None) -> Versioned:
         """The record with its version. NoSuchLedger if absent, with the watch set; MalformedRecord if unreadable."""
-        key = await self._key(ledger_id)
+        key = await self.ledger_key(ledger_id)
         try:
             found = await self._keys.get(key, watch)
         except NoSuchKey:
             raise NoSuchLedger(ledger_id) from None
         return _parsed(ledger_id, key, found)
 
-    async def _key(self, ledger_id: LedgerId) -> str:
+    async def ledger_key(self, ledger_id: LedgerId) -> str:
         """Where the record is. An id that this store cannot keep is no ledger's: bookies ask for what they are sent."""
         try:
             return await self.ledgers.key(ledger_id)
@@ -227,7 +227,7 @@ class TreeStore:
     async def write_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> Versioned:
         """Replace the record if `version` is current. The creator token becomes 0, as every peer's update does."""
         metadata = replace(metadata, creator_token=0) if metadata.creator_token else metadata
-        key = await self._key(ledger_id)
+        key = await self.ledger_key(ledger_id)
         try:
             written = await self._keys.set(key, serialise(metadata), version)
         except NoSuchKey:
@@ -235,7 +235,7 @@ class TreeStore:
         return Versioned(metadata, written)
 
     async def delete_ledger(self, ledger_id: LedgerId, version: int) -> None:
-        key = await self._key(ledger_id)
+        key = await self.ledger_key(ledger_id)
         try:
             await self._keys.delete(key, version)
         except NoSuchKey:

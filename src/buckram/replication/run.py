@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from buckram.core.backoff import REPLICATION, Delays
+from buckram.core.streams.changes import check_usable
 from buckram.core.streams.links import SOURCE, Link, check_run, is_superseded
 from buckram.core.streams.mirrors import MIRROR, PROMOTED, SUPERSEDED, mirrored_settings
 from buckram.core.streams.names import OBJECTS_LOG, StreamName, check_name, stream_name
@@ -133,7 +134,7 @@ class Replication:
                     raise ReplicationRefused(
                         f"{namespace}/{stream}", f"the index of objects goes with them: name the namespace, {namespace}"
                     )
-                await source.streams.read(StreamName(namespace, stream))
+                check_usable(f"{namespace}/{stream}", (await source.streams.read(StreamName(namespace, stream))).head)
             epochs[namespace] = await _link(source, target, namespace, streams)
         made = cls(source, target, chosen, epochs, pace, skip_truncated)
         await made._mirror_namespaces()

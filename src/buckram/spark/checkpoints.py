@@ -1,7 +1,8 @@
 """What is in the checkpoints of Spark's queries, read from the objects of a namespace.
 
 A checkpoint is a directory with a file `metadata` and directories `offsets` and `commits`: offsets/7 says what batch 7
-reads, commits/7 that it was done. Not here: writing them, which Spark does (`webhdfs/`).
+reads, commits/7 that it was done. Not here: whether one is whole
+(`spark/checkpoint_check.py`), copies (`spark/checkpoint_fork.py`), writing them, which Spark does (`webhdfs/`).
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from buckram.objects.objects import DirectoryInfo, ObjectInfo, Objects
 _PAGE = 1000
 _LOG_BYTES = 4 * 1024 * 1024
 """Of a file of offsets that is shown."""
-_METADATA, _OFFSETS, _COMMITS, _STATE = "metadata", "offsets", "commits", "state"
-_MARKS = frozenset({_METADATA, _OFFSETS})
+METADATA, OFFSETS, COMMITS, STATE, SOURCES = "metadata", "offsets", "commits", "state", "sources"
+"""What is in a checkpoint."""
+_MARKS = frozenset({METADATA, OFFSETS})
 
 
 @dataclass(slots=True)
@@ -79,9 +81,9 @@ async def find(objects: Objects, path: str = "") -> AsyncIterator[str]:
             name = one.name.rpartition("/")[2]
             if isinstance(one, DirectoryInfo):
                 below.append(one.name)
-                marks |= {name} & {_OFFSETS}
+                marks |= {name} & {OFFSETS}
             else:
-                marks |= {name} & {_METADATA}
+                marks |= {name} & {METADATA}
         if place and marks >= _MARKS:
             yield place
         else:
@@ -90,14 +92,14 @@ async def find(objects: Objects, path: str = "") -> AsyncIterator[str]:
 
 async def describe(objects: Objects, path: str) -> Checkpoint:
     """What is known of a checkpoint. Raises NoSuchObject if there is none."""
-    found = Checkpoint(path, await _query(objects, path))
-    found.planned, begun_us = await _last_batch(objects, f"{path}/{_OFFSETS}")
-    found.batch, done_us = await _last_batch(objects, f"{path}/{_COMMITS}")
+    found = Checkpoint(path, await query_of(objects, path))
+    found.planned, begun_us = await _last_batch(objects, f"{path}/{OFFSETS}")
+    found.batch, done_us = await _last_batch(objects, f"{path}/{COMMITS}")
     found.changed = max(begun_us, done_us)
     if not found.changed:
-        found.changed = (await objects.info(f"{path}/{_METADATA}")).time
+        found.changed = (await objects.info(f"{path}/{METADATA}")).time
     if found.planned is not None:
-        text = await objects.get(f"{path}/{_OFFSETS}/{found.planned}", length=_LOG_BYTES)
+        text = await objects.get(f"{path}/{OFFSETS}/{found.planned}", length=_LOG_BYTES)
         found.offsets, found.settings = parse_offsets(text)
     await _measure(objects, found)
     return found
@@ -111,21 +113,23 @@ def parse_offsets(data: bytes) -> tuple[list[Any], dict[str, str]]:
     version, *lines = data.decode(errors="replace").splitlines()
     if not version.startswith("v") or not lines:
         return [], {}
-    about = _value(lines[0])
+    about = as_json_line(lines[0])
     settings = about.get("conf", {}) if isinstance(about, dict) else {}
-    return [None if line == "-" else _value(line) for line in lines[1:]], dict(settings)
+    return [None if line == "-" else as_json_line(line) for line in lines[1:]], dict(settings)
 
 
-def _value(line: str) -> Any:
+def as_json_line(line: str) -> Any:
+    """Return what a line holds, or the line itself if it is no JSON."""
     try:
         return json.loads(line)
     except ValueError:
         return line
 
 
-async def _query(objects: Objects, path: str) -> str:
+async def query_of(objects: Objects, path: str) -> str:
+    """Return the id of a checkpoint's query. Raises NoSuchObject if there is no checkpoint."""
     try:
-        about = _value((await objects.get(f"{path}/{_METADATA}", length=_LOG_BYTES)).decode(errors="replace"))
+        about = as_json_line((await objects.get(f"{path}/{METADATA}", length=_LOG_BYTES)).decode(errors="replace"))
     except NoSuchObject as error:
         raise NoSuchObject(
             f"{objects.namespace}/{path}",
@@ -145,15 +149,21 @@ async def _last_batch(objects: Objects, path: str) -> tuple[int | None, int]:
 
 
 async def _measure(objects: Objects, found: Checkpoint) -> None:
-    prefix, state = f"{found.path}/", f"{found.path}/{_STATE}/"
+    async for name, one in files_of(objects, found.path):
+        in_state = name.startswith(f"{STATE}/")
+        found.files += 1
+        found.bytes += one.size
+        found.state_files += in_state
+        found.state_bytes += one.size if in_state else 0
+
+
+async def files_of(objects: Objects, path: str) -> AsyncIterator[tuple[str, ObjectInfo]]:
+    """Yield every file of a checkpoint, by its name without the checkpoint's, in the order of names."""
+    prefix = f"{path}/"
     page = await objects.list(prefix=prefix, limit=_PAGE)
     while page:
         for one in page:
-            in_state = one.name.startswith(state)
-            found.files += 1
-            found.bytes += one.size
-            found.state_files += in_state
-            found.state_bytes += one.size if in_state else 0
+            yield one.name.removeprefix(prefix), one
         page = await objects.list(prefix=prefix, after=page[-1].name, limit=_PAGE)
 
 
@@ -172,4 +182,17 @@ async def _children(objects: Objects, path: str) -> AsyncIterator[ObjectInfo | D
         last = page[-1]
 
 
-__all__ = ["Checkpoint", "describe", "find", "parse_offsets"]
+__all__ = [
+    "COMMITS",
+    "METADATA",
+    "OFFSETS",
+    "SOURCES",
+    "STATE",
+    "Checkpoint",
+    "as_json_line",
+    "describe",
+    "files_of",
+    "find",
+    "parse_offsets",
+    "query_of",
+]

@@ -76,7 +76,7 @@ async def _is_plain(planner: Planner, name: str) -> bool:
         head = (await planner.streams.read(stream_name(name))).head
     except NoSuchStream:  # Deleted since the names were listed.
         return False
-    return head.snapshots is None and not head.deleting
+    return head.snapshots is None and not head.deleting and not head.incomplete
 
 
 def _text(value: str) -> str:

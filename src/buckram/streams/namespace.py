@@ -16,7 +16,7 @@ from buckram.client.client import Client
 from buckram.client.shared.opening import Opening
 from buckram.core.streams.batch import Record
 from buckram.core.streams.changes import check_properties, check_usable, configured
-from buckram.core.streams.head import Head, Segment, SnapshotRow, Transaction, WriterInfo
+from buckram.core.streams.head import Fork, Head, Segment, SnapshotRow, Transaction, WriterInfo
 from buckram.core.streams.names import StreamName, check_writer_name, stream_name
 from buckram.core.streams.policy import Policy, check_overrides, merged
 from buckram.core.streams.schemas import RecordSchemas, check_no_schema, with_schema
@@ -31,6 +31,7 @@ from buckram.errors import (
     StreamExists,
 )
 from buckram.streams.maintain.delete import delete_stream
+from buckram.streams.maintain.fork import StreamFork, fork_stream
 from buckram.streams.maintain.retention import is_lease_held, offset_passed_by_all
 from buckram.streams.maintain.truncate import offset_keeping, trim, truncate
 from buckram.streams.read.cursors import Cursor, CursorInfo, list_cursors, place_cursor
@@ -88,6 +89,8 @@ class StreamInfo:
     compaction has removed from older pages."""
     writer_gone: bool = False
     """Whether `writer` has lost the lease without closing the stream: it died, or its metadata session expired."""
+    fork: Fork | None = None
+    """Of a stream that was made as a fork: its source, and the offset below which the records are those of it."""
 
 
 class Namespace:
@@ -172,6 +175,26 @@ class Namespace:
         """
         self._client.services.guard()
         await delete_stream(self._client, self._streams, self._name(stream), force=force)
+
+    async def fork_stream(
+        self, source: str, name: str, *, offset: Offset | None = None, time: Time | None = None, **policy: Any
+    ) -> StreamFork:
+        """Make the stream `name` of the records of `source` below `offset`, or of those appended before `time`.
+
+        Without both, of all that are readable now. Both streams go on by themselves; they share the segments that are
+        whole below the offset, and the records of the one in which it lies are copied. `policy` has settings that
+        differ from the source's. A writer of the source is not disturbed. Raises NoSuchStream, StreamExists,
+        OffsetOutOfRange, MachineLog.
+        """
+        origin, full = self._name(source), stream_name(name if "/" in str(name) else f"{self.name}/{name}")
+        if offset is not None and time is not None:
+            raise InvalidArgument(f"fork of {origin}: give an offset or a time, not both")
+        if time is not None:
+            head = (await self._streams.read(origin)).head
+            check_usable(str(origin), head)
+            offset = await offset_at_time(self._client, self._streams, origin, head, microseconds(time))
+            offset = max(offset, head.earliest)
+        return await fork_stream(self._client, self._streams, origin, full, at=offset, policy=policy)
 
     async def set_policy(self, stream: str, **policy: Any) -> StreamInfo:
         """Change settings of a stream; None resets one to the namespace's. Writers use them when they open again."""
@@ -580,6 +603,7 @@ class Namespace:
             head.transactions,
             count,
             gone,
+            head.fork,
         )
 
 

@@ -13,6 +13,7 @@ from buckram.core.tenants.quotas import Quotas
 from buckram.machine.machine import M
 from buckram.machine.settings import MachineSettings
 from buckram.net.tasks import TaskScope
+from buckram.streams.maintain.fork import StreamFork
 from buckram.streams.namespace import Namespace as _Namespace
 from buckram.streams.namespace import StreamInfo
 from buckram.streams.read.cursors import CursorInfo
@@ -93,6 +94,12 @@ class Namespace:
     def list(self, *, prefix: str = "", after: str = "", limit: int = _PAGE) -> builtins.list[str]:
         """Bare names in order, those greater than `after`; empty at the end."""
         return self._thread.run(lambda: self._namespace.list(prefix=prefix, after=after, limit=limit))
+
+    def fork_stream(
+        self, source: str, name: str, *, offset: int | None = None, time: Time | None = None, **policy: Any
+    ) -> StreamFork:
+        """Make a stream of the records of another one below an offset, or before a time; as in the async one."""
+        return self._thread.run(lambda: self._namespace.fork_stream(source, name, offset=offset, time=time, **policy))
 
     def info(self, stream: str) -> StreamInfo:
         """What is known of a stream now. NoSuchStream."""

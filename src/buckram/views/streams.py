@@ -36,6 +36,7 @@ def info_json(info: StreamInfo) -> dict[str, Any]:
         "policy": dataclasses.asdict(info.policy),
         "overrides": dict(info.overrides),
         "properties": dict(info.properties),
+        "fork": None if info.fork is None else {"source": info.fork.source, "offset": info.fork.at},
         "transactions": {
             app: {"version": done.version, "first_offset": done.first_offset, "next_offset": done.next_offset}
             for app, done in info.transactions.items()

@@ -19,7 +19,7 @@ from buckram.core.security.namespaces import (
 )
 from buckram.core.security.principal import Principal
 
-PLACES = Places("/ledgers", "/buckram", lambda key: key.startswith("/ledgers/all/"))
+PLACES = Places("/ledgers", "/buckram", lambda key: key.rpartition("/")[0] == "/ledgers/all")
 ALICE = Principal("token:alice")
 UID = "u" * 32
 READ, LIST, CREATE, SET, DELETE = KeyUse
@@ -80,6 +80,29 @@ def test_each_operation_needs_its_permission(key: str, use: KeyUse, value: bytes
             allowed = rules(*given).refusal(key, use, value) == ""
             assert allowed == (needed is not None and (needed in given or "admin" in given)), given
     assert rules(*PERMISSIONS, namespace="elsewhere").refusal(key, use, value) != ""
+
+
+@pytest.mark.parametrize(
+    ("use", "name", "given", "allowed"),
+    [
+        (CREATE, "shop/s", ("read", "append"), True),
+        (CREATE, "shop/s", ("read",), False),
+        (CREATE, "shop/s", ("append", "delete", "create"), False),
+        (CREATE, "shop/t", ("read",), True),  # the source itself holds it, too
+        (CREATE, "other/s", ("read", "append"), False),
+        (READ, "shop/s", ("read",), True),
+        (DELETE, "shop/s", ("append",), True),
+        (DELETE, "shop/s", ("read", "delete", "create"), False),
+    ],
+)
+def test_who_holds_a_ledger_for_a_fork_reads_it_and_writes_the_fork(
+    use: KeyUse, name: str, given: tuple[str, ...], allowed: bool
+) -> None:
+    known = Known({UID: name}, {LEDGER: "shop/t"})
+    acl = Acl().granting(ALICE.name, "shop", given).granting(ALICE.name, "other", given)
+    judge = NamespaceRules(PLACES, lambda: acl, ALICE, known)
+    assert (judge.refusal(f"{LEDGER}/{UID}", use, b"" if use is CREATE else None) == "") == allowed
+    assert NamespaceRules(PLACES, lambda: acl, ALICE, Known()).refusal(f"{LEDGER}/{UID}", use) is None
 
 
 OF_STREAM = "/ledgers/all/0000000000000000008"

@@ -43,7 +43,7 @@ def test_two_thousand_lives_reach_everything() -> None:
 
 def test_plans_cover_all_modes() -> None:
     plans = [make_stream_plan(seed) for seed in range(400)]
-    for mode in ("publisher", "truncator", "janitor", "compactor", "deleter", "ending", "small_pages"):
+    for mode in ("publisher", "truncator", "janitor", "compactor", "deleter", "forker", "ending", "small_pages"):
         assert any(getattr(plan, mode) for plan in plans), mode
         assert not all(getattr(plan, mode) for plan in plans), mode
     assert all(3 <= plan.cluster.bookies <= 5 for plan in plans)

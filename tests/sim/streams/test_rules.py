@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from buckram.core.streams.batch import Record
@@ -44,6 +46,13 @@ class RuleHarness:
     @property
     def history(self) -> StreamHistory:
         return self.facts.histories["u1"]
+
+    def hold(self, uid: str, ledger: int) -> None:
+        """A stream takes hold of a ledger that several share."""
+        self.watch.key_changed("k1", f"{Layout().ledger(ledger)}/{uid}", None, KeyValue(b"", 0))
+
+    def let_go(self, uid: str, ledger: int) -> None:
+        self.watch.key_changed("k1", f"{Layout().ledger(ledger)}/{uid}", KeyValue(b"", 0), None)
 
     def ledger(self, ledger: int, state: str = "made") -> None:
         self.facts.owned[ledger] = "u1"
@@ -265,6 +274,24 @@ def test_segment_that_differs_from_its_ledger(harness: RuleHarness) -> None:
     assert harness.broken == ["sealed-row"]
 
 
+@pytest.mark.parametrize(("last", "expected"), [("u1", ["orphans"]), ("u2", [])])
+def test_whoever_lets_a_shared_ledger_go_last_deletes_it(harness: RuleHarness, last: str, expected: list[str]) -> None:
+    harness.list_open_segment()
+    row = sealed(0, 7, 0, 5)
+    assert row.summary is not None
+    harness.ledgers.ledger(7).closed = (row.summary.last_entry, row.summary.bytes)
+    harness.allowed = True
+    head = Head("u1", 0, 1, tail=(row,), end=5, next_number=1)
+    harness.change(head)
+    harness.change(replace(head, earliest=5))
+    for uid in ("u1", "u2"):
+        harness.hold(uid, 7)
+    for uid in sorted(("u1", "u2"), key=lambda uid: uid == last):
+        harness.let_go(uid, 7)
+    harness.change(replace(head, earliest=5, first=1, tail=()), "t1")
+    assert harness.broken == expected
+
+
 def test_truncation_that_nobody_requested(harness: RuleHarness) -> None:
     harness.history.requested_truncations[2] = None
     harness.change(Head("u1", 0, earliest=2, end=5))
@@ -275,17 +302,17 @@ def test_truncation_that_nobody_requested(harness: RuleHarness) -> None:
 
 def test_deleting_a_listed_ledger_violates_kept(harness: RuleHarness) -> None:
     harness.list_open_segment()
-    harness.watch._ledger_deleted("j1", "u1", 7)
+    harness.watch._ledger_changed("j1", 7, None)
     assert harness.broken == ["kept"]
 
 
 def test_deleting_a_prepared_ledger_without_a_discard_mark(harness: RuleHarness) -> None:
     harness.ledger(9)
-    harness.watch._ledger_deleted("j1", "u1", 9)
+    harness.watch._ledger_changed("j1", 9, None)
     assert harness.broken == ["kept"]
     other = RuleHarness()
     other.ledger(9, "discard")
-    other.watch._ledger_deleted("j1", "u1", 9)
+    other.watch._ledger_changed("j1", 9, None)
     assert other.broken == []
 
 

@@ -300,7 +300,10 @@ class KeySession:
     async def _find_out(self, rules: KeyRules, key: str) -> None:
         """Read what says which namespace a key belongs to: a ledger's record, or the heads of streams. NoSuchKey."""
         streams = f"{self._store.own}/streams"
-        if not key.startswith(f"{streams}/data/"):
+        ledger = key.rpartition("/")[0]
+        if rules.is_ledger(ledger):  # a stream holds it: whose both are matters
+            rules.learn(ledger, (await self._keys.get(ledger)).value)
+        elif not key.startswith(f"{streams}/data/"):
             rules.learn(key, (await self._keys.get(key)).value)
             return
         now = asyncio.get_running_loop().time()

@@ -119,6 +119,8 @@ class NamespaceRules:
             return "" if use in _READ else _ADMINISTRATORS
         if places.is_ledger(key):
             return self._of_ledger(key, use, value)
+        if places.is_ledger(key.rpartition("/")[0]):
+            return self._of_share(key, use)
         if _is_below(key, f"{places.own}/streams/namespaces"):
             return self._of_record(key.removeprefix(f"{places.own}/streams/namespaces").lstrip("/"), use)
         if _is_below(key, f"{places.own}/streams/replication"):
@@ -146,6 +148,19 @@ class NamespaceRules:
         if use is KeyUse.SET and said != known:
             return f"a ledger of {_what(known)} stays one"
         return self._needs(known, {KeyUse.SET: "append", KeyUse.DELETE: "delete"}.get(use, "read"))
+
+    def _of_share(self, key: str, use: KeyUse) -> str | None:
+        """The key by which a stream holds a ledger together with others. Who makes one has to be able to read what it
+        keeps, and to change the stream that it is for."""
+        ledger, _, uid = key.rpartition("/")
+        owner, holder = self.known.of_ledger(ledger), self.known.of_uid(uid)
+        if holder is None or (owner is None and use is KeyUse.CREATE):
+            return None
+        if owner is None or use is not KeyUse.CREATE:
+            return self._needs(holder, "read" if use in _READ else "append")
+        if owner.partition("/")[0] != holder.partition("/")[0]:
+            return f"a ledger of {_what(owner)} is for streams of its namespace only"
+        return self._needs(owner, "read") or (self._needs(holder, "append") if holder != owner else "")
 
     def _of_record(self, namespace: str, use: KeyUse) -> str:
         if not namespace:

@@ -42,9 +42,11 @@ class Step(NamedTuple):
 
 
 def check_usable(name: str, head: Head) -> None:
-    """NoSuchStream for a stream that is being deleted."""
+    """NoSuchStream for a stream that is being deleted, or for a fork that is being made."""
     if head.deleting:
         raise NoSuchStream(name, "is being deleted")
+    if head.fork is not None and head.incomplete:
+        raise NoSuchStream(name, f"is being made as a fork of {head.fork.source}; it is there when that has ended")
 
 
 # -- writers ----------------------------------------------------------------------------------------------
@@ -91,7 +93,7 @@ def rolled(
         head = _sealed(head, old[1])
     check(head.end == base, "M9", f"{name}: the list ends at {head.end}, the next segment begins at {base}")
     row = Segment(head.next_number, ledger, head.end, max(now, head.last_append))
-    return _paged(replace(head, tail=(*head.tail, row), next_number=head.next_number + 1))
+    return paged(replace(head, tail=(*head.tail, row), next_number=head.next_number + 1))
 
 
 def released(
@@ -183,7 +185,7 @@ def published(
                 raise LiveMoved(name, "another segment is open than the one that was fenced")
             head = _sealed(head, live[1])
         head = replace(head, epoch=head.epoch + 1, writer=None)
-    return _paged(_with_ledgers(name, head, segments, step, now))
+    return paged(_with_ledgers(name, head, segments, step, now))
 
 
 def insertable(name: str, head: Head, step: StepId, now: int) -> bool:
@@ -224,7 +226,7 @@ def inserted(
         return None
     if old is not None:
         head = _sealed(head, old[1])
-    return _paged(head if step is None else _with_ledgers(name, head, segments, step, now))
+    return paged(head if step is None else _with_ledgers(name, head, segments, step, now))
 
 
 def _with_ledgers(name: str, head: Head, segments: Sequence[tuple[LedgerId, Summary]], step: StepId, now: int) -> Head:
@@ -372,7 +374,7 @@ def deleted(head: Head) -> Step | None:
     return None if head.deleting else Step(replace(head, deleting=True, epoch=head.epoch + 1, writer=None))
 
 
-def _paged(head: Head) -> Step:
+def paged(head: Head) -> Step:
     """Move whole pages out of a tail that has become long."""
     pages: list[Page] = []
     paged, tail = max(head.paged, head.first // PAGE_SEGMENTS * PAGE_SEGMENTS), head.tail
@@ -440,6 +442,7 @@ __all__ = [
     "insertable",
     "inserted",
     "is_dead",
+    "paged",
     "mirrored",
     "published",
     "released",

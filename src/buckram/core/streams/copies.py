@@ -68,22 +68,30 @@ def copy_of(batch: Batch) -> BatchCopy:
 
 def _of_part(batch: Batch, lowest: int, highest: int) -> BatchCopy:
     """The records of a part of an entry, encoded anew."""
-    columns = Columns(batch.values())
-    if batch.key_column is not None:
-        columns.keys = batch.keys()
-    if batch.header_column is not None:
-        columns.headers = batch.headers()
+    columns = columns_of(batch)
     columns.timestamps = list(batch.timestamps())
-    if batch.txid_column is not None:
-        columns.txids = [NO_TXID if txid is None else txid for txid in batch.txids()]
-    pairs = batch.producers()
-    if any(pair is not None for pair in pairs):
-        columns.producers = [None if pair is None else pair[0] for pair in pairs]
-        columns.sequences = [0 if pair is None else pair[1] for pair in pairs]
     payload, header = encode(columns, first=0, append_time=batch.append_time, compression=batch.header.compression)
     stored = parse_header(payload)  # Its body may be stored as it is where compression does not pay.
     body = memoryview(payload)[HEADER_SIZE:]
     return BatchCopy(batch, header.columns, stored.compression, header.body_size, body, lowest, highest)
 
 
-__all__ = ["BatchCopy", "copy_of"]
+def columns_of(batch: Batch) -> Columns:
+    """Return the records of a batch, which may be a part of an entry, as columns that can be encoded anew."""
+    columns = Columns(batch.values())
+    if batch.key_column is not None:
+        columns.keys = batch.keys()
+    if batch.header_column is not None:
+        columns.headers = batch.headers()
+    if batch.timestamp_column is not None:
+        columns.timestamps = list(batch.timestamps())
+    if batch.txid_column is not None:
+        columns.txids = [NO_TXID if txid is None else txid for txid in batch.txids()]
+    pairs = batch.producers()
+    if any(pair is not None for pair in pairs):  # No reader accepts a column of producers that names none.
+        columns.producers = [None if pair is None else pair[0] for pair in pairs]
+        columns.sequences = [0 if pair is None else pair[1] for pair in pairs]
+    return columns
+
+
+__all__ = ["BatchCopy", "columns_of", "copy_of"]

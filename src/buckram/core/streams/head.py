@@ -109,6 +109,19 @@ class SnapshotRow(NamedTuple):
     """Microseconds UTC."""
 
 
+class Fork(NamedTuple):
+    """Where a stream came from that began as a copy of another one; `core/streams/forks.py` has the rules."""
+
+    source: str
+    """NAMESPACE/STREAM."""
+    uid: str
+    """Of the stream that had that name then."""
+    at: Offset
+    """The records below it are those of the source."""
+    done: bool
+    """False while the fork is being made: until then it has no record and cannot be used."""
+
+
 class Mirror(NamedTuple):
     """That a stream is, or was, one of two with the same records in two clusters; `core/streams/mirrors.py` says who
     may write."""
@@ -160,8 +173,15 @@ class Head:
     """How often a page was written again (compaction): what was read of pages before that is out of date."""
     snapshots: tuple[SnapshotRow, ...] | None = None
     """Of the machine whose log this is, the oldest first; None for a stream that is no machine's log."""
+    fork: Fork | None = None
+    """Of a stream that was made as a fork."""
     mirror: Mirror | None = None
     """None for a stream that was never replicated from or to another cluster with a change of sides."""
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether it is being made as a fork, or was to be: it cannot be used."""
+        return self.fork is not None and not self.fork.done
 
     @property
     def open_segment(self) -> Segment | None:
@@ -208,6 +228,7 @@ def encode_head(head: Head) -> bytes:
             "tail": [_row(segment) for segment in head.tail],
         }
         | ({} if head.snapshots is None else {"snapshots": [list(row) for row in head.snapshots]})
+        | ({} if head.fork is None else {"fork": list(head.fork)})
         | ({} if head.mirror is None else {"mirror": list(head.mirror)})
     )
 
@@ -240,6 +261,7 @@ def decode_head(key: str, data: bytes) -> Head:
             rewritten=_int(raw.get("rewritten", 0)),
             table=None if raw.get("table") is None else _segment(raw["table"]),
             snapshots=None if raw.get("snapshots") is None else tuple(map(_snapshot, raw["snapshots"])),
+            fork=None if raw.get("fork") is None else _fork(raw["fork"]),
             mirror=None if raw.get("mirror") is None else _mirror(raw["mirror"]),
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -279,6 +301,11 @@ def _segment(row: Sequence[Any]) -> Segment:
 def _snapshot(row: Sequence[Any]) -> SnapshotRow:
     offset, ledger, last_entry, size, digest, created = row
     return SnapshotRow(_int(offset), _int(ledger), _int(last_entry), _int(size), _text(digest), _int(created))
+
+
+def _fork(row: Sequence[Any]) -> Fork:
+    source, uid, at, done = row
+    return Fork(_text(source), _text(uid), _int(at), done is True)
 
 
 def _mirror(row: Sequence[Any]) -> Mirror:

@@ -15,6 +15,7 @@ from buckram.sim.engine.finish import done_within
 from buckram.sim.engine.pace import HOUR_US
 from buckram.sim.streams.auditing import Auditor
 from buckram.sim.streams.facts import StreamHistory
+from buckram.sim.streams.forked import live_forks
 from buckram.sim.streams.maintenance import Deleter, JanitorActor
 from buckram.sim.streams.reading import uid_of
 from buckram.sim.streams.recording import RecordingWriter
@@ -48,13 +49,13 @@ class Ending:
         if not await self.final.up(20):
             self.report.violate("ends", "no client can be started although everything was healed")
             return
-        for stream in self.plan.streams:
+        for stream in (*self.plan.streams, *self._forks()):
             await self._within(self._write_once_more(stream), f"the last writer of {stream}")
         await asyncio.sleep(self.pace.deadline_s(1.0, syncs=10, metadata_requests=3))
         self._check_appends_ended()
         await self._await_followers()
         await self._within(self._clean(), "the janitor")
-        for stream in self.plan.streams:
+        for stream in (*self.plan.streams, *self._forks()):
             await self._within(self._read_all(stream), f"reading {stream}")
         if self.plan.deleter or self.plan.seed % 4 == 0:
             await self._within(self._delete_all(), "deleting everything")
@@ -124,7 +125,7 @@ class Ending:
         actor, session = self.final, self.rules.new_session("f1")
         for left in (4, 3, 2, 1, 0):
             try:
-                if not await actor.ns.exists(stream):
+                if stream in self.plan.streams and not await actor.ns.exists(stream):
                     await self._recreate(stream)
                 writer = await actor.ns.writer(stream, takeover=True, name="last")
                 break
@@ -142,7 +143,8 @@ class Ending:
         for producer in self.stage.producers:
             if producer.stream == stream and producer.sent >= 0:
                 await recording.produce(producer, max(1, producer.sent - producer.acked), one_by_one=False)
-        await self._check_visible(stream, recording)
+        if stream in self.plan.streams:
+            await self._check_visible(stream, recording)
         await writer.close()
 
     async def _recreate(self, stream: str) -> None:
@@ -298,28 +300,32 @@ class Ending:
     def _check_nothing_left(self) -> None:
         facts = self.facts
         for ledger, uid in facts.owned.items():
-            if self._may_stay_by_age(uid, ledger):
+            holders = facts.shared.get(ledger, {})
+            if any(self._may_stay_by_age(one, ledger) for one in (uid, *holders)):
                 continue
-            history = facts.histories.get(uid)
-            row = history.listed.get(ledger) if history is not None and not history.head_removed else None
-            needed = (
-                row is not None
-                and history is not None
-                and history.head is not None
-                and ledger not in history.head.garbage
-            )
-            table = history.head.table if history is not None and history.head is not None else None
-            kept = table is not None and table == row
+            needing = [history for history in facts.histories.values() if _needs(history, ledger)]
             self.report.check(
                 "orphans",
-                needed and row is not None and (kept or row.number >= _first_segment(history)),
-                "ledger {} of stream {} is left behind",
+                any(history.uid == uid or history.uid in holders for history in needing),
+                "ledger {} of stream {} is left behind, held by {}",
                 ledger,
-                history.name if history else uid,
+                uid,
+                list(holders),
             )
-            if row is not None and history is not None and history.head is not None:
-                dead = row.sealed and row.end <= history.head.earliest and row.number != history.head.producers
+            for history in needing:
+                row, head = history.listed.get(ledger), history.head
+                dead = row and row.sealed and head and row.end <= head.earliest and row.number != head.producers
                 self.report.check("orphans", not dead, "dead segment {} of {} is left behind", row, history.name)
+        for ledger, holders in facts.shared.items():
+            for uid in holders:
+                history = facts.histories[uid]
+                self.report.check(
+                    "orphans",
+                    _needs(history, ledger) or self._may_stay_by_age(uid, ledger),
+                    "{} holds ledger {}, which it does not list",
+                    uid,
+                    ledger,
+                )
         for (uid, ledger), state in facts.intents.items():
             self.report.check(
                 "orphans",
@@ -330,6 +336,8 @@ class Ending:
                 uid,
             )
         for history in facts.histories.values():
+            fork = history.head.fork if history.head is not None and not history.head_removed else None
+            self.report.check("orphans", fork is None or fork.done, "fork {} is left incomplete", history.name)
             if history.head_removed:
                 known = [key for key in self.world.metadata._values if f"/streams/data/{history.uid}" in key]
                 left = [key for key in known if self.world.metadata.peek(key) is not None]
@@ -341,12 +349,17 @@ class Ending:
         deleter = Deleter(self.stage, "d9")
         if not await deleter.up(20):
             return
-        for stream in self.plan.streams:
+        streams = [*self.plan.streams, *self._forks()]
+        deleter.rng.shuffle(streams)
+        for stream in streams:
             history = self.facts.current.get(full(stream))
             if history is not None and not history.head_removed:
                 await deleter.inside(self._delete(deleter, stream), "delete")
                 deleter.check_deleted(history)
                 deleter.check_nothing_left(history)
+
+    def _forks(self) -> list[str]:
+        return [history.name.partition("/")[2] for history in live_forks(self.facts)]
 
     async def _delete(self, deleter: Deleter, stream: str) -> None:
         await deleter.ns.delete(stream)
@@ -359,8 +372,14 @@ class Ending:
                 self.report.check("deleted", False, "{} can be used although it was deleted", stream)
 
 
-def _first_segment(history: StreamHistory | None) -> int:
-    return history.head.first if history is not None and history.head is not None else 0
+def _needs(history: StreamHistory, ledger: LedgerId) -> bool:
+    """Whether the stream lists the ledger, or has its producers' table in it."""
+    head, row = history.head, history.listed.get(ledger)
+    if head is None or history.head_removed or ledger in head.garbage:
+        return False
+    if head.table is not None and head.table.ledger == ledger:
+        return True  # A fork never had it in its list, if its source had trimmed it before.
+    return row is not None and row.number >= head.first
 
 
 __all__ = ["Ending"]

@@ -127,6 +127,9 @@ class StreamHistory:
     """Its head was removed."""
     deleted_at: int | None = None
     """Serial number of the return of a delete()."""
+    source: StreamHistory | None = None
+    """Of a fork that is complete: the stream that has its records below the offset `at`, too."""
+    at: int = 0
 
     @property
     def top(self) -> int:
@@ -181,6 +184,10 @@ class Facts:
         self.readings: list[ReaderSession] = []
         self.owned: dict[LedgerId, str] = {}
         """The uid of the stream that each existing ledger names as its owner."""
+        self.shared: dict[LedgerId, dict[str, None]] = {}
+        """The uids of the streams that hold each ledger that was ever shared."""
+        self.left_to_others: dict[tuple[str, LedgerId], bool] = {}
+        """Of each stream that has let a shared ledger go: whether others held it then."""
         self.fencer: dict[LedgerId, str] = {}
         """The host that started the recovery of a stream's ledger."""
         self.sealers: dict[str, None] = {}

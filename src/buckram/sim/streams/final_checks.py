@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from buckram.sim.engine.checkers.report import Report
 from buckram.sim.streams.facts import BulkAttempt, Facts, StreamHistory
+from buckram.sim.streams.forked import check_fork
 
 
 class FinalChecks:
@@ -26,6 +27,7 @@ class FinalChecks:
             for step in history.steps:
                 self._check_bulk_step(history, step)
             self._check_published_once(history)
+            check_fork(self._report, history)
 
     def _check_dense(self, history: StreamHistory) -> None:
         assert history.final is not None

@@ -16,6 +16,7 @@ from buckram.metadata.layout import ClusterLayout
 from buckram.sim.engine.checkers.facts import Facts as LedgerFacts
 from buckram.sim.engine.checkers.report import Report
 from buckram.sim.streams.facts import Facts, StreamHistory
+from buckram.sim.streams.forked import check_deletion, note_forked, share_changed
 from buckram.types import KeyValue, LedgerId, LedgerState
 
 
@@ -47,6 +48,11 @@ class HeadWatch:
         if ledger is not None:
             self._ledger_changed(who, ledger, new)
             return
+        parent, _, uid = key.rpartition("/")
+        ledger = self._layout.ledger_of(parent)
+        if ledger is not None:
+            share_changed(self._facts, self._report, uid, ledger, new)
+            return
         _, found, rest = key.partition("/streams/")
         if not found:
             return
@@ -74,7 +80,11 @@ class HeadWatch:
         if new is None:
             if uid is not None:
                 del self._facts.owned[ledger]
-                self._ledger_deleted(who, uid, ledger)
+                if ledger in self._facts.shared:
+                    self._report.situation("shared ledger deleted")
+                for history in self._facts.histories.values():
+                    if history.uid == uid or ledger in history.listed or ledger in history.retired:
+                        check_deletion(self._facts, self._report, who, history, ledger)
             return
         metadata = parse(new.value)
         owner = owner_of(metadata.custom_metadata)
@@ -82,34 +92,6 @@ class HeadWatch:
             self._facts.owned[ledger] = owner[1]
             if metadata.state is LedgerState.IN_RECOVERY:
                 self._facts.fencer[ledger] = who
-
-    def _ledger_deleted(self, who: str, uid: str, ledger: LedgerId) -> None:
-        history, state = self._facts.histories.get(uid), self._facts.intents.get((uid, ledger))
-        if history is None or history.head_removed or history.head is None or history.head.deleting:
-            return
-        head, row = history.head, history.listed.get(ledger)
-        if ledger in history.retired:
-            allowed = state == "discard"
-            self._report.situation("compacted segment deleted")
-        elif row is None:
-            allowed = state in (None, "discard")
-            if state == "discard":
-                self._report.situation("unlisted entries discarded")
-        else:
-            dead = row.sealed and row.end <= head.earliest and row.number != head.producers
-            kept = head.table is not None and head.table.ledger == ledger
-            allowed = not kept and (dead or ledger in head.garbage or row.number < head.first)
-        self._report.check(
-            "kept",
-            allowed,
-            "{} deletes ledger {} of {}: row {}, earliest {}, intent {}",
-            who,
-            ledger,
-            history.name,
-            row,
-            head.earliest,
-            state,
-        )
 
     # -- keys of a stream besides its head
 
@@ -136,6 +118,11 @@ class HeadWatch:
         elif folder == "pages" and new is not None:
             self._report.situation("page written")
             history, rows = facts.histories[uid], decode_page(key, new.value).segments
+            if history.head is not None and history.head.fork is not None and not history.head.fork.done:
+                for row in rows:  # The head that lists them comes last.
+                    self._check_listing(who, history, history.head, row)
+                    history.listed[row.ledger] = row
+                return
             if old is not None:
                 self._check_compaction(who, history, decode_page(key, old.value).segments, rows)
             for row in rows:
@@ -166,7 +153,9 @@ class HeadWatch:
         facts.current[name] = history
         self._report.check("head", before is None or before.uid == after.uid, "{} replaces the head of {}", who, name)
         history.head = after
-        if before is not None and before.uid == after.uid:
+        if before is not None and before.fork is not None and before.fork != after.fork:
+            note_forked(facts, self._report, who, history, after)
+        elif before is not None and before.uid == after.uid:
             self._check_only_grows(who, history, before, after)
         self._check_segments(who, history, before, after)
         self._keep_fence(history, after, serial)
@@ -330,9 +319,10 @@ class HeadWatch:
         history.segment_starts[row.base] = before is not None and history.listed_by.get(before.ledger) != head.epoch
         state = self._facts.intents.get((history.uid, row.ledger))
         owner = self._facts.owned.get(row.ledger)
+        held = history.uid in self._facts.shared.get(row.ledger, ())
         self._report.check(
             "M9",
-            state == "made" and owner == history.uid,
+            held or (state == "made" and owner == history.uid),
             "{} lists ledger {} in {}: its intent is {}, its owner {}",
             who,
             row.ledger,
@@ -374,9 +364,11 @@ class HeadWatch:
         )
         if dead:
             kept = after.table == row
+            # Whoever lets it go last deletes it, which may be a moment later.
+            others = self._facts.left_to_others.get((history.uid, row.ledger), False)
             self._report.check(
                 "orphans",
-                kept or row.ledger in after.garbage or row.ledger not in self._facts.owned,
+                kept or others or row.ledger in after.garbage or row.ledger not in self._facts.owned,
                 "{} forgets {} of {} before its ledger is deleted",
                 who,
                 row,

@@ -18,6 +18,7 @@ from buckram.errors import (
 from buckram.sim.engine.checkers.judge import describe
 from buckram.sim.engine.world import Died
 from buckram.sim.streams.facts import StreamHistory
+from buckram.sim.streams.forked import live_forks
 from buckram.sim.streams.stage import NAMESPACE, Actor, full
 from buckram.streams.maintain.compaction import Compactable, Copied, copy_run, plan_compaction, replace_run
 from buckram.streams.maintain.janitor import BY_AGE, Janitor, JanitorSettings
@@ -46,6 +47,7 @@ class MaintenanceActor(Actor):
             except Died:
                 self.note("died")
                 self.report.situation(self.crashed)
+                self.died()
             except TimeoutError:
                 self.report.check("ends", False, "{} is not done within {} s", self.host, WORK_S)
             except BuckramError as error:
@@ -54,6 +56,9 @@ class MaintenanceActor(Actor):
 
     async def work(self, stream: str) -> None:
         raise AssertionError
+
+    def died(self) -> None:
+        """Its process died; what it was doing has no end."""
 
 
 class Truncator(MaintenanceActor):
@@ -140,6 +145,9 @@ class Compactor(MaintenanceActor):
 
     async def work(self, stream: str) -> None:
         assert self.client is not None
+        forks = [fork.name.partition("/")[2] for fork in live_forks(self.facts)]
+        if forks and self.rng.random() < 0.4:
+            stream = self.rng.choice(forks)
         streams, name = StreamStore(self.client.services.store), StreamName(NAMESPACE, stream)
         try:
             work = await plan_compaction(streams, name, target_bytes=self.rng.choice((4096, 20_000, 1 << 20)))
@@ -207,7 +215,8 @@ class Deleter(MaintenanceActor):
 
     def check_nothing_left(self, history: StreamHistory) -> None:
         """Check that no ledger and key of a deleted stream is left, long after delete() has returned."""
-        ledgers = [ledger for ledger, uid in self.facts.owned.items() if uid == history.uid]
+        owned, shared = self.facts.owned, self.facts.shared
+        ledgers = [ledger for ledger, uid in owned.items() if uid == history.uid and not shared.get(ledger)]
         known = [key for key in self.world.metadata._values if f"/streams/data/{history.uid}" in key]
         left = [key for key in known if self.world.metadata.peek(key) is not None]
         self.report.check(

@@ -401,6 +401,22 @@ async def compact(bench: Bench, spy: Spy) -> None:
     await asyncio.sleep(0.2)
 
 
+async def fork(bench: Bench, spy: Spy) -> None:
+    """A fork of a stream with a writer at work; the source is truncated, and a fork of the fork is deleted."""
+    await _write_segments(bench, 2, 3)
+    enough = await _append_in_background(bench)
+
+    async def work(actor: Actor) -> None:
+        await actor.ns.fork_stream(bench.stream, "branch", offset=12)
+        bench.history.requested_truncations[8] = None
+        await actor.ns.truncate(bench.stream, before=8)
+        await actor.ns.fork_stream("branch", "twig", offset=9)
+        await actor.ns.delete("branch")
+
+    await _run_on_host(bench, work, spy)
+    enough.set()
+
+
 DRILLS: dict[str, Operation] = {
     "open": open_first,
     "take-over": take_over,
@@ -415,6 +431,7 @@ DRILLS: dict[str, Operation] = {
     "let-in": let_in,
     "janitor": janitor,
     "compact": compact,
+    "fork": fork,
 }
 
 __all__ = ["DRILLS", "Operation", "Spy"]

@@ -14,7 +14,7 @@ from buckram.sim.streams.faults import OWN_FAULTS
 from buckram.types import DigestType
 
 DIGESTS = {DigestType.CRC32: "crc32", DigestType.CRC32C: "crc32c", DigestType.MAC: "mac", DigestType.DUMMY: "dummy"}
-MODES = ("publisher", "truncator", "janitor", "compactor", "deleter", "ending", "small_pages")
+MODES = ("publisher", "truncator", "janitor", "compactor", "deleter", "forker", "ending", "small_pages")
 LIFE_S = 6.0
 """About how long actors are busy."""
 
@@ -34,6 +34,7 @@ class StreamPlan:
     janitor: bool = False
     compactor: bool = False
     deleter: bool = False
+    forker: bool = False
     ending: bool = False
     small_pages: bool = False
     """Pages of four segments, so that there are some."""
@@ -99,6 +100,7 @@ def make_stream_plan(seed: int) -> StreamPlan:
     plan.small_pages = rng.random() < 0.5
     plan.crashing = rng.choice((0.0, 0.15, 0.35))
     plan.compactor = rng.random() < 0.3
+    plan.forker = rng.random() < 0.25
     return plan
 
 

@@ -15,6 +15,7 @@ from buckram.sim.streams.bench import Bench, Scenario, bench_plan, play
 from buckram.sim.streams.broken_ledgers import BREAKS
 from buckram.sim.streams.bulk_publishing import Publisher
 from buckram.sim.streams.facts import ReaderSession
+from buckram.sim.streams.fork_schedules import FORKS
 from buckram.sim.streams.maintenance import JanitorActor
 from buckram.sim.streams.plan import StreamPlan
 from buckram.sim.streams.reading import ReaderActor
@@ -370,6 +371,7 @@ SCENARIOS: dict[str, Scenario] = {
     "overtaking": Scenario(overtaking, _small_buffer),
     "shared-cursor": Scenario(shared_cursor),
     **BREAKS,
+    **FORKS,
     **WRONG_CLOCKS,
     **SLOW,
 }

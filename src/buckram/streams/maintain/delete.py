@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from buckram.client.client import Client
 from buckram.core.streams.changes import deleted
+from buckram.core.streams.forks import given_up
 from buckram.core.streams.head import PAGE_SEGMENTS, Head
 from buckram.core.streams.names import StreamName
 from buckram.errors import (
@@ -23,8 +24,9 @@ from buckram.errors import (
 )
 from buckram.seams import KeyStore
 from buckram.streams.maintain.table import update_tables_before
-from buckram.streams.shared.ledgers import discard, drop_ledger, drop_segment, list_intents
+from buckram.streams.shared.ledgers import discard, drop_segment, let_go, list_intents
 from buckram.streams.shared.metadata import StreamStore
+from buckram.streams.shared.shares import release, shared_by
 
 _PAGE = 1000
 
@@ -55,6 +57,14 @@ async def delete_stream(
             return
         except (NoSuchKey, VersionConflict):
             continue
+
+
+async def delete_incomplete(client: Client, streams: StreamStore, name: StreamName, uid: str) -> bool:
+    """Delete a fork unless it is complete; returns whether it was deleted. The head decides that, in one step."""
+    head = await streams.change(name, given_up, uid=uid)
+    if head.deleting:
+        await delete_stream(client, streams, name, uid=uid)
+    return head.deleting
 
 
 async def _fence(client: Client, name: StreamName, head: Head) -> None:
@@ -97,15 +107,19 @@ async def _drop_ledgers(client: Client, streams: StreamStore, head: Head, *, for
     """Delete all ledgers and files of history; with `force` files that cannot be reached are left where they are."""
     async for row in streams.segments(head):
         try:
-            await drop_segment(client, row)
+            await drop_segment(client, streams, head.uid, row)
         except (ReadFailed, WriteFailed):
             if not force or row.offloaded is None:
                 raise
     for ledger in (*head.garbage, *([head.table.ledger] if head.table is not None else ())):
-        await drop_ledger(client, ledger)
+        await let_go(client, streams, head.uid, ledger)
     while found := await list_intents(streams, head.uid, limit=_PAGE):
         for intent in found:
             await discard(client, streams, head.uid, intent)
+    while shared := await shared_by(streams, head.uid):  # A fork that was not completed lists none of them.
+        for ledger in shared:
+            await let_go(client, streams, head.uid, ledger)
+            await release(streams, head.uid, ledger)
 
 
 async def _drop_keys(streams: StreamStore, head: Head) -> None:
@@ -119,6 +133,7 @@ async def _drop_keys(streams: StreamStore, head: Head) -> None:
         layout.replicas(head.uid),
         layout.exports(head.uid),
         layout.imports(head.uid),
+        layout.shared(head.uid),
         f"{layout.data(head.uid)}/pages",
     ):
         while names := await keys.children(parent, limit=_PAGE):

@@ -34,7 +34,7 @@ from buckram.errors import (
     WriteFailed,
     WriterExists,
 )
-from buckram.streams.maintain.delete import delete_stream, drop_leftovers
+from buckram.streams.maintain.delete import delete_incomplete, delete_stream, drop_leftovers
 from buckram.streams.maintain.history import offload_by_policy
 from buckram.streams.maintain.janitor_report import JanitorReport, OnReport, OnWaiting, combine_reports, note_problem
 from buckram.streams.maintain.orphans import all_names, children_of, delete_orphan, find_orphans
@@ -47,8 +47,8 @@ from buckram.streams.shared.ledgers import (
     SNAPSHOT,
     Intent,
     discard,
-    drop_ledger,
     is_stale,
+    let_go,
     list_intents,
 )
 from buckram.streams.shared.metadata import StreamStore, retry_metadata
@@ -153,6 +153,7 @@ class Janitor:
         # Data is listed before the heads, so data that belongs to no head afterwards is of a deleted stream.
         data = [uid async for uid in children_of(self._streams, self._streams.layout.all_data)]
         uids: dict[str, None] = {}
+        stopped: list[tuple[StreamName, str]] = []
         async for name in all_names(self._streams):
             try:
                 head = (await self._streams.read(name)).head
@@ -165,6 +166,9 @@ class Janitor:
             uids[head.uid] = None
             report.streams += 1
             try:
+                if head.incomplete and not head.deleting:
+                    stopped += [] if await is_lease_held(self._streams, head.uid) else [(name, head.uid)]
+                    continue
                 suspects += await self._stream(name, head, report)
             except (NoSuchStream, NoSuchNamespace):
                 continue  # It was deleted during this pass.
@@ -173,9 +177,10 @@ class Janitor:
         self._quiet = {uid: quiet for uid, quiet in self._quiet.items() if uid in uids}
         leftovers = [uid for uid in data if uid not in uids]
         half_deleted = await self._half_deleted(report)
-        if suspects or leftovers or half_deleted:
+        if suspects or leftovers or half_deleted or stopped:
             await asyncio.sleep(self._settings.grace_s)
             await self._check_again(suspects, leftovers, half_deleted, report)
+            await self._check_forks(stopped, report)
         if self._settings.orphans if orphans is None else orphans:
             await self._orphans(report)
         return report
@@ -262,7 +267,7 @@ class Janitor:
         for begin in range(0, len(head.garbage), _GARBAGE_AT_ONCE):
             part: tuple[LedgerId, ...] = head.garbage[begin : begin + _GARBAGE_AT_ONCE]
             for ledger in part:
-                await drop_ledger(self._client, ledger)
+                await let_go(self._client, self._streams, head.uid, ledger)
             await self._streams.change(name, partial(_swept, ledgers=part), uid=head.uid)
             done += len(part)
         return done
@@ -316,6 +321,18 @@ class Janitor:
                 continue
             except BuckramError as error:
                 note_problem(report, f"namespace {space.name}", error)
+
+    async def _check_forks(self, stopped: list[tuple[StreamName, str]], report: JanitorReport) -> None:
+        """Delete forks that were not completed, if whoever was making them is still gone."""
+        for name, uid in stopped:
+            try:
+                head = (await self._streams.read(name)).head
+                if head.uid == uid and head.incomplete and not await is_lease_held(self._streams, uid):
+                    report.deleted_streams += await delete_incomplete(self._client, self._streams, name, uid)
+            except NoSuchStream:
+                continue
+            except BuckramError as error:
+                note_problem(report, str(name), error)
 
     async def _half_deleted(self, report: JanitorReport) -> list[NamespaceInfo]:
         """Return the namespaces that are being deleted. A deletion that has stopped half-way is undone later."""

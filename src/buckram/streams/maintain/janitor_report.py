@@ -25,7 +25,7 @@ class JanitorReport:
     discarded_ledgers: int = 0
     """Ledgers that were never listed, left a list without records, or were replaced by a copy."""
     deleted_streams: int = 0
-    """Streams whose deletion another process had begun and not completed."""
+    """Streams whose deletion, or whose making as a fork, another process had begun and not completed."""
     orphans: int = 0
     offloaded_segments: int = 0
     """Segments that became files of history, as a policy asks."""

@@ -4,7 +4,7 @@ They are found by comparing all ledgers with all streams, and the order of readi
 ledgers, then intents, then lists, then intents again. A ledger gets its intent before it exists and loses it in the
 step that lists it. It leaves a list after it was deleted, or, when a compacted copy replaces it, in a step that gives
 it an intent again. So a ledger that has no intent and afterwards is in no list will never be in one; and if it still
-has no intent then, no reader uses it.
+has no intent then, no reader uses it. A ledger that another stream holds is none: a fork lists it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from typing import Literal
 from buckram.client.client import Client
 from buckram.core.streams.names import StreamName, owner_of
 from buckram.errors import InvalidArgument, MalformedRecord, NoSuchLedger, NoSuchStream
-from buckram.streams.shared.ledgers import drop_ledger, read_intent
+from buckram.streams.shared.ledgers import let_go, read_intent
 from buckram.streams.shared.metadata import StreamStore, retry_metadata
+from buckram.streams.shared.shares import holders
 from buckram.types import LedgerId
 
 _PAGE = 1000
@@ -103,6 +104,8 @@ async def judge_orphans(
                 found.append(Orphan(item.ledger, item.stream, item.uid, "in progress", age))
             continue
         ledgers = listed[item.uid]
+        if (ledgers is None or item.ledger not in ledgers) and await _is_held(streams, item):
+            continue
         if ledgers is None:
             found.append(Orphan(item.ledger, item.stream, item.uid, "stream deleted", age))
         elif item.ledger not in ledgers:
@@ -120,7 +123,7 @@ async def delete_orphan(client: Client, orphan: Orphan) -> None:
         raise InvalidArgument(
             f"ledger {orphan.ledger} of stream {orphan.stream} may still be listed; `buckram stream janitor` knows when"
         )
-    await drop_ledger(client, orphan.ledger)
+    await let_go(client, StreamStore(client.services.store), orphan.uid, orphan.ledger)
 
 
 async def _marked(client: Client) -> AsyncIterator[Marked]:
@@ -154,6 +157,11 @@ async def _has_intent(streams: StreamStore, item: Marked) -> bool:
         return await retry_metadata(lambda: read_intent(streams, item.uid, item.ledger)) is not None
     except (MalformedRecord, InvalidArgument):
         return True  # The intent or the uid is malformed, so the ledger is not safe to delete.
+
+
+async def _is_held(streams: StreamStore, item: Marked) -> bool:
+    """Whether another stream holds the ledger, which was made for this one."""
+    return any(uid != item.uid for uid in await holders(streams, item.ledger))
 
 
 async def _all_streams(streams: StreamStore) -> dict[str, StreamName]:

@@ -53,7 +53,7 @@ async def trim(client: Client, streams: StreamStore, name: StreamName, *, at_mos
             return done
         await update_tables_before(streams, name, head.uid, dead)
         for row in dead:
-            await drop_segment(client, row)
+            await drop_segment(client, streams, head.uid, row)
         await _forget(streams, name, head, dead[-1].number + 1, kept)
         done += len(dead)
     return done

@@ -22,6 +22,7 @@ from buckram.core.streams.policy import Policy
 from buckram.core.streams.snapshots import is_published
 from buckram.errors import (
     BuckramError,
+    KeyNotEmpty,
     MalformedRecord,
     MetadataUnavailable,
     NoSuchKey,
@@ -32,6 +33,7 @@ from buckram.errors import (
 )
 from buckram.streams.shared.metadata import StreamStore, head_retries, retry_metadata
 from buckram.streams.shared.places import Place, in_thread
+from buckram.streams.shared.shares import holders, release
 from buckram.types import CheckVersion, Create, Delete, LedgerId
 
 if TYPE_CHECKING:
@@ -47,6 +49,8 @@ OFFLOAD = "offload"
 """The purpose of an id that names files of history which are not listed yet; no ledger has that id."""
 EXPORT = "export"
 """The same for files of an export, which are not published yet, or are no longer."""
+FORK = "fork"
+"""The purpose of a ledger with the records of a source that a fork does not share."""
 _BULK = "bulk "
 _MADE, _DISCARD = "made", "discard"
 
@@ -56,9 +60,9 @@ class Intent:
     """The metadata key that a ledger of a stream has while it is not listed, with its `version`.
 
     `epoch` is that of the stream when the ledger was made. `purpose` is "segment", "bulk APPLICATION VERSION",
-    "compact", "offload", "export", "snapshot", "object", or "retired": it was listed, and a copy replaced it at `time`.
-    `time` is when the intent was made, in microseconds UTC. `discard`: it was claimed for deletion. `place`: the
-    directory of the files that the id of an offload or export names.
+    "compact", "fork", "offload", "export", "snapshot", "object", or "retired": it was listed, and a copy replaced it at
+    `time`. `time` is when the intent was made, in microseconds UTC. `discard`: it was claimed for deletion. `place`:
+    the directory of the files that the id of an offload or export names.
     """
 
     ledger: LedgerId
@@ -228,7 +232,7 @@ async def discard(client: Client, streams: StreamStore, uid: str, intent: Intent
             if intent.place:
                 await drop_files(intent.place, intent.ledger)
             else:
-                await drop_ledger(client, intent.ledger)
+                await let_go(client, streams, uid, intent.ledger)
             await streams.keys.delete(key, intent.version)
             return True
         except NoSuchKey:
@@ -243,11 +247,31 @@ async def discard(client: Client, streams: StreamStore, uid: str, intent: Intent
 
 
 async def drop_ledger(client: Client, ledger: LedgerId) -> None:
-    """Delete a ledger of a stream, even if it cannot be recovered any more. No-op if it does not exist."""
+    """Delete a ledger of a stream, even if it cannot be recovered any more. No-op if it does not exist.
+
+    KeyNotEmpty if streams share it: `let_go` is for ledgers that may be shared.
+    """
     try:
         await delete_ledger(client.services, ledger, force=True, of_stream=True)
     except NoSuchLedger:
         return
+
+
+async def let_go(client: Client, streams: StreamStore, uid: str, ledger: LedgerId) -> None:
+    """Delete a ledger of the stream, unless other streams hold it: then this one lets go. No-op if it does not exist.
+
+    Several streams may let go at once: each takes its own key away before it tries to delete the ledger, so the last
+    one succeeds. If that one ends in between, whoever finds nobody left tries once more. It may be stopped at any point
+    and called again.
+    """
+    while True:
+        try:
+            await drop_ledger(client, ledger)
+            return
+        except KeyNotEmpty:
+            await retry_metadata(streams.keys.sync)  # A server of ZooKeeper that is behind shows no keys yet.
+            if not await release(streams, uid, ledger) and await holders(streams, ledger):
+                return  # Others hold it, and the last of them deletes it.
 
 
 async def drop_files(place: str, copy: LedgerId) -> None:
@@ -255,10 +279,13 @@ async def drop_files(place: str, copy: LedgerId) -> None:
     await in_thread(copy, place, partial(Place(place).remove, copy))
 
 
-async def drop_segment(client: Client, row: Segment) -> None:
-    """Delete what a row of the segment list names: a ledger, or files of history. No-op if it does not exist."""
+async def drop_segment(client: Client, streams: StreamStore, uid: str, row: Segment) -> None:
+    """Delete what a row of the segment list names: files of history, or a ledger, unless other streams hold it.
+
+    No-op if it does not exist.
+    """
     if row.offloaded is None:
-        await drop_ledger(client, row.ledger)
+        await let_go(client, streams, uid, row.ledger)
     else:
         await drop_files(row.offloaded.location, row.ledger)
 
@@ -275,6 +302,7 @@ def _encode(intent: Intent, state: str = _MADE) -> bytes:
 __all__ = [
     "COMPACT",
     "EXPORT",
+    "FORK",
     "OBJECT",
     "OFFLOAD",
     "RETIRED",
@@ -287,6 +315,7 @@ __all__ = [
     "drop_ledger",
     "drop_segment",
     "is_stale",
+    "let_go",
     "list_intents",
     "listing_op",
     "make_history_id",

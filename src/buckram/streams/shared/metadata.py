@@ -103,6 +103,10 @@ class Layout:
         """Below it are the records of imports, each under the name that `core/streams/imports.py` gives."""
         return f"{self.root}/data/{uid}/imports"
 
+    def shared(self, uid: str) -> str:
+        """Below it are the ledgers that the stream holds together with others (`streams/shared/shares.py`)."""
+        return f"{self.root}/data/{uid}/shared"
+
     def link(self, namespace: str) -> str:
         """The record of a namespace's replication, `core/streams/links.py`."""
         return f"{self.root}/replication/{namespace}"
@@ -156,8 +160,10 @@ class StreamStore:
 
     # -- the head -----------------------------------------------------------------------------------------
 
-    async def create(self, name: StreamName, head: Head, namespace_version: int) -> Head:
+    async def create(self, name: StreamName, head: Head, namespace_version: int, extra: Sequence[KeyOp] = ()) -> Head:
         """Create the stream on condition that its namespace is at that version; returns its head.
+
+        `extra`: further operations for the same multi.
 
         The key that its data will be below comes with it, so that a uid belongs to one stream from the beginning.
 
@@ -171,6 +177,7 @@ class StreamStore:
                         CheckVersion(self.layout.namespace(name.namespace), namespace_version),
                         Create(key, encode_head(head)),
                         Create(self.layout.data(head.uid), b""),
+                        *extra,
                     ]
                 )
                 return head

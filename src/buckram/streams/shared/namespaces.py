@@ -6,7 +6,7 @@ Not here: the streams within a namespace (`streams/namespace.py`).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +29,7 @@ from buckram.errors import (
 )
 from buckram.metadata.tenants import TenantStore
 from buckram.streams.shared.metadata import StreamStore, head_retries
+from buckram.types import KeyOp
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +136,8 @@ class Namespaces:
         return self._streams.layout.namespace(check_name("namespace", name))
 
 
-async def create_stream(streams: StreamStore, name: StreamName, head: Head) -> Head:
-    """Create a stream with this head.
+async def create_stream(streams: StreamStore, name: StreamName, head: Head, extra: Sequence[KeyOp] = ()) -> Head:
+    """Create a stream with this head; `extra`: further operations for the same multi.
 
     Raises NoSuchNamespace, StreamExists, InvalidArgument for settings that do not go with the namespace's.
     """
@@ -147,7 +148,7 @@ async def create_stream(streams: StreamStore, name: StreamName, head: Head) -> H
             raise NoSuchNamespace(name.namespace)
         merged(space.policy, head.policy)
         try:
-            return await streams.create(name, head, space.version)
+            return await streams.create(name, head, space.version, extra)
         except VersionConflict:
             continue
 

@@ -23,7 +23,7 @@ from buckram.errors import (
     WriterLost,
 )
 from buckram.streams.shared.claim import Claim
-from buckram.streams.shared.ledgers import drop_ledger, listing_op
+from buckram.streams.shared.ledgers import let_go, listing_op
 from buckram.streams.shared.metadata import head_retries
 from buckram.streams.write.segment import SegmentWriter
 
@@ -74,7 +74,7 @@ async def sweep_garbage(claim: Claim, head: Head) -> None:
     done = head.garbage[:_SWEPT_AT_ONCE]
     with suppress(MetadataUnavailable, RecoveryFailed):
         for ledger in done:
-            await drop_ledger(claim.client, ledger)
+            await let_go(claim.client, claim.streams, claim.uid, ledger)
         await claim.streams.change(claim.name, lambda head: swept(head, done), uid=claim.uid)
 
 

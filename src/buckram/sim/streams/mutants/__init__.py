@@ -1,3 +1,3 @@
 """Bugs planted in the stream layer, to show that the invariants catch them. `base` defines what a mutant is,
-`hunt` runs them; `writing`, `reading`, `keeping` and `compacting` contain them by what they break.
+`hunt` runs them; `writing`, `reading`, `keeping`, `compacting` and `forking` contain them by what they break.
 """

@@ -10,14 +10,15 @@ from buckram.sim.engine.checkers.report import Violation
 from buckram.sim.engine.hunting import Kill, first_caught, hunt_all
 from buckram.sim.streams.crashing import CrashPoint, crash_points, drill
 from buckram.sim.streams.life import run_stream_life
-from buckram.sim.streams.mutants import compacting, keeping, reading, writing
+from buckram.sim.streams.mutants import compacting, forking, keeping, reading, writing
 from buckram.sim.streams.mutants.base import Mutant
 from buckram.sim.streams.names import INVARIANTS
 from buckram.sim.streams.plan import make_stream_plan
 from buckram.sim.streams.scenarios import run_stream_scenario
 
 MUTANTS: dict[str, Mutant] = {
-    mutant.name: mutant for mutant in (*writing.MUTANTS, *reading.MUTANTS, *keeping.MUTANTS, *compacting.MUTANTS)
+    mutant.name: mutant
+    for mutant in (*writing.MUTANTS, *reading.MUTANTS, *keeping.MUTANTS, *compacting.MUTANTS, *forking.MUTANTS)
 }
 MAX_SEED = 50_000
 

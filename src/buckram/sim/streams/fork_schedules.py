@@ -1,0 +1,58 @@
+"""Directed schedules of forks. Each docstring says what a naive implementation would do wrong."""
+
+from __future__ import annotations
+
+import asyncio
+
+from buckram.sim.streams.bench import Bench, Scenario
+from buckram.sim.streams.bulk_publishing import Publisher
+from buckram.sim.streams.maintenance import Truncator
+from buckram.sim.streams.recording import RecordingWriter
+from buckram.sim.streams.stage import Actor
+from buckram.streams.write.writer import engine_of
+
+
+async def _open(b: Bench, actor: Actor, stream: str) -> RecordingWriter:
+    """Open a writer of another stream than the bench's. This must run as code of the actor's process."""
+    session = b.stage.rules.new_session(actor.host)
+    writer = await actor.ns.writer(stream, name=actor.host, create=False)
+    b.stage.rules.writer_opened(session, engine_of(writer)._claim.uid, writer.epoch, writer.next_offset)
+    return RecordingWriter(actor, stream, writer, session)
+
+
+async def inherited_table(b: Bench) -> None:
+    """The segment with the producers' table is truncated, trimmed, and needed by two forks that never listed it. One's
+    writer dies with a record under way, the other is deleted, and so is the source."""
+    producer = b.stage.producers[0]
+    recording = await b.writer("w1")
+    await recording.actor.inside(recording.produce(producer, 3, one_by_one=False), "produce")
+    await recording.actor.inside(recording.writer.close(), "close")
+    publisher = Publisher(b.stage, "p1")
+    await publisher.up(20)
+    for publisher.version in range(2):
+        await publisher.inside(publisher.step(b.stream, seal_live=False), "step")
+    head = b.history.head
+    assert head is not None
+    truncator = Truncator(b.stage, "t1")
+    await truncator.up(20)
+    await truncator.inside(truncator.truncate_before(b.stream, b.history, head.tail[1].end, True), "truncate")
+    b.expect(b.history.head is not None and b.history.head.table is not None, "the table's segment is listed still")
+    first, second = await b.up("k1"), await b.up("k2")
+    for actor, name in ((first, "branch"), (second, "twig")):
+        made = await actor.inside(actor.ns.fork_stream(b.stream, name), "fork")
+        b.expect(made.producers, "the fork does not know the producers")
+    await second.inside(second.ns.delete("twig"), "delete")
+    fork = await first.inside(_open(b, first, "branch"), "open")
+    ident, content = producer.content(2)
+    await first.inside(fork.append(ident, content), "append")
+    b.report.check("idempotent", b.facts.sent[ident][-1].result == "ok", "{} is not known in the fork", ident)
+    b.appending(fork, 2)
+    await asyncio.sleep(0.0003)
+    fork.actor.process.crash()
+    fork.session.lost = True
+    await second.inside(second.ns.delete(b.stream), "delete")
+
+
+FORKS: dict[str, Scenario] = {"inherited-table": Scenario(inherited_table)}
+
+__all__ = ["FORKS"]

@@ -1,0 +1,93 @@
+"""Ledgers that several streams list: each holds the ledger by a key, and the last to let go deletes it.
+
+The keys are below the ledger's own record, and a metadata store deletes no key that has others below it. So it is the
+store itself that keeps a shared ledger, whoever asks: also a program that knows nothing of forks, or Apache's. A fork's
+key comes and goes together with one below the fork's data, by which whoever cleans up finds it. A key that holds has
+the stream's name as its value: a move of all metadata by a program that does not know such keys is then refused, which
+would lose empty ones. Not here: forking (`streams/maintain/fork.py`), letting go (`streams/shared/ledgers.py:let_go`).
+
+    ledgers/.../L                                   the record
+    ledgers/.../L/<uid>                             the stream of this uid holds it: NAMESPACE/STREAM
+    streams/data/<uid>/shared/<ledger, 19 digits>   the same, of a fork: empty
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from buckram.core.streams.names import StreamName
+from buckram.errors import MetadataUnavailable, NoSuchKey, NoSuchLedger, VersionConflict
+from buckram.seams import KeyStore
+from buckram.streams.shared.metadata import StreamStore, head_retries, retry_metadata
+from buckram.types import CheckVersion, Create, Delete, KeyOp, LedgerId
+
+_PAGE = 1000
+
+
+class Party(NamedTuple):
+    """One of the streams that hold a ledger."""
+
+    uid: str
+    name: StreamName
+
+
+async def holders(streams: StreamStore, ledger: LedgerId) -> list[str]:
+    """Return the uids of the streams that hold a shared ledger; none of one that is not shared, or does not exist."""
+    key = await streams.metadata.ledger_key(ledger)
+    return await retry_metadata(lambda: streams.keys.children(key, limit=_PAGE))
+
+
+async def sharing_ops(streams: StreamStore, ledger: LedgerId, source: Party, fork: Party) -> Sequence[KeyOp]:
+    """Return the operations by which these streams hold a ledger; none if both do already.
+
+    The multi fails if the ledger was deleted. NoSuchLedger if it is gone now.
+    """
+    key = await streams.metadata.ledger_key(ledger)
+    try:
+        version = (await streams.keys.get(key)).version
+    except NoSuchKey:
+        raise NoSuchLedger(ledger) from None
+    ops: list[KeyOp] = []
+    for party in (source, fork):
+        if await _delete_op(streams.keys, f"{key}/{party.uid}") is None:
+            ops.append(Create(f"{key}/{party.uid}", str(party.name).encode()))
+            ops += [Create(_mark(streams, fork.uid, ledger), b"")] if party is fork else []
+    return [CheckVersion(key, version), *ops] if ops else []
+
+
+async def release(streams: StreamStore, uid: str, ledger: LedgerId) -> bool:
+    """Take away the keys by which a stream holds a ledger. False if there were none. MetadataUnavailable."""
+    key, retries, asked = await streams.metadata.ledger_key(ledger), head_retries(), False
+    while True:
+        try:
+            found = [await _delete_op(streams.keys, one) for one in (f"{key}/{uid}", _mark(streams, uid, ledger))]
+            ops = [op for op in found if op is not None]
+            if not ops:
+                return asked  # A request whose reply was lost may have done it.
+            asked = True
+            await streams.keys.multi(ops)
+            return True
+        except (NoSuchKey, VersionConflict, MetadataUnavailable) as error:
+            await retries.wait(error)  # Another process cleans up as well, or a reply was lost: look again.
+
+
+async def shared_by(streams: StreamStore, uid: str, *, after: LedgerId = -1) -> list[LedgerId]:
+    """Return some of the ledgers with ids above `after` that a fork holds together with others, in order; none if it
+    holds none of these."""
+    parent, last = streams.layout.shared(uid), f"{after:019d}" if after >= 0 else ""
+    return [int(name) for name in await retry_metadata(lambda: streams.keys.children(parent, after=last, limit=_PAGE))]
+
+
+async def _delete_op(keys: KeyStore, key: str) -> Delete | None:
+    with suppress(NoSuchKey):
+        return Delete(key, (await keys.get(key)).version)
+    return None
+
+
+def _mark(streams: StreamStore, uid: str, ledger: LedgerId) -> str:
+    return f"{streams.layout.shared(uid)}/{ledger:019d}"
+
+
+__all__ = ["Party", "holders", "release", "shared_by", "sharing_ops"]

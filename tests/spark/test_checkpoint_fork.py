@@ -1,0 +1,65 @@
+"""A checkpoint with its streams is forked, and a query goes on with the forks; a check finds what is missing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.spark.reading import numbered, write
+from tests.spark.test_checkpoint_files import CHANGELOG, ROCKSDB, Counting, counted
+from tests.webhdfs.gateway_process import GatewayProcess
+
+from buckram import sync
+from buckram.cli.app import run
+from buckram.testing import ThreadedCluster
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.parametrize("store", ["default", "changelog"])
+def test_a_query_goes_on_with_forks(
+    spark: SparkSession, cluster: ThreadedCluster, stream: str, store: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.shuffle.partitions", "2")
+    if store != "default":
+        session.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
+        session.conf.set(CHANGELOG, str(store == "changelog").lower())
+
+    def said(*words: object, code: int = 0) -> dict[str, Any]:
+        assert run(["checkpoint", *map(str, words), "--json", "--metadata", cluster.uri]) == code
+        found: dict[str, Any] = json.loads(capfd.readouterr().out.splitlines()[-1])
+        return found
+
+    folder = stream.partition("/")[2]
+    place = f"default/{folder}/checkpoint"
+    write(cluster.uri, stream, numbered(250))
+    with GatewayProcess(cluster.uri) as gateway:
+        root = f"{gateway.root}/default/{folder}"
+        old = Counting(session, cluster.uri, stream, root)
+        assert old.run() == counted(250)
+        assert said("verify", place)["whole"]
+        write(cluster.uri, stream, numbered(100))
+        made = said("fork", place, f"default/{folder}/new/checkpoint", "--batch", 1, "--streams")
+        fork = f"{stream}-checkpoint"
+        assert (made["streams"], made["offsets"], made["batch"]) == ({stream: fork}, {fork: 200}, 1)
+        assert said("verify", made["checkpoint"])["whole"]
+        write(cluster.uri, fork, numbered(40))
+        new = Counting(session, cluster.uri, fork, f"{root}/new")
+        assert new.run() == counted(240)
+        assert old.run() == counted(350)
+        found = said("verify", made["checkpoint"])
+        assert (found["whole"], found["batch"], found["stores"]) == (True, 2, 2)
+        assert found["query"] != said("show", place)["query"]
+    with sync.connect(cluster.uri) as client, client.objects("default") as objects:
+        base = f"{folder}/new/checkpoint/"
+        names = [info.name for info in objects.list(prefix=base, limit=1000)]
+        for wanted in ("offsets/2", "commits/1", "state/0/1/3"):
+            name = next(n for n in names if n.removeprefix(base).startswith(wanted))
+            objects.rename(name, f"{folder}/kept")
+            lost = said("verify", made["checkpoint"], code=1)
+            assert any(name.removeprefix(base) in problem for problem in lost["problems"]), lost
+            objects.rename(f"{folder}/kept", name)
+        assert said("verify", made["checkpoint"])["whole"]
