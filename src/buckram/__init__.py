@@ -162,8 +162,9 @@ if TYPE_CHECKING:
     from buckram.machine.machine import Machine, StateMachine
     from buckram.machine.settings import MachineSettings
     from buckram.objects.objects import DirectoryInfo, ObjectInfo, Objects
+    from buckram.streams.info import StreamInfo
     from buckram.streams.maintain.fork import StreamFork
-    from buckram.streams.namespace import Namespace, StreamInfo
+    from buckram.streams.namespace import Namespace
     from buckram.streams.read.reader import StreamReader
     from buckram.streams.shared.namespaces import Namespaces
     from buckram.streams.shared.record_values import RecordCodec
@@ -192,7 +193,7 @@ _LAZY = {
     "SqlResult": "buckram.core.db.sql",
     "StateMachine": "buckram.machine.machine",
     "StreamFork": "buckram.streams.maintain.fork",
-    "StreamInfo": "buckram.streams.namespace",
+    "StreamInfo": "buckram.streams.info",
     "StreamReader": "buckram.streams.read.reader",
     "StreamWriter": "buckram.streams.write.writer",
     "Tail": "buckram.client.read.tail",

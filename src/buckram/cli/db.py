@@ -26,7 +26,7 @@ from buckram.db.logs import is_database
 from buckram.db.replicas import compare_replicas
 from buckram.db.transfer import Verified
 from buckram.errors import InvalidArgument
-from buckram.streams.namespace import StreamInfo
+from buckram.streams.info import StreamInfo
 from buckram.views.databases import database_json, database_shown, leader_of
 
 _PAGE = 1000

@@ -33,7 +33,8 @@ from buckram.views.streams import info_json, tiers_json, with_last_append
 if TYPE_CHECKING:
     from buckram.client.client import Client
     from buckram.core.streams.head import Segment
-    from buckram.streams.namespace import Namespace, StreamInfo
+    from buckram.streams.info import StreamInfo
+    from buckram.streams.namespace import Namespace
     from buckram.streams.read.cursors import CursorInfo
 
 OFFSET = click.IntRange(min=0)

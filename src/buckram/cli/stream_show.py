@@ -14,7 +14,7 @@ from buckram.views.streams import cursor_json, info_json, segment_json
 
 if TYPE_CHECKING:
     from buckram.core.streams.head import Segment
-    from buckram.streams.namespace import StreamInfo
+    from buckram.streams.info import StreamInfo
     from buckram.streams.read.cursors import CursorInfo
 
 

@@ -10,7 +10,8 @@ from buckram.errors import DatabaseExists, NotDatabase, StreamExists
 if TYPE_CHECKING:
     from buckram.core.streams.head import Head
     from buckram.core.streams.names import StreamName
-    from buckram.streams.namespace import Namespace, StreamInfo
+    from buckram.streams.info import StreamInfo
+    from buckram.streams.namespace import Namespace
 
 PROPERTIES = {"buckram": "database"}
 """Properties of a log that is a database's."""

@@ -14,7 +14,7 @@ from buckram.db.replicas import ReplicaReport, shown_replicas
 from buckram.errors import BuckramError
 from buckram.healing.overview import Overview, overview
 from buckram.metadata.tenants import Published, TenantStore
-from buckram.streams.namespace import StreamInfo
+from buckram.streams.info import StreamInfo
 from buckram.streams.read.cursors import CursorInfo
 
 AT_ONCE = 16

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,9 +15,9 @@ from buckram.client.client import Client
 from buckram.client.shared.opening import Opening
 from buckram.core.streams.batch import Record
 from buckram.core.streams.changes import check_properties, check_usable, configured
-from buckram.core.streams.head import Fork, Head, Segment, SnapshotRow, Transaction, WriterInfo
+from buckram.core.streams.head import Head, Segment, SnapshotRow
 from buckram.core.streams.names import StreamName, check_writer_name, stream_name
-from buckram.core.streams.policy import Policy, check_overrides, merged
+from buckram.core.streams.policy import check_overrides, merged
 from buckram.core.streams.schemas import RecordSchemas, check_no_schema, with_schema
 from buckram.core.streams.transactions import StepId
 from buckram.errors import (
@@ -30,9 +29,10 @@ from buckram.errors import (
     OffsetOutOfRange,
     StreamExists,
 )
+from buckram.streams.info import StreamInfo, stream_info
 from buckram.streams.maintain.delete import delete_stream
 from buckram.streams.maintain.fork import StreamFork, fork_stream
-from buckram.streams.maintain.retention import is_lease_held, offset_passed_by_all
+from buckram.streams.maintain.retention import offset_passed_by_all
 from buckram.streams.maintain.truncate import offset_keeping, trim, truncate
 from buckram.streams.read.cursors import Cursor, CursorInfo, list_cursors, place_cursor
 from buckram.streams.read.locate import known_end, offset_at_time
@@ -54,43 +54,6 @@ if TYPE_CHECKING:
     from buckram.machine.settings import MachineSettings
 
 M = TypeVar("M", bound="StateMachine")
-
-
-@dataclass(frozen=True, slots=True)
-class StreamInfo:
-    """What is known of a stream at one moment. Times are in microseconds UTC."""
-
-    name: str
-    """NAMESPACE/STREAM."""
-    uid: str
-    """The unique id, which tells it from earlier streams of this name."""
-    created: int
-    """When it was created."""
-    earliest: int
-    """The first offset that can be read."""
-    end: int
-    """The offset after the last readable record."""
-    ended: bool
-    """Whether it was marked as ended, so that no record can follow."""
-    writer: WriterInfo | None
-    """The writer that opened it and has not closed it; None if there is none."""
-    policy: Policy
-    """The settings in force: the stream's own, then the namespace's, then defaults."""
-    overrides: Mapping[str, Any]
-    """The stream's own settings."""
-    properties: Mapping[str, str]
-    """Names and values that the application has set."""
-    last_append: int
-    """The append time of the last record in its sealed segments."""
-    transactions: Mapping[str, Transaction]
-    """The newest bulk step of each application."""
-    segments: int
-    """The number of segments in the list, with dead ones that wait for deletion. It is too high by those that
-    compaction has removed from older pages."""
-    writer_gone: bool = False
-    """Whether `writer` has lost the lease without closing the stream: it died, or its metadata session expired."""
-    fork: Fork | None = None
-    """Of a stream that was made as a fork: its source, and the offset below which the records are those of it."""
 
 
 class Namespace:
@@ -583,28 +546,8 @@ class Namespace:
         return stream_name(stream, self.name)
 
     async def _info(self, name: StreamName, at: HeadAt) -> StreamInfo:
-        head = at.head
-        check_usable(str(name), head)
         space = await self._namespaces.get(self.name)
-        count = len(head.tail) + max(head.paged - head.first, 0)
-        gone = head.writer is not None and not await is_lease_held(self._streams, head.uid)
-        return StreamInfo(
-            str(name),
-            head.uid,
-            head.created,
-            head.earliest,
-            await known_end(self._client, name, head),
-            head.ended,
-            head.writer,
-            merged(space.policy, head.policy),
-            head.policy,
-            head.properties,
-            head.last_append,
-            head.transactions,
-            count,
-            gone,
-            head.fork,
-        )
+        return await stream_info(self._client, self._streams, name, at.head, space.policy)
 
 
 def _check_engine() -> None:
@@ -616,4 +559,4 @@ def _check_engine() -> None:
         raise MissingEngine(str(error)) from None
 
 
-__all__ = ["Namespace", "StreamInfo"]
+__all__ = ["Namespace"]

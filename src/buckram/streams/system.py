@@ -12,7 +12,7 @@ from typing import Any
 from buckram.client.client import Client
 from buckram.core.security.acl import SERVERS
 from buckram.errors import BuckramError, NamespaceExists, StreamExists
-from buckram.streams.namespace import StreamInfo
+from buckram.streams.info import StreamInfo
 
 RETENTION_S = 90 * 86_400.0
 """The namespace's, which `buckram namespace set system` changes."""

@@ -9,7 +9,8 @@ from buckram.errors import BuckramError
 
 if TYPE_CHECKING:
     from buckram.core.streams.head import Segment
-    from buckram.streams.namespace import Namespace, StreamInfo
+    from buckram.streams.info import StreamInfo
+    from buckram.streams.namespace import Namespace
     from buckram.streams.read.cursors import CursorInfo
 
 

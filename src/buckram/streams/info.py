@@ -1,0 +1,83 @@
+"""StreamInfo: what is known of one stream at one moment, from its head.
+
+Not here: lag and rates (`streams/read/lag.py`), how a stream is shown (`views/streams.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from buckram.client.client import Client
+from buckram.core.streams.changes import check_usable
+from buckram.core.streams.head import Fork, Head, Transaction, WriterInfo
+from buckram.core.streams.names import StreamName
+from buckram.core.streams.policy import Policy, merged
+from buckram.streams.maintain.retention import is_lease_held
+from buckram.streams.read.locate import known_end
+from buckram.streams.shared.metadata import StreamStore
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """What is known of a stream at one moment. Times are in microseconds UTC."""
+
+    name: str
+    """NAMESPACE/STREAM."""
+    uid: str
+    """The unique id, which tells it from earlier streams of this name."""
+    created: int
+    """When it was created."""
+    earliest: int
+    """The first offset that can be read."""
+    end: int
+    """The offset after the last readable record."""
+    ended: bool
+    """Whether it was marked as ended, so that no record can follow."""
+    writer: WriterInfo | None
+    """The writer that opened it and has not closed it; None if there is none."""
+    policy: Policy
+    """The settings in force: the stream's own, then the namespace's, then defaults."""
+    overrides: Mapping[str, Any]
+    """The stream's own settings."""
+    properties: Mapping[str, str]
+    """Names and values that the application has set."""
+    last_append: int
+    """The append time of the last record in its sealed segments."""
+    transactions: Mapping[str, Transaction]
+    """The newest bulk step of each application."""
+    segments: int
+    """The number of segments in the list, with dead ones that wait for deletion. It is too high by those that
+    compaction has removed from older pages."""
+    writer_gone: bool = False
+    """Whether `writer` has lost the lease without closing the stream: it died, or its metadata session expired."""
+    fork: Fork | None = None
+    """Of a stream that was made as a fork: its source, and the offset below which the records are those of it."""
+
+
+async def stream_info(
+    client: Client, streams: StreamStore, name: StreamName, head: Head, of_namespace: Mapping[str, Any]
+) -> StreamInfo:
+    """Return what a head says, with the settings of its namespace. NoSuchStream if it is being deleted or made."""
+    check_usable(str(name), head)
+    return StreamInfo(
+        str(name),
+        head.uid,
+        head.created,
+        head.earliest,
+        await known_end(client, name, head),
+        head.ended,
+        head.writer,
+        merged(of_namespace, head.policy),
+        head.policy,
+        head.properties,
+        head.last_append,
+        head.transactions,
+        segments=len(head.tail) + max(head.paged - head.first, 0),
+        writer_gone=head.writer is not None and not await is_lease_held(streams, head.uid),
+        fork=head.fork,
+    )
+
+
+__all__ = ["StreamInfo", "stream_info"]
