@@ -18,6 +18,7 @@ from buckram.testing import ThreadedCluster
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("store", ["default", "changelog"])
 def test_a_query_goes_on_with_forks(
     spark: SparkSession, cluster: ThreadedCluster, stream: str, store: str, capfd: pytest.CaptureFixture[str]

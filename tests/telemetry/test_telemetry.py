@@ -146,6 +146,17 @@ async def test_a_share_of_appends_is_traced_and_metrics_are_sent(collector: Coll
     assert {one.attributes[0].key for one in states} == {"state"}
 
 
+async def test_appends_of_one_turn_count_as_one(collector: Collector, tmp_path: Path) -> None:
+    """Otherwise who appends a hundred at once would follow every turn, and pay for it."""
+    async with AsyncExitStack() as stack:
+        uri = await stack.enter_async_context(bookies(tmp_path, settings(collector)))
+        client = await stack.enter_async_context(connect(uri, telemetry=settings(collector, share=0.2)))
+        async with client.create(ensemble=3) as writer:
+            for _ in range(60):
+                await asyncio.gather(*(writer.append(b"x") for _ in range(100)))
+    assert 0 < len(collector.named("buckram.append")) < 40
+
+
 async def test_bookies_that_trace_nothing_get_no_packet(collector: Collector, tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         uri = await stack.enter_async_context(bookies(tmp_path, TelemetryConfig()))

@@ -1,8 +1,9 @@
 """An outbox that follows some appends for OpenTelemetry, where the runtime has traces; others have no part of it.
 
-Of each turn's appends the first one may be followed, and stands for those behind it: a step `buckram.append`, and in it
-a step for each bookie that gets the entry, from sending to its answer. A packet goes before the add to bookies that
-trace, and their steps are within these.
+Of each turn's appends the first one may be followed, and stands for those behind it; a share of them is a share of
+turns, because following costs as much as a turn of few appends. It is a step `buckram.append`, and in it a step for each
+bookie that gets the entry, from sending to its answer. A packet goes before the add to bookies that trace, and their
+steps are within these.
 Not here: what a trace is made with (`telemetry/spans.py`), the bookie's side (`bookie/service/tracing.py`).
 """
 
@@ -24,8 +25,8 @@ class TracedOutbox(Outbox):
     def __init__(self, traces: Traces, window: AppendWindow, *parts: Any, **settings: Any) -> None:
         super().__init__(window, *parts, **settings)
         self._traces, self._within = traces, traces.within
-        self._next: EntryId = window.next_entry + traces.gap()
-        """The next entry that begins a trace, if its program has none; the first append of its turn stands for it."""
+        self._skip = traces.gap()
+        """So many turns are left out before the next one that begins a trace, if its program has none."""
         self._span: AppendSpan | None = None
         """Of an append of this turn."""
         self._entry: EntryId = 0
@@ -34,18 +35,16 @@ class TracedOutbox(Outbox):
     def _begin_turn(self, first: EntryId, count: int, size: int) -> None:
         super()._begin_turn(first, count, size)
         # One look for the appends of a turn, so that the others cost nothing.
-        if (first + count > self._next or self._within()) and self._span is None:
+        if self._skip and not self._within():
+            self._skip -= 1
+        elif self._span is None:
             self._look(first, count, size)
 
     def _look(self, first: EntryId, count: int, size: int) -> None:
-        traces, end = self._traces, first + count
-        chosen = end > self._next
-        if chosen:
-            # From where it should have been, so that it is the whole share; if that was this append as well, from here.
-            self._next += 1 + traces.gap()
-            if self._next < end:
-                self._next = end + traces.gap()
-        self._span, self._entry = traces.append(self._window.ledger_id, first, count, size, chosen=chosen), end - 1
+        chosen = not self._skip
+        self._skip = self._traces.gap() if chosen else self._skip - 1
+        self._span = self._traces.append(self._window.ledger_id, first, count, size, chosen=chosen)
+        self._entry = first + count - 1
 
     def clear(self) -> None:
         super().clear()
