@@ -1,9 +1,9 @@
 """An outbox that follows some appends for OpenTelemetry, where the runtime has traces; others have no part of it.
 
 Of each turn's appends the first one may be followed, and stands for those behind it; a share of them is a share of
-turns, because following costs as much as a turn of few appends. It is a step `buckram.append`, and in it a step for each
-bookie that gets the entry, from sending to its answer. A packet goes before the add to bookies that trace, and their
-steps are within these.
+turns, because following costs as much as a turn of few appends. It is a step `buckram.append`, and in it a step for
+each bookie that gets the entry, from sending to its answer. A packet goes before the add to bookies that trace, and
+their steps are within these.
 Not here: what a trace is made with (`telemetry/spans.py`), the bookie's side (`bookie/service/tracing.py`).
 """
 
