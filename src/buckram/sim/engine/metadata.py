@@ -58,6 +58,8 @@ class MetadataFaults(ABC):
         self.down = False
         self.writer_gave_up = False
         """Whether the sender of the request that is being carried out has stopped waiting for it."""
+        self.asked_at = 0.0
+        """When the request that is being carried out was sent, seconds since the life began."""
         self.spurious_watches = 0.02
         self.late_watch_s = 0.05
         self.timeout_s = 4.0
@@ -277,6 +279,7 @@ class SimKeys:
         if self._closed:
             raise MetadataUnavailable("this metadata store was closed")
         answer: asyncio.Future[Any] = loop.create_future()
+        asked_at = loop.time()
         fate = server.choose_loss(process.name, [op.key for op in ops])
 
         def resolve(result: Any, error: Exception | None) -> None:
@@ -292,7 +295,7 @@ class SimKeys:
                 reply(None, MetadataUnavailable("connection to the metadata store lost"))
                 return
             result, error = None, None
-            server.writer_gave_up = answer.done()
+            server.writer_gave_up, server.asked_at = answer.done(), asked_at
             try:
                 result = apply()
             except Exception as caught:

@@ -39,7 +39,7 @@ _CLOSED = "this metadata store was closed"
 class _Request:
     """One request. `keys` are the paths that it changes, `path` is the one that its errors name."""
 
-    __slots__ = ("apply", "future", "keys", "kind", "path", "session", "watch")
+    __slots__ = ("apply", "asked_at", "future", "keys", "kind", "path", "session", "watch")
 
     def __init__(
         self,
@@ -53,6 +53,7 @@ class _Request:
     ) -> None:
         self.kind, self.keys, self.apply, self.watch, self.path = kind, keys, apply, watch, path
         self.session, self.future = session, future
+        self.asked_at = future.get_loop().time()
 
 
 class SimZkSession:
@@ -363,7 +364,7 @@ class SimZkSession:
             self._answer(partial(self._lose_connection, epoch))
             return
         result, error = None, None
-        server.writer_gave_up = request.future.done()
+        server.writer_gave_up, server.asked_at = request.future.done(), request.asked_at
         try:
             result = request.apply(self._reads)
         except BuckramError as caught:

@@ -22,7 +22,7 @@ REPLICATOR = "h"
 OPERATOR = "o"
 """What the names of their hosts begin with."""
 UNDER_WAY_S = 5.0
-"""A request that was sent before something changed may be carried out so much later."""
+"""So long after something changed a request may be sent by who has not heard of it."""
 STOPPED_S = 1.0
 """So long after the end of its session a worker may still change something."""
 
@@ -48,16 +48,16 @@ class Marks:
 
     def check_allowed(self, who: str, does: str, ledger: LedgerId) -> None:
         """H9, the brake: what is forbidden is not begun, and what is under way ends."""
-        now = self._now()
+        asked_at = self.world.metadata.asked_at  # who is cut off may be heard long afterwards
         for name, since in (("H9", self.rules.disabled_at), ("brake", self.rules.brake_at)):
             self.report.check(
                 name,
-                since is None or now - since < UNDER_WAY_S,
-                "{} {} ledger {} although that was forbidden {:.1f} s ago",
+                since is None or asked_at - since < UNDER_WAY_S,
+                "{} {} ledger {} although that was forbidden {:.1f} s before",
                 who,
                 does,
                 ledger,
-                now - (since or 0.0),
+                asked_at - (since or 0.0),
             )
 
     def mark_changed(self, who: str, ledger: LedgerId | None, old: KeyValue | None, new: KeyValue | None) -> None:
