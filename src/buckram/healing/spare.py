@@ -62,12 +62,14 @@ def next_spare(
         return len(breaches(after, quorum, policy, bookies.topology))
 
     now = broken({})
-    for position in left:
-        if position in together and broken({position: together[position]}) <= now:
-            return position, together[position]
-    for position in left:
-        alone = spare_members(bookies, ensemble, {position: failed[position]}, quorum, policy, wanted)
-        if alone:
-            return position, alone[position]
+    options = [(position, together[position]) for position in left if position in together]
+    options = [one for one in options if broken(dict([one])) <= now]
+    # `now` counts those of whom nobody knows where they are: what is no worse may still be worse than it need be.
+    if not options or broken(dict(options[:1])):
+        for position in left:
+            alone = spare_members(bookies, ensemble, {position: failed[position]}, quorum, policy, wanted)
+            options += [(position, alone[position])] if alone else []
+    if options:
+        return min(options, key=lambda one: broken(dict([one])))
     some = next(iter(left))
     return some, None if policy.enforces else together.get(some)

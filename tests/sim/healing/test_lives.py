@@ -27,6 +27,14 @@ def test_a_bookie_that_joined_in_recovery_gets_all_copies() -> None:
     assert result.reached["a ledger was recovered by healing"]
 
 
+@pytest.mark.parametrize("seed", [589, 1289])
+def test_lives_that_broke_a_rule_once(seed: int) -> None:
+    """589: a change that was sent before the brake arrived long after it. 1289: of two members of which one is lost
+    and one gives way, the first got a successor on the rack of the second."""
+    result = run_healing_life(seed)
+    assert not result.violations, result.plan
+
+
 def test_lives_with_racks_judge_places() -> None:
     plan = make_healing_plan(3)
     with_racks(plan)
