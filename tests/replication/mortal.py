@@ -62,6 +62,8 @@ class Life:
             future.cancel()
         self._task.cancel()
         await asyncio.wait((self._task,), timeout=10)
+        if self._task.done() and not self._task.cancelled():
+            self._task.exception()  # Nobody hears of it.
         for client in self._clients:
             with suppress(Exception, asyncio.CancelledError):
                 await asyncio.wait_for(client.close(), 10)
