@@ -13,6 +13,7 @@ from tests.contracts.test_metadata_store import bookie, new_ledger
 from buckram.client.shared.past import Past, guarded
 from buckram.core.cluster.history import Statement as Said
 from buckram.core.cluster.history import encode_history, encode_statement
+from buckram.core.streams.head import Fork, Head, Segment, encode_head
 from buckram.errors import InvalidArgument, MetadataUnavailable, NoSuchLedger, StoreWentBack, WrongCluster
 from buckram.metadata import acceptance
 from buckram.metadata.acceptance import accept, allow_collection, suspects
@@ -20,6 +21,7 @@ from buckram.metadata.backup import copy_of, read_file, restore, set_history, wr
 from buckram.metadata.checkup import examine
 from buckram.metadata.layout import SUSPECTS, WITNESSES
 from buckram.metadata.store import TreeStore
+from buckram.metadata.zookeeper.store import ZooKeeperStore
 from buckram.types import History
 
 RNG = random.Random(5)
@@ -69,6 +71,26 @@ async def test_a_backup_holds_all_persistent_keys_and_can_be_restored(cluster: C
     assert not (await store.history()).accepted
     assert list((await store.bookies()).writable) == ["b1"], "who is there stays there"
     assert "nobody has said" in " ".join(one.found for one in (await examine(store)).problems)
+
+
+async def test_what_was_read_key_by_key_has_the_holders_of_shared_ledgers(cluster: Cluster) -> None:
+    """Two streams list a ledger, and the keys by which they hold it went when the streams had been read."""
+    store, ledgers = await filled(cluster)
+    if cluster.backend.name == "service":
+        return
+    for uid, fork in (("u1", None), ("u2", Fork("shop/s", "u1", 1, True))):
+        head = Head(uid, 0, tail=(Segment(0, ledgers[0], 0, 0),), fork=fork)
+        await store.keys.create(f"{store.own}/streams/heads/shop/{uid}", encode_head(head))
+    made = await copy_of(store)
+    record = await store.ledger_key(ledgers[0])
+    held = {one.key: one.value for one in made.keys if one.key.rpartition("/")[0] == record}
+    if not isinstance(store, ZooKeeperStore):
+        assert held == {}, "it is of one moment, so it is as it was"
+        return
+    assert held == {f"{record}/u1": b"shop/u1", f"{record}/u2": b"shop/u2"}
+    await restore(store, made)
+    assert await store.keys.children(record) == ["u1", "u2"]
+    assert await store.keys.children(f"{store.own}/streams/data/u2/shared") == [f"{ledgers[0]:019d}"]
 
 
 async def test_the_backup_of_another_cluster_is_refused(cluster: Cluster) -> None:

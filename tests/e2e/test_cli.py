@@ -96,7 +96,7 @@ def test_a_deleted_ledger_is_not_found(up: Up) -> None:
     assert len(gone.err.strip().splitlines()) == 1
 
 
-MEMORY = ["write buffer", "tail cache", "read cache", "index", "footers", "ledger records", "connections"]
+MEMORY = ["write buffer", "tail cache", "read cache", "index", "footers", "ledger records", "connections", "pulls"]
 
 
 def test_bookies_are_listed_and_show_entries_and_memory(up: Up) -> None:

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from buckram import TooManyUploads
 from buckram.cli.app import run as in_process
 from buckram.cli.exits import Exit
+from buckram.sync import connect
 from buckram.testing import ThreadedCluster
 
 Run = Callable[..., str]
@@ -75,6 +77,26 @@ def test_a_directory_is_deleted_and_its_space_given_back(run: Run, tmp_path: Pat
     assert run("sweep", "default") == "default: deleted 0 ledgers\n"
     assert json.loads(run("sweep", "default", "--grace", "0s", "--json"))["ledgers_deleted"] >= 2
     assert "--grace" in run("sweep", "default", "--grace", "soon", code=Exit.USAGE)
+
+
+def test_uploads_are_listed_given_up_and_limited(run: Run, uri: str) -> None:
+    with connect(uri) as client, client.objects() as objects:
+        client.namespaces.set("default", max_uploads=2)
+        first, second = (objects.begin_upload(name) for name in ("up/one", "up/two"))
+        objects.put_part(first, 0, b"12345")
+        with pytest.raises(TooManyUploads, match=r"object default/three: 2 uploads .*\(max_uploads\).*=4`"):
+            objects.begin_upload("three")
+    listed = [json.loads(line) for line in run("uploads", "default", "--json").splitlines()]
+    shown = [(one["upload"], one["object"], one["parts"], one["bytes"]) for one in listed]
+    assert shown == [(first, "default/up/one", 1, 5), (second, "default/up/two", 0, 0)]
+    assert str(second) in run("uploads", "default", "--prefix", "up/t").splitlines()[1]
+    assert f"upload {second + 9} is not open" in run("abort", "default", second + 9, "--yes", code=Exit.NOT_FOUND)
+    aborted = json.loads(run("abort", "default", first, second, "--yes", "--json"))
+    assert aborted == {"namespace": "default", "aborted": [first, second]}
+    assert run("uploads", "default", "--json") == ""
+    with connect(uri) as client, client.objects() as objects:
+        objects.abort_upload(objects.begin_upload("three"))
+        client.namespaces.set("default", max_uploads=10_000)
 
 
 def test_a_put_from_a_pipe_can_be_interrupted(run: Run, uri: str) -> None:

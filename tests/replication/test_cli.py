@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.e2e.conftest import Ended, environment
 from tests.support.polling import wait_until
 
+import buckram
 from buckram.cli.app import run as in_process
 from buckram.cli.exits import Exit
+from buckram.sync import connect
 from buckram.testing import ThreadedCluster
 
 Run = Callable[..., Ended]
@@ -136,6 +141,70 @@ def test_a_process_that_is_killed_again_and_again_copies_each_record_once(uris: 
 def copied(ok: Run, uri: str) -> int:
     shown: dict[str, Any] = ok("replicate", "status", "killed", "--on", uri, "--json").json
     return sum(one["copied"] for one in shown["namespaces"][0]["streams"])
+
+
+@pytest.mark.share(2)
+def test_a_process_that_is_killed_again_and_again_mirrors_objects_and_databases(
+    uris: tuple[str, str], ok: Run, tmp_path: Path
+) -> None:
+    a, b = uris
+    make(ok, uris, "all")
+    for number in range(30):
+        (tmp_path / f"{number:02d}").write_bytes(random.Random(number).randbytes(150_000 * (number % 9)))
+    with connect(a) as client, client.objects("all") as objects:
+        for file in sorted(tmp_path.iterdir()):
+            objects.put(f"d/{file.name}", file.read_bytes(), metadata={"name": file.name})
+    asyncio.run(insert(a, 20))
+    words = ["replicate", "run", "--from", a, "--to", b, "all", "--rate", "8MB", "--json"]
+    reached = -1
+    for _ in range(3):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "buckram", *words], env=environment(None), stdout=subprocess.PIPE
+        )
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["pid"] == process.pid
+        try:
+            wait_until(lambda before=reached: len(mirrored(b, tmp_path)) > before, 60)
+        finally:
+            os.kill(process.pid, signal.SIGKILL)
+            process.communicate()
+        reached = len(mirrored(b, tmp_path))
+    ok("replicate", "run", "--from", a, "--to", b, "all", "--once")
+    assert mirrored(b, tmp_path) == sorted(file.name for file in tmp_path.iterdir())
+    promoted = ok("replicate", "promote", "all", "--on", b, "--force", "--yes", "--json").json
+    assert [(one["stream"], one["missing"]) for one in promoted["streams"]] == [("all/main", 0)]
+    assert (promoted["objects"]["missing"], promoted["objects"]["undeleted"]) == (0, 0)
+    assert asyncio.run(rows(b)) == [(20, 190)]
+
+
+async def insert(uri: str, count: int) -> None:
+    async with buckram.connect(uri) as client, client.namespace("all").database("main") as database:
+        await database.lead()
+        await database.execute("CREATE TABLE item (number INTEGER)")
+        for number in range(count):
+            await database.execute("INSERT INTO item VALUES (?)", (number,))
+
+
+async def rows(uri: str) -> list[tuple[object, ...]]:
+    async with buckram.connect(uri) as client, client.namespace("all").database("main", create=False) as database:
+        await database.lead()
+        found = await database.query("SELECT count(*), sum(number) FROM item")
+        return list(found.rows)
+
+
+def mirrored(uri: str, folder: Path) -> list[str]:
+    """The objects that a mirror has, each with the bytes and the metadata of the source's."""
+    found: list[str] = []
+    with connect(uri) as client:
+        if not client.namespace("all").exists("buckram.objects"):
+            return []
+        with client.objects("all") as objects:
+            for info in objects.list():
+                file = folder / info.name.removeprefix("d/")
+                assert info.metadata == {"name": file.name}
+                assert objects.get(info.name) == file.read_bytes()
+                found.append(file.name)
+    return found
 
 
 def test_bad_input_names_what_is_wrong(uris: tuple[str, str], run: Run, ok: Run) -> None:

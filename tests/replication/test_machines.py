@@ -9,7 +9,7 @@ from tests.machine.kit import Inventory
 from tests.replication.kit import SPACE, Pair, pair, records, space
 from tests.streams.kit import eventually
 
-from buckram import MirrorStream, SqlError, StateLost
+from buckram import BuckramError, MirrorStream, SqlError, StateLost
 from buckram.core.streams.names import StreamName
 from buckram.net.pace import Pace
 from buckram.net.tasks import TaskScope
@@ -97,6 +97,21 @@ async def test_a_snapshot_is_not_published_before_its_records_are_there() -> Non
         await copy.once(head, 0)
         assert copy._newest == -1
         assert [row.offset for row in mirror.snapshots or ()] == [(head.snapshots or ())[-1].offset]
+
+
+async def test_a_snapshot_that_cannot_be_read_now_leaves_no_ledger() -> None:
+    async with pair() as both:
+        await fill(both.a, 1)
+        await both.copied()
+        await fill(both.a, 2, snapshot=True)
+        head = (await both.a.streams.read(GOODS)).head
+        mirror = (await both.b.streams.read(GOODS)).head
+        before = await both.b.client.services.store.list_ledgers()
+        copy = SnapshotCopy(both.a, both.b, GOODS, head.uid, mirror.uid, Pace(None))
+        await both.of_a.kill(0)
+        with pytest.raises(BuckramError):
+            await copy.once(head, head.end)
+        assert await both.b.client.services.store.list_ledgers() == before
 
 
 async def test_reconciling_keeps_the_commands_that_only_the_old_side_has() -> None:

@@ -181,6 +181,24 @@ async def _has(side: Side, name: str) -> bool:
         return True
 
 
+async def test_a_source_that_was_deleted_and_made_anew_is_noticed() -> None:
+    async with pair() as both:
+        async with both.a.client.objects(SPACE) as objects:
+            await objects.put("old", b"1")
+        work = await both.work()
+        async with TaskScope("run") as scope:
+            scope.spawn(work.follow(), "follow")
+            await eventually(lambda: _has(both.b, "old"))
+            await both.a.client.namespace(SPACE).delete(OBJECTS_LOG)
+            async with both.a.client.objects(SPACE) as objects:
+                await objects.put("new", b"2")
+
+            async def noticed() -> bool:
+                return "deleted and created anew" in work.objects[SPACE].trouble
+
+            await eventually(noticed, 20)
+
+
 async def test_bytes_that_are_not_those_that_were_put_are_not_copied() -> None:
     async with pair() as both, both.a.client.objects(SPACE) as objects:
         for name in ("bad", "good"):

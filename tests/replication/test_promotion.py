@@ -8,11 +8,28 @@ import pytest
 from tests.replication.kit import ORDERS, SPACE, append, numbered, pair, records, space
 from tests.streams.kit import eventually
 
-from buckram import MirrorStream, NoSuchNamespace, NoSuchStream, ReplicationRefused, WriterLost
+from buckram import (
+    Client,
+    MirrorStream,
+    NoSuchNamespace,
+    NoSuchStream,
+    ReplicationRefused,
+    StreamError,
+    WriterLost,
+)
+from buckram.core.streams.changes import deleted
+from buckram.core.streams.forks import ForkPlan
+from buckram.core.streams.names import StreamName
 from buckram.net.tasks import TaskScope
 from buckram.replication.promotion import promote
 from buckram.replication.reconciling import differences, reconcile
 from buckram.replication.sides import read_link
+from buckram.streams.maintain.fork import _Forking
+from buckram.streams.shared.metadata import StreamStore
+
+
+class Stop(Exception):
+    """A process ends here."""
 
 
 async def test_a_promoted_mirror_goes_on_at_its_end_and_tells_what_was_not_copied() -> None:
@@ -155,6 +172,74 @@ async def test_a_promotion_that_was_stopped_is_completed_by_the_next_one() -> No
         found = await promote(both.b, SPACE, None)
         assert [(one.stream, one.end) for one in found.streams] == [("shop/one", 3), ("shop/two", 3)]
         assert found.epoch == 1
+
+
+async def _stopped(*_: object, **__: object) -> None:
+    raise Stop
+
+
+async def _stopped_when_begun(client: Client, streams: StreamStore, name: StreamName, *, uid: str) -> None:
+    """A deletion that ends when the stream is marked as deleted."""
+    await streams.change(name, deleted, uid=uid)
+    raise Stop
+
+
+@pytest.mark.parametrize("at", ["hand_over", "delete_stream"])
+async def test_a_reconciling_that_was_stopped_is_completed_by_the_next_one(
+    at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair() as both:
+        await append(both.a, numbered(0, 5))
+        async with both.a.client.objects(SPACE) as objects:
+            await objects.put("one", b"1")
+        await both.copied()
+        await promote(both.b, SPACE, None)
+        await append(both.a, numbered(5, 8))
+        only = await records(both.a)
+        with monkeypatch.context() as patch:
+            stop = _stopped if at == "hand_over" else _stopped_when_begun
+            patch.setattr(f"buckram.replication.reconciling.{at}", stop)
+            with pytest.raises(Stop):
+                await reconcile(both.a, both.b, SPACE, await differences(both.a, both.b, SPACE))
+        await reconcile(both.a, both.b, SPACE, await differences(both.a, both.b, SPACE))
+        assert await records(both.a, "orders.kept-1") == only[5:]
+        await both.copied(back=True)
+        assert await records(both.a) == await records(both.b)
+
+
+async def test_objects_whose_deletion_was_stopped_are_mirrored_after_the_next_reconciling(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with pair() as both:
+        async with both.a.client.objects(SPACE) as objects:
+            await objects.put("one", b"1")
+        await both.copied()
+        await promote(both.b, SPACE, both.a, force=True)
+        with monkeypatch.context() as patch:
+            patch.setattr("buckram.replication.object_differences.delete_stream", _stopped_when_begun)
+            with pytest.raises(Stop):
+                await reconcile(both.a, both.b, SPACE, await differences(both.a, both.b, SPACE))
+        await reconcile(both.a, both.b, SPACE, await differences(both.a, both.b, SPACE))
+        work = await both.copied(back=True)
+        assert [one.trouble for one in work.objects.values()] == [""]
+        async with both.a.client.objects(SPACE) as objects:
+            assert await objects.get("one") == b"1"
+
+
+async def test_a_fork_that_is_being_made_does_not_outlive_the_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pair() as both:
+        await append(both.a, numbered(0, 5))
+        await both.copied()
+        share = _Forking._share
+
+        async def meanwhile(self: _Forking, plan: ForkPlan, version: int) -> None:
+            await share(self, plan, version)
+            await promote(both.b, SPACE, both.a, force=True)
+
+        monkeypatch.setattr(_Forking, "_share", meanwhile)
+        with pytest.raises((NoSuchStream, StreamError)):
+            await space(both.a).fork_stream("orders", "branch", offset=3)
+        assert await space(both.a).list() == ["orders"]
 
 
 async def test_what_is_no_mirror_is_not_promoted() -> None:

@@ -8,9 +8,12 @@ import pytest
 from tests.replication.kit import ORDERS, append, numbered, pair, records, space
 from tests.streams.kit import eventually
 
-from buckram import MirrorStream, OutOfOrderSequence, ReplicationRefused
+from buckram import Client, MirrorStream, OutOfOrderSequence, ReplicationRefused
+from buckram.core.streams.changes import deleted
+from buckram.core.streams.names import StreamName
 from buckram.net.tasks import TaskScope
 from buckram.streams.maintain.compaction import compact_stream
+from buckram.streams.shared.metadata import StreamStore
 
 
 async def test_records_are_the_same_to_readers_with_all_their_fields() -> None:
@@ -231,6 +234,29 @@ async def test_a_source_that_was_truncated_beyond_the_mirror_is_refused_unless_i
         found = await records(both.b)
         assert [record.offset for record in found] == [7, 8, 9]
         assert found == await records(both.a)
+
+
+async def test_a_mirror_that_was_to_begin_anew_when_its_copy_was_stopped_does_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def stopped_when_begun(client: Client, streams: StreamStore, name: StreamName, *, uid: str) -> None:
+        await streams.change(name, deleted, uid=uid)
+        raise InterruptedError
+
+    async with pair() as both:
+        await append(both.a, numbered(0, 4))
+        await both.orders.run(follow=False)
+        await append(both.a, numbered(4, 10))
+        await space(both.a).truncate("orders", before=7)
+        with monkeypatch.context() as patch:
+            patch.setattr("buckram.replication.stream_copy.delete_stream", stopped_when_begun)
+            work = await both.work(skip_truncated=True)
+            with pytest.raises(InterruptedError):
+                await work.once()
+        work = await both.work(skip_truncated=True)
+        await work.once()
+        assert work.streams[ORDERS].trouble == ""
+        assert await records(both.b) == await records(both.a)
 
 
 async def test_a_rate_holds_a_copy_back() -> None:

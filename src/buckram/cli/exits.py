@@ -40,6 +40,7 @@ _REFUSED = (
     errors.EncryptionKeyMissing,
     errors.AccessRefused,
     errors.QuotaExceeded,
+    errors.TooManyUploads,
     errors.WrongCookie,
     errors.CorruptStore,
     errors.EntryTooLarge,

@@ -37,7 +37,7 @@ def policy_option(command: F) -> F:
         shell_complete=completion.policy_keys,
         help="Policy; repeatable. Keys: ensemble, digest, placement, roll_bytes, roll_s, retention_s, "
         "retention_bytes, retention_cursors, retention_consumed, offload_to, offload_after_s, offload_bytes, "
-        "compression, max_producers, producer_s. "
+        "compression, max_producers, producer_s, max_uploads. "
         "Durations as 7d, sizes as 10GiB; none takes a setting back.",
     )(command)
 

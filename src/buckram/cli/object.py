@@ -1,4 +1,7 @@
-"""`buckram object`: put, get, list, copy, rename, delete, sweep. Names are NAMESPACE/NAME; NAME may have slashes."""
+"""`buckram object`: put, get, list, copy, rename, delete, sweep. Names are NAMESPACE/NAME; NAME may have slashes.
+
+Not here: uploads in parts (`cli/object_uploads.py`).
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ import click
 
 from buckram.cli import completion, values
 from buckram.cli.confirm import confirm_loss
+from buckram.cli.object_uploads import abort, uploads
 from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
 from buckram.cli.output import Bar, counted, emit, input_size, table, transfer
 from buckram.core.objects.rows import check_object_name
@@ -272,6 +276,10 @@ def sweep(namespace: str, grace: str, uri: str | None, as_json: bool) -> None:
         emit({"namespace": namespace, "ledgers_deleted": deleted})
     else:
         print(f"{namespace}: deleted {counted(deleted, 'ledger')}")
+
+
+object_.add_command(uploads)
+object_.add_command(abort)
 
 
 @contextmanager

@@ -111,6 +111,7 @@ from buckram.errors.objects import (
     ObjectDamaged,
     ObjectError,
     ObjectExists,
+    TooManyUploads,
     UploadIncomplete,
 )
 from buckram.errors.streams import (
@@ -270,6 +271,7 @@ __all__ = [
     "StreamEnded",
     "StreamError",
     "StreamExists",
+    "TooManyUploads",
     "TooStale",
     "TxidOutOfOrder",
     "Unauthorized",

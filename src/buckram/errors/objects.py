@@ -40,6 +40,20 @@ class UploadIncomplete(ObjectError):
     """An upload was to be completed, and not all of its parts are there. Nothing was changed."""
 
 
+class TooManyUploads(ObjectError):
+    """As many uploads in parts are open in the namespace as it may have. None was begun."""
+
+    def __init__(self, name: str, limit: int) -> None:
+        namespace = name.partition("/")[0]
+        super().__init__(
+            name,
+            f"{limit} uploads in parts are open in namespace {namespace}, the most that it may have (max_uploads): "
+            f"complete some, give some up (`buckram object uploads {namespace}` lists them, `buckram object abort` "
+            f"gives them up), or raise it: `buckram namespace set {namespace} --set max_uploads={2 * limit}`",
+        )
+        self.limit = limit
+
+
 class ObjectDamaged(ObjectError):
     """The bytes of an object do not have its digest, or cannot be read."""
 

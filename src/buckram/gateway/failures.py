@@ -14,7 +14,7 @@ _STATUSES: tuple[tuple[int, tuple[type[BuckramError], ...]], ...] = (
     (410, (errors.OffsetTruncated,)),
     (416, (errors.OffsetOutOfRange,)),
     (404, ABSENT),
-    (429, (errors.QuotaExceeded,)),
+    (429, (errors.QuotaExceeded, errors.TooManyUploads)),
     (403, (errors.AccessRefused, errors.Unauthorized, errors.EncryptionKeyMissing)),
     (409, (*CONFLICTS, errors.OffsetMismatch, errors.WriterExists)),
     (400, (errors.InvalidArgument,)),

@@ -20,7 +20,7 @@ from buckram.gateway.object_headers import condition_of, metadata_of
 from buckram.gateway.operations import LIMIT, PREFIX, Ask, Operation, Parameter
 from buckram.objects.objects import Objects
 from buckram.objects.values import PartInfo
-from buckram.views.objects import object_json
+from buckram.views.objects import object_json, upload_json
 
 UPLOADS = "/v2/namespaces/{namespace}/uploads"
 UPLOAD = UPLOADS + "/{object}"
@@ -141,17 +141,7 @@ class UploadPages:
         async with self._calls.found(namespace) as objects:
             found = [] if objects is None else await objects.uploads(**query)
         return {
-            "uploads": [
-                {
-                    "upload": one.upload,
-                    "object": f"{namespace}/{one.name}",
-                    "time": one.time,
-                    "parts": one.parts,
-                    "bytes": one.size,
-                }
-                for one in found
-                if any(names.has(one.name) for names in ranges)
-            ],
+            "uploads": [upload_json(namespace, one) for one in found if any(names.has(one.name) for names in ranges)],
             "next": found[-1].upload if len(found) == query["limit"] else None,
         }
 

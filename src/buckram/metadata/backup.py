@@ -1,7 +1,8 @@
 """A cluster's metadata in a file, and back again: what is copied, in which order, and how a file is known to be whole.
 
 A backup of a store that is in use is one moment of an embedded store or of etcd. ZooKeeper gives no such moment: who
-refers to ledgers is read before the ledgers, and the counter of ids last, so nothing refers to what is not in the file.
+refers to ledgers is read before the ledgers, and the counter of ids last, so nothing refers to what is not in the file;
+and who holds a shared ledger is made to go with the streams that are in the file (`metadata/backup_shares.py`).
 Whether a restored store may be used is said in it (core/cluster/history): bookies and clients wait for `accept`.
 """
 
@@ -28,6 +29,7 @@ from buckram.errors import (
     VersionConflict,
     WrongCluster,
 )
+from buckram.metadata.backup_shares import wrong_holders
 from buckram.metadata.etcd.keys import EtcdKeys
 from buckram.metadata.layout import BRAKES, COLLECT, COLLECTED, SUSPECTS, TENANTS, WISHES, WITNESSES
 from buckram.metadata.memory import MemoryKeys
@@ -71,12 +73,21 @@ async def copy_of(store: TreeStore) -> Backup:
     """All that a cluster keeps, but what is bound to sessions and what bookies say of themselves."""
     instance_id = await store.instance_id()
     kept = [one for one in await everything(store) if not _is_passing(store, one.key)]
+    if isinstance(store, ZooKeeperStore):
+        kept = _with_holders(store, kept)
     found = {one.key: one.value for one in kept}
     key = store.layout.history
     history = parse_history(key, found[key]) if key in found else History()
     next_id = await store.next_ledger_id()
     ledgers = sum(store.layout.ledger_of(one.key) is not None for one in kept)
     return Backup(instance_id, history, store.layout.root, store.own, next_id, kept, ledgers)
+
+
+def _with_holders(store: TreeStore, kept: list[Kept]) -> list[Kept]:
+    """What was read key by key, with each shared ledger held by the streams that list it there, and by no other."""
+    ledgers = {ledger: one.key for one in kept if (ledger := store.layout.ledger_of(one.key)) is not None}
+    lacking, unknown = wrong_holders({one.key: one.value for one in kept}, store.own, ledgers)
+    return [one for one in kept if one.key not in unknown] + [Kept(key, 0, value) for key, value in lacking.items()]
 
 
 def _is_passing(store: TreeStore, key: str) -> bool:

@@ -110,7 +110,7 @@ class Objects(NotBlocking):
         except BaseException:
             await machine.close()
             raise
-        in_force = merged(space.policy, head.policy)
+        self._own_policy, in_force = head.policy, merged(space.policy, head.policy)
         self._maker = LedgerMaker(client, ns.store, full, head, in_force, self._index, self._scope)
         self._packs = Packs(self._maker, self._index, self._scope)
         rewriter = Rewriter(self._index, self._packs, self._readers)
@@ -201,8 +201,13 @@ class Objects(NotBlocking):
     # -- in parts -----------------------------------------------------------------------------------------
 
     async def begin_upload(self, name: str) -> int:
-        """Begin an object that is put in parts, by any number of processes; returns the upload's number."""
-        return int(await self._execute(name, ["upload", check_object_name(name)]))
+        """Begin an object that is put in parts, by any number of processes; returns the upload's number.
+
+        Raises TooManyUploads when as many are open as the namespace may have.
+        """
+        space = await self._client.namespaces.get(self.namespace)
+        most = merged(space.policy, self._own_policy).max_uploads
+        return int(await self._execute(name, ["upload", check_object_name(name), most]))
 
     async def put_part(self, upload: int, number: int, data: Data) -> None:
         """Put part `number` (0 to 9999) of an upload, in the place of one of this number. Raises NoSuchObject."""

@@ -12,6 +12,7 @@ from buckram.errors import (
     NoSuchObject,
     ObjectChanged,
     ObjectExists,
+    TooManyUploads,
     UploadIncomplete,
 )
 
@@ -34,6 +35,8 @@ def refused(name: str, refusal: CommandRefused) -> BuckramError:
             return DirectoryNotEmpty(name, f"{text}; delete what is in it first, or all of it with recursive=True")
         case "incomplete":
             return UploadIncomplete(name, f"{text}; put the missing ones and complete it again")
+        case "uploads":
+            return TooManyUploads(name, int(text))
         case "lost":
             return DataLost(name, text)
         case _:

@@ -12,10 +12,11 @@ from functools import partial
 from buckram.core.streams.changes import LiveMoved, Step, handed_over
 from buckram.core.streams.head import Head, Mirror, Summary
 from buckram.core.streams.links import Link
-from buckram.core.streams.mirrors import SUPERSEDED
+from buckram.core.streams.mirrors import MIRROR, SUPERSEDED
 from buckram.core.streams.names import StreamName
 from buckram.errors import NoSuchStream
 from buckram.replication.sides import Side, put_link, stream_names
+from buckram.streams.maintain.delete import delete_incomplete
 from buckram.streams.shared.metadata import head_retries
 from buckram.streams.shared.recovery import recover_segment
 from buckram.types import LedgerId
@@ -58,9 +59,14 @@ async def supersede(side: Side, namespace: str, link: Link) -> list[str]:
             head = (await side.streams.read(name)).head
             if head.deleting:
                 continue
-            if head.mirror is not None and head.mirror.epoch >= link.epoch:
-                continue
-            uid = head.mirror.uid if head.mirror is not None else ""
+            if head.incomplete:
+                # A fork takes no mark while it is being made. Whoever makes it is told to fork again, after the fence.
+                await delete_incomplete(side.client, side.streams, name, head.uid)
+                head = (await side.streams.read(name)).head
+            mark = head.mirror
+            if mark is not None and (mark.epoch >= link.epoch or (mark.state, mark.cluster) == (MIRROR, side.cluster)):
+                continue  # It was fenced, or records are being kept aside in it.
+            uid = mark.uid if mark is not None else ""
             await hand_over(side, name, head, Mirror(SUPERSEDED, link.cluster, uid, link.epoch))
             fenced.append(str(name))
         except NoSuchStream:

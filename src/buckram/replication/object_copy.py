@@ -96,7 +96,7 @@ class ObjectCopy:
         same_at, passes = -1, 0
         while True:
             applied, began = there.applied, loop.time()
-            if applied != same_at:
+            if applied != same_at or there.ended:  # One that has stopped applies nothing any more, and says why.
                 same = await self._pass(there, here, mirror_uid)
                 # What was done since `applied` was read is compared once more, which finds nothing.
                 same_at, passes = applied if same else -1, passes + 1

@@ -74,7 +74,7 @@ async def differences(old: Side, new: Side, namespace: str) -> list[Difference]:
     await supersede(old, namespace, _superseded(new, there))  # Streams that were made since it was fenced, too.
     found: list[Difference] = []
     async for name in stream_names(old, namespace):
-        if not there.has(name.stream) or _KEPT in name.stream or name.stream == OBJECTS_LOG:
+        if not there.has(name.stream) or name.stream == OBJECTS_LOG:
             continue
         try:
             head = (await old.streams.read(name)).head
@@ -128,7 +128,19 @@ async def reconcile(
             await _keep(old, name, head, one, pace or Pace(None))
         await delete_stream(old.client, old.streams, name, uid=head.uid)
     await keep_objects(old, new, namespace, there.epoch, pace or Pace(None))
+    await _finish_deleting(old, namespace)
     await put_link(old, namespace, replace(_superseded(new, there), state=MIRROR, time=old.now()))
+
+
+async def _finish_deleting(old: Side, namespace: str) -> None:
+    """Delete what an earlier call was stopped at when it had begun to delete it, so that a mirror can take its name."""
+    async for name in stream_names(old, namespace):
+        try:
+            head = (await old.streams.read(name)).head
+            if head.deleting and head.mirror is not None and head.mirror.state == SUPERSEDED:
+                await delete_stream(old.client, old.streams, name, uid=head.uid)
+        except NoSuchStream:
+            continue
 
 
 async def _keep(old: Side, name: StreamName, head: Head, one: Difference, pace: Pace) -> None:

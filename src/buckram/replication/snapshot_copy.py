@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 
 from buckram.client.write.engine import LedgerAppender
 from buckram.core.streams.changes import Step, check_usable
@@ -18,7 +19,7 @@ from buckram.core.streams.mirrors import check_writable
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import merged
 from buckram.core.streams.snapshots import is_published, published
-from buckram.errors import NoSuchEntry, NoSuchLedger, SnapshotDamaged
+from buckram.errors import BuckramError, NoSuchEntry, NoSuchLedger, SnapshotDamaged
 from buckram.machine.settings import MachineSettings
 from buckram.machine.snapshots import Place, free_space
 from buckram.net.pace import Pace
@@ -82,11 +83,11 @@ class SnapshotCopy:
                 found = await self._copy_entries(row, writer)
             if found != row.digest:
                 raise SnapshotDamaged(str(into), row.offset, row.ledger, f"its bytes have the digest {found}")
-        except (NoSuchLedger, NoSuchEntry) as error:
-            await discard(target.client, target.streams, self._mirror_uid, intent)
-            raise SnapshotDamaged(str(into), row.offset, row.ledger, str(error)) from error
-        except SnapshotDamaged:
-            await discard(target.client, target.streams, self._mirror_uid, intent)
+        except BuckramError as error:
+            with suppress(BuckramError):  # The janitor deletes it otherwise; the first error is the one to report.
+                await discard(target.client, target.streams, self._mirror_uid, intent)
+            if isinstance(error, NoSuchLedger | NoSuchEntry):
+                raise SnapshotDamaged(str(into), row.offset, row.ledger, str(error)) from error
             raise
         await self._publish(row._replace(ledger=writer.ledger_id), mirror, intent)
 

@@ -22,6 +22,7 @@ from buckram.core.streams.changes import Step, check_usable, mirrored
 from buckram.core.streams.copies import copy_of
 from buckram.core.streams.head import Head
 from buckram.core.streams.mirrors import (
+    MIRROR,
     check_counterpart,
     mirror_of,
     mirrored_settings,
@@ -210,6 +211,11 @@ class StreamCopy:
             mirror = (await self._target.streams.read(self._into)).head
         except NoSuchStream:
             return await self._create(head)
+        mark = mirror.mirror
+        own = mark is not None and (mark.state, mark.cluster, mark.uid) == (MIRROR, self._source.cluster, self._uid)
+        if mirror.deleting and own:
+            # An earlier run was stopped when it began the mirror anew, or somebody deletes it for that.
+            return await self._anew(mirror, head)
         check_counterpart(str(self._into), mirror, self._source.cluster, self._uid)
         if mirror.open_segment is not None:
             self.copied = (await self._writer()).next_offset
@@ -226,7 +232,11 @@ class StreamCopy:
                 f"--skip-truncated begins the mirror anew at offset {head.earliest}; what it has is below that",
             )
         await self._close(sound=True)
-        await delete_stream(self._target.client, self._target.streams, self._into, uid=mirror.uid)
+        return await self._anew(mirror, head)
+
+    async def _anew(self, mirror: Head, head: Head) -> Head:
+        with suppress(NoSuchStream):
+            await delete_stream(self._target.client, self._target.streams, self._into, uid=mirror.uid)
         return await self._create(head)
 
     async def _create(self, head: Head) -> Head:

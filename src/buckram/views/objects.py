@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from buckram.objects.objects import ObjectInfo
+from buckram.objects.values import UploadInfo
 
 
 def object_json(namespace: str, info: ObjectInfo) -> dict[str, Any]:
@@ -20,4 +21,15 @@ def object_json(namespace: str, info: ObjectInfo) -> dict[str, Any]:
     }
 
 
-__all__ = ["object_json"]
+def upload_json(namespace: str, upload: UploadInfo) -> dict[str, Any]:
+    """What is known of an open upload in parts. `time`: when it began, in microseconds UTC; `bytes`: of its parts."""
+    return {
+        "upload": upload.upload,
+        "object": f"{namespace}/{upload.name}",
+        "time": upload.time,
+        "parts": upload.parts,
+        "bytes": upload.size,
+    }
+
+
+__all__ = ["object_json", "upload_json"]

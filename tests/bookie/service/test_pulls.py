@@ -29,7 +29,18 @@ from tests.support.polling import until
 from buckram.bookie.service import pulls
 from buckram.core.ledgers.metadata import BIRTH
 from buckram.core.wire.located import Located
-from buckram.core.wire.messages import ListEntries, LocatedReply, Pull, PullReply, Read, ask_for_places
+from buckram.core.wire.messages import (
+    MEMORY_USE,
+    BookieInfoReply,
+    GetBookieInfo,
+    ListEntries,
+    LocatedReply,
+    MemoryUse,
+    Pull,
+    PullReply,
+    Read,
+    ask_for_places,
+)
 from buckram.core.wire.v2 import name_ledger
 from buckram.disk.neighbours import Neighbours
 from buckram.errors import Code
@@ -271,6 +282,7 @@ async def test_memory_is_bounded_and_others_go_on_meanwhile(tmp_path: Path, monk
         for _ in range(10):
             both.wire.send(request)
         await until(lambda: files.reading == 3)
+        assert ("pulls", 3 * request.size, 3 * request.size) in await memory(both.target)
         refused = [await both.wire.reply() for _ in range(2)]
         assert [(one.code, one.count) for one in refused] == [(Code.TOO_MANY_REQUESTS, 0)] * 2
         other = await both.target.wire()
@@ -279,6 +291,14 @@ async def test_memory_is_bounded_and_others_go_on_meanwhile(tmp_path: Path, monk
         files.gate.set()
         assert [(one.code, one.count) for one in [await both.wire.reply() for _ in range(8)]] == [(Code.OK, 10)] * 8
         assert both.target.bookie.server.budget.total == 0
+        assert ("pulls", 0, 3 * request.size) in await memory(both.target)
+
+
+async def memory(kit: Kit) -> Sequence[MemoryUse]:
+    """What the bookie says of its memory."""
+    reply = await (await kit.wire(3)).call(GetBookieInfo(MEMORY_USE))
+    assert isinstance(reply, BookieInfoReply)
+    return reply.memory
 
 
 async def test_entries_of_one_ledger_are_stored_in_the_order_of_the_requests(tmp_path: Path) -> None:

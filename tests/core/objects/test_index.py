@@ -144,9 +144,30 @@ def test_an_upload_that_was_left_gives_its_space_back() -> None:
     index = Index()
     upload = index.apply(["upload", "big"])
     index.apply(["part", upload, 0, 5, "sha256:0", [[1, 0, 0, 5, 0]], [[1, 5]]])
+    assert index.next_expiry_us == UPLOAD_US + 1  # So that whoever sweeps comes, also where no object expires.
     index.now_us = UPLOAD_US + 1
     assert index.apply(["expire"]) == 1
     assert list(index.space.dead) == [1]
+    assert index.next_expiry_us is None
+
+
+def test_the_next_to_expire_is_an_object_or_an_upload() -> None:
+    index = Index()
+    index.apply(["upload", "big"])
+    index.put("later", expires_us=UPLOAD_US + 2)
+    assert index.next_expiry_us == UPLOAD_US + 1
+    index.put("sooner", expires_us=UPLOAD_US)
+    assert index.next_expiry_us == UPLOAD_US
+
+
+def test_no_upload_begins_where_as_many_are_open_as_may_be() -> None:
+    index = Index()
+    first, _ = index.apply(["upload", "a", 2]), index.apply(["upload", "b"])
+    refused(index, "uploads", "upload", "c", 2)
+    index = again(index)  # type: ignore[assignment]
+    refused(index, "uploads", "upload", "c", 2)
+    index.apply(["abort", first])
+    assert index.apply(["upload", "c", 2]) > first
 
 
 def test_bytes_that_were_moved_are_read_elsewhere() -> None:

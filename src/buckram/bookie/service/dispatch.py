@@ -308,7 +308,7 @@ class Dispatcher:
 
     def _memory(self) -> list[MemoryUse]:
         budget = self._budget
-        return [*self._store.memory(), MemoryUse("connections", budget.total, budget.limit)]
+        return [*self._store.memory(), MemoryUse("connections", budget.total, budget.limit), self._pulls.memory()]
 
     def _list(self, session: Session, context: ReplyContext, request: ListEntries) -> None:
         record = self._store.ledger(request.ledger_id)

@@ -24,7 +24,7 @@ from buckram.core.entries.packed import FRAME_HEAD
 from buckram.core.wire.adds import HIGH_PRIORITY, RECOVERY_ADD, AddRun, take_runs
 from buckram.core.wire.context import ReplyContext
 from buckram.core.wire.located import Extent, Located, bodies_of
-from buckram.core.wire.messages import Pull, PullReply
+from buckram.core.wire.messages import MemoryUse, Pull, PullReply
 from buckram.errors import Code, MetadataError
 from buckram.net.tasks import TaskScope
 from buckram.seams import FileData, FileRange, LocalDirectory, Stats
@@ -92,6 +92,10 @@ class PullPath:
         self._entries = stats.counter("buckram_bookie_pulled_entries_total", "entries copied from neighbours' files")
         self._bytes = stats.counter("buckram_bookie_pulled_bytes_total", "stored bytes of those")
         store.on_backpressure_end(self._go_on)
+
+    def memory(self) -> MemoryUse:
+        """Return how much memory pulls take now, and the most that they may."""
+        return MemoryUse("pulls", self._bytes_in_work, MOST_BYTES)
 
     def arrive(self, session: Session, context: ReplyContext, request: Pull) -> None:
         """Take a request, or refuse it at once."""

@@ -68,10 +68,11 @@ class ObjectIndex(Names):
         begin LEDGER WRITER: this ledger is about to be written. seal LEDGER BYTES: nothing is added to it any more.
         gone LEDGERS: they were deleted. put NAME PUT CONDITION, copy FROM TO CONDITION, rename FROM TO CONDITION,
         delete NAME CONDITION: of objects (rename also of directories); a condition is null, "absent", or the version
-        that must be there. upload NAME, part UPLOAD NUMBER SIZE DIGEST EXTENTS SEALED, complete UPLOAD PUT CONDITION,
-        abort UPLOAD: in parts. mkdirs PATH, remove PATH RECURSIVE: also of directories. purge: free trash.
-        moved NAME VERSION EXTENTS: its bytes were copied. expire: remove what has expired. mirror VERSION CHANGES
-        SEALED: become what another cluster's index is (`core/objects/mirroring.py`), up to this version of it.
+        that must be there. upload NAME MOST, part UPLOAD NUMBER SIZE DIGEST EXTENTS SEALED, complete UPLOAD PUT
+        CONDITION, abort UPLOAD: in parts; no upload begins where MOST are open. mkdirs PATH, remove PATH RECURSIVE:
+        also of directories. purge: free trash. moved NAME VERSION EXTENTS: its bytes were copied. expire: remove what
+        has expired. mirror VERSION CHANGES SEALED: become what another cluster's index is (`core/objects/
+        mirroring.py`), up to this version of it.
 
         The result of a put, a copy and a completed upload is the row without its extents.
         """
@@ -120,7 +121,9 @@ class ObjectIndex(Names):
 
     def _in_parts(self, command: list[Any]) -> Any:
         match command:
-            case ["upload", str(name)]:
+            case ["upload", str(name), *limit]:
+                if limit and len(self.uploads) >= limit[0]:
+                    raise CommandRefused(f"uploads: {limit[0]}")
                 self._version += 1
                 self.uploads[self._version] = Upload(name, self.now_us)
                 return self._version
@@ -376,13 +379,14 @@ class ObjectIndex(Names):
 
     @property
     def expiry_due(self) -> bool:
-        """Whether `expire` would remove something at the time of the log; a little later it may."""
+        """Whether `expire` would remove an object at the time of the log; a little later it may."""
         return bool(self._expiring) and self._expiring[0][0] <= self.now_us
 
     @property
     def next_expiry_us(self) -> int | None:
-        """When the next object expires, in microseconds UTC."""
-        return self._expiring[0][0] if self._expiring else None
+        """When the next object expires, or the next upload is given up, in microseconds UTC."""
+        times = [one.time_us + UPLOAD_US + 1 for one in islice(self.uploads.values(), 1)]
+        return min([*times, *(at for at, _ in self._expiring[:1])], default=None)
 
     def _expire(self) -> int:
         removed = 0

@@ -25,6 +25,7 @@ KEPT_SETTINGS = (
     "compression",
     "max_producers",
     "producer_s",
+    "max_uploads",
 )
 """Settings that a mirror has of its source. The others are about the bookies and places of one cluster."""
 

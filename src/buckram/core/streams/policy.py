@@ -55,6 +55,8 @@ class Policy:
     max_producers: int = 10_000
     producer_s: float = 7 * 86_400.0
     """A producer that appended nothing for so long is forgotten."""
+    max_uploads: int = 10_000
+    """So many uploads of objects in parts may be open in a namespace at the same time."""
 
     @property
     def quorum(self) -> Quorum:
@@ -117,7 +119,7 @@ def _checked(name: str, value: Any) -> Any:
             raise InvalidArgument(f"policy setting {name} = {value!r}: needs True or False")
         return value
     least, most = _BOUNDS[name]
-    whole = name in ("roll_bytes", "retention_bytes", "offload_bytes", "max_producers")
+    whole = name in ("roll_bytes", "retention_bytes", "offload_bytes", "max_producers", "max_uploads")
     if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not least <= value <= most:
         kind = "a whole number" if whole else "a number"
         raise InvalidArgument(f"policy setting {name} = {value!r}: needs {kind} from {least:g} to {most:g}")
@@ -138,4 +140,5 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "offload_bytes": (0, 2**62),
     "max_producers": (1, 20_000),
     "producer_s": (1.0, 366 * 86_400.0),
+    "max_uploads": (1, 1_000_000),
 }

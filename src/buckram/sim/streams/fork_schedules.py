@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
+from buckram.core.streams.links import Link
+from buckram.core.streams.mirrors import SUPERSEDED
+from buckram.errors import BuckramError
+from buckram.replication.fencing import supersede
+from buckram.replication.sides import side_of
 from buckram.sim.streams.bench import Bench, Scenario
 from buckram.sim.streams.bulk_publishing import Publisher
 from buckram.sim.streams.maintenance import Truncator
 from buckram.sim.streams.recording import RecordingWriter
-from buckram.sim.streams.stage import Actor
+from buckram.sim.streams.stage import NAMESPACE, Actor, full
 from buckram.streams.write.writer import engine_of
 
 
@@ -53,6 +59,46 @@ async def inherited_table(b: Bench) -> None:
     await second.inside(second.ns.delete(b.stream), "delete")
 
 
-FORKS: dict[str, Scenario] = {"inherited-table": Scenario(inherited_table)}
+async def superseded_meanwhile(b: Bench) -> None:
+    """The other one of two clusters is promoted while a fork is being made, which has no records that could be fenced.
+    A fork that is left alone would be complete a moment later, and be written by anybody."""
+    recording = await b.writer("w1")
+    await b.append(recording, 3)
+    await recording.actor.inside(recording.writer.close(), "close")
+    forker, operator = await b.up("k1"), await b.up("k2")
+    bookies = [f"b{number}" for number in range(1, b.plan.cluster.bookies + 1)]
+    for bookie in bookies:
+        b.block_both_ways("k1", bookie)
+    forking = forker.process.spawn(_outcome(forker.ns.fork_stream(b.stream, "branch", offset=2)), "fork")
+    fork = full("branch")
+    await b.until(lambda: fork in b.facts.current and b.facts.current[fork].head is not None, "the fork has a head")
+    head = b.facts.current[fork].head
+    b.expect(head is not None and head.incomplete, "the fork is being made")
+    await operator.inside(_supersede(operator, "branch"), "supersede")
+    for bookie in bookies:
+        b.unblock_both_ways("k1", bookie)
+    outcome = await forking
+    b.expect("fork again" in outcome or "does not exist" in outcome, f"the fork was made: {outcome}")
+    b.expect(not await operator.inside(operator.ns.exists("branch"), "look"), "the fork is there and has no mark")
+
+
+async def _outcome(work: Awaitable[object]) -> str:
+    try:
+        return repr(await work)
+    except BuckramError as error:
+        return str(error)
+
+
+async def _supersede(actor: Actor, stream: str) -> None:
+    """Fence one stream, as if another cluster had been promoted in the place of this one."""
+    assert actor.client is not None
+    side = await side_of(actor.client)
+    await supersede(side, NAMESPACE, Link(SUPERSEDED, "other", "", 1, 0, (stream,)))
+
+
+FORKS: dict[str, Scenario] = {
+    "inherited-table": Scenario(inherited_table),
+    "superseded-meanwhile": Scenario(superseded_meanwhile),
+}
 
 __all__ = ["FORKS"]

@@ -1,0 +1,88 @@
+"""Bugs of replications that are killed, of changes of sides, and of what a backup says of shared ledgers."""
+
+from __future__ import annotations
+
+from tests.mutants.testmutant import TestMutant, edited
+
+_PROMOTION = "tests/replication/test_promotion.py::"
+_BACKUP = "tests/metadata/test_backup_shares.py::"
+
+MUTANTS = (
+    TestMutant(
+        "replication-fences-what-it-keeps",
+        "a stream in which records are being kept aside is fenced, so that no other call can go on with it",
+        edited(
+            (
+                "buckram.replication.fencing:supersede",
+                "(mark.epoch >= link.epoch or (mark.state, mark.cluster) == (MIRROR, side.cluster))",
+                "mark.epoch >= link.epoch",
+            )
+        ),
+        (f"{_PROMOTION}test_a_reconciling_that_was_stopped_is_completed_by_the_next_one[hand_over]",),
+    ),
+    TestMutant(
+        "replication-fork-outlives-fence",
+        "a fork that is being made while its side is superseded is left alone, and anybody writes it then",
+        edited(("buckram.replication.fencing:supersede", "if head.incomplete:", "if False:")),
+        (f"{_PROMOTION}test_a_fork_that_is_being_made_does_not_outlive_the_fence",),
+    ),
+    TestMutant(
+        "replication-leaves-half-deleted",
+        "what an earlier call had begun to delete stays, and keeps a mirror from its name",
+        edited(("buckram.replication.reconciling:_finish_deleting", "if head.deleting and", "if False and")),
+        (
+            f"{_PROMOTION}test_a_reconciling_that_was_stopped_is_completed_by_the_next_one[delete_stream]",
+            f"{_PROMOTION}test_objects_whose_deletion_was_stopped_are_mirrored_after_the_next_reconciling",
+        ),
+    ),
+    TestMutant(
+        "replication-mirror-half-deleted",
+        "a mirror that was to begin anew when its copy was killed is refused for ever",
+        edited(("buckram.replication.stream_copy:StreamCopy._prepare", "if mirror.deleting and own:", "if False:")),
+        (
+            "tests/replication/test_stream_copy.py::test_a_mirror_that_was_to_begin_anew_when_its_copy_was_stopped_does_so",
+        ),
+    ),
+    TestMutant(
+        "replication-snapshot-left",
+        "a snapshot whose copy fails for a moment leaves its ledger at each attempt",
+        edited(
+            (
+                "buckram.replication.snapshot_copy:SnapshotCopy._copy",
+                "except BuckramError as error:",
+                "except (NoSuchLedger, NoSuchEntry) as error:",
+            )
+        ),
+        ("tests/replication/test_machines.py::test_a_snapshot_that_cannot_be_read_now_leaves_no_ledger",),
+    ),
+    TestMutant(
+        "backup-forgets-holders",
+        "in a backup of a live store who let a ledger go meanwhile does not hold it",
+        edited(
+            (
+                "buckram.metadata.backup_shares:wrong_holders",
+                "if uid in streams and ledger in streams[uid].lists:",
+                "if False:",
+            )
+        ),
+        (f"{_BACKUP}test_who_let_go_meanwhile_holds_what_it_lists_in_the_copy",),
+    ),
+    TestMutant(
+        "backup-keeps-unknown-holders",
+        "in a backup of a live store a ledger is held by a stream that is not in it",
+        edited(("buckram.metadata.backup_shares:wrong_holders", "if uid not in streams", "if False")),
+        (f"{_BACKUP}test_a_fork_that_is_not_in_the_copy_holds_nothing",),
+    ),
+    TestMutant(
+        "uploads-one-too-many",
+        "a namespace has one open upload more than it may",
+        edited(
+            (
+                "buckram.core.objects.index:ObjectIndex._in_parts",
+                "len(self.uploads) >= limit[0]",
+                "len(self.uploads) > limit[0]",
+            )
+        ),
+        ("tests/core/objects/test_index.py::test_no_upload_begins_where_as_many_are_open_as_may_be",),
+    ),
+)
