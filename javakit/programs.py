@@ -19,7 +19,9 @@ POM = Path(__file__).parent / "pom.xml"
 NEWEST, OLDER = "newest", "older"
 KAFKA, CONNECTOR = "kafka", "connector"
 """A server of Kafka, and what Spark reads it with; they have a pom of their own."""
-POMS = {KAFKA: POM.with_name("kafka.xml"), CONNECTOR: POM.with_name("kafka.xml")}
+PULSAR = "pulsar"
+"""A broker and a client of Pulsar, 240 MB, which only a soak fetches."""
+POMS = {KAFKA: POM.with_name("kafka.xml"), CONNECTOR: POM.with_name("kafka.xml"), PULSAR: POM.with_name("pulsar.xml")}
 RESOLVE = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
 TOOLS = ("java", "javac", "mvn")
 # What the scripts of the distribution pass.
@@ -48,7 +50,7 @@ def missing_tools() -> str:
 
 
 def class_path(sources: Sequence[Path], build: Path, line: str = NEWEST) -> str:
-    """Compiled programs and the jars of a release line ("newest", "older"); NoJava when they cannot be had.
+    """Compiled programs and the jars of a line ("newest", "older", "pulsar"); NoJava when they cannot be had.
 
     What is found is kept below `build`, which may be shared by processes.
     """
@@ -95,7 +97,7 @@ def _resolve(build: Path, line: str) -> str:
 
 
 def _compile(sources: Sequence[Path], build: Path, line: str, found: str) -> Path:
-    classes = build / f"{line}-{_hash([POM, *sources])}.classes"
+    classes = build / f"{line}-{_hash([POMS.get(line, POM), *sources])}.classes"
     if not classes.exists():
         draft = classes.with_suffix(f".{os.getpid()}")
         shutil.rmtree(draft, ignore_errors=True)

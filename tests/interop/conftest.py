@@ -30,6 +30,8 @@ _DIRECTIONS = {
     "test_shared_autorecovery": "mixed clusters",
     "test_layouts": "mixed clusters",
     "test_replace": "mixed clusters",
+    "test_pulsar": "Java clients and tools on our bookies",
+    "test_pulsar_replace": "mixed clusters",
     "test_tls": "mixed clusters",
     "test_sasl": "mixed clusters",
     "test_http": "mixed clusters",
