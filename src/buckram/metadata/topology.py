@@ -1,7 +1,7 @@
-"""The key that says where bookies are: `topology`, in the form of Pulsar's rack mapping; and Apache's own one.
+"""The key that says where bookies are: `topology`, in the form of Pulsar's rack mapping; and Apache's own ones.
 
-Clients watch it beside the registrations. On ZooKeeper `<ledgers root>/bookies` is read, too, where operators of
-Apache's keep theirs; what is written here wins, bookie by bookie.
+Clients watch it beside the registrations. On ZooKeeper two maps of others are read, too: `<ledgers root>/bookies`, and
+`bookies` beside the ledgers root, which is Pulsar's. What is written here wins, bookie by bookie, then the former.
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ async def read_rack_map(store: MetadataStore, watch: Notify | None = None) -> Ra
 
 
 async def read_topology(store: MetadataStore, watch: Notify | None = None) -> Topology:
-    """Of our map over Apache's; what bookies say of themselves is in their registrations. MalformedRecord."""
+    """Of our map over Apache's and Pulsar's; what bookies say of themselves is in their registrations.
+    MalformedRecord."""
     found = (await read_rack_map(store, watch)).topology()
     theirs = apache_key(store)
     if not theirs:
         return found
     # A mapping that is not for these credentials is none; nobody must fail for it.
     with suppress(AccessRefused):
-        return found.over((await _read(store, theirs, watch)).topology())
+        found = found.over((await _read(store, theirs, watch)).topology())
+    with suppress(AccessRefused):
+        found = found.over((await _read(store, pulsar_key(theirs), watch, whoever=True)).topology())
     return found
 
 
@@ -63,11 +66,20 @@ def apache_key(store: MetadataStore) -> str:
     return f"/{name.replace('%2F', '/').replace('%25', '%')}/{RACK_MAP}" if name != store.own else ""
 
 
-async def _read(store: MetadataStore, key: str, watch: Notify | None) -> RackMap:
+def pulsar_key(apaches: str) -> str:
+    """Where Pulsar's map would be: a broker keeps its metadata beside the ledgers root."""
+    return f"{apaches.rsplit('/', 2)[0]}/{RACK_MAP}"
+
+
+async def _read(store: MetadataStore, key: str, watch: Notify | None, *, whoever: bool = False) -> RackMap:
+    """`whoever`: the key may be of somebody who keeps something else there, which is no map and no mistake."""
     try:
-        return RackMap.decode(key, (await store.keys.get(key, watch)).value)
+        value = (await store.keys.get(key, watch)).value
     except NoSuchKey:
         return RackMap()
+    if whoever and not value.lstrip().startswith(b"{"):
+        return RackMap()
+    return RackMap.decode(key, value)
 
 
-__all__ = ["TOPOLOGY", "apache_key", "change_rack_map", "read_rack_map", "read_topology"]
+__all__ = ["TOPOLOGY", "apache_key", "change_rack_map", "pulsar_key", "read_rack_map", "read_topology"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 from tests.support.zk_store_kit import Zk, ledger
@@ -343,6 +344,37 @@ async def test_apaches_rack_mapping_is_read_below_our_own_and_followed() -> None
     assert await store.ledgers.strays() == []
 
 
+async def test_pulsars_rack_mapping_beside_the_ledgers_is_read_below_all_others_and_followed() -> None:
+    zk = Zk()
+    store = await zk.ready()
+    changed = asyncio.Event()
+    assert await read_topology(store, changed.set) == Topology()
+    theirs = {"b1:3181": {"rack": "/p1"}, "b2:3181": {"rack": "/p2"}, "b3:1": {"rack": "/p3"}}
+    zk.put("/bookies", json.dumps({"default": theirs}).encode())
+    async with asyncio.timeout(10):
+        await changed.wait()
+    zk.put("/ledgers/bookies", b'{"default": {"b1:3181": {"rack": "/r1"}, "b2:3181": {"rack": "/r2"}}}')
+    await change_rack_map(store, lambda kept: kept.placed("b1:3181", "/own"))
+    found = await read_topology(store)
+    assert [found.location(bookie).rack for bookie in ("b1:3181", "b2:3181", "b3:1")] == ["own", "r2", "p3"]
+
+
+@pytest.mark.parametrize("value", [b"", b"somebody else's", b"[1]"])
+async def test_a_node_beside_the_ledgers_that_is_no_mapping_is_somebody_elses(value: bytes) -> None:
+    zk = Zk()
+    store = await zk.ready()
+    zk.put("/bookies", value)
+    assert await read_topology(store) == Topology()
+
+
+async def test_of_a_mapping_of_pulsars_that_does_not_parse_the_node_is_named() -> None:
+    zk = Zk()
+    store = await zk.ready()
+    zk.put("/bookies", b'{"default": {"b1:3181": "/r1"}}')
+    with pytest.raises(MalformedRecord, match=r"^/bookies: not a rack mapping"):
+        await read_topology(store)
+
+
 async def test_of_a_rack_mapping_that_does_not_parse_the_node_is_named() -> None:
     zk = Zk()
     store = await zk.ready()
@@ -355,7 +387,8 @@ async def test_a_rack_mapping_that_is_not_for_us_is_none() -> None:
     zk = Zk()
     store = await zk.ready()
     zk.put("/ledgers/bookies", b'{"default": {"b1:3181": {"rack": "/r1"}}}')
-    zk.tree.refused["/ledgers/bookies"] = None
+    zk.put("/bookies", b'{"default": {"b1:3181": {"rack": "/r1"}}}')
+    zk.tree.refused["/ledgers/bookies"] = zk.tree.refused["/bookies"] = None
     await change_rack_map(store, lambda kept: kept.placed("b2:3181", "/r2"))
     found = await read_topology(store)
     assert (found.location("b1:3181").rack, found.location("b2:3181").rack) == (None, "r2")
