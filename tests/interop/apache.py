@@ -115,7 +115,7 @@ async def outcome(call: Future[Any], deadline_s: float = CALL_DEADLINE_S) -> Any
 
 # Small files and caches; otherwise Apache's defaults, journal syncs included.
 BOOKIE_SETTINGS: Mapping[str, object] = {
-    "allowLoopback": "true", "listeningInterface": "lo", "advertisedAddress": "127.0.0.1",
+    "allowLoopback": "true", "listeningInterface": "lo",
     "httpServerEnabled": "false", "diskUsageThreshold": "0.99", "diskUsageWarnThreshold": "0.985",
     "journalPreAllocSizeMB": 4, "journalMaxSizeMB": 64, "entryLogFilePreallocationEnabled": "false",
     "logSizeLimit": 64 << 20, "skipListSizeLimit": 16 << 20, "pageLimit": 1000, "gcWaitTime": 3_600_000,
@@ -125,7 +125,7 @@ BOOKIE_SETTINGS: Mapping[str, object] = {
 
 @dataclass
 class ApacheBookie:
-    """Apache's own bookie as a process of its own (org.apache.bookkeeper.server.Main). Its id is 127.0.0.1:port."""
+    """Apache's own bookie as a process of its own (org.apache.bookkeeper.server.Main). Its id is host:port."""
 
     uri: str
     directory: Path
@@ -133,12 +133,13 @@ class ApacheBookie:
     port: int = 0
     settings: Mapping[str, object] = field(default_factory=dict)
     options: Sequence[str] = ()
+    host: str = "127.0.0.1"
     process: subprocess.Popen[bytes] | None = None
     spawned_ms: int = 0
 
     @property
     def bookie_id(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def running(self) -> bool:
@@ -150,9 +151,9 @@ class ApacheBookie:
 
     def spawn(self) -> None:
         self.directory.mkdir(exist_ok=True)
-        self.port = self.port or free_port("127.0.0.1")
+        self.port = self.port or free_port(self.host)
         settings = {
-            **BOOKIE_SETTINGS, "bookiePort": self.port, "metadataServiceUri": self.uri,
+            **BOOKIE_SETTINGS, "advertisedAddress": self.host, "bookiePort": self.port, "metadataServiceUri": self.uri,
             "journalDirectories": self.directory / "journal", "ledgerDirectories": self.directory / "ledgers",
             **self.settings,
         }  # fmt: skip
@@ -168,7 +169,7 @@ class ApacheBookie:
         while True:
             assert self.process is not None
             assert self.process.poll() is None, f"bookie ended: {self.log.read_text()[-3000:]}"
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+            with contextlib.suppress(OSError), socket.create_connection((self.host, self.port), 1):
                 if registered_ms(self.bookie_id) >= self.spawned_ms:
                     return
             assert time.monotonic() < limit, f"bookie is not ready: {self.log.read_text()[-3000:]}"

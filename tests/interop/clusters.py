@@ -33,9 +33,9 @@ def payload(number: int) -> bytes:
 class OurBookie:
     """A bookie of ours as a process; `killed` until it is started again."""
 
-    def __init__(self, uri: str, directory: Path, settings: Mapping[str, str]) -> None:
+    def __init__(self, uri: str, directory: Path, settings: Mapping[str, str], host: str) -> None:
         environment = {"BUCKRAM_STORE_SEGMENT_BYTES": str(32 << 20), **settings}
-        self._child = BookieProcess(uri, directory, environment=environment)
+        self._child = BookieProcess(uri, directory, host=host, environment=environment)
         self.bookie_id, self.http, self.running = "", "", False
 
     def start(self) -> None:
@@ -64,6 +64,8 @@ class Cluster:
     our_settings: Mapping[str, str] = field(default_factory=dict)
     their_settings: Mapping[str, object] = field(default_factory=dict)
     their_options: Sequence[str] = ()
+    own_hosts: bool = False
+    """Each bookie has an address of its own, 127.0.0.N."""
     _made: int = 0
 
     @property
@@ -86,7 +88,7 @@ class Cluster:
         new = [self._spawn_theirs(line) for _ in range(theirs)]
         for _ in range(ours):
             self._made += 1
-            bookie = OurBookie(self.uri, self.root / f"buckram{self._made}", self.our_settings)
+            bookie = OurBookie(self.uri, self.root / f"buckram{self._made}", self.our_settings, self._host())
             self.ours.append(bookie)
             bookie.start()
         self._wait_ready(new)
@@ -94,10 +96,15 @@ class Cluster:
     def _spawn_theirs(self, line: str) -> ApacheBookie:
         self._made += 1
         place = self.root / f"apache{self._made}"
-        apache = ApacheBookie(self.uri, place, line, settings=self.their_settings, options=self.their_options)
+        apache = ApacheBookie(
+            self.uri, place, line, settings=self.their_settings, options=self.their_options, host=self._host()
+        )
         self.theirs.append(apache)
         apache.spawn()
         return apache
+
+    def _host(self) -> str:
+        return f"127.0.0.{self._made}" if self.own_hosts else "127.0.0.1"
 
     def kill(self, bookie_id: str) -> None:
         """kill -9 without a restart. A replacement of a bookie of Apache's starts at once: a JVM is slow to start."""

@@ -9,9 +9,8 @@ import pytest
 from tests.interop.apache import ApacheBookie, Java, JavaFailed
 from tests.interop.clusters import Cluster, OurBookie, our_autorecovery
 from tests.interop.pulsar import Broker, Talk
-from tests.interop.test_autorecovery import members
+from tests.interop.test_autorecovery import facts
 from tests.interop.test_replace import commanded
-from tests.support.polling import wait_until
 
 pytestmark = pytest.mark.soak  # it fetches 240 MB of jars
 
@@ -36,15 +35,6 @@ class Scene:
         """`pulsar-admin namespaces unload`: the broker closes all ledgers that it has open, idle ones too."""
         self._broker.admin("namespaces/public/default/unload", "PUT")
 
-    def both_racks(self) -> None:
-        """Wait until the ledger that is written now has copies on both racks."""
-
-        def spread() -> bool:
-            newest = members(self._java, self._cluster, self._broker.ledgers()[-1])
-            return len({self._racks[bookie] for bookie in newest}) == 2
-
-        wait_until(spread, f"the broker writes to one rack of {self._racks}")
-
     def replace(self, old: ApacheBookie, rack: str) -> None:
         """One of Apache's gives way to one of ours."""
         self._cluster.add(ours=1)
@@ -54,26 +44,25 @@ class Scene:
         self.unload()
         assert commanded(self._cluster, "bookie", "decommission", old.bookie_id)["remaining"] == 0
         self._talk.wait_more(PER_SECOND)
-        self.both_racks()
 
     def give_back(self, ours: OurBookie, rack: str) -> None:
         """One of ours gives way to one of Apache's, which is given its rack before it can be chosen."""
         self._cluster.add(theirs=1)
         self.place(self._cluster.theirs[-1].bookie_id, rack)
-        self._talk.wait_more(PER_SECOND)
+        commanded(self._cluster, "bookie", "readonly", ours.bookie_id)
         self.unload()
         assert commanded(self._cluster, "bookie", "drain", ours.bookie_id)["remaining"] == 0
         ours.stop()
         commanded(self._cluster, "bookie", "forget", ours.bookie_id)
         self._talk.wait_more(PER_SECOND)
-        self.both_racks()
 
     def check(self, *, ours: bool) -> None:
-        """All ledgers of the cluster are on bookies of one kind, and the topic is read from its beginning, in order."""
+        """All ledgers of the cluster are on bookies of one kind and on two racks; the topic is read in order."""
         for ledger in commanded(self._cluster, "ledger", "list", "--ids")["ledgers"]:
             with contextlib.suppress(JavaFailed):  # the broker has deleted it, as it does with its positions
-                kinds = {self._cluster.is_ours(one) for one in members(self._java, self._cluster, ledger)}
-                assert kinds == {ours}, f"ledger {ledger} is elsewhere"
+                for first, ensemble in facts(self._java, self._cluster, ledger)["fragments"].items():
+                    assert {self._cluster.is_ours(one) for one in ensemble} == {ours}, f"{ledger} from {first} on"
+                    assert len({self._racks[one] for one in ensemble}) == 2, f"{ledger} from {first} on: {ensemble}"
         acknowledged = len(self._talk.acknowledged)
         read = self._talk.read()
         assert read == list(range(len(read)))
@@ -81,7 +70,9 @@ class Scene:
 
 
 def test_bookies_give_way_below_a_broker_and_come_back(java: Java, zookeeper: str, workdir: Path) -> None:
-    cluster = Cluster(f"zk+hierarchical://{zookeeper}/pulsar-replace/ledgers", workdir / "pulsar-replace")
+    cluster = Cluster(
+        f"zk+hierarchical://{zookeeper}/pulsar-replace/ledgers", workdir / "pulsar-replace", own_hosts=True
+    )
     try:
         with cluster.nodes() as (zookeeper_client, root):
             zookeeper_client.ensure_path(root.rpartition("/")[0])
