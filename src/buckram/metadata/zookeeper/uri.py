@@ -32,8 +32,8 @@ class ZkUri:
 def parse_zookeeper(uri: str) -> ZkUri | None:
     """None if the URI means something else; ConfigError says what is wrong with one that does not.
 
-    Understood: zk[+manager]://hosts/root, metadata-store:[zk:]hosts[/root], hosts[/root]; hosts are separated by
-    commas or semicolons. The path is the ledgers root, never a chroot.
+    Understood: zk[+manager]://hosts/root, metadata-store:[zk:]hosts[/chroot], hosts[/root]; hosts are separated by
+    commas or semicolons. The path is the ledgers root; in Pulsar's form it is what /ledgers is below.
     """
     given = uri.strip()
     if _looks_like_hosts(given):  # first: a host may be called zk
@@ -51,7 +51,8 @@ def parse_zookeeper(uri: str) -> ZkUri | None:
         inner = rest.removeprefix("zk:").removeprefix("//")
         if re.match(r"[a-z]+:", inner) and not re.match(r"[^:/,;]+:\d", inner):
             raise _wrong(uri, "of Pulsar's metadata stores only zk: is supported")
-        return _bare(uri, inner)
+        hosts, slash, path = inner.partition("/")
+        return ZkUri(_hosts(uri, hosts), (_root(uri, slash + path) if slash else "") + DEFAULT_ROOT)
     return None
 
 
