@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import subprocess
 import threading
+import time
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
@@ -64,6 +66,8 @@ class Broker:
         chroot, _, last = root.rpartition("/")
         assert last == "ledgers", f"{cluster.uri}: Pulsar expects the ledgers of its cluster below ledgers"
         self._metadata = f"zk:{hosts}/{chroot}"
+        self.bookkeeper = f"metadata-store:{self._metadata}"
+        """BookKeeper's metadata as Pulsar writes it: what its broker takes where nothing else is set."""
         self._settings = {
             **SETTINGS, "brokerServicePort": port, "webServicePort": web, "metadataStoreUrl": self._metadata,
             "configurationMetadataStoreUrl": self._metadata, **settings,
@@ -131,6 +135,8 @@ class Talk:
     def __init__(self, broker: Broker, log: Path) -> None:
         self.acknowledged: list[int] = []
         self.followed: list[int] = []
+        self.longest_pause_s = 0.0
+        """The longest time in which nothing was acknowledged, after the first."""
         self._read: list[int] = []
         self._counts: dict[str, int] = {}
         self._failed = ""
@@ -184,12 +190,17 @@ class Talk:
 
     def _listen(self) -> None:
         lists = {"acknowledged": self.acknowledged, "followed": self.followed, "read": self._read}
+        acknowledged_at = math.inf
         assert self._process.stdout is not None
         with self._process.stdout as pipe:
             for raw in pipe:
                 word, _, rest = raw.decode().rstrip("\n").partition(" ")
                 if word in lists:
                     lists[word].append(int(rest))
+                    if word == "acknowledged":
+                        now = time.monotonic()
+                        self.longest_pause_s = max(self.longest_pause_s, now - acknowledged_at)
+                        acknowledged_at = now
                 elif word == "failed":
                     self._failed = rest
                 else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.chaos.processes import last_json, run
 from tests.interop.clusters import Cluster
 from tests.interop.pulsar import Broker, Talk
 
@@ -35,6 +36,10 @@ def test_a_broker_keeps_its_messages_on_our_bookies(zookeeper: str, workdir: Pat
             assert talk.read() == list(range(sent))
             talk.wait(talk.followed, sent)
             assert sorted(set(talk.followed)) == list(range(sent))
-            assert len(broker.ledgers()) > 1, "the broker never began another ledger"
+            ledgers = broker.ledgers()
+            assert len(ledgers) > 1, "the broker never began another ledger"
+            # Our commands take the address as Pulsar's operators have it.
+            listed = last_json(run(["ledger", "list", "--ids", "--json"], broker.bookkeeper))["ledgers"]
+            assert set(ledgers) <= set(listed)
     finally:
         cluster.close()
