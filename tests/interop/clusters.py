@@ -215,13 +215,13 @@ def auto_recovery(java: Java, cluster: Cluster, part: str = "", **conf: object) 
 
 
 @contextlib.contextmanager
-def our_autorecovery(cluster: Cluster) -> Iterator[str]:
-    """Our auditor and replicator in a process; its name."""
+def our_autorecovery(cluster: Cluster, **settings: str) -> Iterator[str]:
+    """Our auditor and replicator in a process; its name. `settings`: environment variables beside HOUR."""
     log = cluster.root / "autorecovery.log"
     with log.open("ab") as out:
         child = subprocess.Popen(
             [sys.executable, "-m", "buckram", "autorecovery", "run", "--json"],
-            env=environment(BUCKRAM_METADATA=cluster.uri, **HOUR), stdout=subprocess.PIPE, stderr=out,
+            env=environment(BUCKRAM_METADATA=cluster.uri, **HOUR, **settings), stdout=subprocess.PIPE, stderr=out,
         )  # fmt: skip
         assert child.stdout is not None
         try:

@@ -113,10 +113,10 @@ class Broker:
             text = answer.read()
         return json.loads(text) if text else None
 
-    def ledgers(self) -> list[int]:
-        """The ledgers of the topic, oldest first; the last one is being written."""
+    def ledgers(self) -> dict[int, int]:
+        """The ledgers of the topic with their numbers of entries, oldest first; the last one is being written: 0."""
         shown = self.admin(f"{TOPIC.replace('://', '/')}/internalStats")
-        return [int(ledger["ledgerId"]) for ledger in shown["ledgers"]]
+        return {int(ledger["ledgerId"]): int(ledger["entries"]) for ledger in shown["ledgers"]}
 
     def _ready(self) -> bool:
         assert self._process is not None

@@ -20,9 +20,9 @@ import org.apache.pulsar.client.api.SubscriptionInitialPosition;
  * number says.
  *
  * <p>Commands are lines of standard input, at whose end it ends: "produce RATE" (messages in a second, in the
- * background), "follow" (a durable subscription, in the background), "finish" (the producer ends with all that it sent
- * acknowledged), "read" (from the earliest message on). Answers are lines: "acknowledged N", "followed N", "read N",
- * "finished COUNT", "end COUNT", and "failed WHAT".
+ * background; after "finish" with the next number), "follow" (a durable subscription, in the background), "finish" (the
+ * producer ends with all that it sent acknowledged), "read" (from the earliest message on). Answers are lines:
+ * "acknowledged N", "followed N", "read N", "finished COUNT", "end COUNT", and "failed WHAT".
  */
 public final class Talk {
     private static final String NAME = "talk";
@@ -30,6 +30,7 @@ public final class Talk {
     private final String topic;
     private final AtomicBoolean producing = new AtomicBoolean();
     private Thread producer;
+    private int count;
 
     private Talk(PulsarClient client, String topic) {
         this.client = client;
@@ -76,14 +77,13 @@ public final class Talk {
     private void produce(double rate) throws Exception {
         long apart = (long) (TimeUnit.SECONDS.toNanos(1) / rate);
         producing.set(true);
-        long next = System.nanoTime();
-        int number = 0;
         // Without a limit of time the client sends again until the broker has it; the broker knows repetitions by the
         // producer's name and their sequence ids.
         try (Producer<byte[]> to = client.newProducer().topic(topic).producerName(NAME).initialSequenceId(-1)
                 .enableBatching(false).sendTimeout(0, TimeUnit.SECONDS).blockIfQueueFull(true).create()) {
+            long next = System.nanoTime();
             while (producing.get()) {
-                int sent = number++;
+                int sent = count++;
                 to.newMessage().sequenceId(sent).value(payload(sent)).sendAsync().whenComplete((id, failure) ->
                     say(failure == null ? "acknowledged " + sent : "failed " + sent + ": " + failure));
                 next += apart;
@@ -91,7 +91,7 @@ public final class Talk {
             }
             to.flush();
         }
-        say("finished " + number);
+        say("finished " + count);
     }
 
     private void follow(Consumer<byte[]> from) throws Exception {
@@ -103,18 +103,18 @@ public final class Talk {
     }
 
     private void read() throws Exception {
-        int count = 0;
+        int found = 0;
         try (Reader<byte[]> from = client.newReader().topic(topic).startMessageId(MessageId.earliest).create()) {
             while (from.hasMessageAvailable()) {
                 Message<byte[]> message = from.readNext(60, TimeUnit.SECONDS);
                 if (message == null) {
-                    throw new IllegalStateException("no message came within a minute after " + count);
+                    throw new IllegalStateException("no message came within a minute after " + found);
                 }
                 say("read " + number(message));
-                count++;
+                found++;
             }
         }
-        say("end " + count);
+        say("end " + found);
     }
 
     private static Thread background(Work work) {
