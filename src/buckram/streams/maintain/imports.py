@@ -6,19 +6,19 @@
 A range is written to a ledger of its own and published as the next version of the import's transaction, on condition
 that the record of the import is as this run has written it. So a range is in the stream once, whatever is killed or
 runs twice, and a run goes on after the last one that was published. Not here: the order of ranges and the record
-(`core/streams/imports.py`), reading files (`shared/sources.py`, `shared/source_rows.py`) by threads
-(`maintain/import_rows.py`), bulk steps (`write/bulk.py`).
+(`core/streams/imports.py`), which ranges are written at the same time (`maintain/import_order.py`), reading files
+(`shared/sources.py`, `shared/source_rows.py`) by threads (`maintain/import_rows.py`), bulk steps (`write/bulk.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from buckram.client.client import Client
 from buckram.core.streams.changes import check_usable
@@ -56,12 +56,13 @@ from buckram.errors import (
 from buckram.net.pace import Pace
 from buckram.net.tasks import TaskScope
 from buckram.streams.maintain.compaction import Progress
+from buckram.streams.maintain.import_order import RangesInOrder
 from buckram.streams.maintain.import_rows import RowsAhead
 from buckram.streams.maintain.segment_copy import check_software
 from buckram.streams.shared.metadata import StreamStore, retry_metadata
 from buckram.streams.shared.namespaces import Namespaces
 from buckram.streams.shared.places import in_thread
-from buckram.streams.write.bulk import Bulk, BulkLedger
+from buckram.streams.write.bulk import Bulk, BulkLedger, SealedLedger
 from buckram.types import CheckVersion
 
 if TYPE_CHECKING:
@@ -193,14 +194,12 @@ async def import_files(
     report.next_offset = done.next_offset if done is not None else 0
     start = position_of(record.done) if record.done >= 0 else Position(0, -1)
     report.known = start.file
-    publishing = _Publishing(work.name)
+    ranges = _ranges(client, streams, work, source, start, report, pace or Pace(None))
     try:
-        async with publishing:
-            async for one, share in _ranges(client, streams, work, source, start, report):
-                await one.write(pace or Pace(None))
-                await publishing.begin(one)  # It is published while the next one is written.
-                progress(share)
-            await publishing.done()
+        async with RangesInOrder(f"import into {work.name}") as order:
+            async for one, share in ranges:
+                await order.add(one, partial(progress, share))
+            await order.finish()
     finally:
         if report.last > record.done:
             with suppress(BuckramError):  # The stream's transaction says the same.
@@ -210,7 +209,13 @@ async def import_files(
 
 
 async def _ranges(
-    client: Client, streams: StreamStore, work: Importable, source: Source, start: Position, report: ImportReport
+    client: Client,
+    streams: StreamStore,
+    work: Importable,
+    source: Source,
+    start: Position,
+    report: ImportReport,
+    pace: Pace,
 ) -> AsyncGenerator[tuple[_Range, int], None]:
     """Yield the ranges after `start`, and how many bytes of the files each is about."""
     from buckram.streams.shared.source_rows import ranges_of
@@ -222,47 +227,7 @@ async def _ranges(
         first = start.range + 1 if number == start.file else 0
         report.known += number == start.file and first >= count
         for part in range(first, count):
-            yield _Range(client, streams, work, source, Position(number, part), report), file.size // count
-
-
-class _Publishing:
-    """Publishes ranges one after another, beside the writing of the next one. Use `async with`."""
-
-    def __init__(self, name: StreamName) -> None:
-        self._scope = TaskScope(f"import into {name}")
-        self._task: asyncio.Task[BuckramError | None] | None = None
-
-    async def __aenter__(self) -> _Publishing:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        """Let a publication that has begun come to its end."""
-        if self._task is not None:
-            await asyncio.wait([self._task])
-        await self._scope.close()
-
-    async def begin(self, one: _Range) -> None:
-        """Publish a range after the one before. If that failed this one is discarded, and the error raised."""
-        try:
-            await self.done()
-        except BaseException:
-            await one.discard()
-            raise
-        self._task = self._scope.spawn(_outcome(one.publish()), "publish")
-
-    async def done(self) -> None:
-        """Wait for the last publication that has begun. Raises its error."""
-        if self._task is not None and (error := await self._task) is not None:
-            raise error
-
-
-async def _outcome(work: Coroutine[Any, Any, None]) -> BuckramError | None:
-    """Return the error as a value: it is raised where the range after this one is handed over."""
-    try:
-        await work
-    except BuckramError as error:
-        return error
-    return None
+            yield _Range(client, streams, work, source, Position(number, part), report, pace), file.size // count
 
 
 class _Range:
@@ -276,16 +241,18 @@ class _Range:
         source: Source,
         position: Position,
         report: ImportReport,
+        pace: Pace,
     ) -> None:
         self._client, self._streams, self._work, self._source = client, streams, work, source
-        self._position, self._report = position, report
+        self._position, self._report, self._pace = position, report, pace
         self._bytes = 0
         self._bulk: Bulk | None = None
         self._ledger: BulkLedger | None = None
+        self._sealed: SealedLedger | None = None
         self._sending = TaskScope(f"import into {work.name}")
         self._sent: deque[asyncio.Task[None]] = deque()
 
-    async def write(self, pace: Pace) -> None:
+    async def write(self) -> None:
         """Write the range to a ledger. A failure leaves nothing, a crash a ledger with an intent."""
         work = self._work
         head = (await self._streams.read(work.name)).head
@@ -295,7 +262,18 @@ class _Range:
             raise self._taken_over()
         ledger = self._ledger = await bulk.create_ledger()
         try:
-            await self._write(ledger, pace)
+            await self._write(ledger)
+        except BaseException:
+            await self.discard()
+            raise
+
+    async def close(self) -> None:
+        """Wait for the last entries, and close the ledger. A failure leaves nothing."""
+        assert self._ledger is not None
+        try:
+            while self._sent:
+                await self._sent.popleft()
+            self._sealed = await self._ledger.close()
         except BaseException:
             await self.discard()
             raise
@@ -317,12 +295,9 @@ class _Range:
                 await self._bulk.abort([self._ledger.ledger_id])
 
     async def _publish(self) -> None:
-        bulk, ledger, report = self._bulk, self._ledger, self._report
+        bulk, sealed, report = self._bulk, self._sealed, self._report
         assert bulk is not None
-        assert ledger is not None
-        while self._sent:
-            await self._sent.popleft()
-        sealed = await ledger.close()
+        assert sealed is not None
         key = f"{self._streams.layout.imports(bulk.uid)}/{key_of(self._work.application)}"
         try:
             done = await bulk.publish_if([CheckVersion(key, self._work.record.version)], [sealed])
@@ -345,7 +320,7 @@ class _Range:
             f"another run of the import from {self._source.url} took over; import again to go on after it",
         )
 
-    async def _write(self, ledger: BulkLedger, pace: Pace) -> None:
+    async def _write(self, ledger: BulkLedger) -> None:
         """Send the entries while threads read and parse the rows of the next ones. The last ones are still under way
         at the end."""
         from buckram.streams.shared.source_rows import steps_of
@@ -358,7 +333,7 @@ class _Range:
                 self._bytes += batch.nbytes
                 groups = ledger.arrow_entries(batch)
                 while (group := await self._next_group(file, groups)) is not None:
-                    await pace.take(sum(map(len, group)))
+                    await self._pace.take(sum(map(len, group)))
                     while len(self._sent) >= _GROUPS_AHEAD:
                         await self._sent.popleft()
                     self._sent.append(self._sending.spawn(ledger.append_entries(group), "append"))

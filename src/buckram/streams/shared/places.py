@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, TypeVar
 from buckram.core.streams.history import UNFINISHED, copy_of
 from buckram.disk.syncing import sync_directory, sync_file
 from buckram.errors import BuckramError, ConfigError, NoSuchEntry, ReadFailed, WriteFailed
-from buckram.types import LedgerId
+from buckram.types import Buffer, LedgerId
 
 T = TypeVar("T")
 TABLE = "_iceberg"
@@ -54,7 +54,7 @@ class Place:
         except Exception as error:  # Each file system has errors of its own.
             raise ReadFailed(copy, f"its history at {self.location} is away: {_text(error)}") from None
 
-    def write(self, file: str, data: bytes, copy: LedgerId) -> None:
+    def write(self, file: str, data: Buffer, copy: LedgerId) -> None:
         """Write a file, whole and durable. WriteFailed if the location is away, read-only or full."""
         try:
             if self._local is not None:
@@ -62,7 +62,7 @@ class Place:
                 return
             system, root = self._system()
             system.makedirs(root, exist_ok=True)
-            system.pipe_file(f"{root}/{file}", data)
+            system.pipe_file(f"{root}/{file}", bytes(data))
         except ConfigError:
             raise
         except Exception as error:
@@ -218,7 +218,18 @@ async def answer_of(copy: LedgerId, location: str, begun: asyncio.Future[T]) -> 
         async with asyncio.timeout(WITHIN_S):
             return await asyncio.shield(begun)
     except TimeoutError:
-        raise ReadFailed(copy, f"its history at {location} did not answer within {WITHIN_S:.0f} s") from None
+        raise away(copy, location) from None
+
+
+def forget_error(begun: asyncio.Future[Any]) -> None:
+    """Take the error of a call in a thread whose result nobody waits for any more, when it is done."""
+    if not begun.cancelled():
+        begun.exception()
+
+
+def away(copy: LedgerId, location: str) -> ReadFailed:
+    """Return the error for a location that did not answer within WITHIN_S."""
+    return ReadFailed(copy, f"its history at {location} did not answer within {WITHIN_S:.0f} s")
 
 
 def _local_path(location: str) -> str | None:
@@ -228,7 +239,7 @@ def _local_path(location: str) -> str | None:
     return rest if scheme in ("file", "local") else None
 
 
-def _write_durably(directory: str, file: str, data: bytes, *, new: bool = False) -> None:
+def _write_durably(directory: str, file: str, data: Buffer, *, new: bool = False) -> None:
     """Write a file so that its name appears only with all of it on the disk. `new`: FileExistsError if there is one."""
     if not os.path.isdir(directory):
         os.makedirs(directory, exist_ok=True)
@@ -253,4 +264,4 @@ def _text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".rstrip(": ")
 
 
-__all__ = ["TABLE", "WITHIN_S", "Place", "answer_of", "in_thread"]
+__all__ = ["TABLE", "WITHIN_S", "Place", "answer_of", "away", "forget_error", "in_thread"]
