@@ -47,7 +47,7 @@ from buckram.streams.read.history import HistoryReader, SegmentReader, open_segm
 from buckram.streams.read.locate import entry_of_offset
 from buckram.streams.shared.ledgers import Intent, discard
 from buckram.streams.shared.metadata import StreamStore
-from buckram.streams.shared.places import WITHIN_S, Place, answer_of, away
+from buckram.streams.shared.places import WITHIN_S, Place, answer_of, away, forget_error
 from buckram.types import EntryId, LedgerId, Offset
 
 T = TypeVar("T")
@@ -201,7 +201,11 @@ class SegmentCopy:
             raise away(self.copy, self.directory) from None
         call = _in_thread(make)
         self.making.append(call)
-        call.add_done_callback(lambda _: self.room.release())
+        call.add_done_callback(self._part_ended)
+
+    def _part_ended(self, call: asyncio.Future[Part]) -> None:
+        self.room.release()
+        forget_error(call)  # It is raised in the order of parts; after the first one nobody asks for another.
 
     async def _made(self) -> None:
         """Wait for the first part that is being made."""
