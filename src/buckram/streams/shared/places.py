@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, BinaryIO, TypeVar
+from uuid import uuid4
 
 from buckram.core.streams.history import UNFINISHED, copy_of
 from buckram.disk.syncing import sync_directory, sync_file
@@ -138,6 +139,8 @@ class Place:
         except ConfigError:
             raise
         except Exception as error:
+            if isinstance(error, FileNotFoundError) and file in self.names():
+                return False  # Whoever has written it took this attempt for a leftover.
             raise WriteFailed(-1, f"history cannot be written to {self.location}: {_text(error)}") from None
         return True
 
@@ -245,7 +248,10 @@ def _write_durably(directory: str, file: str, data: Buffer, *, new: bool = False
         os.makedirs(directory, exist_ok=True)
         for above in (os.path.dirname(directory), os.path.dirname(os.path.dirname(directory))):
             sync_directory(above)
-    path, unfinished = os.path.join(directory, file), os.path.join(directory, f".{file}{UNFINISHED}")
+    # Several processes may write one file of the table at the same time; a file of history has one writer, and its
+    # name tells whose it is if it is never finished.
+    own = f".{uuid4().hex}" if copy_of(file) is None else ""
+    path, unfinished = os.path.join(directory, file), os.path.join(directory, f".{file}{own}{UNFINISHED}")
     with open(unfinished, "wb") as target:
         target.write(data)
         target.flush()
@@ -254,7 +260,8 @@ def _write_durably(directory: str, file: str, data: Buffer, *, new: bool = False
         try:
             os.link(unfinished, path)  # Unlike renaming, this fails if the name is taken.
         finally:
-            os.unlink(unfinished)
+            with suppress(FileNotFoundError):  # Whoever committed first may have swept it away.
+                os.unlink(unfinished)
     else:
         os.replace(unfinished, path)
     sync_directory(directory)
