@@ -12,7 +12,7 @@ MUTANTS = (
     TestMutant(
         "offload-unverified",
         "a ledger goes although its files do not give back what was written",
-        edited(("buckram.streams.maintain.segment_copy:SegmentCopy._write_part", "if why:", "if False:")),
+        edited(("buckram.streams.maintain.segment_copy:SegmentCopy._make_part", "if why:", "if False:")),
         (OFFLOAD + "test_nothing_goes_before_it_was_verified",),
     ),
     TestMutant(
@@ -36,7 +36,9 @@ MUTANTS = (
     TestMutant(
         "offload-difference-blind",
         "an entry that comes back with other records counts as equal",
-        edited(("buckram.streams.shared.history_parts:difference", "not _same(payload, again)", "False")),
+        edited(
+            ("buckram.streams.shared.history_parts:difference", "not _same(payload, loaded.payload(entry))", "False")
+        ),
         (PARTS + "test_a_difference_is_told",),
     ),
     TestMutant(

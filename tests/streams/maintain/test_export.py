@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -227,8 +228,12 @@ async def test_a_crash_after_each_step(
     before = await read(ns)
     with monkeypatch.context() as patched:
         _crash_at(step, patched)
+        loop, threads = asyncio.get_running_loop(), ThreadPoolExecutor(4)
+        loop.set_default_executor(threads)
         with pytest.raises(Crash):
             await export(client, ns, tmp_path)
+        loop.set_default_executor(ThreadPoolExecutor(4))
+        await asyncio.to_thread(threads.shutdown)  # No thread outlives its process.
     assert await read(ns) == before
     report = await export(client, ns, tmp_path)
     assert report.next_offset == len(before)
@@ -264,7 +269,7 @@ def _crash_at(step: str, patched: pytest.MonkeyPatch) -> None:
 
         patched.setattr(Place, "write", half)
     elif step == "part":
-        crash_after(SegmentCopy, "_built", 2)
+        crash_after(SegmentCopy, "_made")
     elif step == "manifest":
         crash_after(SegmentCopy, "make")
     elif step == "published":
@@ -282,7 +287,7 @@ async def test_of_two_exports_at_once_the_later_one_goes_on(
 
     async def slow(copy: SegmentCopy, *given: Any) -> str:
         digest = await real(copy, *given)
-        if not waiting.is_set():
+        if copy.row.base == 0 and not waiting.is_set():
             waiting.set()
             await go_on.wait()
         return digest

@@ -64,3 +64,32 @@ def test_an_unknown_kind_of_location_is_an_error_that_names_it() -> None:
     pytest.importorskip("fsspec")
     with pytest.raises(ReadFailed, match="nosuchkind://x"):
         Place("nosuchkind://x").read(FILE, 7)
+
+
+def test_of_two_who_create_a_file_at_once_one_has_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, link, unfinished = Place(f"{tmp_path}/table/metadata"), os.link, list[str]()
+
+    def second_comes_first(source: str, target: str) -> None:
+        unfinished.append(source)
+        if len(unfinished) == 1:
+            assert place.create("v1.metadata.json", b"the second one's")
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", second_comes_first)
+    assert not place.create("v1.metadata.json", b"the first one's")
+    assert len(set(unfinished)) == 2  # Neither can write into what the other one publishes.
+    assert place.read("v1.metadata.json", -1) == b"the second one's"
+    assert place.names() == ["v1.metadata.json"]
+
+
+def test_an_attempt_that_was_swept_away_was_too_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, link = Place(f"{tmp_path}/table/metadata"), os.link
+
+    def swept(source: str, target: str) -> None:
+        os.unlink(source)
+        Path(target).write_bytes(b"another one's")
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", swept)
+    assert not place.create("v1.metadata.json", b"mine")
+    assert place.read("v1.metadata.json", -1) == b"another one's"

@@ -19,7 +19,7 @@ from buckram.errors import BuckramError
 from buckram.net.pace import Pace
 from buckram.net.tasks import TaskScope
 from buckram.streams.maintain.compaction import Progress
-from buckram.streams.maintain.segment_copy import SegmentCopy
+from buckram.streams.maintain.segment_copy import PARTS_AT_ONCE, SegmentCopy
 from buckram.streams.shared.ledgers import drop_files
 from buckram.streams.shared.metadata import StreamStore
 
@@ -59,6 +59,7 @@ class CopiesAhead(Generic[T]):
         self._client, self._streams = client, streams
         self._items, self._begin = iter(items), begin
         self._pace, self._progress = pace or Pace(None), progress
+        self._room = asyncio.Semaphore(PARTS_AT_ONCE)
         self._scope = TaskScope("copies of segments")
         self._ahead: Attempt[T] | None = None
 
@@ -91,6 +92,7 @@ class CopiesAhead(Generic[T]):
     async def _start(self) -> Attempt[T] | None:
         for item in self._items:
             copy = await self._begin(item)
+            copy.room = self._room
             return Attempt(item, copy, self._scope.spawn(self._outcome(copy), f"copy {copy.copy}"))
         return None
 

@@ -8,11 +8,12 @@ Offload and export share it, so their files are the same. Not here: the format o
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from buckram.client.client import Client
 from buckram.core.ledgers.metadata import BIRTH
@@ -46,10 +47,12 @@ from buckram.streams.read.history import HistoryReader, SegmentReader, open_segm
 from buckram.streams.read.locate import entry_of_offset
 from buckram.streams.shared.ledgers import Intent, discard
 from buckram.streams.shared.metadata import StreamStore
-from buckram.streams.shared.places import WITHIN_S, Place, answer_of
+from buckram.streams.shared.places import WITHIN_S, Place, answer_of, away, forget_error
 from buckram.types import EntryId, LedgerId, Offset
 
 T = TypeVar("T")
+PARTS_AT_ONCE = 3
+"""The number of parts that threads make, write and check at the same time; each is in memory, and so is its file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +61,6 @@ class Origin:
 
     ledger: LedgerId
     birth: str
-
-
-class _Built(NamedTuple):
-    """A part, its file's bytes, and the entries that it must give back."""
-
-    part: Part
-    data: bytes
-    payloads: list[bytes]
 
 
 @dataclass(slots=True)
@@ -80,11 +75,12 @@ class SegmentCopy:
     first: Offset
     parts: list[Part] = field(default_factory=list)
     file_bytes: int = 0
-    building: asyncio.Future[_Built] | None = None
-    """What a thread does: it makes a part."""
-    checking: asyncio.Future[Any] | None = None
-    """What another thread does meanwhile: it writes the part before, reads it back and compares it, or writes the
-    manifest."""
+    room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PARTS_AT_ONCE))
+    """How many parts may be made at once; copies that are made side by side share it."""
+    making: deque[asyncio.Future[Part]] = field(default_factory=deque)
+    """What threads do: each makes a part, writes its file, reads it back and compares it. In the order of offsets."""
+    finishing: asyncio.Future[None] | None = None
+    """What a thread does last: it writes and checks the manifest."""
     was_read: asyncio.Event = field(default_factory=asyncio.Event)
     """Whether all entries of the segment are in memory or in files."""
     taken: bool = False
@@ -130,8 +126,8 @@ class SegmentCopy:
             tuple(self.parts),
         )
         data = encode_manifest(manifest)
-        self.checking = _in_thread(partial(self._write_manifest, data))
-        await answer_of(self.copy, self.directory, self.checking)
+        self.finishing = _in_thread(partial(self._write_manifest, data))
+        await answer_of(self.copy, self.directory, self.finishing)
         return digest_of(data)
 
     async def discard(self, client: Client, streams: StreamStore) -> bool:
@@ -146,7 +142,9 @@ class SegmentCopy:
 
     async def _has_ended(self) -> bool:
         """Wait for the threads, since whoever deletes the files must find all of them. False if one hangs."""
-        calls = [call for call in (self.building, self.checking) if call is not None]
+        calls: list[asyncio.Future[Any]] = [*self.making]
+        if self.finishing is not None:
+            calls.append(self.finishing)
         if not calls:
             return True
         done, hanging = await asyncio.wait(calls, timeout=WITHIN_S)
@@ -173,7 +171,7 @@ class SegmentCopy:
     ) -> None:
         """Cut the entries from `begin` on, before which are `skipped` records, into parts.
 
-        While a thread makes a part, another one writes and checks the part before, and the next one is read.
+        While threads make parts, the next one is read.
         """
         last = begin + _last_of(self.row)
         payloads: list[bytes] = []
@@ -186,63 +184,62 @@ class SegmentCopy:
                 payloads.append(entry.payload if not skipped else rebased(entry.payload, skipped))
                 size += len(entry.payload)
                 if size >= PART_BYTES or len(payloads) >= PART_ENTRIES or entry.entry_id == last:
-                    await self._built()
-                    self.building = _in_thread(partial(self._build_part, number, payloads, first))
+                    await self._begin_part(partial(self._make_part, number, payloads, first))
                     first, payloads, size, number = first + len(payloads), [], 0, number + 1
         self.was_read.set()
-        await self._built()
-        await self._checked()
+        while self.making:
+            await self._made()
 
-    async def _built(self) -> None:
-        """Wait for the part that is being made, if there is one, and have it written and checked."""
-        if self.building is None:
-            return
-        built = await answer_of(self.copy, self.directory, self.building)
-        await self._checked()
-        self.building, self.checking = None, _in_thread(partial(self._write_part, built))
-        self.parts.append(built.part)
-        self.file_bytes += built.part.bytes
+    async def _begin_part(self, make: Callable[[], Part]) -> None:
+        """Have a thread make a part, once there is room for it."""
+        while self.making and (self.room.locked() or self.making[0].done()):
+            await self._made()
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                await self.room.acquire()  # Parts of another copy may have it.
+        except TimeoutError:
+            raise away(self.copy, self.directory) from None
+        call = _in_thread(make)
+        self.making.append(call)
+        call.add_done_callback(self._part_ended)
 
-    async def _checked(self) -> None:
-        """Wait for the part that is being written and checked, if there is one."""
-        if self.checking is not None:
-            await answer_of(self.copy, self.directory, self.checking)
-            self.checking = None
+    def _part_ended(self, call: asyncio.Future[Part]) -> None:
+        self.room.release()
+        forget_error(call)  # It is raised in the order of parts; after the first one nobody asks for another.
+
+    async def _made(self) -> None:
+        """Wait for the first part that is being made."""
+        part = await answer_of(self.copy, self.directory, self.making[0])
+        self.making.popleft()
+        self.parts.append(part)
+        self.file_bytes += part.bytes
 
     # -- in a thread --------------------------------------------------------------------------------------
 
-    def _build_part(self, number: int, payloads: list[bytes], first: EntryId) -> _Built:
-        """Make a part. Raises CorruptEntry."""
-        from buckram.streams.shared.history_parts import build_part, describe_part
-
-        file, base = part_file(self.row.base, self.copy, number), self.row.base
-        assert self.row.summary is not None
-        try:
-            data, records = build_part(payloads, first, base, self.row.summary)
-        except MalformedBatch as error:
-            raise CorruptEntry(str(self.name), self.row.ledger, first, str(error)) from None
-        return _Built(describe_part(file, data, payloads, first, records), data, payloads)
-
-    def _write_part(self, built: _Built) -> None:
-        """Write a part, read it back and compare it with what it was made of.
+    def _make_part(self, number: int, payloads: list[bytes], first: EntryId) -> Part:
+        """Make a part, write it, read it back and compare it with what it was made of.
 
         Raises WriteFailed, ReadFailed, CorruptEntry.
         """
-        from buckram.streams.shared.history_parts import LoadedPart, difference
+        from buckram.streams.shared.history_parts import LoadedPart, build_part, describe_part, difference
 
-        part, place = built.part, Place(self.directory)
-        place.write(part.file, built.data, self.copy)
+        file, place = part_file(self.row.base, self.copy, number), Place(self.directory)
+        assert self.row.summary is not None
         try:
-            why = difference(built.payloads, LoadedPart(part, self._read_back(place, part.file)))
+            data, records = build_part(payloads, first, self.row.base, self.row.summary)
+        except MalformedBatch as error:
+            raise CorruptEntry(str(self.name), self.row.ledger, first, str(error)) from None
+        part = describe_part(file, data, payloads, first, records)
+        place.write(file, data, self.copy)
+        try:
+            why = difference(payloads, LoadedPart(part, self._read_back(place, file)))
         except MalformedBatch as error:
             why = str(error)
         if why:
             raise CorruptEntry(
-                str(self.name),
-                self.copy,
-                part.first_entry,
-                f"{part.file} at {self.directory} was written and read back: {why}",
+                str(self.name), self.copy, first, f"{file} at {self.directory} was written and read back: {why}"
             )
+        return part
 
     def _write_manifest(self, data: bytes) -> None:
         place, file = Place(self.directory), manifest_file(self.row.base, self.copy)

@@ -1,13 +1,15 @@
 """Verification: a stream is compared with another one, or with its files outside the cluster, record by record.
 
-Both sides are read side by side as columns, in the order of offsets, and what is in memory of each is one batch or one
-part. Files count only if they have the digests of their manifests. Not here: finding where two batches differ
+Both sides are read side by side as columns, in the order of offsets, and what is in memory of each is one batch or two
+parts. Files count only if they have the digests of their manifests. Not here: finding where two batches differ
 (`shared/row_compare.py`), checking the copies on bookies (`client/maintain/audit.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -25,7 +27,7 @@ from buckram.streams.maintain.table import base_of, table_copies
 from buckram.streams.read.locate import known_end
 from buckram.streams.read.reader import Range, StreamReader
 from buckram.streams.shared.metadata import StreamStore
-from buckram.streams.shared.places import Place, in_thread
+from buckram.streams.shared.places import Place, answer_of, forget_error, in_thread
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -199,6 +201,32 @@ async def _from_stream(side: Side, first: int, end: int) -> AsyncGenerator[pa.Re
 
 
 async def _from_files(side: Side, first: int, end: int) -> AsyncGenerator[pa.RecordBatch, None]:
+    """While the rows of a part are compared, a thread reads the next one."""
+    loop, begun = asyncio.get_running_loop(), deque[tuple[int, asyncio.Future[list[Any]]]]()
+    try:
+        async with aclosing(_loads(side, first, end)) as loads:
+            more = True
+            while more or begun:
+                while more and len(begun) < 2:
+                    found = await anext(loads, None)
+                    if found is None:
+                        more = False
+                    else:
+                        begun.append((found[0], loop.run_in_executor(None, found[1])))
+                if not begun:
+                    return
+                copy, coming = begun.popleft()
+                for batch in await answer_of(copy, side.directory, coming):
+                    offset = batch.column("offset")[0].as_py()
+                    skip = max(first - offset, 0)
+                    yield batch.slice(skip, max(min(batch.num_rows, end - offset) - skip, 0))
+    finally:
+        for _, coming in begun:
+            coming.add_done_callback(forget_error)
+
+
+async def _loads(side: Side, first: int, end: int) -> AsyncGenerator[tuple[int, Callable[[], list[Any]]], None]:
+    """Yield what loads each part that has records from `first` to before `end`, with the id of its copy."""
     assert side.stream is not None
     for file, copy in side.manifests:
         read = partial(_manifest, side.stream, side.directory, file, copy)
@@ -208,13 +236,8 @@ async def _from_files(side: Side, first: int, end: int) -> AsyncGenerator[pa.Rec
         records = 0
         for number, part in enumerate(manifest.parts):
             begin, records = manifest.base + records, records + part.records
-            if begin + part.records <= first or begin >= end:
-                continue
-            load = partial(_part, side.stream, side.directory, manifest, number)
-            for batch in await in_thread(copy, side.directory, load):
-                offset = batch.column("offset")[0].as_py()
-                skip = max(first - offset, 0)
-                yield batch.slice(skip, max(min(batch.num_rows, end - offset) - skip, 0))
+            if begin + part.records > first and begin < end:
+                yield copy, partial(_part, side.stream, side.directory, manifest, number)
 
 
 def _nothing(_: object) -> None:

@@ -23,7 +23,7 @@ from buckram.core.streams.history import Manifest, Part, decode_manifest, digest
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.record_format import EntryHeader
 from buckram.errors import ConfigError, CorruptEntry, MalformedBatch, MalformedRecord, NoSuchEntry
-from buckram.streams.shared.places import Place, answer_of, in_thread
+from buckram.streams.shared.places import Place, answer_of, forget_error, in_thread
 from buckram.types import Entry, EntryId
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ class HistoryReader:
                 raise NoSuchEntry(self._copy, known, "the segment's history has no such entry")
         finally:
             if coming is not None:
-                coming.add_done_callback(_forget_error)
+                coming.add_done_callback(forget_error)
 
     async def first_entry(self, reached: Reached) -> EntryId:
         """Return the first entry whose header is `reached`, or the number of entries; at most one part is read."""
@@ -246,11 +246,6 @@ def _chunk(loaded: LoadedPart, first: EntryId, last: EntryId) -> list[tuple[Entr
         if size >= _CHUNK_BYTES:
             break
     return found
-
-
-def _forget_error(call: asyncio.Future[LoadedPart]) -> None:
-    if not call.cancelled():
-        call.exception()  # Nobody waits for the part any more.
 
 
 def _last_entry(part: Part) -> EntryId:

@@ -71,15 +71,19 @@ def offset_array(arrow: Any, first: int, count: int) -> Any:
     """Return `count` numbers from `first` on."""
     block, skipped = divmod(first, _NUMBERS)
     if skipped + count > 2 * _NUMBERS:  # an entry with more records than nearly every one
-        return _fixed(arrow, arrow.int64(), count, arrow.py_buffer(array("q", range(first, first + count))))
+        return _consecutive(arrow, first, count)
     return _numbers(block).slice(skipped, count)
 
 
 @lru_cache(4)
 def _numbers(block: int) -> Any:
     """Return the numbers of a block and the one after it, of which batches are slices: making them takes longer."""
-    arrow, first = _arrow(), block * _NUMBERS
-    return _fixed(arrow, arrow.int64(), 2 * _NUMBERS, arrow.py_buffer(array("q", range(first, first + 2 * _NUMBERS))))
+    return _consecutive(_arrow(), block * _NUMBERS, 2 * _NUMBERS)
+
+
+def _consecutive(arrow: Any, first: int, count: int) -> Any:
+    """Return `count` numbers from `first` on; no object is made for any of them."""
+    return arrow.compute.cumulative_sum(arrow.repeat(arrow.scalar(1, arrow.int64()), count), start=first - 1)
 
 
 def _fixed(arrow: Any, kind: Any, count: int, data: Any) -> Any:

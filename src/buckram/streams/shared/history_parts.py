@@ -19,7 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from buckram.core.streams.batch import Batch, decode
+from buckram.core.streams.batch import Batch, decode, entry_body
+from buckram.core.streams.codecs import NONE
 from buckram.core.streams.head import Summary
 from buckram.core.streams.history import Part, digest_of, plain_header, split_headers
 from buckram.core.streams.record_format import (
@@ -41,7 +42,7 @@ from buckram.errors import MalformedBatch
 from buckram.streams.shared.arrow_batches import schema
 from buckram.streams.shared.arrow_columns import Bytes, Headers
 from buckram.streams.shared.history_rows import HISTORY_SCHEMA, table_of
-from buckram.types import EntryId, LedgerId
+from buckram.types import Buffer, EntryId, LedgerId
 
 ENTRIES = b"buckram.entries"
 """The key of the entries' headers in a part's metadata."""
@@ -58,7 +59,7 @@ _ENCODINGS = dict.fromkeys(("offset", "timestamp", "sequence", "txid"), "DELTA_B
 # -- entries to a file ------------------------------------------------------------------------------------
 
 
-def build_part(payloads: Sequence[bytes], first_entry: EntryId, base: int, summary: Summary) -> tuple[bytes, int]:
+def build_part(payloads: Sequence[bytes], first_entry: EntryId, base: int, summary: Summary) -> tuple[Buffer, int]:
     """Return the file with these entries, and how many records they have. MalformedBatch.
 
     `base` is the segment's first offset; append times are within the bounds of `summary`, as readers see them.
@@ -90,10 +91,10 @@ def build_part(payloads: Sequence[bytes], first_entry: EntryId, base: int, summa
         column_encoding=_ENCODINGS,
         write_statistics=["offset", "timestamp", "append_time", "txid"],
     )
-    return sink.getvalue().to_pybytes(), records
+    return memoryview(sink.getvalue()).cast("B"), records
 
 
-def describe_part(file: str, data: bytes, payloads: Sequence[bytes], first_entry: EntryId, records: int) -> Part:
+def describe_part(file: str, data: Buffer, payloads: Sequence[bytes], first_entry: EntryId, records: int) -> Part:
     """Return what the manifest says of a file that `build_part` made of these entries."""
     last = plain_header(payloads[-1]).hex()
     return Part(file, len(data), digest_of(data), first_entry, len(payloads), records, last)
@@ -102,7 +103,7 @@ def describe_part(file: str, data: bytes, payloads: Sequence[bytes], first_entry
 # -- and back ---------------------------------------------------------------------------------------------
 
 
-def part_rows(part: Part, data: bytes) -> pa.Table:
+def part_rows(part: Part, data: Buffer) -> pa.Table:
     """Return the records of a part. MalformedBatch for bytes that are not what the manifest says."""
     if len(data) != part.bytes or digest_of(data) != part.sha256:
         raise MalformedBatch(f"{part.file} has {len(data)} other bytes than the {part.bytes} that were offloaded")
@@ -121,7 +122,7 @@ def part_rows(part: Part, data: bytes) -> pa.Table:
 class LoadedPart:
     """A part in memory: its entries by id. MalformedBatch for bytes that are not what the manifest says."""
 
-    def __init__(self, part: Part, data: bytes) -> None:
+    def __init__(self, part: Part, data: Buffer) -> None:
         self.part = part
         table = part_rows(part, data)
         try:
@@ -163,10 +164,14 @@ class LoadedPart:
 
     def payload(self, entry: EntryId) -> bytes:
         """Return an entry, uncompressed."""
+        return b"".join(self.pieces(entry))
+
+    def pieces(self, entry: EntryId) -> list[Buffer]:
+        """Return the same entry as the buffers that it consists of; values and keys are not copied."""
         place = entry - self.part.first_entry
         header, raw = self.headers[place], self._raw[place]
         if header.kind != DATA:
-            return raw + self._bodies[place]
+            return [raw, self._bodies[place]]
         body, mask = BodyBuilder(), header.columns
         start = self._rows[place]
         stop = start + header.records
@@ -187,7 +192,7 @@ class LoadedPart:
             names = self._columns["producer"].slice(start, stop - start).to_pylist()
             sequences = pc.fill_null(self._columns["sequence"].slice(start, stop - start), 0).to_pylist()
             body.producers(names, sequences)
-        return b"".join((raw, *body.parts))
+        return [raw, *body.parts]
 
     def decoded(self, entry: EntryId, base: int, ledger: LedgerId) -> Batch | EntryHeader:
         """Return an entry as `decode` does; values, keys and event times are not copied. MalformedBatch.
@@ -245,10 +250,25 @@ def difference(payloads: Sequence[bytes], loaded: LoadedPart) -> str:
     if len(payloads) != loaded.part.entries:
         return f"it has {loaded.part.entries} entries, {len(payloads)} were written"
     for entry, payload in enumerate(payloads, loaded.part.first_entry):
-        again = loaded.payload(entry)
-        if again != payload and not _same(payload, again):
+        if not _is(_uncompressed(payload), loaded.pieces(entry)) and not _same(payload, loaded.payload(entry)):
             return f"entry {entry} comes back with other records"
     return ""
+
+
+def _uncompressed(payload: bytes) -> bytes:
+    header = parse_header(payload)
+    return payload if header.compression == NONE else plain_header(payload) + bytes(entry_body(payload, header))
+
+
+def _is(payload: bytes, pieces: Sequence[Buffer]) -> bool:
+    """Whether an entry consists of these buffers. Arrow compares them as memory, Python would item by item."""
+    whole, at = pa.py_buffer(payload), 0
+    for piece in pieces:
+        size = len(piece)
+        if at + size > len(payload) or not whole.slice(at, size).equals(pa.py_buffer(piece)):
+            return False
+        at += size
+    return at == len(payload)
 
 
 def _same(payload: bytes, again: bytes) -> bool:

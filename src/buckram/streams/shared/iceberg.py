@@ -29,7 +29,7 @@ from pyiceberg.table.update import update_table_metadata
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 
 from buckram.core.streams.history import copy_of
-from buckram.errors import CorruptEntry, NoSuchEntry
+from buckram.errors import CorruptEntry, NoSuchEntry, WriteFailed
 from buckram.streams.shared.history_rows import HISTORY_SCHEMA
 from buckram.streams.shared.places import TABLE, Place
 from buckram.types import LedgerId
@@ -164,7 +164,8 @@ class _PathCatalog(NoopCatalog):  # type: ignore[misc]  # pyiceberg is not follo
         there = self._place.names()
         if not self._place.create(_file(version), metadata.model_dump_json(exclude_none=True).encode()):
             raise CommitFailedException(f"version {version} is there already")
-        self._place.write(_HINT, str(version).encode(), -1)
+        with suppress(WriteFailed):  # It is behind then, as after a crash; whoever commits next writes it.
+            self._place.write(_HINT, str(version).encode(), -1)
         made = self._table(metadata, _file(version))
         kept = {snapshot.snapshot_id for snapshot in metadata.snapshots}
         gone = any(snapshot.snapshot_id not in kept for snapshot in table.metadata.snapshots)

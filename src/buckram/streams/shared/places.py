@@ -13,11 +13,12 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, BinaryIO, TypeVar
+from uuid import uuid4
 
 from buckram.core.streams.history import UNFINISHED, copy_of
 from buckram.disk.syncing import sync_directory, sync_file
 from buckram.errors import BuckramError, ConfigError, NoSuchEntry, ReadFailed, WriteFailed
-from buckram.types import LedgerId
+from buckram.types import Buffer, LedgerId
 
 T = TypeVar("T")
 TABLE = "_iceberg"
@@ -54,7 +55,7 @@ class Place:
         except Exception as error:  # Each file system has errors of its own.
             raise ReadFailed(copy, f"its history at {self.location} is away: {_text(error)}") from None
 
-    def write(self, file: str, data: bytes, copy: LedgerId) -> None:
+    def write(self, file: str, data: Buffer, copy: LedgerId) -> None:
         """Write a file, whole and durable. WriteFailed if the location is away, read-only or full."""
         try:
             if self._local is not None:
@@ -62,7 +63,7 @@ class Place:
                 return
             system, root = self._system()
             system.makedirs(root, exist_ok=True)
-            system.pipe_file(f"{root}/{file}", data)
+            system.pipe_file(f"{root}/{file}", bytes(data))
         except ConfigError:
             raise
         except Exception as error:
@@ -138,6 +139,8 @@ class Place:
         except ConfigError:
             raise
         except Exception as error:
+            if isinstance(error, FileNotFoundError) and file in self.names():
+                return False  # Whoever has written it took this attempt for a leftover.
             raise WriteFailed(-1, f"history cannot be written to {self.location}: {_text(error)}") from None
         return True
 
@@ -218,7 +221,18 @@ async def answer_of(copy: LedgerId, location: str, begun: asyncio.Future[T]) -> 
         async with asyncio.timeout(WITHIN_S):
             return await asyncio.shield(begun)
     except TimeoutError:
-        raise ReadFailed(copy, f"its history at {location} did not answer within {WITHIN_S:.0f} s") from None
+        raise away(copy, location) from None
+
+
+def forget_error(begun: asyncio.Future[Any]) -> None:
+    """Take the error of a call in a thread whose result nobody waits for any more, when it is done."""
+    if not begun.cancelled():
+        begun.exception()
+
+
+def away(copy: LedgerId, location: str) -> ReadFailed:
+    """Return the error for a location that did not answer within WITHIN_S."""
+    return ReadFailed(copy, f"its history at {location} did not answer within {WITHIN_S:.0f} s")
 
 
 def _local_path(location: str) -> str | None:
@@ -228,13 +242,16 @@ def _local_path(location: str) -> str | None:
     return rest if scheme in ("file", "local") else None
 
 
-def _write_durably(directory: str, file: str, data: bytes, *, new: bool = False) -> None:
+def _write_durably(directory: str, file: str, data: Buffer, *, new: bool = False) -> None:
     """Write a file so that its name appears only with all of it on the disk. `new`: FileExistsError if there is one."""
     if not os.path.isdir(directory):
         os.makedirs(directory, exist_ok=True)
         for above in (os.path.dirname(directory), os.path.dirname(os.path.dirname(directory))):
             sync_directory(above)
-    path, unfinished = os.path.join(directory, file), os.path.join(directory, f".{file}{UNFINISHED}")
+    # Several processes may write one file of the table at the same time; a file of history has one writer, and its
+    # name tells whose it is if it is never finished.
+    own = f".{uuid4().hex}" if copy_of(file) is None else ""
+    path, unfinished = os.path.join(directory, file), os.path.join(directory, f".{file}{own}{UNFINISHED}")
     with open(unfinished, "wb") as target:
         target.write(data)
         target.flush()
@@ -243,7 +260,8 @@ def _write_durably(directory: str, file: str, data: bytes, *, new: bool = False)
         try:
             os.link(unfinished, path)  # Unlike renaming, this fails if the name is taken.
         finally:
-            os.unlink(unfinished)
+            with suppress(FileNotFoundError):  # Whoever committed first may have swept it away.
+                os.unlink(unfinished)
     else:
         os.replace(unfinished, path)
     sync_directory(directory)
@@ -253,4 +271,4 @@ def _text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".rstrip(": ")
 
 
-__all__ = ["TABLE", "WITHIN_S", "Place", "answer_of", "in_thread"]
+__all__ = ["TABLE", "WITHIN_S", "Place", "answer_of", "away", "forget_error", "in_thread"]
