@@ -76,7 +76,7 @@ async def test_memory_use_is_sent_only_on_request(tmp_path: Path) -> None:
         assert plain.memory == ()
         reply = await wire.call(GetBookieInfo(TOTAL_DISK_CAPACITY | FREE_DISK_SPACE | MEMORY_USE))
         assert isinstance(reply, BookieInfoReply)
-        assert [use.name for use in reply.memory] == [*NAMES, "connections"]
+        assert [use.name for use in reply.memory] == [*NAMES, "connections", "pulls"]
         assert (reply.code, reply.total_bytes) == (Code.OK, plain.total_bytes)
         alone = await wire.call(GetBookieInfo(MEMORY_USE))
         assert isinstance(alone, BookieInfoReply)

@@ -122,8 +122,12 @@ async def replace_one(op: Operator) -> None:
             return True  # it was forgotten by a command whose answer was lost
         return _is_out(op, departure, "a bookie was replaced")
 
-    if await _ask(op, "replace", work) and machine.running:
-        op.lose(machine, "is stopped, it was replaced", power=False)
+    if await _ask(op, "replace", work) and machine.name not in op.stage.rules.lost:
+        if machine.running:
+            op.lose(machine, "is stopped, it was replaced", power=False)
+        else:  # It went with its rack meanwhile, and the cluster has forgotten it.
+            machine.away = True
+            op.stage.rules.bookie_lost(machine.name, False)
 
 
 async def rest_one(op: Operator) -> None:

@@ -11,6 +11,7 @@ from buckram.sim.healing.life import run_healing_life
 from buckram.sim.healing.names import INVARIANTS
 from buckram.sim.healing.plan import make_healing_plan, with_racks
 
+_NEXT = "buckram.healing.spare:next_spare"
 _REPAIR = "buckram.healing.ledger_repair:LedgerRepair"
 _WORKER = "buckram.healing.replicator:Replicator"
 
@@ -378,11 +379,9 @@ MUTANTS: dict[str, Mutant] = {
             "M6",
             "members give way in any order, so that those that stay for now break the rule of places",
             edited(
-                (
-                    "buckram.healing.spare:next_spare",
-                    "if position in together and broken({position: together[position]}) <= now:",
-                    "if position in together:",
-                )
+                (_NEXT, "options = [one for one in options if broken(dict([one])) <= now]", "pass"),
+                (_NEXT, "if not options or broken(dict(options[:1])):", "if not options:"),
+                (_NEXT, "return min(options, key=lambda one: broken(dict([one])))", "return options[0]"),
             ),
             300,
             faults=("second loss", "lose rack", "replace"),
