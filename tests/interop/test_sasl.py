@@ -49,7 +49,12 @@ def asking(zookeeper: str, workdir: Path, java: Java) -> Iterator[Asking]:
     cluster = Cluster(
         f"zk+hierarchical://{zookeeper}/asking",
         workdir / "asking",
-        our_settings={"BUCKRAM_AUTH_LOGINS": "sasl", "BUCKRAM_AUTH_SASL_USERS": str(users)},
+        # Apache's bookie asks, too, and cannot say so where ours looks whether all do.
+        our_settings={
+            "BUCKRAM_AUTH_LOGINS": "sasl",
+            "BUCKRAM_AUTH_SASL_USERS": str(users),
+            "BUCKRAM_AUTH_MIXED": "allowed",
+        },
         their_settings={
             "bookieAuthProviderFactoryClass": f"{PLUGINS}.SASLBookieAuthProviderFactory",
             "saslJaasClientAllowedIds": "hd",
