@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from buckram.core.tenants.rates import BURST_S, MOST_DEBT_S, Bucket, share_of
@@ -41,6 +41,8 @@ def test_a_new_rate_leaves_a_debt_the_time_that_it_had() -> None:
 
 @settings(max_examples=30)
 @given(st.floats(1, 1e6), st.lists(st.floats(0, 1e6), min_size=1, max_size=6))
+@example(100.0, [10.0, 20.0])  # less than there is
+@example(100.0, [80.0, 60.0])
 def test_shares_make_up_the_quota(quota: float, wanted: list[float]) -> None:
     shares = [share_of(quota, one, wanted[:at] + wanted[at + 1 :]) for at, one in enumerate(wanted)]
     assert sum(shares) == pytest.approx(quota)
