@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
 from buckram.client.shared.bookies import BookieWatcher
 from buckram.core.ledgers.quorum import Quorum
@@ -24,11 +25,7 @@ def spare_members(
     Where the placement is worse with the one that is wanted than with whom it would choose itself, it chooses.
     """
     found = bookies.replace(ensemble, failed, write_quorum=quorum.write_quorum, policy=policy)
-
-    def broken(members: Mapping[Position, BookieId]) -> int:
-        after = [members.get(position, member) for position, member in enumerate(ensemble)]
-        return len(breaches(after, quorum, policy, bookies.topology))
-
+    broken = partial(_broken, bookies, ensemble, quorum, policy)
     for position, member in failed.items():
         target = wanted.get(member, "")
         if not target or target in ensemble or target in found.values():
@@ -56,11 +53,7 @@ def next_spare(
     placement of this one (M6), as far as anybody knows where they are.
     """
     together = spare_members(bookies, ensemble, failed, quorum, policy, wanted)
-
-    def broken(members: Mapping[Position, BookieId]) -> int:
-        after = [members.get(position, member) for position, member in enumerate(ensemble)]
-        return len(breaches(after, quorum, policy, bookies.topology))
-
+    broken = partial(_broken, bookies, ensemble, quorum, policy)
     now = broken({})
     options = [(position, together[position]) for position in left if position in together]
     options = [one for one in options if broken(dict([one])) <= now]
@@ -73,3 +66,15 @@ def next_spare(
         return min(options, key=lambda one: broken(dict([one])))
     some = next(iter(left))
     return some, None if policy.enforces else together.get(some)
+
+
+def _broken(
+    bookies: BookieWatcher,
+    ensemble: Sequence[BookieId],
+    quorum: Quorum,
+    policy: PlacementPolicy,
+    members: Mapping[Position, BookieId],
+) -> int:
+    """How often an ensemble breaks its placement when these are in the places of others."""
+    after = [members.get(position, member) for position, member in enumerate(ensemble)]
+    return len(breaches(after, quorum, policy, bookies.topology))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Sequence
-from contextlib import suppress
 
 from buckram.client.write.engine import LedgerAppender
 from buckram.core.streams.changes import Step, check_usable
@@ -24,7 +23,7 @@ from buckram.machine.settings import MachineSettings
 from buckram.machine.snapshots import Place, free_space
 from buckram.net.pace import Pace
 from buckram.replication.sides import Side
-from buckram.streams.shared.ledgers import SNAPSHOT, Intent, discard, make_ledger, present_op
+from buckram.streams.shared.ledgers import SNAPSHOT, Intent, discard, discard_after_error, make_ledger, present_op
 from buckram.types import LedgerId
 
 _KEEP = MachineSettings().keep_snapshots
@@ -84,8 +83,7 @@ class SnapshotCopy:
             if found != row.digest:
                 raise SnapshotDamaged(str(into), row.offset, row.ledger, f"its bytes have the digest {found}")
         except BuckramError as error:
-            with suppress(BuckramError):  # The janitor deletes it otherwise; the first error is the one to report.
-                await discard(target.client, target.streams, self._mirror_uid, intent)
+            await discard_after_error(target.client, target.streams, self._mirror_uid, intent)
             if isinstance(error, NoSuchLedger | NoSuchEntry):
                 raise SnapshotDamaged(str(into), row.offset, row.ledger, str(error)) from error
             raise

@@ -14,7 +14,6 @@ only sealed segments are replaced. Not here: which segments may be replaced (`co
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -45,7 +44,16 @@ from buckram.errors import (
     VersionConflict,
 )
 from buckram.net.pace import Pace
-from buckram.streams.shared.ledgers import COMPACT, Intent, discard, listing_op, make_ledger, read_intent, retiring_op
+from buckram.streams.shared.ledgers import (
+    COMPACT,
+    Intent,
+    discard,
+    discard_after_error,
+    listing_op,
+    make_ledger,
+    read_intent,
+    retiring_op,
+)
 from buckram.streams.shared.metadata import StreamStore, head_retries
 from buckram.streams.shared.namespaces import Namespaces
 from buckram.streams.shared.recovery import summarise
@@ -140,8 +148,7 @@ async def copy_run(
             summary = await summarise(work.name, reader)
         return Copied(run, replacement(str(work.name), run, writer.ledger_id, summary), intent)
     except BuckramError:
-        with suppress(BuckramError):  # The janitor deletes it otherwise; the first error is the one to report.
-            await discard(client, streams, work.uid, intent)
+        await discard_after_error(client, streams, work.uid, intent)
         raise
 
 

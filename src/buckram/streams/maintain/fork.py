@@ -72,6 +72,7 @@ from buckram.streams.shared.ledgers import (
     FORK,
     Intent,
     discard,
+    discard_after_error,
     let_go,
     listing_op,
     make_history_id,
@@ -314,7 +315,7 @@ class _Forking:
                 summary = await summarise(self._name, copied)
             return Made(row, copied_row(str(self._name), plan, row, writer.ledger_id, summary)), intent
         except BuckramError:
-            await self._discard(intent)
+            await discard_after_error(self._client, self._streams, self._uid, intent)
             raise
 
     async def _copy_entries(self, plan: ForkPlan, row: Segment, reader: SegmentReader, writer: LedgerAppender) -> bool:
@@ -357,10 +358,6 @@ class _Forking:
         copy = SegmentCopy(self._name, self._uid, row, intent, directory, row.base)
         digest = await copy.make_or_discard(self._client, self._streams, self._pace, self._progress)
         return Made(row, offloaded_row(row, intent.ledger, Offloaded(directory, digest))), intent
-
-    async def _discard(self, intent: Intent) -> None:
-        with suppress(BuckramError):  # The janitor deletes it otherwise; the first error is the one to report.
-            await discard(self._client, self._streams, self._uid, intent)
 
     # -- shared ledgers -----------------------------------------------------------------------------------
 

@@ -127,8 +127,7 @@ async def make_ledger(
             custom_metadata={**(marks or {}), **owner_mark(name, uid, purpose)},
         )
     except BuckramError as error:
-        with suppress(BuckramError):  # The janitor deletes it otherwise; the first error is the one to report.
-            await discard(client, streams, uid, intent)
+        await discard_after_error(client, streams, uid, intent)
         if isinstance(error, NotEnoughBookies) and 0 < error.available < error.needed:
             advice = _suggest_smaller_ensemble(name, policy, error)
             raise NotEnoughBookies(error.needed, error.available, advice) from error
@@ -246,6 +245,12 @@ async def discard(client: Client, streams: StreamStore, uid: str, intent: Intent
             await retries.wait(error)
 
 
+async def discard_after_error(client: Client, streams: StreamStore, uid: str, intent: Intent) -> None:
+    """Discard what is not needed after an error, which is the one to report: where this fails the janitor does it."""
+    with suppress(BuckramError):
+        await discard(client, streams, uid, intent)
+
+
 async def drop_ledger(client: Client, ledger: LedgerId) -> None:
     """Delete a ledger of a stream, even if it cannot be recovered any more. No-op if it does not exist.
 
@@ -311,6 +316,7 @@ __all__ = [
     "Intent",
     "bulk_purpose",
     "discard",
+    "discard_after_error",
     "drop_files",
     "drop_ledger",
     "drop_segment",
