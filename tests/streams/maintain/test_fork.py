@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 import pytest
+from tests.streams.maintain.fork_kit import (
+    FORK,
+    NAME,
+    DyingStreams,
+    clean,
+    end_leases,
+    files_below,
+    ledgers,
+    listed,
+    records,
+    three_and_open,
+)
 from tests.support.segments_kit import written
 
 from buckram.client.client import Client
 from buckram.core.streams import changes as stream_changes
 from buckram.core.streams import head as stream_head
-from buckram.core.streams.batch import Record
 from buckram.core.streams.forks import ForkPlan
 from buckram.core.streams.names import StreamName
 from buckram.errors import (
@@ -25,7 +35,6 @@ from buckram.errors import (
     KeyNotEmpty,
     MachineLog,
     MetadataUnavailable,
-    NoSuchKey,
     NoSuchStream,
     OffsetOutOfRange,
     OutOfOrderSequence,
@@ -33,20 +42,15 @@ from buckram.errors import (
     StreamExists,
     WriterExists,
 )
-from buckram.seams import KeyStore
 from buckram.streams.maintain import delete as stream_delete
 from buckram.streams.maintain import fork as stream_fork
 from buckram.streams.maintain import janitor as janitor_module
 from buckram.streams.maintain.compaction import compact_stream, copy_run, plan_compaction, replace_run
-from buckram.streams.maintain.delete import delete_stream
 from buckram.streams.maintain.fork import StreamFork, fork_stream
 from buckram.streams.maintain.history import check_stream
-from buckram.streams.maintain.janitor import Janitor, JanitorSettings
-from buckram.streams.maintain.janitor_report import JanitorReport
 from buckram.streams.maintain.offload import offload_stream
 from buckram.streams.maintain.orphans import find_orphans
 from buckram.streams.maintain.retention import is_lease_held
-from buckram.streams.maintain.truncate import trim, truncate
 from buckram.streams.namespace import Namespace
 from buckram.streams.shared import ledgers as stream_ledgers
 from buckram.streams.shared import metadata as stream_metadata
@@ -54,40 +58,6 @@ from buckram.streams.shared.ledgers import drop_ledger, let_go
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.shares import holders, release, shared_by
 from buckram.types import Create, KeyOp
-
-NAME, FORK = StreamName("shop", "s"), StreamName("shop", "f")
-
-
-async def clean(client: Client) -> JanitorReport:
-    report = await Janitor(client, JanitorSettings(grace_s=0, retired_s=0, bulk_age_s=0)).clean()
-    assert report.problems == []
-    return report
-
-
-async def records(ns: Namespace, stream: str) -> list[Record]:
-    return [record async for record in ns.read(stream)]
-
-
-async def ledgers(client: Client) -> set[int]:
-    return {ledger async for ledger in client.list()}
-
-
-async def listed(ns: Namespace, *streams: str) -> set[int]:
-    return {row.ledger for stream in streams for row in [row async for row in ns.segments(stream)]}
-
-
-def files_below(directory: Path) -> list[Path]:
-    return [path for path in directory.rglob("*") if path.is_file()]
-
-
-async def three_and_open(ns: Namespace, **policy: object) -> None:
-    """Three sealed segments of ten records each, in entries of five."""
-    await ns.create("s", ensemble="3/3/2", **policy)
-    for number in range(3):
-        async with ns.writer("s") as writer:
-            for half in range(2):
-                await writer.append_many([b"%d" % (number * 10 + half * 5 + place) for place in range(5)])
-
 
 # -- the thinnest whole -----------------------------------------------------------------------------------
 
@@ -528,119 +498,6 @@ async def test_whoever_finds_nobody_left_deletes_the_ledger(
     monkeypatch.setattr(stream_ledgers, "release", ended_in_between)
     await let_go(client, ns.store, (await ns.info("f")).uid, shared)
     assert await ledgers(client) == set()
-
-
-# -- killed between any two operations --------------------------------------------------------------------
-
-
-class Killed(BaseException):
-    """A process ends here."""
-
-
-class DyingKeys:
-    """A key store whose process ends before its change number `left`."""
-
-    def __init__(self, keys: KeyStore, left: int) -> None:
-        self._keys, self.left = keys, left
-        self.get, self.children, self.sync = keys.get, keys.children, keys.sync
-
-    def _count(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise Killed
-
-    async def multi(self, ops: Sequence[KeyOp]) -> None:
-        self._count()
-        await self._keys.multi(ops)
-
-    async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
-        self._count()
-        return await self._keys.create(key, value, ephemeral=ephemeral)
-
-    async def set(self, key: str, value: bytes, version: int) -> int:
-        self._count()
-        return await self._keys.set(key, value, version)
-
-    async def delete(self, key: str, version: int) -> None:
-        self._count()
-        await self._keys.delete(key, version)
-
-
-class DyingStreams(StreamStore):
-    """Metadata of streams on such a key store. Ledgers are made and deleted all the same."""
-
-    def __init__(self, client: Client, left: int) -> None:
-        super().__init__(client.services.store)
-        self.dying = DyingKeys(client.services.store.keys, left)
-
-    @property
-    def keys(self) -> KeyStore:
-        return cast("KeyStore", self.dying)
-
-
-async def end_leases(ns: Namespace) -> None:
-    """End the session of whoever made a fork: the process was killed."""
-    streams, keys = ns.store, ns.store.keys
-    for uid in await keys.children(streams.layout.all_data):
-        with suppress(NoSuchKey):
-            await keys.delete(streams.layout.lease(uid), (await keys.get(streams.layout.lease(uid))).version)
-
-
-async def steps(ns: Namespace, count: int) -> None:
-    await ns.create("s", ensemble="1/1/1")
-    for number in range(count):
-        step = await ns.bulk("s", application="job", version=number)
-        ledger = await step.create_ledger()
-        await ledger.append_many([b"%d" % number, b"x", b"y"])
-        await step.publish([await ledger.close()])
-
-
-async def fork_it(client: Client, streams: StreamStore) -> None:
-    await fork_stream(client, streams, NAME, FORK, at=7)
-
-
-async def delete_fork(client: Client, streams: StreamStore) -> None:
-    await delete_stream(client, streams, FORK)
-
-
-async def delete_source(client: Client, streams: StreamStore) -> None:
-    await delete_stream(client, streams, NAME)
-
-
-async def trim_source(client: Client, streams: StreamStore) -> None:
-    await truncate(client, streams, NAME, 6)
-    await trim(client, streams, NAME)
-
-
-@pytest.mark.parametrize("work", [fork_it, delete_fork, delete_source, trim_source])
-async def test_killed_between_any_two_operations(
-    client: Client, ns: Namespace, work: Callable[[Client, StreamStore], Awaitable[None]]
-) -> None:
-    killed, left = True, 0
-    while killed:
-        await steps(ns, 3)
-        before = await records(ns, "s")
-        if work is not fork_it:
-            await fork_it(client, ns.store)
-        streams = DyingStreams(client, left)
-        try:
-            await work(client, streams)
-            killed = False
-        except Killed:
-            left += 1
-        await end_leases(ns)
-        await clean(client)
-        there = {name: await records(ns, name) for name in await ns.list()}
-        assert there.get("f", before[:7]) == before[:7], left
-        assert there.get("s", before) in (before, before[6:]), left
-        assert "s" in there or work is delete_source, left
-        assert "f" in there or work in (fork_it, delete_fork), left
-        assert await ledgers(client) == await listed(ns, *there), left
-        for name in there:
-            await ns.delete(name)
-        assert await ledgers(client) == set(), left
-        assert await ns.store.keys.children(ns.store.layout.all_data) == [], left
-    assert left > 2
 
 
 # -- bad input --------------------------------------------------------------------------------------------
