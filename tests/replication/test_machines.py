@@ -17,6 +17,7 @@ from buckram.replication.promotion import promote
 from buckram.replication.reconciling import differences, reconcile
 from buckram.replication.sides import Side
 from buckram.replication.snapshot_copy import SnapshotCopy
+from buckram.replication.stream_copy import StreamCopy
 
 GOODS = StreamName(SPACE, "goods")
 
@@ -76,14 +77,57 @@ async def test_snapshots_are_copied_and_truncate_the_mirror_as_the_source() -> N
         assert await applied(both.b) == [1, 2, 3, 4, 5]
 
 
-async def test_a_mirror_that_was_overtaken_by_truncation_begins_anew_with_a_snapshot() -> None:
+async def test_a_mirror_that_was_overtaken_by_truncation_goes_on_at_a_snapshot() -> None:
+    async with pair() as both:
+        await fill(both.a, 1)
+        await both.copied()
+        async with space(both.b).machine("goods", Inventory, create=False) as replica, asyncio.timeout(60):
+            for count in (2, 3, 4):
+                await fill(both.a, count, snapshot=True)
+            await both.copied()
+
+            async def seen() -> bool:
+                return await replica.read(lambda state: len(state.applied), "stale") == 4
+
+            await eventually(seen)
+        await fill(both.a, 5)
+        await both.copied()
+        assert await applied(both.b) == [1, 2, 3, 4, 5]
+        await promote(both.b, SPACE, both.a, force=True)
+        await fill(both.b, 6)
+        assert await applied(both.b) == [1, 2, 3, 4, 5, 6]
+
+
+async def test_a_mirror_that_was_overtaken_keeps_its_state_until_it_has_the_snapshot() -> None:
     async with pair() as both:
         await fill(both.a, 1)
         await both.copied()
         for count in (2, 3, 4):
             await fill(both.a, count, snapshot=True)
-        await both.copied()
-        assert await applied(both.b) == [1, 2, 3, 4]
+        await both.of_a.kill(0)
+        with pytest.raises(BuckramError):
+            await StreamCopy(both.a, both.b, GOODS, Pace(None)).run(follow=False)
+        assert await applied(both.b) == [1]
+        (one,) = (await promote(both.b, SPACE, None)).streams
+        assert not one.lacks_state
+        await fill(both.b, 5)
+        assert await applied(both.b) == [1, 5]
+
+
+async def test_a_promotion_says_of_which_machine_it_has_no_state() -> None:
+    async with pair() as both:
+        await fill(both.a, 1)
+        for count in (2, 3):
+            await fill(both.a, count, snapshot=True)
+        await both.work()
+        await both.of_a.kill(0)
+        with pytest.raises(BuckramError):
+            await StreamCopy(both.a, both.b, GOODS, Pace(None)).run(follow=False)
+        (one,) = (await promote(both.b, SPACE, None)).streams
+        assert one.lacks_state
+        assert one.as_json()["lacks_state"]
+        with pytest.raises(StateLost):
+            await applied(both.b)
 
 
 async def test_a_snapshot_is_not_published_before_its_records_are_there() -> None:

@@ -316,6 +316,8 @@ def promote(namespace: str, uri: str | None, other: str, force: bool, yes: bool,
         else:
             known = "every record that is known was copied"
         print(f"  {one.stream}: goes on at offset {one.end}; {known}{'' if one.exact else ', unknown beyond'}")
+        if one.lacks_state:
+            print("    its state is not here: no snapshot of it had been copied yet")
         for step in one.unfinished:
             print(f"    transaction {step} was not copied as a whole")
     if found.objects is not None:

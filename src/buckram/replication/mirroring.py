@@ -65,7 +65,7 @@ class Mirroring:
         passes = 0
         while True:
             try:
-                await self._pass(head(), copied(), cursors=passes % _CURSORS_EVERY == 0)
+                await self._pass(head(), copied(), cursors=passes % _CURSORS_EVERY == 0 or bool(self._trouble))
                 self._trouble = ""
             except BuckramError as error:
                 if str(error) != self._trouble:

@@ -34,6 +34,9 @@ class PromotedStream:
     """The source was fenced, so it has no record beyond. Otherwise it may have more, which nobody knows."""
     unfinished: tuple[str, ...] = ()
     """Transactions of the source of which records lack, as APPLICATION VERSION."""
+    lacks_state: bool = False
+    """It is the log of a machine whose first snapshot was not copied yet, and whose older records the source truncated:
+    no state can be made of it."""
 
     @property
     def missing(self) -> int | None:
@@ -48,6 +51,7 @@ class PromotedStream:
             "missing": self.missing,
             "unknown_beyond": not self.exact,
             "unfinished": list(self.unfinished),
+            "lacks_state": self.lacks_state,
         }
 
 
@@ -137,16 +141,16 @@ async def _promoted(target: Side, name: StreamName, head: Head, mark: Mirror, ep
 
 async def _told(target: Side, source: Side | None, name: StreamName, head: Head) -> PromotedStream:
     assert head.mirror is not None
-    end = head.mirror.end
+    end, lost = head.mirror.end, head.snapshots == () and head.earliest > 0
     lacking = tuple(f"{app} {done.version}" for app, done in sorted(unfinished(head.transactions, end).items()))
     if source is not None:
         try:
             there = (await source.streams.read(name)).head
-            return PromotedStream(str(name), end, await known_end(source.client, name, there), True, lacking)
+            return PromotedStream(str(name), end, await known_end(source.client, name, there), True, lacking, lost)
         except NoSuchStream:
-            return PromotedStream(str(name), end, None, True, lacking)
+            return PromotedStream(str(name), end, None, True, lacking, lost)
     said = await read_progress(target, head.uid)
-    return PromotedStream(str(name), end, None if said is None else max(said.source_end, end), False, lacking)
+    return PromotedStream(str(name), end, None if said is None else max(said.source_end, end), False, lacking, lost)
 
 
 __all__ = ["PromotedStream", "Promotion", "promote"]

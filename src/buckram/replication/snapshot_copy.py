@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from buckram.client.write.engine import LedgerAppender
 from buckram.core.streams.changes import Step, check_usable
@@ -17,8 +18,8 @@ from buckram.core.streams.head import Head, SnapshotRow
 from buckram.core.streams.mirrors import check_writable
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import merged
-from buckram.core.streams.snapshots import is_published, published
-from buckram.errors import BuckramError, NoSuchEntry, NoSuchLedger, SnapshotDamaged
+from buckram.core.streams.snapshots import is_published, leapt, published
+from buckram.errors import BuckramError, NoSuchEntry, NoSuchLedger, SnapshotDamaged, WriterLost
 from buckram.machine.settings import MachineSettings
 from buckram.machine.snapshots import Place, free_space
 from buckram.net.pace import Pace
@@ -47,8 +48,17 @@ class SnapshotCopy:
         Raises SnapshotDamaged, NotEnoughBookies, MirrorStream, and what reading and writing a ledger raises.
         """
         rows = [row for row in head.snapshots or () if self._newest < row.offset <= copied]
-        if not rows:
-            return
+        if rows:
+            await self._newest_of(rows, self._published)
+
+    async def leap(self, head: Head) -> None:
+        """Have the mirror go on at the newest snapshot of the source, which truncated records that the mirror lacks.
+
+        Until that is there, the mirror stays as it was. Nobody may be writing it. Raises as `once` does.
+        """
+        await self._newest_of([row for row in head.snapshots or () if row.offset > self._newest], self._leapt)
+
+    async def _newest_of(self, rows: Sequence[SnapshotRow], change: Callable[[SnapshotRow, Head], Head | None]) -> None:
         mirror = (await self._target.streams.read(self._into)).head
         check_writable(str(self._into), mirror, self._uid)
         present = max((row.offset for row in mirror.snapshots or ()), default=-1)
@@ -56,15 +66,15 @@ class SnapshotCopy:
         for row in reversed(rows):
             try:
                 if row.offset > present:
-                    await self._copy(row, mirror)
+                    await self._copy(row, mirror, change)
                 self._newest = row.offset
                 return
             except SnapshotDamaged as error:  # Or it was replaced meanwhile; the one before may be good.
                 damaged = error
-        assert damaged is not None
-        raise damaged
+        if damaged is not None:
+            raise damaged
 
-    async def _copy(self, row: SnapshotRow, mirror: Head) -> None:
+    async def _copy(self, row: SnapshotRow, mirror: Head, change: Callable[[SnapshotRow, Head], Head | None]) -> None:
         target, into = self._target, self._into
         space = await target.namespaces.get(into.namespace)
         policy = merged(space.policy, mirror.policy)
@@ -87,7 +97,7 @@ class SnapshotCopy:
             if isinstance(error, NoSuchLedger | NoSuchEntry):
                 raise SnapshotDamaged(str(into), row.offset, row.ledger, str(error)) from error
             raise
-        await self._publish(row._replace(ledger=writer.ledger_id), mirror, intent)
+        await self._publish(partial(change, row._replace(ledger=writer.ledger_id)), mirror, intent)
 
     async def _copy_entries(self, row: SnapshotRow, writer: LedgerAppender) -> str:
         """Copy the entries of a snapshot, and return the digest of all but the last one, which has it in it."""
@@ -101,15 +111,23 @@ class SnapshotCopy:
                 await asyncio.gather(*(writer.append(payload) for payload in chunk))
         return digest.hexdigest()
 
-    async def _publish(self, row: SnapshotRow, before: Head, intent: Intent) -> None:
+    def _published(self, row: SnapshotRow, head: Head) -> Head | None:
+        if head.earliest > row.offset or (head.snapshots and head.snapshots[-1].offset >= row.offset):
+            return None  # Another process has copied it, or a newer one.
+        return published(str(self._into), head, row, _KEEP)
+
+    def _leapt(self, row: SnapshotRow, head: Head) -> Head | None:
+        if head.open_segment is not None:
+            raise WriterLost(str(self._into), "another replication copies into it")
+        return leapt(str(self._into), head, row)
+
+    async def _publish(self, row_in: Callable[[Head], Head | None], before: Head, intent: Intent) -> None:
         target, name = self._target, str(self._into)
 
         def change(head: Head) -> Step | None:
             check_usable(name, head)
             check_writable(name, head, self._uid)
-            if head.earliest > row.offset or (head.snapshots and head.snapshots[-1].offset >= row.offset):
-                return None  # Another process has copied it, or a newer one.
-            after = published(name, head, row, _KEEP)
+            after = row_in(head)
             return None if after is None else Step(after)
 
         after = await target.streams.change(
@@ -118,7 +136,7 @@ class SnapshotCopy:
             uid=self._mirror_uid,
             extra=lambda head: [present_op(target.streams, self._mirror_uid, intent)],
         )
-        if not is_published(after, row.ledger):
+        if not is_published(after, intent.ledger):
             await discard(target.client, target.streams, self._mirror_uid, intent)
             return
         gone = [one.ledger for one in before.snapshots or () if not is_published(after, one.ledger)]

@@ -37,6 +37,7 @@ from buckram.net.pace import Pace
 from buckram.net.tasks import TaskScope
 from buckram.replication.mirroring import Mirroring
 from buckram.replication.sides import Side
+from buckram.replication.snapshot_copy import SnapshotCopy
 from buckram.streams.maintain.delete import delete_stream
 from buckram.streams.read.history import open_segment
 from buckram.streams.read.locate import known_end
@@ -125,6 +126,8 @@ class StreamCopy:
             )
             keeping = Mirroring(self._source, self._target, self.name, self._into, self._uid, mirror, self._pace)
             try:
+                if follow and mirror.snapshots is not None and not mirror.ended:
+                    await self._writer()  # Opening it later would discard a snapshot that is being copied.
                 async with TaskScope(f"mirror {self.name}") as scope:
                     if follow:
                         scope.spawn(keeping.follow(lambda: reading.follower.head, lambda: self.copied), "settings")
@@ -232,7 +235,18 @@ class StreamCopy:
                 f"--skip-truncated begins the mirror anew at offset {head.earliest}; what it has is below that",
             )
         await self._close(sound=True)
+        if mirror.snapshots is not None:
+            return await self._leap(mirror, head)
         return await self._anew(mirror, head)
+
+    async def _leap(self, mirror: Head, head: Head) -> Head:
+        """Have the mirror of a machine's log go on at a snapshot. What it has is there until that has been copied."""
+        copy = SnapshotCopy(self._source, self._target, self._into, self._uid, mirror.uid, self._pace)
+        await copy.leap(head)
+        mirror = (await self._target.streams.read(self._into)).head
+        self.copied = mirror.end
+        self._fresh = mirror.producers is None
+        return mirror
 
     async def _anew(self, mirror: Head, head: Head) -> Head:
         with suppress(NoSuchStream):

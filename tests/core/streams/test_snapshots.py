@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from buckram.core.streams.changes import Step, check_head, truncated
-from buckram.core.streams.head import Head, Segment, SnapshotRow, decode_head, encode_head
-from buckram.core.streams.snapshots import is_published, published, spared
+from buckram.core.streams.changes import Step, check_head, check_step, rolled, truncated
+from buckram.core.streams.head import Head, Segment, SnapshotRow, Summary, decode_head, encode_head
+from buckram.core.streams.record_format import NO_TXID
+from buckram.core.streams.snapshots import is_published, leapt, published, spared
 from buckram.errors import InvariantViolation
 
 EMPTY = Head("uid", 0, tail=(Segment(0, 1, 0, 0),), next_number=1, snapshots=())
@@ -58,6 +59,23 @@ def test_truncation_stops_at_what_a_snapshot_needs() -> None:
     assert truncated("n/m", plain, 15, 100) == Step(replace(plain, earliest=15))
     with pytest.raises(InvariantViolation, match="R8"):
         check_head("n/m", replace(head, earliest=11))
+
+
+def test_a_mirror_goes_on_at_a_snapshot_beyond_its_end_with_a_gap_below() -> None:
+    summary = Summary(5, 4, 50, 1, 2, 1, 2, NO_TXID, -1)
+    head = replace(EMPTY, tail=(Segment(0, 1, 0, 0, summary),), end=5)
+    assert leapt("n/m", head, row(5)) is None
+    gone_on = leapt("n/m", head, row(9))
+    assert gone_on is not None
+    assert (gone_on.earliest, gone_on.end, gone_on.snapshots) == (9, 9, (row(9),))
+    check_step("n/m", head, gone_on)
+    step = rolled("n/m", gone_on, gone_on.epoch, None, 7, 9, 0)
+    assert step is not None
+    check_step("n/m", gone_on, step.head)
+    with pytest.raises(InvariantViolation, match="M9"):
+        check_head("n/m", replace(step.head, earliest=8))
+    with pytest.raises(InvariantViolation, match="R7"):
+        leapt("n/m", EMPTY, row(9))
 
 
 def test_snapshots_are_part_of_the_head_and_absent_in_other_streams() -> None:

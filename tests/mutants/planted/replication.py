@@ -44,6 +44,20 @@ MUTANTS = (
         ),
     ),
     TestMutant(
+        "replication-drops-state-before-snapshot",
+        "the mirror of a machine that lacks truncated records is deleted before the source's snapshot has been copied",
+        edited(
+            (
+                "buckram.replication.stream_copy:StreamCopy._prepare",
+                "if mirror.snapshots is not None:",
+                "if False:",
+            )
+        ),
+        (
+            "tests/replication/test_machines.py::test_a_mirror_that_was_overtaken_keeps_its_state_until_it_has_the_snapshot",
+        ),
+    ),
+    TestMutant(
         "replication-snapshot-left",
         "a snapshot whose copy fails for a moment leaves its ledger at each attempt",
         edited(

@@ -29,6 +29,15 @@ def published(name: str, head: Head, row: SnapshotRow, keep: int) -> Head | None
     return replace(head, snapshots=rows, earliest=earliest)
 
 
+def leapt(name: str, head: Head, row: SnapshotRow) -> Head | None:
+    """The mirror of a machine's log goes on at a snapshot, since its source has truncated records that it lacks.
+
+    What it has is below its earliest offset then, and its state in the snapshot. None if it does not lack any.
+    """
+    check(head.snapshots is not None and head.open_segment is None, "R7", f"{name} cannot go on at {row}: {head}")
+    return replace(head, snapshots=(row,), earliest=row.offset, end=row.offset) if row.offset > head.end else None
+
+
 def spared(head: Head) -> int:
     """The offset below which no snapshot needs the log; without bound for a stream that is no machine's log."""
     if head.snapshots is None:
@@ -50,4 +59,4 @@ def check_rows(name: str, head: Head) -> None:
     check(head.earliest <= offsets[0], "R8", f"{name}: earliest {head.earliest} is beyond the snapshot at {offsets[0]}")
 
 
-__all__ = ["check_rows", "is_published", "published", "spared"]
+__all__ = ["check_rows", "is_published", "leapt", "published", "spared"]
