@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Figures = dict[str, Any]
-BATCHES, WARM_UP, RECORDS = 40, 10, 100
+BATCHES, WARM_UP, RECORDS = 100, 50, 100
 STORES = {
     "hdfs": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
     "rocksdb": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def micro_batch_ms(spark: SparkSession, uri: str, checkpoint: str) -> float:
-    """The median of a batch of 100 records that are counted in two partitions, without the first ones."""
+    """The median of a batch of 100 records that are counted in two partitions, when the JVM has compiled what is hot."""
     frame = spark.readStream.format("buckram").options(
         metadata=uri, startingOffsets="earliest", maxOffsetsPerTrigger=RECORDS
     )

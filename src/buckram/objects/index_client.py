@@ -57,12 +57,15 @@ class IndexClient:
             except TimeoutError:
                 await self.machine.lead(takeover=True)
 
-    async def look(self, function: Callable[[ObjectIndex], R]) -> R:
-        """Return function(index), which has everything that any process had done before this call."""
+    async def look(self, function: Callable[[ObjectIndex], R], *, proven: bool = True) -> R:
+        """Return function(index), which has everything that any process had done before this call.
+
+        Without `proven` a process that leads does not ask whether it still does: a change that follows finds out.
+        """
         while True:
             try:
                 if self.leads:
-                    return await self.machine.read(function)
+                    return await self.machine.read(function, "linearizable" if proven else "leader")
                 return await self.machine.read(function, "stale", at_most_s=0)
             except NotLeader:
                 continue

@@ -355,11 +355,15 @@ class Objects(NotBlocking):
             raise NoSuchObject(full, absent(full))
         return found
 
-    async def statuses(self, *paths: str) -> builtins.list[ObjectInfo | DirectoryInfo | None]:
-        """The same of several, of one moment; None for what is not there."""
+    async def statuses(self, *paths: str, proven: bool = True) -> builtins.list[ObjectInfo | DirectoryInfo | None]:
+        """The same of several, of one moment; None for what is not there.
+
+        `proven=False` saves the round to the bookies: for a look before a change, which decides by what is there then.
+        """
         names = [check_object_name(path) if path else path for path in paths]
         found = await self._index.look(
-            lambda state: [node_of(name, node) if (node := state.node(name)) else None for name in names]
+            lambda state: [node_of(name, node) if (node := state.node(name)) else None for name in names],
+            proven=proven,
         )
         return [None if isinstance(one, ObjectInfo) and self._has_expired(one.expires) else one for one in found]
 

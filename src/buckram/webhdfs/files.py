@@ -6,7 +6,7 @@ when their last file goes. Not here: HTTP (`server.py`), names and directories t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -132,19 +132,23 @@ class Files:
     async def check_new(self, path: FilePath, overwrite: bool) -> None:
         """Whether a file can be created, before its bytes are sent. Raises RemoteProblem."""
         _check_is_below(path)
-        async with self._objects(path) as objects:
-            present, *above = await objects.statuses(path.name, *_directories_above(path))
+
+        async def check(proven: bool) -> None:
+            present, *above = await objects.statuses(path.name, *_directories_above(path), proven=proven)
             if isinstance(present, DirectoryInfo):
                 raise RemoteProblem(EXISTS, f"{path} is a directory")
             if present is not None and not overwrite:
                 raise RemoteProblem(EXISTS, f"{path} is there already; overwrite=true replaces it")
             _check_directories(path, above)
 
+        async with self._objects(path) as objects:
+            await _refused_with_proof(check)
+
     async def create(self, path: FilePath, pieces: AsyncIterable[bytes], overwrite: bool) -> ObjectInfo:
         """Put a file and the directories above it. Nothing is there if `pieces` raises. Raises RemoteProblem."""
         _check_is_below(path)
         async with self._objects(path) as objects:
-            (above,) = await objects.statuses(path.parent.name)
+            (above,) = await objects.statuses(path.parent.name, proven=False)
             await _keep(objects, path.parent, above)
             about = {CREATED: path.name}
             return await objects.put(path.name, pieces, if_absent=not overwrite, metadata=about)
@@ -166,7 +170,9 @@ class Files:
                 ACCESS, f"{path} is a namespace or the root: `buckram namespace delete` deletes a namespace"
             )
         async with self._objects(path) as objects:
-            present, above = await objects.statuses(path.name, path.parent.name)
+            present, above = await objects.statuses(path.name, path.parent.name, proven=False)
+            if present is None:
+                present, above = await objects.statuses(path.name, path.parent.name)
             if present is None:
                 return False
             await _keep(objects, path.parent, above)
@@ -182,11 +188,12 @@ class Files:
         Raises RemoteProblem. A rename of a created file that was done already is no error.
         """
         _check_rename(source, target)
-        async with self._objects(source) as objects:
-            around = await _around(objects, source, target)
+
+        async def attempt(proven: bool) -> None:
+            around = await _around(objects, source, target, proven)
             info, present = around.source, around.target
             if info is None:
-                if _was_renamed(present, source):
+                if proven and _was_renamed(present, source):
                     return
                 raise RemoteProblem(ABSENT, f"rename: {source} does not exist")
             if source == target:
@@ -198,6 +205,9 @@ class Files:
                 await _make_way(objects, target, present, info)
             await _move(objects, source, target, around, replace)
 
+        async with self._objects(source) as objects:
+            await _refused_with_proof(attempt)
+
     async def rename_into(self, source: FilePath, target: FilePath) -> bool:
         """Rename as `rename` does: into a directory that is there, and False where it cannot be done."""
         try:
@@ -205,22 +215,9 @@ class Files:
         except RemoteProblem:
             return False
         async with self._objects(source) as objects:
-            around = await _around(objects, source, target)
-            if isinstance(around.target, DirectoryInfo) and source != target:
-                target = target.child(source.name.rpartition("/")[2])
-                around = await _around(objects, source, target)
-            if around.source is None:
-                return _was_renamed(around.target, source)
-            if source == target:
-                return isinstance(around.source, ObjectInfo)
-            if around.target is not None or target.within(source):
-                return False
-            try:
-                _check_above_target(around.above_target, target)
-                await _move(objects, source, target, around, False)
-            except (RemoteProblem, ObjectExists):
-                return False
-            return True
+            return await _rename_into(objects, source, target, False) or await _rename_into(
+                objects, source, target, True
+            )
 
 
 class Around(NamedTuple):
@@ -232,9 +229,36 @@ class Around(NamedTuple):
     above_target: Info | None
 
 
-async def _around(objects: Objects, source: FilePath, target: FilePath) -> Around:
+async def _around(objects: Objects, source: FilePath, target: FilePath, proven: bool) -> Around:
     paths = (source, target, source.parent, target.parent)
-    return Around(*await objects.statuses(*(path.name for path in paths)))
+    return Around(*await objects.statuses(*(path.name for path in paths), proven=proven))
+
+
+async def _refused_with_proof(attempt: Callable[[bool], Awaitable[None]]) -> None:
+    """Attempt a change by what this process knows, as the change tells whether it still leads; refuse with proof."""
+    try:
+        await attempt(False)
+    except RemoteProblem:
+        await attempt(True)
+
+
+async def _rename_into(objects: Objects, source: FilePath, target: FilePath, proven: bool) -> bool:
+    around = await _around(objects, source, target, proven)
+    if isinstance(around.target, DirectoryInfo) and source != target:
+        target = target.child(source.name.rpartition("/")[2])
+        around = await _around(objects, source, target, proven)
+    if around.source is None:
+        return proven and _was_renamed(around.target, source)
+    if source == target:
+        return proven and isinstance(around.source, ObjectInfo)
+    if around.target is not None or target.within(source):
+        return False
+    try:
+        _check_above_target(around.above_target, target)
+        await _move(objects, source, target, around, False)
+    except (RemoteProblem, ObjectExists):
+        return False
+    return True
 
 
 def _was_renamed(present: Info | None, source: FilePath) -> bool:
