@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any, TypeVar
 
 from buckram.client.client import Client
@@ -314,7 +315,7 @@ class Replica:
                 await self._lead(await self._follow())
                 delays.reset()
             except OffsetTruncated:
-                error = await _outcome(self._reload())
+                error = await _outcome(self._reload)
                 if error is None:
                     continue
             except BuckramError as failed:
@@ -341,10 +342,10 @@ class Replica:
         won: StreamEngine | None = None
         standing: asyncio.Task[StreamEngine | BuckramError] | None = None
         async with TaskScope(f"follower of machine {self.place.name}") as scope:
-            follower = scope.spawn(_outcome(tail(self.place, self.fold, self._on_applied)), "tail")
+            follower = scope.spawn(_outcome(partial(tail, self.place, self.fold, self._on_applied)), "tail")
             try:
                 while True:
-                    self._standing = standing = scope.spawn(_outcome(self._stand()), "stand")
+                    self._standing = standing = scope.spawn(_outcome(self._stand), "stand")
                     await asyncio.wait((follower, standing), return_when=asyncio.FIRST_COMPLETED)
                     self._standing = None
                     if standing.done() and not standing.cancelled():
@@ -354,7 +355,7 @@ class Replica:
                     if won is None:
                         continue  # A take-over was asked for.
                     lost = scope.spawn(won.lost.wait(), "lost")
-                    caught_up = scope.spawn(_outcome(self.applied_at_least(won.next_offset)), "catch up")
+                    caught_up = scope.spawn(_outcome(partial(self.applied_at_least, won.next_offset)), "catch up")
                     await asyncio.wait((follower, caught_up, lost), return_when=asyncio.FIRST_COMPLETED)
                     if caught_up.done() and not won.closed:
                         _raised(caught_up.result())
@@ -500,10 +501,10 @@ async def _watch(leader: Leader, name: str) -> None:
     leader.fail(NotLeader(name, ""))
 
 
-async def _outcome(work: Coroutine[Any, Any, T]) -> T | BuckramError:
+async def _outcome(work: Callable[[], Coroutine[Any, Any, T]]) -> T | BuckramError:
     """The result or the error: a scope takes what a task raises for a bug."""
     try:
-        return await work
+        return await work()
     except InvariantViolation:
         raise
     except BuckramError as error:
