@@ -113,6 +113,15 @@ class Broker:
             text = answer.read()
         return json.loads(text) if text else None
 
+    def admin_tool(self, *arguments: str) -> None:
+        """Pulsar's own admin client, around which `pulsar-admin` is a shell; it succeeds."""
+        log = self._cluster.root / "admin.log"
+        process = _spawn(self._classes, ["pulsar.Admin", self.web, *arguments], log, talks=False)
+        try:
+            assert process.wait(60) == 0, log.read_text()[-3000:]
+        finally:
+            end(process)
+
     def ledgers(self) -> dict[int, int]:
         """The ledgers of the topic with their numbers of entries, oldest first; the last one is being written: 0."""
         shown = self.admin(f"{TOPIC.replace('://', '/')}/internalStats")

@@ -28,14 +28,12 @@ class Scene:
         self._racks: dict[str, str] = {}
 
     def place(self, bookie: str, rack: str) -> None:
-        """`pulsar-admin bookies set-bookie-rack`."""
         self._racks[bookie] = rack
-        asked = {"rack": rack, "hostname": bookie}
-        self._broker.admin(f"bookies/racks-info/{bookie}?group=default", "POST", asked)
+        self._broker.admin_tool("set-bookie-rack", bookie, rack)
 
     def unload(self) -> None:
-        """`pulsar-admin namespaces unload`: the broker closes all ledgers that it has open, idle ones too."""
-        self._broker.admin("namespaces/public/default/unload", "PUT")
+        """The broker closes all ledgers that it has open, idle ones too."""
+        self._broker.admin_tool("unload", "public/default")
 
     def replace(self, old: ApacheBookie, rack: str) -> None:
         """One of Apache's gives way to one of ours."""
