@@ -106,7 +106,8 @@ async def test_a_mirror_that_was_overtaken_keeps_its_state_until_it_has_the_snap
             await fill(both.a, count, snapshot=True)
         await both.of_a.kill(0)
         with pytest.raises(BuckramError):
-            await StreamCopy(both.a, both.b, GOODS, Pace(None)).run(follow=False)
+            async with asyncio.timeout(10):
+                await StreamCopy(both.a, both.b, GOODS, Pace(None)).run(follow=False)
         assert await applied(both.b) == [1]
         (one,) = (await promote(both.b, SPACE, None)).streams
         assert not one.lacks_state
