@@ -253,6 +253,31 @@ async def test_a_second_copy_that_was_killed_leaves_each_object_as_it_was_or_as_
                 await nothing_left(both, space, before)
 
 
+async def test_a_copy_that_was_overtaken_and_killed_leaves_the_state_that_was_there_or_a_newer_one() -> None:
+    async with pair() as both:
+        moments = Moments(both, "overtaken")
+
+        async def prepared() -> str:
+            space = await moments.space()
+            await both.copied(space)
+            for count in (3, 4, 5):
+                await execute(both.a, space, count)
+            ends = [(await side.streams.read(StreamName(space, "goods"))).head for side in (both.a, both.b)]
+            assert ends[0].earliest > ends[1].end, "the source has truncated what the mirror lacks"
+            return space
+
+        for moment in await moments.chosen(copying(await prepared())):
+            before = await ledgers(both.b)
+            space = await prepared()
+            async with moments.killed(copying(space), moment):
+                applied = await applied_so_far(both.b, space)
+                assert applied == [1, 2, 3, 4, 5][: len(applied)]
+                assert applied, "it has no state"
+                await both.copied(space)
+                await same(both.a, both.b, space)
+                await nothing_left(both, space, before)
+
+
 async def told(found: Promotion, both: Pair, space: str, lacking: Sequence[str], ends: dict[str, int]) -> None:
     """The promotion says what the mirror lacks, no more and no less."""
     if found.objects is not None:
