@@ -89,7 +89,10 @@ class Ending(Finish):
         namespace = client.namespace(NAMESPACE)
         faults = await self._faults(client)
         self.report.check("log", not faults, "faults: {}", faults)
-        async with namespace.database(MACHINE, create=False, stand=False, directory=str(self.stage.directory)) as new:
+        settings, directory = self.stage.machines.settings, str(self.stage.directory)
+        async with namespace.database(
+            MACHINE, create=False, stand=False, settings=settings, directory=directory
+        ) as new:
             await new.lead(takeover=True)
             reference = self.rules.reference
             least = reference.sequence

@@ -97,7 +97,8 @@ class Ending(Finish):
         leader = await self._leader()
         applied = leader.applied
         ns = client.namespace(NAMESPACE)
-        async with ns.machine(MACHINE, Book, create=False, stand=False, process=FINAL) as machine:
+        settings = self.stage.machines.settings
+        async with ns.machine(MACHINE, Book, create=False, stand=False, settings=settings, process=FINAL) as machine:
             state = await machine.read(lambda state: state.snapshot(), "stale", after=applied)
             wanted = self.rules.reference.state_before(machine.applied)
             self.report.check("log", state == wanted, "a new replica has {!r}, not {!r}", state, wanted)
