@@ -33,6 +33,12 @@ def test_lives_with_new_seeds() -> None:
             gc.collect()
 
 
+def test_a_writer_whose_prepared_ledger_a_janitor_discarded_says_so() -> None:
+    """Seed 899402: the janitor fences the ledger while the writer, which was paused, rolls into it."""
+    result = run_stream_life(899402)
+    assert not result.violations, result.violations[0]
+
+
 @pytest.mark.slow
 @pytest.mark.soak
 def test_two_thousand_lives_reach_everything() -> None:

@@ -22,6 +22,7 @@ from buckram.errors import (
     BuckramError,
     HandleClosed,
     InvariantViolation,
+    LedgerFenced,
     RecordTooLarge,
     WriteFailed,
     WriterFailed,
@@ -441,6 +442,8 @@ class StreamEngine:
         if isinstance(error, WriteFailed):
             self.pause()
             self._roller.repair(segment)
+        elif isinstance(error, LedgerFenced) and not segment.progress.listed and self._roller.busy:
+            self.pause()  # Whoever fenced it, a janitor perhaps: listing it fails, and says why.
         else:
             self.fail(as_writer_error(self.stream, error))
 

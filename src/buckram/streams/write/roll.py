@@ -19,7 +19,15 @@ from buckram.core.streams.changes import check_epoch
 from buckram.core.streams.head import Summary
 from buckram.core.streams.policy import Policy
 from buckram.core.streams.producers import ProducerTable
-from buckram.errors import BuckramError, HandleClosed, InvariantViolation, NoSuchStream, WriteFailed, WriterLost
+from buckram.errors import (
+    BuckramError,
+    HandleClosed,
+    InvariantViolation,
+    LedgerFenced,
+    NoSuchStream,
+    WriteFailed,
+    WriterLost,
+)
 from buckram.net.retry import Retries
 from buckram.net.tasks import TaskScope
 from buckram.streams.shared.claim import Claim
@@ -365,7 +373,9 @@ class Roller:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if fresh.broken is not None:
+        if isinstance(fresh.broken, LedgerFenced):
+            self._give_up(fresh.broken)
+        elif fresh.broken is not None:
             self.repair(fresh)
         elif not self.closed:
             self.entry_sent()
