@@ -104,7 +104,7 @@ class Replica:
         self._leads = asyncio.Event()
         self._answered = asyncio.Event()
         """Set while it leads, cannot lead, or has stopped: whoever asked for the leadership knows more."""
-        self._wanted, self._takeover, self._asking = asyncio.Event(), False, 0
+        self._wanted, self._asking, self._takeovers = asyncio.Event(), 0, 0
         self._standing: asyncio.Task[StreamEngine | BuckramError] | None = None
         self._denied: MirrorStream | None = None
         """Why nobody can lead here, as the last attempt found."""
@@ -250,16 +250,17 @@ class Replica:
                 return
             if self._denied is not None:
                 raise self._denied.with_traceback(None)
-            self._takeover = self._takeover or takeover
             if takeover and self._standing is not None:
                 self._standing.cancel()
             self._wanted.set()
             self._asking += 1
+            self._takeovers += takeover
             try:
                 # One that has just lost the leadership must have let it go before it can lead again.
                 await (self._answered if leader is None else leader.gone).wait()
             finally:
                 self._asking -= 1
+                self._takeovers -= takeover
                 self._want_no_more()
 
     async def leads_within(self, seconds: float) -> bool:
@@ -280,7 +281,6 @@ class Replica:
         """Whoever asked for the leadership has it, or has given up waiting for it."""
         if self._asking or self._candidacy.auto or self._leader is not None:
             return
-        self._takeover = False
         self._wanted.clear()
         if self._standing is not None:
             self._standing.cancel()
@@ -378,7 +378,7 @@ class Replica:
         delays = Delays(MACHINE, self._services.runtime.rng)
         while True:
             await self._wanted.wait()
-            takeover, self._takeover = self._takeover, False
+            takeover = self._takeovers > 0
             try:
                 return await open_writer(
                     self.place.client,
@@ -401,7 +401,6 @@ class Replica:
                 self._answered.set()
                 await asyncio.sleep(delays.take())
             except BuckramError as error:
-                self._takeover = self._takeover or takeover
                 _log.warning("machine %s: could not become the leader, trying again: %s", self.place.name, error)
                 await asyncio.sleep(delays.take())
 
@@ -409,7 +408,7 @@ class Replica:
         """Lead until the writer is lost, or stepping down is asked for. Raises ReplicaStopped."""
         leader = Leader(engine, self.fold, self._freshness, self._settings, self._on_applied)
         self._leader = self._last = leader
-        self._takeover, self._denied = False, None
+        self._denied = None
         self.role = Role.LEADER
         self._leads.set()
         self._answered.set()
