@@ -80,7 +80,7 @@ async def test_ledgers_streams_and_databases_are_held_to_their_quotas(tmp_path: 
         with pytest.raises(QuotaExceeded, match="3 of 3 streams"):
             await shop.create("c")
         await pass_time(8.0)
-        await until(lambda: accounting.published.counts["shop"].ledgers == 3)
+        await until(lambda: "shop" in accounting.published.counts and accounting.published.counts["shop"].ledgers == 3)
         assert accounting.published.counts["shop"].streams == 3
         assert accounting.published.counts["shop"].databases == 1
 

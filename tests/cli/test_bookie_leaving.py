@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from tests.e2e.conftest import Ended
@@ -38,6 +39,11 @@ def state(run: Run, bookie: str) -> tuple[str, str]:
     return next(((row["state"], row["asked"]) for row in rows if row["id"] == bookie), ("", ""))
 
 
+def _is_shown(run: Run, shown: tuple[str, str] | None) -> bool:
+    """The bookie does what was written down for it a moment later."""
+    return shown in (None, state(run, "bookie-0"))
+
+
 def test_a_bookie_is_asked_to_be_read_only_to_rest_and_to_be_writable(run: Run) -> None:
     for words, said, shown in (
         (("readonly", "bookie-0"), {"state": "readonly"}, ("readonly", "readonly")),
@@ -48,7 +54,7 @@ def test_a_bookie_is_asked_to_be_read_only_to_rest_and_to_be_writable(run: Run) 
         done = run("bookie", *words, "--json")
         assert done.code == 0, done.err
         assert done.json | said | {"bookie": "bookie-0"} == done.json
-        assert shown in (None, state(run, "bookie-0"))
+        wait_until(partial(_is_shown, run, shown), f"{shown}: not yet")
     wait_until(lambda: state(run, "bookie-0") == ("writable", ""), "still resting")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from buckram.core.sql.statements import Kind, Statement, classify
@@ -34,12 +34,11 @@ STATEMENTS = st.lists(
 
 
 @given(STATEMENTS)
+@example(["", "COMMIT", ""])
 def test_states_are_those_of_sqlite(script: list[str]) -> None:
     """The machine carries out what it planned on one connection; another one is SQLite alone."""
-    alone, planned = (
-        sqlite3.connect(":memory:", isolation_level=None),
-        sqlite3.connect(":memory:", isolation_level=None),
-    )
+    # In Python 3.13 and 3.14 an empty statement that the module kept fails with the error of the statement before it.
+    alone, planned = (sqlite3.connect(":memory:", isolation_level=None, cached_statements=0) for _ in range(2))
     for connection in (alone, planned):
         connection.execute("CREATE TABLE t (x)")
     caller = CallerTransaction()
