@@ -73,8 +73,8 @@ MUTANTS: dict[str, Mutant] = {
             edited(
                 (
                     "buckram.machine.replica:Replica._follow",
-                    "self.applied_at_least(won.next_offset)",
-                    "self.applied_at_least(0)",
+                    "partial(self.applied_at_least, won.next_offset)",
+                    "partial(self.applied_at_least, 0)",
                 )
             ),
         ),
