@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
 from pyspark.errors import StreamingQueryException, UnsupportedOperationException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -25,6 +26,7 @@ from tests.webhdfs.gateway_process import GatewayProcess
 from buckram.net.authority import Authority
 from buckram.spark import configure
 from buckram.spark.files import gateways, settings
+from buckram.spark.relay import relay_to
 from buckram.testing import ThreadedCluster
 
 pytestmark = pytest.mark.spark
@@ -96,6 +98,33 @@ def test_a_builder_is_configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert inherited[credential] == "${env.BUCKRAM_TOKEN}"
     old = settings(uri, fewer_requests=True, spark_version=(4, 0))["spark.sql.streaming.checkpointFileManagerClass"]
     assert old.endswith("streaming.FileSystemBasedCheckpointFileManager")
+
+
+def test_this_jvm_alone_knows_where_the_relay_is(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = ("10.0.0.7:8080", "10.0.0.9:8080")
+    chosen = configure(SparkSession.Builder(), f"webhdfs://{','.join(both)}/", token="a.b.c")._options
+    assert chosen["spark.hadoop.dfs.ha.namenodes.buckram"] == "relay,g1,g2"
+    conf, java = spark._jsc.hadoopConfiguration(), spark._jvm.java.lang.System  # type: ignore[union-attr]
+    ((name, elsewhere),) = [one for one in chosen.items() if one[0].startswith("spark.hadoop.buckram.relay.")]
+    variable = elsewhere.removeprefix("${env.").partition(":")[0]
+    with configured(spark, chosen):
+        address, login = "dfs.namenode.http-address.buckram.relay", "dfs.webhdfs.oauth2.refresh.url"
+        assert conf.get(address) == relay_to(both)
+        assert conf.get(login) == f"http://{relay_to(both)}/webhdfs/oauth2/token"
+        java.clearProperty(name.removeprefix("spark.hadoop."))
+        assert conf.get(address) == both[0]
+        # As in a JVM that was started with the variable.
+        conf.set(name.removeprefix("spark.hadoop."), elsewhere.replace(variable, "PATH"))
+        assert conf.get(address) == java.getenv("PATH")
+    # The JVM is still to be started.
+    monkeypatch.setenv(variable, "")
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    configure(SparkSession.Builder(), f"webhdfs://{','.join(both)}/")
+    assert os.environ[variable] == relay_to(both)
+    one, secure = "webhdfs://10.0.0.7:8080/", f"swebhdfs://{','.join(both)}/"
+    assert not [
+        name for uri in (one, secure) for name in configure(SparkSession.Builder(), uri)._options if "relay" in name
+    ]
 
 
 def test_append_is_refused_with_the_reason(spark: SparkSession, place: str) -> None:
@@ -209,20 +238,6 @@ def test_tables_are_written_and_read(spark: SparkSession, place: str) -> None:
     assert spark.read.parquet(f"{place}/table").count() == 10
 
 
-def finished(query: Counting, running: StreamingQuery) -> None:
-    """Wait for the end of a run whose gateway dies, and start the query again if that ends it.
-
-    Hadoop's client goes on elsewhere with every request but one: a file whose bytes are under way to the gateway that
-    dies fails, and if the driver writes it, its query ends.
-    """
-    try:
-        assert running.awaitTermination(DEADLINE_S)
-    except StreamingQueryException as error:
-        if re.search(r"(?i)end of file|reset|broken pipe|writing", str(error)) is None:
-            raise
-        query.run()
-
-
 @pytest.mark.share(4)
 def test_a_query_goes_on_with_the_gateway_that_is_left(
     spark: SparkSession, cluster: ThreadedCluster, stream: str
@@ -230,7 +245,7 @@ def test_a_query_goes_on_with_the_gateway_that_is_left(
     write(cluster.uri, stream, numbered(100))
     with GatewayProcess(cluster.uri) as first, GatewayProcess(cluster.uri) as second:
         uri = f"webhdfs://{first.address},{second.address}/default/{stream}"
-        with configured(spark, settings(uri)):
+        with configured(spark, configure(SparkSession.Builder(), uri)._options):
             query = Counting(spark, cluster.uri, stream, gateways(uri).uri)
             assert query.run() == counted(100)
             for number, gateway in enumerate((first, second, first)):
@@ -238,7 +253,7 @@ def test_a_query_goes_on_with_the_gateway_that_is_left(
                 running = query.start()
                 until(lambda: len(running.recentProgress) > 0, "no batch ended")  # noqa: B023
                 gateway.kill()
-                finished(query, running)
+                assert running.awaitTermination(DEADLINE_S)
                 assert query.result() == counted(100 + 300 * (number + 1))
                 gateway.start()
 

@@ -38,6 +38,11 @@ class GatewayProcess:
     def kill(self) -> None:
         self.stop(signal.SIGKILL)
 
+    def start_again(self) -> None:
+        """Start it, unless it runs."""
+        if self._process is None:
+            self.start()
+
     @property
     def root(self) -> str:
         return f"{self._scheme}://{self.address}"

@@ -124,6 +124,37 @@ async def test_a_rename_whose_answer_was_lost_can_be_sent_again(web: Web) -> Non
     await refused(web.rename2("/shop/d/.9.tmp", "/shop/d/8"), "FileNotFoundException")
 
 
+async def test_a_file_that_comes_again_is_known(web: Web) -> None:
+    place = await web.redirected(f"PUT {web.place('/shop/file', 'CREATE', overwrite='false')}")
+    mine = {"Buckram_Attempt": "mine-1"}
+    for _ in range(2):
+        assert (await web.answer(f"PUT {place}", b"x", **mine)).status == 201
+    await refused(web.answer(f"PUT {place}", b"y", Buckram_Attempt="mine-2"), "FileAlreadyExistsException")
+    await refused(web.answer(f"PUT {place}", b"y", Buckram_Repeated="true"), "FileAlreadyExistsException")
+    # It is the same file under another name.
+    await web.rename2("/shop/file", "/shop/other")
+    other = place.replace("file", "other")
+    assert (await web.answer(f"PUT {other}", b"x", **mine)).status == 201
+    # What is no name is none.
+    await web.delete("/shop/other")
+    nameless = {"Buckram_Attempt": "a b"}
+    assert (await web.answer(f"PUT {other}", b"x", **nameless)).status == 201
+    await refused(web.answer(f"PUT {other}", b"x", **nameless), "FileAlreadyExistsException")
+
+
+async def test_changes_that_come_again_say_that_they_were_done(web: Web) -> None:
+    await web.create("/shop/d/file", b"x")
+    again = Web(web._raw, web.url, {**web.headers, "Buckram_Repeated": "true"})
+    assert await again.rename("/shop/d", "/shop/e")
+    assert await again.rename("/shop/d", "/shop/e")
+    await again.rename2("/shop/d", "/shop/e")
+    await refused(again.rename2("/shop/d", "/shop/none"), "FileNotFoundException")
+    assert not await again.rename("/shop/d", "/shop/none")
+    for _ in range(2):
+        assert await again.delete("/shop/e", recursive=True)
+    assert not await web.delete("/shop/e", recursive=True)
+
+
 async def test_of_renames_at_once_to_one_name_one_is_done(gateway: Gateway, web: Web) -> None:
     others = [await Web.to(gateway.url) for _ in range(4)]
     for number in range(4):

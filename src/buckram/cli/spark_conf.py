@@ -52,7 +52,8 @@ def spark_conf(
     """Print what spark-defaults.conf needs for files at URI, webhdfs://HOST:PORT[,HOST:PORT...]/PATH.
 
     With several gateways paths begin with webhdfs://buckram/, and the client goes on with another gateway when one
-    dies. In Python `buckram.spark.configure(builder, URI)` sets the same.
+    dies. In Python `buckram.spark.configure(builder, URI)` sets the same, and starts a relay between the driver and
+    several gateways, which keeps what is under way when one dies.
 
     \b
     Examples:

@@ -15,6 +15,7 @@ from typing import Any
 from buckram.config import host_port
 from buckram.errors import InvalidArgument
 from buckram.net.logins import TOKEN_VARIABLE
+from buckram.spark.relay_place import RelayPlace
 from buckram.spark.trust_store import java_options, write_trust_store
 from buckram.webhdfs.limits import TOKEN_PATH
 
@@ -90,28 +91,30 @@ def settings(
     trust_store: Path | None = None,
     fewer_requests: bool = False,
     spark_version: tuple[int, int] = (4, 3),
+    relay: RelayPlace | None = None,
 ) -> dict[str, str]:
     """Spark's settings for files on these gateways, by their names. Raises InvalidArgument.
 
     `token`: what a gateway with tokens is to be sent; `${env.BUCKRAM_TOKEN}` is replaced by each process itself.
     `trust_store`: whom the JVMs trust, for gateways with TLS, as `write_trust_store` makes it. `fewer_requests`: half
     the requests for each file of a checkpoint, by another of Spark's file managers; a repeated batch then keeps the
-    state files of its first attempt.
+    state files of its first attempt. `relay`: of this process, which its JVM asks before the gateways.
     """
     found = gateways(uri)
     if trust_store is not None:
         _need_tls(found)
     hadoop = dict(_ALWAYS)
     if len(found.addresses) > 1:
-        hadoop |= _SEVERAL | _service(found)
+        hadoop |= _SEVERAL | _service(found, relay)
     if token:
+        login = relay.address if relay is not None else found.addresses[0]
         hadoop |= {
             "dfs.webhdfs.oauth2.enabled": "true",
             "dfs.webhdfs.oauth2.access.token.provider": (
                 "org.apache.hadoop.hdfs.web.oauth2.ConfCredentialBasedAccessTokenProvider"
             ),
             "dfs.webhdfs.oauth2.client.id": "spark",
-            "dfs.webhdfs.oauth2.refresh.url": f"{_SCHEMES[found.scheme]}://{found.addresses[0]}{TOKEN_PATH}",
+            "dfs.webhdfs.oauth2.refresh.url": f"{_SCHEMES[found.scheme]}://{login}{TOKEN_PATH}",
             "dfs.webhdfs.oauth2.credential": token,
         }
     chosen = {f"{_HADOOP}{name}": value for name, value in hadoop.items()} | _QUERY
@@ -132,26 +135,28 @@ def _need_tls(found: Gateways) -> None:
         )
 
 
-def _service(found: Gateways) -> dict[str, str]:
+def _service(found: Gateways, relay: RelayPlace | None) -> dict[str, str]:
     """One name for several gateways; the client goes to the next one when one does not answer."""
-    names = [f"g{number}" for number in range(1, len(found.addresses) + 1)]
+    known = {f"g{number}": address for number, address in enumerate(found.addresses, 1)}
+    if relay is not None:
+        known = {"relay": relay.address, **known}
     scheme = _SCHEMES[found.scheme]
     return {
         "dfs.nameservices": SERVICE,
-        f"dfs.ha.namenodes.{SERVICE}": ",".join(names),
+        f"dfs.ha.namenodes.{SERVICE}": ",".join(known),
         f"dfs.client.failover.proxy.provider.{SERVICE}": (
             "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
         ),
-        **{
-            f"dfs.namenode.{scheme}-address.{SERVICE}.{name}": address
-            for name, address in zip(names, found.addresses, strict=True)
-        },
+        **{f"dfs.namenode.{scheme}-address.{SERVICE}.{name}": address for name, address in known.items()},
+        **(relay.settings if relay is not None else {}),
     }
 
 
 def configure(builder: Any, uri: str, *, token: str = "", tls_ca: str = "", fewer_requests: bool = False) -> Any:
     """Set on a SparkSession.Builder what files on these gateways need; returns the builder.
 
+    With several gateways and without TLS, a relay in this process keeps each file until a gateway has it, so that no
+    write or read of the driver fails when a gateway dies; in local mode no task's either.
     `uri`: webhdfs://HOST:PORT[,HOST:PORT...]/. Paths begin with webhdfs://HOST:PORT/, and with webhdfs://buckram/ where
     there are several gateways. `token`: for gateways with tokens; default what BUCKRAM_TOKEN says, which is then passed
     to executors. `tls_ca`: the PEM file of the authorities that Java is to trust, for swebhdfs://; it is added to the
@@ -163,16 +168,22 @@ def configure(builder: Any, uri: str, *, token: str = "", tls_ca: str = "", fewe
 
     _need_own_jvm(builder)
     numbers = [int(part) for part in need_pyspark().split(".")[:2]]
+    found = gateways(uri)
+    relay = None
+    if len(found.addresses) > 1 and _SCHEMES[found.scheme] == "http":
+        relay = RelayPlace(found.addresses)
+        relay.begin()
     inherited = os.environ.get(TOKEN_VARIABLE, "").strip()
     given = token or (OF_ENVIRONMENT if inherited else "")
     if tls_ca:
-        _need_tls(gateways(uri))
+        _need_tls(found)
     chosen = settings(
         uri,
         token=given,
         trust_store=write_trust_store(Path(tls_ca)) if tls_ca else None,
         fewer_requests=fewer_requests,
         spark_version=(numbers[0], numbers[1]),
+        relay=relay,
     )
     set_before = getattr(builder, "_options", {})
     for name in JAVA_OPTIONS & chosen.keys():

@@ -39,6 +39,8 @@ Info = ObjectInfo | DirectoryInfo
 CREATED = "webhdfs.created"
 """In the metadata of a file: the name under which it was created. A rename that comes again after its answer was lost
 is known by it."""
+ATTEMPTED = "webhdfs.attempt"
+"""In the metadata of a file that was to replace nothing: which request created it. If that comes again, it is known."""
 
 
 class Files:
@@ -144,14 +146,25 @@ class Files:
         async with self._objects(path) as objects:
             await _refused_with_proof(check)
 
-    async def create(self, path: FilePath, pieces: AsyncIterable[bytes], overwrite: bool) -> ObjectInfo:
-        """Put a file and the directories above it. Nothing is there if `pieces` raises. Raises RemoteProblem."""
+    async def create(
+        self, path: FilePath, pieces: AsyncIterable[bytes], overwrite: bool, attempt: str = ""
+    ) -> ObjectInfo:
+        """Put a file and the directories above it. Nothing is there if `pieces` raises. Raises RemoteProblem.
+
+        `attempt`: a name for this request, which may come again; what it put itself is no reason to refuse it then.
+        """
         _check_is_below(path)
         async with self._objects(path) as objects:
             (above,) = await objects.statuses(path.parent.name, proven=False)
             await _keep(objects, path.parent, above)
-            about = {CREATED: path.name}
-            return await objects.put(path.name, pieces, if_absent=not overwrite, metadata=about)
+            about = {CREATED: path.name} | ({ATTEMPTED: attempt} if attempt and not overwrite else {})
+            try:
+                return await objects.put(path.name, pieces, if_absent=not overwrite, metadata=about)
+            except ObjectExists:
+                (present,) = await objects.statuses(path.name)
+                if attempt and isinstance(present, ObjectInfo) and present.metadata.get(ATTEMPTED) == attempt:
+                    return present
+                raise
 
     async def mkdirs(self, path: FilePath) -> None:
         """Make a directory and all above it; one that is there stays. Raises RemoteProblem."""
@@ -163,8 +176,11 @@ class Files:
                 raise RemoteProblem(EXISTS, f"{path} is a file")
             await _keep(objects, path, present)
 
-    async def delete(self, path: FilePath, recursive: bool) -> bool:
-        """Delete a file or a directory in one step. False: it was not there. Raises RemoteProblem."""
+    async def delete(self, path: FilePath, recursive: bool, *, repeated: bool = False) -> bool:
+        """Delete a file or a directory in one step. False: it was not there. Raises RemoteProblem.
+
+        `repeated`: this was sent before, so what is not there any more was deleted by it.
+        """
         if not path.name:
             raise RemoteProblem(
                 ACCESS, f"{path} is a namespace or the root: `buckram namespace delete` deletes a namespace"
@@ -174,18 +190,19 @@ class Files:
             if present is None:
                 present, above = await objects.statuses(path.name, path.parent.name)
             if present is None:
-                return False
+                return repeated
             await _keep(objects, path.parent, above)
             try:
                 await objects.remove(path.name, recursive=recursive)
             except NoSuchObject:
-                return False
+                return repeated
             return True
 
-    async def rename(self, source: FilePath, target: FilePath, *, replace: bool) -> None:
+    async def rename(self, source: FilePath, target: FilePath, *, replace: bool, repeated: bool = False) -> None:
         """Rename as `rename2` does: the target must be free, or with `replace` a file or an empty directory.
 
-        Raises RemoteProblem. A rename of a created file that was done already is no error.
+        Raises RemoteProblem. A rename of a created file that was done already is no error. `repeated`: this was sent
+        before, so a target that is there without its source was renamed by it, also a directory.
         """
         _check_rename(source, target)
 
@@ -193,7 +210,7 @@ class Files:
             around = await _around(objects, source, target, proven)
             info, present = around.source, around.target
             if info is None:
-                if proven and _was_renamed(present, source):
+                if proven and (_was_renamed(present, source) or (repeated and present is not None)):
                     return
                 raise RemoteProblem(ABSENT, f"rename: {source} does not exist")
             if source == target:
@@ -208,16 +225,17 @@ class Files:
         async with self._objects(source) as objects:
             await _refused_with_proof(attempt)
 
-    async def rename_into(self, source: FilePath, target: FilePath) -> bool:
+    async def rename_into(self, source: FilePath, target: FilePath, *, repeated: bool = False) -> bool:
         """Rename as `rename` does: into a directory that is there, and False where it cannot be done."""
         try:
             _check_rename(source, target)
         except RemoteProblem:
             return False
         async with self._objects(source) as objects:
-            return await _rename_into(objects, source, target, False) or await _rename_into(
-                objects, source, target, True
-            )
+            for proven in (False, True):
+                if await _rename_into(objects, source, target, proven=proven, repeated=repeated):
+                    return True
+            return False
 
 
 class Around(NamedTuple):
@@ -242,8 +260,10 @@ async def _refused_with_proof(attempt: Callable[[bool], Awaitable[None]]) -> Non
         await attempt(True)
 
 
-async def _rename_into(objects: Objects, source: FilePath, target: FilePath, proven: bool) -> bool:
+async def _rename_into(objects: Objects, source: FilePath, target: FilePath, *, proven: bool, repeated: bool) -> bool:
     around = await _around(objects, source, target, proven)
+    if proven and repeated and around.source is None and around.target is not None:
+        return True
     if isinstance(around.target, DirectoryInfo) and source != target:
         target = target.child(source.name.rpartition("/")[2])
         around = await _around(objects, source, target, proven)

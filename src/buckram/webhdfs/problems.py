@@ -11,20 +11,22 @@ from typing import Any
 from buckram import errors
 from buckram.errors import BuckramError
 from buckram.http.problems import HttpProblem
-
-ACCESS = "org.apache.hadoop.security.AccessControlException"
-ABSENT = "java.io.FileNotFoundException"
-EXISTS = "org.apache.hadoop.fs.FileAlreadyExistsException"
-FILLED = "org.apache.hadoop.fs.PathIsNotEmptyDirectoryException"
-ILLEGAL = "java.lang.IllegalArgumentException"
-INPUT_OUTPUT = "java.io.IOException"
-INVALID_PATH = "org.apache.hadoop.fs.InvalidPathException"
-INVALID_TOKEN = "org.apache.hadoop.security.token.SecretManager$InvalidToken"
-NO_DIRECTORY = "org.apache.hadoop.fs.ParentNotDirectoryException"
-QUOTA = "org.apache.hadoop.hdfs.protocol.DSQuotaExceededException"
-RETRY = "org.apache.hadoop.ipc.RetriableException"
-STANDBY = "org.apache.hadoop.ipc.StandbyException"
-UNSUPPORTED = "java.lang.UnsupportedOperationException"
+from buckram.webhdfs.java_classes import (
+    ABSENT,
+    ACCESS,
+    EXISTS,
+    FILLED,
+    ILLEGAL,
+    INPUT_OUTPUT,
+    INVALID_PATH,
+    INVALID_TOKEN,
+    NO_DIRECTORY,
+    QUOTA,
+    RETRY,
+    STANDBY,
+    UNSUPPORTED,
+    remote_exception,
+)
 
 _STATUSES = {ABSENT: 404, ILLEGAL: 400, INVALID_PATH: 400, UNSUPPORTED: 400}
 _CLASSES: tuple[tuple[str, tuple[type[BuckramError], ...]], ...] = (
@@ -45,14 +47,14 @@ class RemoteProblem(HttpProblem):
     """Ends a request with a RemoteException of this Java class."""
 
     def __init__(self, java_class: str, message: str) -> None:
-        name = java_class.rpartition(".")[2].rpartition("$")[2]
-        super().__init__(_STATUSES.get(java_class, 403), name, message)
+        self._content = remote_exception(java_class, message)
+        code = self._content["RemoteException"]["exception"]
+        super().__init__(_STATUSES.get(java_class, 403), code, message)
         self.java_class = java_class
 
     def content(self) -> dict[str, Any]:
         """The answer's JSON."""
-        found = {"exception": self.code, "javaClassName": self.java_class, "message": self.message}
-        return {"RemoteException": found}
+        return dict(self._content)
 
 
 def problem_of(error: BuckramError) -> RemoteProblem:

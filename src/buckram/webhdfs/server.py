@@ -30,6 +30,7 @@ from buckram.webhdfs.files import Files
 from buckram.webhdfs.limits import TOKEN_PATH, FileLimits
 from buckram.webhdfs.paths import PREFIX, FilePath, file_path, flag, requested_parameters, requested_path, whole
 from buckram.webhdfs.problems import ABSENT, ACCESS, ILLEGAL, UNSUPPORTED, RemoteProblem, illegal, problem_of
+from buckram.webhdfs.repeats import Repeat, repeat_of
 from buckram.webhdfs.statuses import (
     SERVER_DEFAULTS,
     block_locations,
@@ -59,6 +60,11 @@ class Call:
     visitor: Visitor
     path: FilePath
     parameters: Mapping[str, str]
+
+    @property
+    def repeat(self) -> Repeat:
+        """Whether the request was sent before."""
+        return repeat_of(self.request.headers)
 
 
 Handler = Callable[[Call], Awaitable[Response]]
@@ -242,7 +248,14 @@ class WebHdfs:
             end()
             use.give()
 
-        return PiecesAnswer(pieces, size=size, media=_OCTETS, stuck_s=self._limits.stuck_s, ended=ended)
+        return PiecesAnswer(
+            pieces,
+            size=size,
+            media=_OCTETS,
+            stuck_s=self._limits.stuck_s,
+            headers={"ETag": f'"{info.version}"'},
+            ended=ended,
+        )
 
     # -- changing -----------------------------------------------------------------------------------------
 
@@ -252,7 +265,7 @@ class WebHdfs:
             await self.files.check_new(call.path, overwrite)
             return self._redirect(call)
         with self.transfers.one():
-            await self.files.create(call.path, body_pieces(call.request), overwrite)
+            await self.files.create(call.path, body_pieces(call.request), overwrite, call.repeat.attempt)
         return Response(b"", 201, {"Location": f"webhdfs://{call.request.headers.get('host', '')}{call.path}"})
 
     async def _mkdirs(self, call: Call) -> Response:
@@ -267,15 +280,17 @@ class WebHdfs:
         if target.namespace and target.namespace != call.path.namespace:
             call.visitor.require("append", target.namespace)
         if "renameoptions" not in call.parameters:
-            return json_answer(call.request, {"boolean": await self.files.rename_into(call.path, target)})
+            done = await self.files.rename_into(call.path, target, repeated=call.repeat.repeated)
+            return json_answer(call.request, {"boolean": done})
         options = {one.strip().upper() for one in call.parameters["renameoptions"].split(",")} - {"", "NONE"}
         if not options <= {"OVERWRITE", "TO_TRASH"}:
             raise illegal("renameoptions", call.parameters["renameoptions"], "NONE or OVERWRITE")
-        await self.files.rename(call.path, target, replace="OVERWRITE" in options)
+        await self.files.rename(call.path, target, replace="OVERWRITE" in options, repeated=call.repeat.repeated)
         return Response(b"", 200, media_type=_OCTETS)
 
     async def _delete(self, call: Call) -> Response:
-        done = await self.files.delete(call.path, flag(call.parameters, "recursive"))
+        recursive = flag(call.parameters, "recursive")
+        done = await self.files.delete(call.path, recursive, repeated=call.repeat.repeated)
         return json_answer(call.request, {"boolean": done})
 
     async def _accept(self, call: Call) -> Response:

@@ -209,4 +209,94 @@ MUTANTS = (
         ),
         ("tests/spark/test_sink_streams.py::test_a_repeated_batch_with_rows_for_another_stream_is_refused",),
     ),
+    TestMutant(
+        "relay-once",
+        "a request is not sent again when its gateway dies",
+        edited(("buckram.spark.relay_gateways:Gateways.ask", "except OSError as", "except ConnectionRefusedError as")),
+        ("tests/spark/test_relay.py::test_a_body_that_is_under_way_is_sent_to_the_gateway_that_is_left",),
+    ),
+    TestMutant(
+        "relay-body-gone",
+        "a body is gone when it was sent",
+        edited(
+            (
+                "buckram.spark.relay_messages:Body.pieces",
+                "yield from self._pieces",
+                "while self._pieces:\n            yield self._pieces.pop(0)",
+            )
+        ),
+        ("tests/spark/test_relay.py::test_bodies_share_their_room_in_memory",),
+    ),
+    TestMutant(
+        "relay-first-attempt",
+        "a file is refused because its own first attempt put it",
+        edited(
+            (
+                "buckram.webhdfs.files:Files.create",
+                "present.metadata.get(ATTEMPTED) == attempt",
+                "False",
+            )
+        ),
+        ("tests/webhdfs/test_files.py::test_a_file_that_comes_again_is_known",),
+    ),
+    TestMutant(
+        "relay-any-attempt",
+        "a file of somebody else counts as the first attempt",
+        edited(
+            (
+                "buckram.webhdfs.files:Files.create",
+                "present.metadata.get(ATTEMPTED) == attempt",
+                "True",
+            )
+        ),
+        ("tests/spark/test_relay.py::test_a_file_of_another_is_not_replaced_when_the_request_was_lost",),
+    ),
+    TestMutant(
+        "relay-new-name",
+        "a request has another name when it is sent again",
+        edited(("buckram.spark.relay_link:Request.written", "self.attempt)", "f'{self.attempt}{self.repeated}')")),
+        ("tests/spark/test_relay.py::test_a_file_is_its_own_first_attempt_when_the_answer_was_lost",),
+    ),
+    TestMutant(
+        "relay-not-said",
+        "a request that is sent again does not say so",
+        edited(("buckram.spark.relay_link:Request.written", "if self.repeated:", "if False:")),
+        ("tests/spark/test_relay.py::test_changes_whose_answers_were_lost_are_done_once_and_say_so",),
+    ),
+    TestMutant(
+        "relay-read-twice",
+        "bytes that were read before the gateway died come twice",
+        edited(
+            (
+                "buckram.spark.relay_gateways:Gateways.rest",
+                "piece[len(piece) - (at - done) :] if at - done < len(piece) else piece",
+                "piece",
+            )
+        ),
+        ("tests/spark/test_relay.py::test_a_file_that_is_read_goes_on_in_the_middle",),
+    ),
+    TestMutant(
+        "relay-two-files",
+        "the rest of a file is that of another one",
+        edited(
+            (
+                "buckram.spark.relay_gateways:Gateways.rest",
+                '(head.get("content-length"), head.get("etag")) != (size, tag)',
+                "False",
+            )
+        ),
+        ("tests/spark/test_relay.py::test_a_file_that_became_another_one_meanwhile_is_cut",),
+    ),
+    TestMutant(
+        "relay-refused",
+        "a gateway that has no room has answered",
+        edited(("buckram.spark.relay_gateways:_refusal", 'told["javaClassName"] in _AGAIN', "False")),
+        ("tests/spark/test_relay.py::test_a_gateway_that_is_silent_or_has_no_room_is_passed_over",),
+    ),
+    TestMutant(
+        "relay-nobody",
+        "a request goes on when nobody waits for its answer",
+        edited(("buckram.spark.relay_gateways:Gateways._ask_one", "if request.gone():", "if False:")),
+        ("tests/spark/test_relay.py::test_what_is_asked_by_one_that_is_gone_is_not_sent_again",),
+    ),
 )

@@ -1,0 +1,181 @@
+"""The gateways behind a relay: a request is sent to one after the other until one of them has answered it.
+
+The gateway that answered last is asked first, because gateways that write to one namespace at once take turns. Not
+here: what is sent to whom asks (`relay.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from buckram.spark.relay_link import AT_ONCE, Link, Patience, Request, link_to
+from buckram.spark.relay_messages import Body, Cut, Head, Room
+from buckram.webhdfs.java_classes import RETRY, STANDBY
+
+_MOST_IDLE = 16
+_AGAIN = (STANDBY, RETRY)
+
+
+class NoAnswer(Exception):
+    """No gateway answered in time; the text says why not."""
+
+
+class AskerGone(Exception):
+    """Nobody waits for the answer any more."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """The head of an answer, and its body: all of it, or still to come from `link`."""
+
+    head: Head
+    body: Body
+    link: Link | None = None
+
+
+class Gateways:
+    """Gateways of one cluster, HOST:PORT each. `close()` ends what is connected."""
+
+    def __init__(self, addresses: Sequence[str], patience: Patience, room: Room) -> None:
+        self._addresses, self._patience, self._room = list(addresses), patience, room
+        self._idle: dict[str, list[Link]] = {address: [] for address in addresses}
+        self._loop = asyncio.get_running_loop()
+
+    async def ask(self, request: Request, *, in_pieces: bool = False) -> Answer:
+        """The answer of a gateway. `in_pieces`: the body of a good one is not awaited. NoAnswer, AskerGone.
+
+        A gateway that says that it cannot now, or that another one should be asked, has not answered yet.
+        """
+        end, pause = self._loop.time() + self._patience.total, self._patience.first_pause
+        went_wrong: dict[str, str] = {}
+        while True:
+            for address in tuple(self._addresses):
+                try:
+                    answer = await self._ask_one(address, request, in_pieces)
+                except OSError as error:
+                    went_wrong[address] = str(error) or f"silent for {self._patience.silence:g} s"
+                else:
+                    if (why := _refusal(answer)) is None:
+                        self._prefer(address)
+                        return answer
+                    answer.body.close()
+                    request.repeated, went_wrong[address] = True, why
+            if request.gone():
+                raise AskerGone
+            if self._loop.time() + pause > end:
+                told = "; ".join(f"{address}: {why}" for address, why in went_wrong.items())
+                raise NoAnswer(f"no gateway could do it within {self._patience.total:g} s: {told}")
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, self._patience.longest_pause)
+
+    async def rest(self, request: Request, answer: Answer) -> AsyncGenerator[bytes, None]:
+        """The bytes of a file. Where a gateway dies, another one gives all of it, and what was there is left out.
+
+        So the gateway that ends compares all of it with its digest, as the first one would have done. Raises
+        NoAnswer, AskerGone, and Cut for a file that is another one now, or that no gateway gives to its end.
+        """
+        link, done, size, tag = answer.link, 0, answer.head.get("content-length"), answer.head.get("etag")
+        head, tries = answer.head, len(self._addresses)
+        while True:
+            assert link is not None
+            at = 0
+            try:
+                async for piece in link.pieces(head):
+                    at += len(piece)
+                    if at > done:
+                        fresh = piece[len(piece) - (at - done) :] if at - done < len(piece) else piece
+                        done, tries = at, len(self._addresses)
+                        yield fresh
+            except OSError:
+                link.close()
+            except BaseException:
+                link.close()
+                raise
+            else:
+                self.keep(link, head)
+                return
+            tries -= 1
+            again = await self.ask(request, in_pieces=True)
+            again.body.close()
+            head, link = again.head, again.link
+            if link is None:
+                raise Cut
+            if tries < 0 or (head.get("content-length"), head.get("etag")) != (size, tag):
+                link.close()
+                raise Cut
+
+    async def _ask_one(self, address: str, request: Request, in_pieces: bool) -> Answer:
+        while True:
+            link = await self._link(address)
+            body = Body(self._room)
+            try:
+                head = await link.ask(request)
+                if in_pieces and head.status == 200:
+                    return Answer(head, body, link)
+                async for piece in link.pieces(head):
+                    body.add(piece)
+                self.keep(link, head)
+                return Answer(head, body)
+            except BaseException as error:
+                link.close()
+                body.close()
+                if not isinstance(error, OSError):
+                    raise
+                request.repeated = True
+                if request.gone():
+                    raise AskerGone from None
+                if not link.used:
+                    raise
+                # The gateway may have left this connection alone: its others are no better then.
+                self._drop(address)
+
+    async def _link(self, address: str) -> Link:
+        idle, oldest = self._idle[address], self._loop.time() - self._patience.idle
+        while idle:
+            link = idle.pop()
+            if link.idle_since > oldest and not link.reader.at_eof() and not link.writer.is_closing():
+                return link
+            link.close()
+        return await link_to(address, self._patience)
+
+    def keep(self, link: Link, head: Head) -> None:
+        """Keep a connection whose answer was read for the next request, unless it ends."""
+        if link.spoiled or head.ends_connection or len(self._idle[link.address]) >= _MOST_IDLE:
+            link.close()
+            return
+        link.used, link.idle_since = True, self._loop.time()
+        self._idle[link.address].append(link)
+
+    def _prefer(self, address: str) -> None:
+        if self._addresses[0] != address:
+            at = self._addresses.index(address)
+            self._addresses = self._addresses[at:] + self._addresses[:at]
+
+    def _drop(self, address: str) -> None:
+        while self._idle[address]:
+            self._idle[address].pop().close()
+
+    def close(self) -> None:
+        """End connections that wait for a request."""
+        for address in self._idle:
+            self._drop(address)
+
+
+def _refusal(answer: Answer) -> str | None:
+    """Why the gateway wants another one to be asked, or to be asked again; None: it has answered."""
+    if answer.head.status == 503:
+        return answer.head.first
+    if answer.head.status != 403 or answer.body.size > AT_ONCE:
+        return None
+    with suppress(ValueError, KeyError, TypeError):
+        told = json.loads(b"".join(answer.body.pieces()))["RemoteException"]
+        if told["javaClassName"] in _AGAIN:
+            return f"{told['exception']}: {told['message']}"
+    return None
+
+
+__all__ = ["Answer", "AskerGone", "Gateways", "NoAnswer"]

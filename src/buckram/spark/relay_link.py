@@ -1,0 +1,130 @@
+"""One connection of a relay to a gateway: requests go there, answers come back, and silence ends it.
+
+Not here: which gateway, and what if it fails (`relay_gateways.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from buckram.config import host_port
+from buckram.http.limits import KIB
+from buckram.spark.relay_messages import HEAD_BYTES, PIECE, Body, Cut, Head, NotHttp, body_pieces, read_head
+from buckram.webhdfs.repeats import ATTEMPT, REPEATED
+
+AT_ONCE = 64 * KIB
+"""A body that is not larger is written without looking whether an answer comes before its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a relay waits, in seconds."""
+
+    total: float = 60.0
+    """For an answer of any gateway, from a complete request on."""
+    connect: float = 5.0
+    silence: float = 30.0
+    """A gateway that takes and gives nothing for so long is taken for dead."""
+    idle: float = 30.0
+    """So long a connection is kept for the next request: less than gateways keep theirs."""
+    first_pause: float = 0.05
+    longest_pause: float = 1.0
+    """Between rounds in which no gateway could be asked."""
+
+
+@dataclass(slots=True)
+class Request:
+    """A request with all of its body. `repeated`: it was sent, and nobody knows whether it was done."""
+
+    head: Head
+    body: Body
+    attempt: str
+    gone: Callable[[], bool]
+    repeated: bool = False
+
+    def written(self) -> bytes:
+        """Its head for a gateway."""
+        more = [(ATTEMPT, self.attempt)]
+        if self.repeated:
+            more.append((REPEATED, "true"))
+        return self.head.written(self.body.size, *more)
+
+
+@dataclass(slots=True)
+class Link:
+    """A connection to a gateway. `used`: it had an answer before, so the gateway may have left it since; `spoiled`: it
+    was answered before it had all of a request."""
+
+    address: str
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    silence: float
+    used: bool = False
+    spoiled: bool = False
+    idle_since: float = 0.0
+
+    async def ask(self, request: Request) -> Head:
+        """Send a request; the head of the answer. Raises OSError."""
+        head = request.written()
+        if request.body.size <= AT_ONCE:
+            self.writer.write(b"".join((head, *request.body.pieces())))
+            return await self._answer()
+        # A gateway may refuse a body before it has all of it, and then takes no more.
+        writing = asyncio.ensure_future(self._write(head, request.body))
+        reading = asyncio.ensure_future(self._answer(patient=True))
+        try:
+            await asyncio.wait((writing, reading), return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                await writing
+                async with asyncio.timeout(self.silence):
+                    await asyncio.wait((reading,))
+            return reading.result()
+        finally:
+            self.spoiled = not writing.done()
+            writing.cancel()
+            reading.cancel()
+            await asyncio.gather(writing, reading, return_exceptions=True)
+
+    async def _write(self, head: bytes, body: Body) -> None:
+        self.writer.write(head)
+        for piece in body.pieces():
+            self.writer.write(piece)
+            async with asyncio.timeout(self.silence):
+                await self.writer.drain()
+
+    async def _answer(self, *, patient: bool = False) -> Head:
+        while True:
+            async with asyncio.timeout(None if patient else self.silence):
+                head = await read_head(self.reader)
+            if head is None:
+                raise Cut
+            if not head.words[1].isdigit():
+                raise NotHttp(f"{head.first[:60]!r} begins no answer")
+            if head.status >= 200:
+                return head
+
+    async def pieces(self, head: Head) -> AsyncIterator[bytes]:
+        """The body of the answer. Raises OSError."""
+        pieces = aiter(body_pieces(self.reader, head))
+        while True:
+            async with asyncio.timeout(self.silence):
+                piece = await anext(pieces, b"")
+            if not piece:
+                return
+            yield piece
+
+    def close(self) -> None:
+        self.writer.transport.abort()
+
+
+async def link_to(address: str, patience: Patience) -> Link:
+    """Connect to a gateway. Raises OSError."""
+    host, port = host_port(address, "gateway")
+    async with asyncio.timeout(patience.connect):
+        reader, writer = await asyncio.open_connection(host, port, limit=max(HEAD_BYTES, PIECE))
+    return Link(address, reader, writer, patience.silence)
+
+
+__all__ = ["AT_ONCE", "Link", "Patience", "Request", "link_to"]
