@@ -19,7 +19,7 @@ from buckram.db.engine import Engine
 from buckram.db.statements import Executor, outcome_function
 from buckram.db.waiting import Room
 from buckram.db.wal_files import WalFiles
-from buckram.errors import BuckramError, SqlError
+from buckram.errors import BuckramError, HandleClosed, SqlError
 from buckram.net.tasks import thread_ended
 from buckram.seams import StartedThread
 
@@ -170,14 +170,21 @@ class Readers:
         self._asked = False
         self._delivered = self._delivered_before = 0
         self._watch: asyncio.TimerHandle | None = None
+        self._closed = False
 
     def execute(self, statement: Statement) -> asyncio.Future[SqlResult]:
-        """Execute a statement that reads. Raises DatabaseBusy if too many wait."""
+        """Execute a statement that reads. Raises DatabaseBusy if too many wait, and HandleClosed."""
+        self._check_open()
         return self._ask(statement, self._room.take((statement,)))
 
     def run(self, work: Callable[[Reading], Any]) -> asyncio.Future[Any]:
-        """Do something with a reading connection, in one of the threads."""
+        """Do something with a reading connection, in one of the threads. Raises HandleClosed."""
+        self._check_open()
         return self._ask(work, 0)
+
+    def _check_open(self) -> None:
+        if self._closed:  # A query that was asked before may come to its reading only now.
+            raise HandleClosed(f"database {self._engine.database}: it is closed; open it again")
 
     def _ask(self, work: Statement | Callable[[Reading], Any], size: int) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -189,6 +196,8 @@ class Readers:
 
     def _begin(self) -> None:
         self._asked = False
+        if self._closed:
+            return  # Closing has called a thread for what waits; another one would take the place of one that ends.
         if not self._awake:
             self._call_thread()
         if self._watch is None:
@@ -269,11 +278,12 @@ class Readers:
                 future.set_exception(error)
         if ended:
             self._awake -= 1
-            if self._waiting and not self._awake:
+            if self._waiting and not self._awake and not self._closed:
                 self._call_thread()
 
     async def close(self) -> None:
         """End the threads after what they do. Idempotent."""
+        self._closed = True
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
