@@ -1,6 +1,6 @@
-"""A Java program that takes commands as lines and answers with lines, "WORD NUMBER": what others.xml brings is tested so.
+"""A Java program that takes commands as lines and answers with lines, "WORD REST": for what others.xml brings.
 
-Not here: Pulsar's client (pulsar.py), the programs (java/src), what is checked (test_distributedlog.py, test_herddb.py).
+Not here: Pulsar's client (pulsar.py), the programs (java/src), what is checked (test_distributedlog.py and others).
 """
 
 from __future__ import annotations

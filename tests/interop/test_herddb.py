@@ -26,7 +26,9 @@ SETTINGS = {
     "server.bookkeeper.ledgers.retention.period": 12_000, "server.checkpoint.period": 3000,
 }  # fmt: skip
 SPACES = "run select leader, replica from systablespaces"
-REPLICAS = "run ALTER TABLESPACE 'herd','leader:one','replica:one,two','expectedreplicacount:2','maxleaderinactivitytime:5000'"
+REPLICAS = (
+    "run ALTER TABLESPACE 'herd','leader:one','replica:one,two','expectedreplicacount:2','maxleaderinactivitytime:5000'"
+)
 
 
 def test_herddb_keeps_its_rows_on_our_bookies(zookeeper: str, workdir: Path) -> None:
