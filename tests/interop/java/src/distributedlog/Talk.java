@@ -140,7 +140,10 @@ public final class Talk {
         long next;
         try (DistributedLogManager log = namespace.openLog(LOG)) {
             long last = log.getLastTxId();
-            next = first = log.getFirstTxId();
+            // Of the segment that a truncation cuts in two, only the reader leaves out what is gone.
+            AsyncLogReader from = log.openAsyncLogReader(log.getFirstDLSNAsync().get()).get();
+            next = first = number(from.readNext().get());
+            from.asyncClose().get();
             while (next <= last) {
                 next = readFrom(log, next, last, "read ");
             }
