@@ -21,7 +21,12 @@ KAFKA, CONNECTOR = "kafka", "connector"
 """A server of Kafka, and what Spark reads it with; they have a pom of their own."""
 PULSAR = "pulsar"
 """A broker and a client of Pulsar, 240 MB, which only a soak fetches."""
-POMS = {KAFKA: POM.with_name("kafka.xml"), CONNECTOR: POM.with_name("kafka.xml"), PULSAR: POM.with_name("pulsar.xml")}
+DISTRIBUTEDLOG, HERDDB = "distributedlog", "herddb"
+"""A library of logs and a database that keep what they write in ledgers; a soak only fetches them, too."""
+POMS = {
+    KAFKA: POM.with_name("kafka.xml"), CONNECTOR: POM.with_name("kafka.xml"), PULSAR: POM.with_name("pulsar.xml"),
+    DISTRIBUTEDLOG: POM.with_name("others.xml"), HERDDB: POM.with_name("others.xml"),
+}  # fmt: skip
 RESOLVE = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
 TOOLS = ("java", "javac", "mvn")
 # What the scripts of the distribution pass.

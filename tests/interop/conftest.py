@@ -31,6 +31,8 @@ _DIRECTIONS = {
     "test_layouts": "mixed clusters",
     "test_replace": "mixed clusters",
     "test_pulsar": "Java clients and tools on our bookies",
+    "test_distributedlog": "Java clients and tools on our bookies",
+    "test_herddb": "Java clients and tools on our bookies",
     "test_pulsar_replace": "mixed clusters",
     "test_tls": "mixed clusters",
     "test_sasl": "mixed clusters",

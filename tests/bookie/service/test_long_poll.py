@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.support.bookie_kit import DIGEST, KEY, HeldDisk, Wire, add, running, stored
+from tests.support.bookie_kit import DIGEST, KEY, FlakyMetadata, HeldDisk, Wire, add, memory_metadata, running, stored
 from tests.support.polling import until
 
 from buckram.bookie.service.long_poll import LacProof, LongPolls, Waiter, Woken
@@ -40,6 +40,23 @@ async def test_a_lac_that_is_there_already_is_answered_at_once(tmp_path: Path) -
         reply = await wire.call(poll(1, 0))
         assert (reply.code, reply.entry_id, reply.body, reply.max_lac) == (Code.OK, 1, stored(1, 1), 1)
         assert reply.lac_update_ms is None  # nobody waited
+
+
+async def test_a_ledger_whose_first_add_waits_for_metadata_is_polled(tmp_path: Path) -> None:
+    """Apache's bookies know it from there on; "no such ledger" ends readers beside a bookie that is down."""
+    metadata = FlakyMetadata(await memory_metadata())
+    async with running(tmp_path, metadata=metadata) as kit:
+        wire, writer = await kit.wire(3), await kit.wire(2)
+        metadata.gate.clear()
+        writer.send(add(1, 0))
+        await until(lambda: 1 in kit.bookie.service.admission.waiting)
+        wire.send(poll(1, -1))
+        assert await wire.silent()
+        metadata.gate.set()
+        assert (await writer.reply()).code is Code.OK
+        assert (await writer.call(add(1, 1, lac=0))).code is Code.OK
+        reply = await wire.reply()
+        assert (reply.code, reply.entry_id, reply.body, reply.max_lac) == (Code.OK, 0, stored(1, 0), 0)
 
 
 async def test_also_after_a_restart(tmp_path: Path) -> None:

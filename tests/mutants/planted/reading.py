@@ -1,10 +1,22 @@
-"""Bugs of reads: ranges of entries, and local reads from files of bookies on the same machine."""
+"""Bugs of reads: long polls, ranges of entries, and local reads from files of bookies on the same machine."""
 
 from __future__ import annotations
 
 from tests.mutants.testmutant import TestMutant, edited
 
 MUTANTS = (
+    TestMutant(
+        "poll-refused-undecided",
+        "a long poll is refused while the ledger's first adds wait for a look at metadata",
+        edited(
+            (
+                "buckram.bookie.service.reads:ReadPath._arrive_poll",
+                "request.ledger_id in self._undecided",
+                "False",
+            )
+        ),
+        ("tests/bookie/service/test_long_poll.py::test_a_ledger_whose_first_add_waits_for_metadata_is_polled",),
+    ),
     TestMutant(
         "range-not-filled",
         "a range ends at its planned end, although more entries fit",

@@ -58,7 +58,8 @@ class ReadPath:
         self._max_batch_bytes, self._max_body = max_batch_bytes, max_frame_bytes - FRAME_ROOM
         self._guess = FIRST_GUESS
         self.fencing = FencePath(store, admission, polls, self)
-        self._replies = ReadReplies(store, admission.waiting, self._max_body)
+        self._undecided = admission.waiting
+        self._replies = ReadReplies(store, self._undecided, self._max_body)
         self.served = Served(stats)
         self._batches = BatchSource(store, stats, self.served)
         self._seconds = stats.histogram(
@@ -100,12 +101,16 @@ class ReadPath:
         name = session.named.get(request.ledger_id)
         if is_other(record, name):
             record = None
-        if record is None or record.tombstone:
+        # A ledger whose first adds wait for a look at metadata is known: Apache's client takes a few "no such ledger"
+        # beside a bookie that does not answer for "no such entry", and DistributedLog's readers end with that.
+        undecided = record is None and request.ledger_id in self._undecided
+        if (record is None and not undecided) or (record is not None and record.tombstone):
             refuse(session, context, request, absence(self._store, record))
             return
         job = Job(context, request, False, name)
         job.poll_above = above
-        if request.timeout_ms is None or request.timeout_ms <= 0 or record.lac > above:
+        lac = NO_ENTRY if record is None else record.lac
+        if request.timeout_ms is None or request.timeout_ms <= 0 or lac > above:
             self._queue(session, job)
             return
         over = partial(self._poll_over, session, job)
