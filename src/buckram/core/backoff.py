@@ -82,5 +82,7 @@ TAIL = Backoff(0.02, 1.0)
 """A tailing reader's polls of bookies that refused a long poll; a change of the metadata ends the wait."""
 MACHINE = Backoff(0.05, 2.0)
 """A machine's next attempt to follow its log or to become the leader; the store or bookies were away."""
+RELAY = Backoff(0.05, 1.0)
+"""A relay's next round of gateways, none of which could be asked: one is started again, while a driver waits."""
 REPLICATION = Backoff(0.2, 15.0)
 """The copy of a stream into another cluster, which cannot be reached or refuses it; the source keeps the records."""

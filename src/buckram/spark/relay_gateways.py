@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from buckram.core.backoff import RELAY, Delays
 from buckram.spark.relay_link import AT_ONCE, Link, Patience, Request, link_to
 from buckram.spark.relay_messages import Body, Cut, Head, Room
 from buckram.webhdfs.java_classes import RETRY, STANDBY
@@ -50,7 +51,7 @@ class Gateways:
 
         A gateway that says that it cannot now, or that another one should be asked, has not answered yet.
         """
-        end, pause = self._loop.time() + self._patience.total, self._patience.first_pause
+        end, delays = self._loop.time() + self._patience.total, Delays(RELAY)
         went_wrong: dict[str, str] = {}
         while True:
             for address in tuple(self._addresses):
@@ -66,11 +67,10 @@ class Gateways:
                     request.repeated, went_wrong[address] = True, why
             if request.gone():
                 raise AskerGone
-            if self._loop.time() + pause > end:
+            if self._loop.time() + delays.next_s > end:
                 told = "; ".join(f"{address}: {why}" for address, why in went_wrong.items())
                 raise NoAnswer(f"no gateway could do it within {self._patience.total:g} s: {told}")
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, self._patience.longest_pause)
+            await asyncio.sleep(delays.take())
 
     async def rest(self, request: Request, answer: Answer) -> AsyncGenerator[bytes, None]:
         """The bytes of a file. Where a gateway dies, another one gives all of it, and what was there is left out.

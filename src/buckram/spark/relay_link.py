@@ -29,9 +29,6 @@ class Patience:
     """A gateway that takes and gives nothing for so long is taken for dead."""
     idle: float = 30.0
     """So long a connection is kept for the next request: less than gateways keep theirs."""
-    first_pause: float = 0.05
-    longest_pause: float = 1.0
-    """Between rounds in which no gateway could be asked."""
 
 
 @dataclass(slots=True)
