@@ -213,12 +213,6 @@ class Engine:
         if self.failure is not None:
             raise self.failure.with_traceback(None)
 
-    def check_open(self) -> None:
-        """Raise why the engine stopped or that it is closed. Any thread."""
-        self.check()
-        if self._closed:
-            raise HandleClosed(f"database {self.database}: it is closed; open it again")
-
     def ask_for_commit(self, pending: Pending) -> None:
         """Have the loop write a group into the log and decide. Thread."""
         self._take_images()  # After the commit it would be too late.
@@ -292,7 +286,9 @@ class Engine:
 
         Whoever gets it closes it; nobody gets it after the future was cancelled. Raises DatabaseFailed, HandleClosed.
         """
-        self.check_open()
+        self.check()
+        if self._closed:
+            raise HandleClosed(f"database {self.database}: it is closed; open it again")
         wanted = _Wanted(sequence, self._replacements, self._loop.create_future())
         self._wanted.append(wanted)
         self._jobs.put((self._take_images, None))

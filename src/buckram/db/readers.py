@@ -56,7 +56,7 @@ class Reading:
             try:
                 connection = files.connect()
             except apsw.CantOpenError:
-                self._engine.check_open()  # Files go with the engine.
+                self._engine.check()
                 if files is self._engine.files:
                     raise
                 continue  # The files were replaced at this moment.

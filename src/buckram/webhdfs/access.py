@@ -25,7 +25,8 @@ from buckram.http.origins import Origins
 from buckram.http.problems import HttpProblem, json_answer
 from buckram.http.tokens import ClusterTokens, bearer_of
 from buckram.webhdfs import java_tokens
-from buckram.webhdfs.problems import ACCESS, INVALID_TOKEN, RemoteProblem
+from buckram.webhdfs.java_classes import ACCESS, INVALID_TOKEN
+from buckram.webhdfs.problems import RemoteProblem
 
 _ONLOOKER = Principal("onlooker")
 

@@ -23,17 +23,10 @@ from buckram.errors import (
 from buckram.errors.streams import StreamError
 from buckram.net.shelf import Shelf, Use
 from buckram.objects.objects import DirectoryInfo, ObjectInfo, Objects
+from buckram.webhdfs.java_classes import ABSENT, ACCESS, EXISTS, FILLED, INPUT_OUTPUT, NO_DIRECTORY
 from buckram.webhdfs.limits import FileLimits
 from buckram.webhdfs.paths import FilePath
-from buckram.webhdfs.problems import (
-    ABSENT,
-    ACCESS,
-    EXISTS,
-    FILLED,
-    INPUT_OUTPUT,
-    NO_DIRECTORY,
-    RemoteProblem,
-)
+from buckram.webhdfs.problems import RemoteProblem
 
 Info = ObjectInfo | DirectoryInfo
 CREATED = "webhdfs.created"

@@ -14,7 +14,8 @@ from starlette.requests import Request
 from buckram.core.objects.rows import check_object_name
 from buckram.core.streams.names import check_name
 from buckram.errors import InvalidArgument
-from buckram.webhdfs.problems import INVALID_PATH, RemoteProblem, illegal
+from buckram.webhdfs.java_classes import INVALID_PATH
+from buckram.webhdfs.problems import RemoteProblem, illegal
 
 PREFIX = "/webhdfs/v1"
 _MAX_PARAMETERS = 64

@@ -19,7 +19,6 @@ from buckram.webhdfs.java_classes import (
     ILLEGAL,
     INPUT_OUTPUT,
     INVALID_PATH,
-    INVALID_TOKEN,
     NO_DIRECTORY,
     QUOTA,
     RETRY,
@@ -70,21 +69,4 @@ def illegal(name: str, value: str, needs: str) -> RemoteProblem:
     return RemoteProblem(ILLEGAL, f"{name}={value[:60]!r}: needs {needs}")
 
 
-__all__ = [
-    "ABSENT",
-    "ACCESS",
-    "EXISTS",
-    "FILLED",
-    "ILLEGAL",
-    "INPUT_OUTPUT",
-    "INVALID_PATH",
-    "INVALID_TOKEN",
-    "NO_DIRECTORY",
-    "QUOTA",
-    "RETRY",
-    "STANDBY",
-    "UNSUPPORTED",
-    "RemoteProblem",
-    "illegal",
-    "problem_of",
-]
+__all__ = ["RemoteProblem", "illegal", "problem_of"]

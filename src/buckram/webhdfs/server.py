@@ -27,9 +27,10 @@ from buckram.objects.objects import DirectoryInfo, ObjectInfo, Objects
 from buckram.webhdfs import java_tokens
 from buckram.webhdfs.access import Door, Visitor
 from buckram.webhdfs.files import Files
+from buckram.webhdfs.java_classes import ABSENT, ACCESS, ILLEGAL, UNSUPPORTED
 from buckram.webhdfs.limits import TOKEN_PATH, FileLimits
 from buckram.webhdfs.paths import PREFIX, FilePath, file_path, flag, requested_parameters, requested_path, whole
-from buckram.webhdfs.problems import ABSENT, ACCESS, ILLEGAL, UNSUPPORTED, RemoteProblem, illegal, problem_of
+from buckram.webhdfs.problems import RemoteProblem, illegal, problem_of
 from buckram.webhdfs.repeats import Repeat, repeat_of
 from buckram.webhdfs.statuses import (
     SERVER_DEFAULTS,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from buckram.webhdfs.problems import STANDBY, RemoteProblem
+from buckram.webhdfs.java_classes import STANDBY
+from buckram.webhdfs.problems import RemoteProblem
 
 
 class Transfers:
