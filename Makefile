@@ -8,8 +8,11 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.setup-stamp
+RUN_STAMP := .venv/.setup-run-stamp
+SECURE_STAMP := .venv/.setup-secure-stamp
 ALL_STAMP := .venv/.setup-all-stamp
-SETUP_SOURCES := pyproject.toml setup.py scripts/make_venv.py src/buckram/core/entries/_hot.c
+# What an environment is made of; each target has a lock file more, which says what was tested (scripts/locks.py).
+SETUP_SOURCES := pyproject.toml setup.py scripts/make_venv.py scripts/locks.py locks/build.txt src/buckram/core/entries/_hot.c
 METADATA ?= sqlite
 export METADATA
 # Spark and the JVM complain about these when a shell sets them for something else.
@@ -17,49 +20,66 @@ unexport SPARK_HOME PYSPARK_SUBMIT_ARGS JAVA_TOOL_OPTIONS JDK_JAVA_OPTIONS PYTHO
 # Container images set this one. Without compiled modules each of the many processes of the tests starts a second later.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-all run check test test-light lint format bench bench-java chaos soak site regenerate check-generated clean
+.PHONY: help setup setup-all run run-needs check test test-light lint format bench bench-java chaos soak site regenerate check-generated lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r t d; do printf '  make %-16s %s\n' "$$t" "$$d"; done
 
 setup: $(STAMP)  ## make .venv for `make check`, small: no Spark, no Java; shows what it fetches
 
-$(STAMP): $(SETUP_SOURCES)
+$(STAMP): $(SETUP_SOURCES) locks/setup.txt
 	@rm -rf src/buckram/core/entries/_hot.*.so build/lib.* build/temp.*
-	@"$(PYTHON)" scripts/make_venv.py .venv --group dev -e '.[avro,compression,db,fsspec,history,otel,security,serve,sqlalchemy]' >&2
+	@"$(PYTHON)" scripts/make_venv.py .venv --lock setup >&2
 	@touch $(STAMP)
 
-setup-all: $(ALL_STAMP)  ## the same with Spark, a Java, etcd, Prometheus, helm, a browser, plots and Apache's jars, 1.9 GB: for all other targets
+setup-all: $(ALL_STAMP)  ## what all other targets need: Spark, a Java, etcd, Prometheus, helm, a browser, plots and Apache's jars, 1.9 GB; as root also Debian's packages
 
-$(ALL_STAMP): $(SETUP_SOURCES)
+$(ALL_STAMP): $(SETUP_SOURCES) $(wildcard locks/*.txt)
 	@rm -rf src/buckram/core/entries/_hot.*.so build/lib.* build/temp.*
-	@"$(PYTHON)" scripts/make_venv.py .venv --group dev --group examples --group site --group sql-clients --group tools -e '.[avro,compression,connect,db,fsspec,history,jre,otel,security,serve,spark,sqlalchemy]' >&2
+	@"$(PYTHON)" scripts/make_venv.py .venv --lock all >&2
 	@$(BIN)/python -m buckram.spark.archives >&2
 	@$(BIN)/python -m javakit >&2
 	@$(BIN)/python scripts/fetch_debian.py .venv >&2
 	@$(BIN)/python scripts/fetch_helm.py .venv >&2
 	@$(BIN)/python scripts/fetch_browser.py >&2
-	@touch $(STAMP) $(ALL_STAMP)
+	@touch $(STAMP) $(RUN_STAMP) $(SECURE_STAMP) $(ALL_STAMP)
 
-run: $(ALL_STAMP)  ## the main job: real records through a Spark pipeline; a bookie, the driver and a database's leader are killed; METADATA=sqlite, zookeeper or etcd; SECURE=1: with TLS, tokens and grants
+run: run-needs  ## the main job, with what it needs alone: real records through a Spark pipeline; a bookie, the driver and a database's leader are killed; METADATA=sqlite, zookeeper or etcd; SECURE=1: with TLS, tokens and grants
 	@$(BIN)/python -m examples.debian --metadata-store "$(METADATA)" $(if $(SECURE),--secure)
+
+run-needs: $(RUN_STAMP) $(if $(SECURE),$(SECURE_STAMP))
+	@$(BIN)/python scripts/fetch_java.py .venv >&2
+	@$(if $(filter etcd,$(METADATA)),$(BIN)/python scripts/fetch_debian.py .venv etcd >&2,true)
+
+$(RUN_STAMP): $(SETUP_SOURCES) locks/run.txt
+	@rm -rf src/buckram/core/entries/_hot.*.so build/lib.* build/temp.*
+	@"$(PYTHON)" scripts/make_venv.py .venv --lock run >&2
+	@$(BIN)/python -m buckram.spark.archives >&2
+	@touch $(RUN_STAMP)
+
+$(SECURE_STAMP): $(RUN_STAMP) locks/secure.txt
+	@"$(PYTHON)" scripts/make_venv.py .venv --lock secure >&2
+	@touch $(SECURE_STAMP)
+
+lock:  ## write locks/ anew after a change of pyproject.toml; UPGRADE=1 takes the newest of each range, JARS=1 also hashes what Maven fetches
+	@"$(PYTHON)" scripts/lock.py $(if $(UPGRADE),--upgrade) $(if $(JARS),--jars)
 
 check: $(STAMP)  ## what to run after each change: lint, types, and quick tests of what changed; half a minute
 	@$(BIN)/python scripts/check.py
 
-lint: $(ALL_STAMP)  ## ruff, mypy --strict, layers, generated pages
-	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy --strict
-	@$(BIN)/mypy --strict bench examples javakit scripts
-	@$(BIN)/lint-imports --no-cache
-	@$(MAKE) check-generated
+lint: $(ALL_STAMP)  ## ruff, mypy --strict, layers, dead definitions, generated pages
+	@$(BIN)/python scripts/check.py --lint
 
 format: $(STAMP)  ## write every file as ruff format has it
 	@$(BIN)/ruff format .
 
-test: lint  ## lint, types and every test; a fixed share of each long check
-	@$(BIN)/python $(if $(PYTEST_ARGS),-m pytest $(PYTEST_ARGS),scripts/run_tests.py)
+test: $(ALL_STAMP)  ## lint, types and every test, side by side; a fixed share of each long check
+ifdef PYTEST_ARGS
+	@$(MAKE) lint
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+else
+	@$(BIN)/python scripts/run_tests.py --lint
+endif
 
 test-light: $(STAMP)  ## the tests that need no Spark and no Java, with any Python from 3.11 on
 	@$(BIN)/python scripts/run_tests.py --light

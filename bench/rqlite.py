@@ -32,6 +32,8 @@ from buckram.net.loop import loop_factory
 Figures = dict[str, Any]
 VERSION = "v8.36.0"
 MODULE = f"github.com/rqlite/rqlite/v8@{VERSION}"
+SUM = "h1:J3Q6aZhZjsTQZm3qTfrcxiPfAAm3Ze2BYKoroodtnXE="
+"""Of the module that was measured, as `go mod download -json` says it."""
 NODES = 3
 BUILD_S, READY_S = 1800.0, 60.0
 
@@ -108,11 +110,13 @@ def find() -> Path:
     if go is None:
         raise Missing("there is no Go to build it: install Go 1.23 or later, or name a rqlited by BENCH_RQLITED")
     try:
-        fetched = _go(go, ["mod", "download", "-json", MODULE], Path.cwd())
+        fetched = json.loads(_go(go, ["mod", "download", "-json", MODULE], Path.cwd()))
+        if fetched["Sum"] != SUM:
+            raise ValueError(f"it has the checksum {fetched['Sum']}, and {SUM} was measured")
         # `go install` refuses modules with replacements, so it is built where its source is.
         program.parent.mkdir(parents=True, exist_ok=True)
         begun = program.with_name(f"{program.name}-{os.getpid()}")
-        _go(go, ["build", "-o", str(begun), "./cmd/rqlited"], Path(json.loads(fetched)["Dir"]))
+        _go(go, ["build", "-o", str(begun), "./cmd/rqlited"], Path(fetched["Dir"]))
         begun.rename(program)
     except (subprocess.SubprocessError, OSError, ValueError) as error:
         said = getattr(error, "stderr", None) or error

@@ -16,7 +16,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from buckram import sync
-from buckram.metadata.uri import default_uri
+from buckram.metadata.default import default_uri
 from buckram.spark import local_session
 
 if TYPE_CHECKING:

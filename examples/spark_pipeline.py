@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from buckram import sync
-from buckram.metadata.uri import default_uri
+from buckram.metadata.default import default_uri
 from buckram.spark import local_session
 
 if TYPE_CHECKING:

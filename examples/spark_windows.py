@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from buckram import sync
-from buckram.metadata.uri import default_uri
+from buckram.metadata.default import default_uri
 from buckram.spark import local_session
 from examples.debian.inputs import changelog_entries
 

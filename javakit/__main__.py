@@ -1,6 +1,7 @@
 """`python -m javakit`: which tools beyond PyPI are here, and Apache's jars fetched where Maven is.
 
-Part of `make setup-all`. Nothing that is missing is an error: what needs it is skipped, or says so.
+Part of `make setup-all`. Nothing that is missing is an error: what needs it is skipped, or says so. A jar that is not
+the one that was tested is one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from buckram.errors import ConfigError
 from buckram.java import find_java
+from javakit.hashes import FILE, WrongJar
 from javakit.programs import CONNECTOR, KAFKA, NEWEST, OLDER, NoJava, jars, missing_tools
 
 USES = {
@@ -37,12 +39,16 @@ def main() -> int:
         NEWEST: "Apache BookKeeper, newest", OLDER: "Apache BookKeeper, older", KAFKA: "Apache Kafka",
         CONNECTOR: "Spark's connector for Kafka",
     }  # fmt: skip
+    wrong = False
     for line, name in names.items():
         try:
-            print(f"  {name}: {len(jars(BUILD, line))} jars", flush=True)
+            print(f"  {name}: {len(jars(BUILD, line))} jars, as {FILE.name} has them", flush=True)
         except NoJava as error:
             print(f"  {name}: {error}", flush=True)
-    return 0
+        except WrongJar as error:
+            wrong = True
+            print(f"  {name}: {error}", flush=True)
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

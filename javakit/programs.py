@@ -1,7 +1,7 @@
 """Jars that Maven resolves, our programs that javac compiles with them, and JVMs that run both.
 
-Maven is asked once per pom.xml and release line; what it said is kept below `build` by the pom's hash, compiled classes
-by the hash of the sources.
+Maven is asked once per pom.xml and release line, and every jar compared with the SHA-256 that was tested (hashes.py);
+what it said is kept below `build` by the hash of both files, compiled classes by the hash of the sources.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from javakit import hashes
+
 POM = Path(__file__).parent / "pom.xml"
 NEWEST, OLDER = "newest", "older"
 KAFKA, CONNECTOR = "kafka", "connector"
@@ -27,6 +29,7 @@ POMS = {
     KAFKA: POM.with_name("kafka.xml"), CONNECTOR: POM.with_name("kafka.xml"), PULSAR: POM.with_name("pulsar.xml"),
     DISTRIBUTEDLOG: POM.with_name("others.xml"), HERDDB: POM.with_name("others.xml"),
 }  # fmt: skip
+LINES = (NEWEST, OLDER, KAFKA, CONNECTOR, PULSAR, DISTRIBUTEDLOG, HERDDB)
 RESOLVE = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
 TOOLS = ("java", "javac", "mvn")
 # What the scripts of the distribution pass.
@@ -64,10 +67,13 @@ def class_path(sources: Sequence[Path], build: Path, line: str = NEWEST) -> str:
         return f"{_compile(sources, folder, line, found)}:{found}"
 
 
-def jars(build: Path, line: str = NEWEST) -> list[str]:
-    """The jars of a release line, of Kafka or of Spark's connector for it; NoJava when they cannot be had."""
+def jars(build: Path, line: str = NEWEST, *, checked: bool = True) -> list[str]:
+    """The jars of a release line, of Kafka or of Spark's connector for it; NoJava when they cannot be had.
+
+    WrongJar when one is not as `locks/jars.txt` has it, unless it is that file which is being written.
+    """
     with _locked(build) as folder:
-        return _resolve(folder, line).split(":")
+        return _resolve(folder, line, checked=checked).split(":")
 
 
 @contextlib.contextmanager
@@ -83,9 +89,9 @@ def _locked(build: Path) -> Iterator[Path]:
         yield build
 
 
-def _resolve(build: Path, line: str) -> str:
+def _resolve(build: Path, line: str, *, checked: bool = True) -> str:
     pom = POMS.get(line, POM)
-    kept = build / f"{line}-{_hash([pom])}.classpath"
+    kept = build / f"{line}-{_hash([pom, hashes.FILE] if checked else [pom])}.classpath"
     if kept.exists():
         found = kept.read_text().strip()
         if all(Path(jar).exists() for jar in found.split(":")):
@@ -97,8 +103,11 @@ def _resolve(build: Path, line: str) -> str:
     )  # fmt: skip
     if done.returncode != 0:
         raise NoJava(f"Maven could not resolve {pom} ({line}): {done.stdout[-1500:]}{done.stderr[-500:]}")
+    found = draft.read_text().strip()
+    if checked:
+        hashes.check(map(Path, found.split(":")))
     draft.replace(kept)
-    return kept.read_text().strip()
+    return found
 
 
 def _compile(sources: Sequence[Path], build: Path, line: str, found: str) -> Path:

@@ -1,61 +1,78 @@
 """What to run after each change: lint, format, layers, types, generated pages, and quick tests of what changed.
 
 `python scripts/check.py [--seconds N]`. Changed is what differs from where the branch left main, on main itself what is
-not committed, and where that is nothing, the last commit. Tests are chosen by what they import, those that know most
-about the change first, as many as fit into the time; the others are left to `make test`. Exit code 0 if all held.
+not committed, and where that is nothing, the last commit. The tests that are about a changed file always run: those in
+the mirrored place and in its row of tests/modules.toml. Then come those that import it, as many as fit into the time;
+the others are left to `make test`. A change that no quick test is about gets a line NOT TESTED with the command that
+tests it. Exit code 0 if all held and each quick test that is about a change did run.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
-from importlib.util import find_spec
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from scripts.pytest_timing import DEADLINE, VARIABLE
-from scripts.timings import TIMES, file_seconds
+from scripts.choice import SPARK, WORKERS, Choice, chosen, read_tests
+from scripts.choice import command as command_for
+from scripts.nearest import read_table
+from scripts.pytest_timing import ALWAYS, DEADLINE, OUTCOMES, VARIABLE
+from scripts.timings import TIMES, Outcome, file_seconds, read_outcomes
 
 BIN = Path(sys.executable).parent
 SECONDS = 18.0
 """For the tests, by the clock."""
-SPARK = find_spec("pyspark") is not None
-"""`make setup` brings none: then what needs it is left to `make lint` and `make test`."""
-NOT_QUICK = ("tests/spark/", "tests/jobs/", "tests/interop/", "tests/mutants/")
-UNKNOWN_S = 3.0
-"""What a test file is taken to need before it was run here."""
-WORKERS = 2
 STEPS: dict[str, list[str]] = {
+    "types": [str(BIN / "mypy"), "--strict"],
+    "types of tools": [str(BIN / "mypy"), "--strict", "bench", "examples", "javakit", "scripts"],
     "lint": [str(BIN / "ruff"), "check", "--quiet", "."],
     "format": [str(BIN / "ruff"), "format", "--check", "--quiet", "."],
     "layers": [str(BIN / "lint-imports"), "--no-cache"],
+    "dead": [sys.executable, "scripts/dead.py"],
     "pages": [sys.executable, "scripts/generate_docs.py", "--check"],
-    "types": [str(BIN / "mypy"), "--strict"],
-    "types of tools": [str(BIN / "mypy"), "--strict", "bench", "examples", "javakit", "scripts"],
 }
+ROWS = (("types", "types of tools"), ("lint", "format", "layers", "dead", "pages"))
+"""Rows of steps that run side by side; the two of types have one cache."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python scripts/check.py", description=__doc__)
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"for the tests (default {SECONDS:g})")
+    parser.add_argument("--lint", action="store_true", help="everything but the tests")
     options = parser.parse_args()
     began = time.monotonic()
-    skipped = set() if SPARK else {"pages"}
-    failed = [name for name, command in STEPS.items() if name not in skipped and not passed(name, command)]
-    changes = changed()
-    files = chosen(changes, Path("tests").rglob("test_*.py"), file_seconds(), options.seconds)
-    if files and not run(files, options.seconds):
-        failed.append("tests")
-    elif not files:
-        print(f"  tests          none: no quick test knows what changed ({len(changes)} files)")
+    with ThreadPoolExecutor(len(ROWS)) as pool:
+        failed = [name for row in pool.map(failed_of, ROWS) for name in row]
+    if not options.lint:
+        failed += [] if tested(options.seconds) else ["tests"]
     print(f"{'FAILED: ' + ', '.join(failed) if failed else 'all held'} in {time.monotonic() - began:.0f} s", flush=True)
     return 1 if failed else 0
+
+
+def failed_of(row: Iterable[str]) -> list[str]:
+    """Run these steps one after the other; gives those that failed."""
+    return [name for name in row if (SPARK or name != "pages") and not passed(name, STEPS[name])]
+
+
+def tested(seconds: float) -> bool:
+    """Run the quick tests of what changed, and say what they leave out."""
+    changes = changed()
+    choice = chosen(changes, read_tests(), read_table(), file_seconds(), seconds)
+    good = True
+    if not choice.must and not choice.may:
+        print(f"  tests          none: no quick test knows what changed ({len(changes)} files)")
+    else:
+        good = run(choice, seconds)
+    for line in choice.untested:
+        print(f"  NOT TESTED     {line}", flush=True)
+    return good
 
 
 def passed(name: str, command: list[str]) -> bool:
@@ -90,67 +107,48 @@ def changed() -> list[str]:
     return found or git("diff", "--name-only", "HEAD~1")
 
 
-def module_of(path: str) -> str:
-    """The dotted name under which tests import this file."""
-    name = path.removeprefix("src/").removesuffix(".py").removesuffix("/__init__")
-    return name.replace("/", ".")
+def run(choice: Choice, seconds: float) -> bool:
+    """Run the chosen test files in two processes, those that must run first.
 
-
-def imported(text: str) -> set[str]:
-    """Modules that a file names in its imports; `from a import b` is both a and a.b."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-            found.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return found
-
-
-def chosen(changes: Iterable[str], tests: Iterable[Path], seconds: dict[str, float], most_s: float) -> list[str]:
-    """Test files to run, those that know most about the change first, as far as the time goes."""
-    changes = list(changes)
-    modules = {module_of(path) for path in changes if path.endswith(".py")}
-    others = [Path(path).name for path in changes if not path.endswith(".py") and not path.startswith("tests/")]
-    names = {f"test_{module.rpartition('.')[2]}" for module in modules}
-    scores: dict[str, float] = {}
-    for path in tests:
-        name, text = path.as_posix(), path.read_text()
-        if name.startswith(NOT_QUICK):
-            continue
-        ours = {one for one in imported(text) if one.startswith(("buckram", "tests", "scripts", "bench"))}
-        known = ours & modules
-        if name in changes:
-            scores[name] = 3.0
-        elif known or any(other in text for other in others):
-            # A test that imports little else is about the change; one that imports everything is about everything.
-            scores[name] = len(known) / max(1, len(ours)) + (path.stem in names)
-    left, found = most_s * WORKERS * 0.8, []
-    for name in sorted(scores, key=lambda name: (-scores[name], name)):
-        needed = seconds.get(name, UNKNOWN_S)
-        if needed <= left:
-            left -= needed
-            found.append(name)
-    return found
-
-
-def run(files: list[str], seconds: float) -> bool:
-    """These test files in two processes; what is marked as slow and what the time does not allow is left out."""
-    began, times = time.monotonic(), TIMES / "check.jsonl"
+    What is marked as long is left out, and of those that only import something that changed what the time does not
+    allow.
+    """
+    began, times, ran = time.monotonic(), TIMES / "check.jsonl", TIMES / "check-ran.jsonl"
     TIMES.mkdir(exist_ok=True)
+    ran.unlink(missing_ok=True)
     if times.exists() and times.stat().st_size > 1_000_000:
         times.unlink()
-    environment = {**os.environ, VARIABLE: str(times.absolute()), DEADLINE: str(began + seconds)}
+    environment = {
+        **os.environ, VARIABLE: str(times.absolute()), OUTCOMES: str(ran.absolute()), DEADLINE: str(began + seconds),
+        ALWAYS: os.pathsep.join(choice.must),
+    }  # fmt: skip
+    files = [*choice.must, *choice.may]
     command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-x", "-r", "f", "-p", "scripts.pytest_timing"]
-    command += ["-n", str(WORKERS), "--dist", "loadfile", "-m", "not slow and not spark", *files]
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    command += ["-n", str(WORKERS), "--dist", "loadfile", "--no-loadscope-reorder", "-m", "not slow and not spark"]
+    done = subprocess.run([*command, *files], env=environment, stdout=subprocess.PIPE, text=True, check=False)
     good = done.returncode in (0, 5)
     if not good:
         print(done.stdout)
     last = (done.stdout.rstrip().splitlines() or [""])[-1].strip("= ")
     told = "ok" if good else "FAILED"
-    print(f"  {'tests':14} {told:6} {time.monotonic() - began:5.1f} s  {last} ({len(files)} files)", flush=True)
+    left = f"; {choice.left} more that import it are left to make test" if choice.left else ""
+    print(f"  {'tests':14} {told:6} {time.monotonic() - began:5.1f} s  {last} ({len(files)} files{left})", flush=True)
+    return good and told_of_unrun(choice, read_outcomes(ran))
+
+
+def told_of_unrun(choice: Choice, outcomes: Mapping[str, Outcome]) -> bool:
+    """Say which tests that are about a change did not run. False if one had to."""
+    good = True
+    for name in choice.must:
+        outcome = outcomes.get(name, Outcome())
+        if outcome.ran:
+            continue
+        changes = ", ".join(choice.about[name])
+        if outcome.skipped:
+            print(f"  NOT TESTED     {changes}: {name} was skipped: {outcome.skipped}", flush=True)
+        else:
+            print(f"  NOT TESTED     {changes}: no test of {name} ran; run: {command_for([name])}", flush=True)
+            good = False
     return good
 
 

@@ -1,8 +1,12 @@
 """Put servers that tests need beside the Python of a virtual environment: `python scripts/fetch_debian.py .venv`.
 
-etcd, Prometheus and promtool, out of Debian's packages, fetched and checked by apt-get with lists of its own: no root
-is needed, nothing of the system changes. What is found already is left alone. Part of `make setup-all`; that one cannot
-be had is no error: what needs it is skipped, or says so.
+etcd, Prometheus and promtool, out of Debian's packages, fetched by apt-get with lists of its own: no root is needed,
+nothing of the system changes. apt-get checks the signature of the release, which has the SHA-256 of the lists, and they
+those of the packages. Debian keeps one version at a time of a release, so there is none to pin: the ones that were
+tested are in `PACKAGES`, and another one is named. What is found already is left alone.
+
+Part of `make setup-all`; that one cannot be had is no error: what needs it is skipped, or says so. `METADATA=etcd make
+run` brings etcd alone: `fetch_debian.py .venv etcd`.
 """
 
 from __future__ import annotations
@@ -32,20 +36,28 @@ class Wanted(NamedTuple):
     package: str
     programs: tuple[str, ...]
     without: str
+    tested: str
+    """The version of the package."""
 
 
 PACKAGES = (
-    Wanted("etcd-server", ("etcd",), "tests of metadata on etcd"),
-    Wanted("prometheus", ("prometheus",), "tests of dashboards and alert rules"),
-    Wanted("promtool", ("promtool",), "tests of alert rules"),
+    Wanted("etcd-server", ("etcd",), "metadata on etcd", "3.5.16-4"),
+    Wanted("prometheus", ("prometheus",), "tests of dashboards and alert rules", "2.53.3+ds1-2"),
+    Wanted("promtool", ("promtool",), "tests of alert rules", "2.53.3+ds1-2"),
 )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="fetch_debian.py", description=__doc__)
     parser.add_argument("venv", type=Path)
-    bin: Path = parser.parse_args().venv.absolute() / "bin"
-    wanted = [one for one in PACKAGES if not _found(one, bin)]
+    names = [one.programs[0] for one in PACKAGES]
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"only these of {', '.join(names)}")
+    options = parser.parse_args()
+    if unknown := set(options.names) - set(names):
+        parser.error(f"no program {unknown.pop()!r}; known: {', '.join(names)}")
+    bin: Path = options.venv.absolute() / "bin"
+    chosen = [one for one in PACKAGES if not options.names or one.programs[0] in options.names]
+    wanted = [one for one in chosen if not _found(one, bin)]
     if not wanted:
         return 0
     missing = [tool for tool in ("apt-get", "dpkg-deb") if shutil.which(tool) is None]
@@ -57,12 +69,13 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         for one in wanted:
             try:
-                fetch(one, Path(folder), bin)
+                version = fetch(one, Path(folder), bin)
             except (OSError, subprocess.SubprocessError, StopIteration) as error:
                 said = (getattr(error, "stderr", "") or str(error)).strip() or repr(error)
                 print(f"  {one.programs[0]:<10} MISSING: {one.without}; {said.splitlines()[-1]}")
             else:
-                print(f"  {one.programs[0]:<10} {bin}, from {one.package} of Debian {RELEASE}", flush=True)
+                other = "" if version == one.tested else f"; {one.tested} was tested"
+                print(f"  {one.programs[0]:<10} {bin}, {one.package} {version} of Debian {RELEASE}{other}", flush=True)
     return 0
 
 
@@ -83,20 +96,21 @@ def _program(name: str, bin: Path) -> str | None:
     return str(bin / name) if (bin / name).exists() else shutil.which(name)
 
 
-def fetch(one: Wanted, folder: Path, bin: Path) -> None:
-    """OSError or SubprocessError when it cannot be had."""
+def fetch(one: Wanted, folder: Path, bin: Path) -> str:
+    """The version that was fetched; OSError or SubprocessError when it cannot be had."""
     options = _apt_options(folder)
     if not (folder / "updated").exists():
         run(["apt-get", *options, "update"], folder)
         (folder / "updated").touch()
     run(["apt-get", *options, "download", one.package], folder)
-    unpacked = folder / one.package
-    run(["dpkg-deb", "-x", str(next(folder.glob(f"{one.package}_*.deb"))), str(unpacked)], folder)
+    unpacked, archive = folder / one.package, str(next(folder.glob(f"{one.package}_*.deb")))
+    run(["dpkg-deb", "-x", archive, str(unpacked)], folder)
     for name in one.programs:
         # Under its name only when it is whole; the old one may be running.
         draft = bin / f"{name}.new"
         shutil.copy2(unpacked / "usr" / "bin" / name, draft)
         draft.replace(bin / name)
+    return run(["dpkg-deb", "--field", archive, "Version"], folder).strip()
 
 
 def _apt_options(folder: Path) -> list[str]:
@@ -113,8 +127,10 @@ def _apt_options(folder: Path) -> list[str]:
     return [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
 
 
-def run(command: list[str], folder: Path) -> None:
-    subprocess.run(command, cwd=folder, check=True, timeout=SECONDS, capture_output=True, text=True)
+def run(command: list[str], folder: Path) -> str:
+    return subprocess.run(
+        command, cwd=folder, check=True, timeout=SECONDS, capture_output=True, text=True
+    ).stdout  # fmt: skip
 
 
 def mirror() -> str:

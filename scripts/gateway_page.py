@@ -7,6 +7,7 @@ from typing import Any
 
 from buckram.gateway.cluster_pages import ClusterPages
 from buckram.gateway.database_pages import DatabasePages
+from buckram.gateway.hrana_pages import HranaPages
 from buckram.gateway.job_pages import JobPages
 from buckram.gateway.ledger_pages import LedgerPages
 from buckram.gateway.limits import GatewayLimits
@@ -30,7 +31,8 @@ def parts() -> Sequence[Part]:
     return (
         RecordPages(_NO, _NO, _NO, _NO, limits),
         StreamPages(_NO, _NO),
-        DatabasePages(_NO),
+        DatabasePages(_NO, limits),
+        HranaPages(_NO, _NO, limits),
         ObjectPages(_NO, _NO, limits),
         LedgerPages(_NO, _NO, _NO, limits),
         NamespacePages(_NO),
@@ -49,7 +51,8 @@ def page(note: str) -> str:
         note,
         "`buckram gateway` serves these operations, and `/v2/openapi.json` describes them to programs (OpenAPI 3.1).\n"
         "[Gateway](../howto/gateway.md) shows how they are used. Errors are JSON with `code` and `message`, which\n"
-        "names the value, the limit and what to do. Every change may come with an `Idempotency-Key`.\n",
+        "names the value, the limit and what to do. Every change may come with an `Idempotency-Key`, other than\n"
+        "statements of SQL.\n",
     ]
     for part in parts():
         lines.append(f"## {part.title}\n\n| operation | what it does | parameters and body |\n|---|---|---|")

@@ -1,7 +1,7 @@
 """Writes the generated pages of docs/ from the code.
 
-They are configuration.md, commands.md, api.md, gateway.md and metrics.md in docs/reference, and the table of options in
-docs/tutorial/spark.md.
+They are configuration.md, commands.md, api.md, gateway.md and metrics.md in docs/reference, the table of options in
+docs/tutorial/spark.md, what the table of health says in docs/howto/runbooks/states.md, and its alert rules.
 `--check` only compares. These pages are generated so that they cannot differ from what the code says. Everything else
 under docs/ is written by hand.
 """
@@ -25,7 +25,7 @@ import click
 from buckram.client.shared.opening import NotAsync, NotBlocking
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from scripts import gateway_page, metrics_page
+from scripts import gateway_page, metrics_page, states_page
 from scripts.public_api import NAMES
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -34,6 +34,7 @@ OPTIONS_BEGIN = "<!-- options of src/buckram/spark/options.py: `make regenerate`
 OPTIONS_END = "<!-- end of options -->\n"
 DATABASE_OPTIONS_BEGIN = OPTIONS_BEGIN.replace("options.py", "db_options.py")
 SPARK = "tutorial/spark.md"
+STATES, HEALTH_ALERTS = "howto/runbooks/states.md", "../deploy/prometheus/health.yml"
 API_MODULES = ("buckram", "buckram.sync", "buckram.testing", "buckram.spark")
 
 
@@ -45,6 +46,8 @@ def main() -> int:
         "reference/gateway.md": gateway_page.page(NOTE),
         "reference/metrics.md": metrics_page.page(NOTE),
         SPARK: spark(),
+        STATES: states_page.page(_read(DOCS / STATES)),
+        HEALTH_ALERTS: states_page.alerts(),
     }
     stale = [name for name, text in pages.items() if _read(DOCS / name) != text]
     if "--check" in sys.argv[1:]:
@@ -96,12 +99,35 @@ def configuration() -> str:
     return "\n".join(lines)
 
 
+_JSON_ERRORS = """With `--json` an error, also of wrong use, is one JSON line, the last on standard error, and
+standard output has no line of it: `{"error": {"kind", "message", "exit_code", "retryable"}}`,
+with `do` where a command helps and
+`context` where a [context](../howto/contexts.md) named the cluster. `kind` is the name of the error in
+[the API](api.md), or `Usage`, `Interrupted`, `Aborted` or `Declined`; `retryable` says that the same command may
+succeed later.
+"""
+_TERMINALS = """At a terminal control characters of records, names and errors are shown as escapes such as `\\x1b`,
+unless `--raw` asks for bytes as they are; in a pipe or a file bytes are always exact. What an encoding does
+not have is escaped, too.
+
+Ctrl-C is the normal end, with exit code 0, of what goes on until then: `top`, `status --watch`, `stream read -f`,
+`stream tail -f`, `ledger tail`, `audit tail -f`, `db changes --follow`, and of all servers. It ends every other command
+with 130; a copy, a backup or an object that was being written to a file is then not there: such a file gets its name
+when it is complete.
+"""
+
+
 def commands() -> str:
     from buckram.cli.app import app
     from buckram.cli.exits import Exit
 
-    lines = ["# Commands\n", NOTE, "Results go to standard output, logs and progress to standard error.\n"]
-    lines += ["## Exit codes\n", "| code | name | meaning |", "|---|---|---|"]
+    lines = [
+        "# Commands\n",
+        NOTE,
+        "Results go to standard output, logs and progress to standard error.\n",
+        _JSON_ERRORS,
+    ]
+    lines += [_TERMINALS, "## Exit codes\n", "| code | name | meaning |", "|---|---|---|"]
     said = attribute_docs(Exit)
     lines += [f"| {code.value} | {code.name.lower().replace('_', ' ')} | {said[code.name]} |" for code in Exit]
     lines.append("")

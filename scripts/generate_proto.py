@@ -1,7 +1,7 @@
 """Regenerate src/buckram/core/wire/bookkeeper_pb2.py and .pyi from the .proto: `python scripts/generate_proto.py`.
 
 Generated code needs a protobuf at least as new as its generator, so the generator is pinned to the oldest protobuf that
-pyproject.toml allows (6.31) and installed into a temporary environment instead of the development one.
+pyproject.toml allows (6.31: group `proto`) and installed into a temporary environment instead of the development one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-GENERATOR = "grpcio-tools==1.75.1"  # brings protoc 31.1, whose output runs on protobuf 6.31 and later
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 PROTO = SOURCE / "buckram" / "core" / "wire" / "bookkeeper.proto"
 
@@ -19,7 +18,7 @@ PROTO = SOURCE / "buckram" / "core" / "wire" / "bookkeeper.proto"
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         make_venv = Path(__file__).with_name("make_venv.py")
-        subprocess.check_call([sys.executable, str(make_venv), folder, GENERATOR])
+        subprocess.check_call([sys.executable, str(make_venv), folder, "--lock", "proto"])
         out = [f"-I{SOURCE}", f"--python_out={SOURCE}", f"--pyi_out={SOURCE}", str(PROTO)]
         subprocess.check_call([str(Path(folder) / "bin" / "python"), "-m", "grpc_tools.protoc", *out])
     print(f"generated from {PROTO}")

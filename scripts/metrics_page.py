@@ -33,14 +33,16 @@ class Metric(NamedTuple):
 def metrics(source: Path = SOURCE) -> Iterator[Metric]:
     """Each `stats.counter("name", "help", label=...)` and the like in the sources."""
     for path in sorted(source.rglob("*.py")):
-        package = path.relative_to(source).parts[0]
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        package, text = path.relative_to(source).parts[0], path.read_text(encoding="utf-8")
+        if PREFIX not in text:
+            continue
+        for node in ast.walk(ast.parse(text)):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or len(node.args) < 2:
                 continue
-            name, text = (one.value if isinstance(one, ast.Constant) else None for one in node.args[:2])
-            if node.func.attr in KINDS and isinstance(name, str) and name.startswith(PREFIX) and isinstance(text, str):
+            name, told = (one.value if isinstance(one, ast.Constant) else None for one in node.args[:2])
+            if node.func.attr in KINDS and isinstance(name, str) and name.startswith(PREFIX) and isinstance(told, str):
                 labels = tuple(keyword.arg for keyword in node.keywords if keyword.arg)
-                yield Metric(name, node.func.attr, text, labels, package)
+                yield Metric(name, node.func.attr, told, labels, package)
 
 
 def page(note: str) -> str:

@@ -120,6 +120,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "database_changes",
         "backup_database",
         "fork_database",
+        "load_database",
         "restore_database",
         "verify_database",
         "cursors",
@@ -317,6 +318,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "create_database",
         "fork_database",
         "backup_database",
+        "load_database",
         "restore_database",
         "verify_database",
         "database_changes",
@@ -454,6 +456,9 @@ INTERNAL: dict[str, frozenset[str]] = {
             "check_writable",
             "commit_wanted",
             "engine_failed",
+            "applied_at_least",
+            "backup_at",
+            "catch_up",
             "exclusive",
             "leads_within",
             "note_rows",
@@ -470,5 +475,6 @@ INTERNAL: dict[str, frozenset[str]] = {
     "buckram.Reader": frozenset({"last_stored"}),
     "buckram.Namespaces": frozenset({"restore"}),
     "buckram.RecordCodec": frozenset({"decoder", "schemas"}),
+    "buckram.sync.Objects": frozenset({"ended"}),
 }
 """What parts of Buckram say to each other through a class that users hold, too. Not for users, and not on the page."""

@@ -1,6 +1,7 @@
-"""Every test, folder by folder, in two rows of pytest runs side by side.
+"""Every test, folder by folder, in up to five pytest runs side by side: what waits runs beside what computes.
 
-`python scripts/run_tests.py [--lanes N] [--light] [FOLDER...]`. Each line says how long it has been, how far the
+`python scripts/run_tests.py [--lanes N] [--light] [--lint] [FOLDER...]`. Long folders run in parts (tests/budget.toml),
+and which parts run side by side is decided in scripts/lanes.py. Each line says how long it has been, how far the
 whole is, and which test file ended. At the end come the output of what failed, the slowest ten tests, folders that took
 more CPU than tests/budget.toml allows, and one line with the sums. Exit code 0 only if all passed within their budgets.
 """
@@ -15,136 +16,164 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from scripts import share
-from scripts.pytest_timing import VARIABLE
-from scripts.timings import TIMES, UNKNOWN, Budget, over_budget, read_budgets, read_times, slowest
+from scripts.lanes import LINT, Costs, Part, next_part, parts_of, split
+from scripts.pytest_timing import ALWAYS, DEADLINE, OUTCOMES, VARIABLE
+from scripts.timings import TIMES, file_seconds, over_budget, read_budgets, read_times, slowest
 
-WAITING = ("spark", "jobs", "bench")
-"""They mostly wait for JVMs and need much memory: the first lane runs them one after the other."""
-HEAVY = (*WAITING, "interop", "mutants")
+HEAVY = ("spark", "jobs", "bench", "interop", "mutants")
 """What --light leaves out: folders that need Spark, or a JDK, or plant bugs in what needs one."""
 COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed|xpassed|deselected)")
 ENDINGS = ("passed", "failed", "error", "skipped", "xfailed", "xpassed", "deselected")
 """Deselected is what this run leaves to `make soak`."""
 FILE_LINE = re.compile(r"^tests/\S+ .*\[ *(\d+)%\]$")
+LANES = 5
+UNKNOWN_S = 5.0
+"""What a test file is taken to need before it was run here."""
+GROUP = re.compile(r"""mark\.share\([^,()]+,\s*["']([^"']+)["']""")
+"""Tests of several files of which a run has a share (tests/support/soak.py)."""
 NO_TESTS = 5
 """Exit code of pytest for a folder without tests."""
 
 
 @dataclass
 class Suite:
-    """What is left to run, what ran, and how far it is; used by all lanes under its lock."""
+    """What is left to run, what runs, and how far it is; used by all lanes under its lock."""
 
-    folders: list[str]
-    budgets: dict[str, Budget]
+    left: list[Part]
+    costs: Costs
     light: bool = False
     began: float = field(default_factory=time.monotonic)
-    lock: threading.RLock = field(default_factory=threading.RLock)
-    shares: dict[str, float] = field(default_factory=dict)
+    lock: threading.Condition = field(default_factory=threading.Condition)
+    shares: dict[Part, float] = field(default_factory=dict)
+    """Of each part that has begun, how far it is."""
     cpu: dict[str, float] = field(default_factory=dict)
+    """By folder; of whole ones and of parts that have ended."""
+    ended: set[Part] = field(default_factory=set)
     sums: Counter[str] = field(default_factory=Counter)
-    failed: dict[str, str] = field(default_factory=dict)
-    running: set[subprocess.Popen[str]] = field(default_factory=set)
+    failed: dict[Part, str] = field(default_factory=dict)
+    running: dict[Part, subprocess.Popen[str] | None] = field(default_factory=dict)
+    files: dict[Part, list[str]] = field(default_factory=dict)
     stopped: bool = False
 
-    def seconds(self, folder: str) -> float:
-        return self.budgets.get(folder, UNKNOWN).seconds
-
-    def take(self, waiting_first: bool) -> str | None:
-        """The longest folder that is left, of this lane's kind where there is one."""
+    def take(self) -> Part | None:
+        """The longest part that fits beside those that run, once there is one; None when nothing is left."""
         with self.lock:
-            if self.stopped or not self.folders:
-                return None
-            kind = [name for name in self.folders if (name in WAITING) == waiting_first]
-            chosen = max(kind or self.folders, key=self.seconds)
-            self.folders.remove(chosen)
-            self.shares[chosen] = 0.0
-            return chosen
+            while self.left and not self.stopped:
+                part = next_part(self.left, self.running, self.costs)
+                if part is not None:
+                    self.left.remove(part)
+                    self.shares[part], self.running[part] = 0.0, None
+                    return part
+                self.lock.wait()
+            return None
 
     def say(self, line: str) -> None:
         with self.lock:
-            everything = {*self.folders, *self.shares}
-            total = sum(self.seconds(folder) for folder in everything)
-            done = sum(self.seconds(folder) * share for folder, share in self.shares.items())
+            everything = {*self.left, *self.shares}
+            total = sum(self.costs.seconds(part) for part in everything)
+            done = sum(self.costs.seconds(part) * share for part, share in self.shares.items())
             took = int(time.monotonic() - self.began)
             print(f"{took // 60:3}:{took % 60:02} {done / max(total, 1e-9):4.0%}  {line}", flush=True)
 
-    def run(self, folder: str) -> None:
-        """One folder to its end."""
-        times = TIMES / f"{folder}.jsonl"
+    def command(self, part: Part) -> list[str]:
+        if part.folder == LINT:
+            return [sys.executable, "scripts/check.py", "--lint"]
+        files = self.files.get(part, [f"tests/{part.folder}"])
+        marks = ["-m", "not spark"] if self.light else []
+        return [sys.executable, "-m", "pytest", "-p", "scripts.pytest_timing", *files, *marks]
+
+    def run(self, part: Part) -> None:
+        """One part to its end."""
+        times = times_of(part)
         times.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "pytest", "-p", "scripts.pytest_timing", f"tests/{folder}"]
-        command += ["-m", "not spark"] if self.light else []
         # With CI set a test fails where there is no Java; without it is skipped.
         environment = {key: value for key, value in os.environ.items() if not (self.light and key == "CI")}
         environment[VARIABLE] = str(times.absolute())
+        for name in (DEADLINE, ALWAYS, OUTCOMES):  # of a `make check` that runs the tests of this runner
+            environment.pop(name, None)
         # A process of ours starts in a third of the time when its modules were compiled before.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+            self.command(part), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
             env=environment,
         )  # fmt: skip
         with self.lock:
-            self.running.add(process)
+            self.running[part] = process
+            if self.stopped:
+                process.kill()
         assert process.stdout is not None
         said, last = [], ""
         for line in process.stdout:
             said.append(line)
             last = line.strip() or last
             if found := FILE_LINE.match(line.rstrip()):
-                self.shares[folder] = int(found[1]) / 100
+                self.shares[part] = int(found[1]) / 100
                 self.say(line.rstrip())
         # Its CPU with that of all that it waited for: a busy machine makes tests slow, but hardly dear.
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         process.stdout.close()
-        self.ended(folder, process, "".join(said), last, usage.ru_utime + usage.ru_stime)
+        self.end(part, process.returncode, "".join(said), last, usage.ru_utime + usage.ru_stime)
 
-    def ended(self, folder: str, process: subprocess.Popen[str], text: str, last: str, cpu: float) -> None:
+    def end(self, part: Part, code: int, text: str, last: str, cpu: float) -> None:
         with self.lock:
-            self.running.discard(process)
-            self.shares[folder], self.cpu[folder] = 1.0, cpu
-            for number, what in COUNT.findall(last):
-                self.sums[what.rstrip("s") if what == "errors" else what] += int(number)
-            self.say(f"tests/{folder}: {last.strip('= ')}, {cpu:.0f} s of CPU")
-            if process.returncode not in (0, NO_TESTS):
-                self.failed[folder] = text
+            self.ended.add(part)
+            self.shares[part] = 1.0
+            if part.folder != LINT:
+                self.cpu[part.folder] = self.cpu.get(part.folder, 0.0) + cpu
+                for number, what in COUNT.findall(last):
+                    self.sums[what.rstrip("s") if what == "errors" else what] += int(number)
+            name = LINT if part.folder == LINT else f"tests/{part}"
+            self.say(f"{name}: {last.strip('= ')}, {cpu:.0f} s of CPU")
+            if code not in (0, NO_TESTS):
+                self.failed[part] = text
                 sys.stdout.write(text)
 
-    def lane(self, waiting_first: bool) -> None:
-        while folder := self.take(waiting_first):
-            self.run(folder)
+    def lane(self) -> None:
+        while (part := self.take()) is not None:
+            try:
+                self.run(part)
+            finally:
+                with self.lock:
+                    self.running.pop(part, None)
+                    self.lock.notify_all()
 
     def stop(self) -> None:
         with self.lock:
             self.stopped = True
-            for process in self.running:
-                process.kill()
+            for process in self.running.values():
+                if process is not None:
+                    process.kill()
+            self.lock.notify_all()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python scripts/run_tests.py", description=__doc__)
     parser.add_argument("folders", nargs="*", metavar="FOLDER", help="below tests/; default: all")
-    parser.add_argument("--lanes", type=int, default=2, help="rows of pytest runs side by side (default 2)")
+    parser.add_argument("--lanes", type=int, default=LANES, help=f"pytest runs side by side (default {LANES})")
     parser.add_argument("--light", action="store_true", help="without what needs Spark or Java")
+    parser.add_argument("--lint", action="store_true", help="lint and types, too, beside the tests")
     options = parser.parse_args()
     TIMES.mkdir(exist_ok=True)
-    every = [folder for folder in all_folders() if not (options.light and folder in HEAVY)]
-    suite = Suite(options.folders or every, read_budgets(), options.light)
-    unknown = [folder for folder in suite.folders if not Path("tests", folder).is_dir()]
+    folders = options.folders or [name for name in all_folders() if not (options.light and name in HEAVY)]
+    unknown = [folder for folder in folders if not Path("tests", folder).is_dir()]
     if unknown:
         parser.error(f"no folder tests/{unknown[0]}")
-    chosen = list(suite.folders)
+    costs = Costs(read_budgets())
+    parts = parts_of(folders, costs.budgets) + ([Part(LINT)] if options.lint else [])
+    suite = Suite(list(parts), costs, options.light, files=files_of(parts))
     number = share.share_of_this_run()
     if number is not None:
         os.environ[share.VARIABLE] = str(number)  # the same for all folders, whatever is committed meanwhile
     print(share.told(number), flush=True)
-    lanes = [threading.Thread(target=suite.lane, args=(n == 0,), daemon=True) for n in range(options.lanes)]
+    lanes = [threading.Thread(target=suite.lane, daemon=True) for _ in range(options.lanes)]
     try:
         for lane in lanes:
             lane.start()
@@ -153,7 +182,24 @@ def main() -> int:
     except BaseException:
         suite.stop()
         raise
-    return report(suite, chosen)
+    return report(suite, parts)
+
+
+def times_of(part: Part) -> Path:
+    return TIMES / (f"{part.folder}.jsonl" if part.number == 1 else f"{part.folder}.{part.number}.jsonl")
+
+
+def files_of(parts: Iterable[Part]) -> dict[Part, list[str]]:
+    """The test files of each part that is no whole folder."""
+    found: dict[Part, list[str]] = {}
+    known = file_seconds()
+    for part in parts:
+        if part.of > 1:
+            texts = {path.as_posix(): path.read_text() for path in Path("tests", part.folder).rglob("test_*.py")}
+            groups = {name: GROUP.findall(text) for name, text in texts.items()}
+            needed = {name: known.get(name, UNKNOWN_S) for name in texts}
+            found[part] = split(needed, part.of, groups)[part.number - 1]
+    return found
 
 
 def all_folders(root: Path = Path("tests")) -> list[str]:
@@ -161,19 +207,19 @@ def all_folders(root: Path = Path("tests")) -> list[str]:
     return sorted(folder.name for folder in root.iterdir() if folder.is_dir() and any(folder.rglob("test_*.py")))
 
 
-def report(suite: Suite, folders: list[str]) -> int:
+def report(suite: Suite, parts: list[Part]) -> int:
     print("\nslowest tests:")
-    for row in slowest(row for folder in folders for row in read_times(TIMES / f"{folder}.jsonl")):
+    for row in slowest(row for part in parts for row in read_times(times_of(part))):
         print(f"  {row.seconds:7.1f} s  {row.cpu:7.1f} s of CPU  {row.test}")
-    too_dear = over_budget(suite.cpu, suite.budgets)
+    too_dear = over_budget(suite.cpu, suite.costs.budgets)
     for line in too_dear:
         print(f"OVER BUDGET: {line}")
     if suite.failed:
-        print(f"failed: {', '.join(f'tests/{folder}' for folder in suite.failed)}")
+        print(f"failed: {', '.join(LINT if part.folder == LINT else f'tests/{part}' for part in suite.failed)}")
     took = time.monotonic() - suite.began
     told = ", ".join(f"{suite.sums[what]} {what}" for what in ENDINGS if suite.sums[what])
     print(f" {told} in {took:.2f}s ({int(took) // 60}:{int(took) % 60:02}) ".center(100, "="), flush=True)
-    return 1 if suite.failed or too_dear or len(suite.cpu) < len(folders) else 0
+    return 1 if suite.failed or too_dear or len(suite.ended) < len(parts) else 0
 
 
 if __name__ == "__main__":

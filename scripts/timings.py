@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,6 +11,10 @@ from pathlib import Path
 
 TIMES = Path(".test-times")
 BUDGET = Path("tests/budget.toml")
+ROOM = 4.5
+"""A limit of CPU is so many times what a folder takes on the quickest machine."""
+TELLING = 8
+"""A run of so many folders tells how slow the machine is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +26,26 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Of a folder of tests: CPU seconds that it may take, seconds that it takes on two quiet cores."""
+    """Of a folder of tests: CPU seconds that it may take, seconds that it takes alone on two quiet cores, in how many
+    parts it runs, and gigabytes of memory that each part needs."""
 
     cpu: float
     seconds: float
+    parts: int = 1
+    memory: float = 0.7
+
+    @property
+    def usual_cpu(self) -> float:
+        """CPU seconds that it takes on a quick machine."""
+        return self.cpu / ROOM
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Of a test file: how many of its tests ran, and why one was skipped."""
+
+    ran: int = 0
+    skipped: str = ""
 
 
 UNKNOWN = Budget(120, 60)
@@ -39,6 +60,19 @@ def read_times(path: Path) -> list[Timing]:
             found.append(Timing(*json.loads(line)))
         except (ValueError, TypeError):
             continue
+    return found
+
+
+def read_outcomes(path: Path) -> dict[str, Outcome]:
+    """What the plugin wrote about each test file."""
+    found: dict[str, Outcome] = {}
+    for line in path.read_text().splitlines() if path.exists() else []:
+        name, skipped = json.loads(line)
+        outcome = found.setdefault(name, Outcome())
+        if skipped:
+            outcome.skipped = skipped
+        else:
+            outcome.ran += 1
     return found
 
 
@@ -59,19 +93,29 @@ def slowest(times: Iterable[Timing], count: int = 10) -> list[Timing]:
 def read_budgets(path: Path = BUDGET) -> dict[str, Budget]:
     """By folder below tests/."""
     table = tomllib.loads(path.read_text())["folders"]
-    return {name: Budget(float(row["cpu"]), float(row["seconds"])) for name, row in table.items()}
+    return {name: Budget(**row) for name, row in table.items()}
 
 
 def over_budget(spent: Mapping[str, float], budgets: Mapping[str, Budget]) -> list[str]:
-    """A sentence for each folder that took more CPU than it may, or that has no budget."""
+    """A sentence for each folder that took more CPU than it may, or that has no budget. On a machine, or in an hour, in
+    which all folders take so many times what they take on a quick machine, each may take as many times more."""
+    slowness = _slowness(spent, budgets)
     said = []
     for folder, cpu in spent.items():
         budget = budgets.get(folder)
         if budget is None:
             said.append(f"tests/{folder} took {cpu:.0f} s of CPU and has no row in {BUDGET}: add one")
-        elif cpu > budget.cpu:
+        elif cpu > budget.cpu * slowness:
             said.append(
-                f"tests/{folder} took {cpu:.0f} s of CPU, more than the {budget.cpu:.0f} s of {BUDGET}: make its tests"
+                f"tests/{folder} took {cpu:.0f} s of CPU, more than the {budget.cpu * slowness:.0f} s of {BUDGET}"
+                f"{f' on a machine that is {slowness:.1f} times as slow' if slowness > 1 else ''}: make its tests"
                 " cheaper, leave a share of them to make soak, or raise the budget and say why in the commit"
             )
     return said
+
+
+def _slowness(spent: Mapping[str, float], budgets: Mapping[str, Budget]) -> float:
+    """How many times what folders take on a quick machine they took in this run, by the median of them; at least 1. A
+    run of few folders does not tell."""
+    ratios = [cpu / budgets[folder].usual_cpu for folder, cpu in spent.items() if folder in budgets]
+    return max(1.0, statistics.median(ratios)) if len(ratios) >= TELLING else 1.0

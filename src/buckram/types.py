@@ -31,6 +31,8 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 NO_ENTRY: EntryId = -1
 """The id before the first entry: LAC of an empty ledger, last entry of an empty closed one."""
 MAX_LEDGER_ID = 2**63 - 1
+MIN_TIME, MAX_TIME = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The years 1 to 9999 in microseconds since 1970 (UTC), which Python can show. A time in nanoseconds is beyond."""
 MASTER_KEY_SIZE = 20
 BIRTH_SIZE = 16
 NO_BIRTH = bytes(BIRTH_SIZE)
@@ -156,13 +158,13 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BookieAddress:
-    """Where a bookie listens."""
+    """Where a bookie listens: a name, or an IPv4 or IPv6 address without brackets."""
 
     host: str
     port: int
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)

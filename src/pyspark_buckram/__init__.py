@@ -3,6 +3,9 @@
 Imported in every planner and worker process, so it stays light. The source itself is buckram.spark.source.
 """
 
-from buckram.spark.source import BuckramDataSource as DefaultSource
+from buckram.extras import needed_for
+
+with needed_for("pyspark_buckram", "spark"):
+    from buckram.spark.source import BuckramDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

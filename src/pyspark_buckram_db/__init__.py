@@ -3,6 +3,9 @@
 Imported in every planner and worker process, so it stays light. The source itself is buckram.spark.db_source.
 """
 
-from buckram.spark.db_source import DatabaseDataSource as DefaultSource
+from buckram.extras import needed_for
+
+with needed_for("pyspark_buckram_db", "spark"):
+    from buckram.spark.db_source import DatabaseDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

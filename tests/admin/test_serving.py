@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 
 import pytest
 from tests.admin.conftest import Site
+from tests.health.telling import telling
 
 from buckram.client.client import connect
 
@@ -147,6 +149,17 @@ def test_a_job_that_cannot_go_on_says_why(site: Site) -> None:
     assert job["state"] == "failed"
     assert "is registered: stop it first" in str(job["error"])
     assert site.ask("PUT", f"{A}/decommission", "{}").status == 404
+
+
+async def test_a_bookie_that_answers_and_is_not_registered_is_not_taken_out(site: Site) -> None:
+    async with connect(site.uri) as client, telling(client, "", registered=False) as bookie:
+        for path, body in (
+            ("decommission", {"bookie_src": bookie.name}),
+            ("bookie", {"bookie_src": [bookie.name], "delete_cookie": True}),
+        ):
+            refused = await asyncio.to_thread(site.ask, "PUT", f"{A}/{path}", json.dumps(body))
+            assert (refused.status, "it answers at" in refused.text) == (400, True), refused
+        assert bookie.name in await client.services.store.known_bookies()
 
 
 def test_bookies_are_recovered_by_a_job(site: Site, ledger: int) -> None:

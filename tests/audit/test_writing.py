@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,11 +17,14 @@ from buckram.bookie.audit_log import AuditLog
 from buckram.client.client import Client
 from buckram.config import AuthConfig, ClientConfig
 from buckram.core.security.acl import PERMISSIONS
+from buckram.core.streams.names import StreamName
+from buckram.core.streams.purposes import Purpose
 from buckram.core.tenants.audit import AuditEvent
 from buckram.errors import AccessRefused, BuckramError
 from buckram.metadata.audit_notes import leave_note, notes
 from buckram.net.runtime import production_runtime
 from buckram.net.stats import NullStats
+from buckram.streams.maintain.delete import delete_stream
 
 AUTH = AuthConfig(logins="token", authorisation="on")
 QUIET = ClientConfig(local_read_bytes=0, idle_lac_ms=0)
@@ -165,3 +169,20 @@ async def test_what_cannot_be_written_waits_and_what_is_dropped_is_counted(tmp_p
     assert waiting[0].action == "lost"
     events.written(waiting)
     assert events.batch(10) == []
+
+
+async def test_a_trail_that_is_gone_is_made_anew(tmp_path: Path) -> None:
+    events = log()
+    async with guarded(tmp_path, auth=AUTH, events=log()) as running, server(running) as admin:
+        writer = AuditWriter(admin, running.store, events, "b1")
+        running_writer = asyncio.create_task(writer.run())
+        try:
+            await until(lambda: writer._prepared)
+            streams = admin.namespace("system").store
+            await delete_stream(admin, streams, StreamName("system", "audit"), acting_for=Purpose.AUDIT)
+            events.add(events.event("token:alice", "create", "ledger 1"))
+            await until(lambda: len(events) == 0, "the event waits for a stream that is not there", 8.0)
+        finally:
+            running_writer.cancel()
+            await asyncio.wait([running_writer])
+        assert "ledger 1" in [one.what for one in await records(admin)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from buckram.disk.local import LocalDisk
 from buckram.errors import Code, ConfigError, InvalidArgument, MetadataUnavailable, NoSuchKey, WrongCookie
 from buckram.metadata.backup import set_history
 from buckram.metadata.store import TreeStore
+from buckram.net.runtime import production_runtime
 from buckram.types import History
 
 
@@ -142,9 +144,9 @@ class Crashing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def write_cookie(self, bookie_id: str, record: bytes, version: int | None) -> int:
+    async def write_cookie(self, bookie_id: str, record: bytes, version: int | None, also: Any = ()) -> int:
         if self._after:
-            await self._inner.write_cookie(bookie_id, record, version)
+            await self._inner.write_cookie(bookie_id, record, version, also)
         raise KeyboardInterrupt
 
 
@@ -153,7 +155,14 @@ async def test_a_first_start_that_was_cut_off_can_be_repeated(tmp_path: Path, af
     metadata = await memory_metadata()
     disk = LocalDisk(str(tmp_path), "inline")
     with pytest.raises(KeyboardInterrupt):
-        await cookie.claim(disk, Crashing(metadata, after=after), "alpha", "x:1", has_store=False)  # type: ignore[arg-type]
+        await cookie.claim(
+            disk,
+            Crashing(metadata, after=after),
+            "alpha",
+            "x:1",
+            rng=random.Random(1),
+            clock=production_runtime(1).clock,
+        )  # type: ignore[arg-type]
     disk.close()
     assert await started_once(tmp_path, metadata) == "alpha"
     async with running(tmp_path, metadata=metadata) as kit:
@@ -165,8 +174,8 @@ class Forgetful(FlakyMetadata):
 
     lost = False
 
-    async def write_cookie(self, bookie_id: str, record: bytes, version: int | None) -> int:
-        written: int = await self._inner.write_cookie(bookie_id, record, version)
+    async def write_cookie(self, bookie_id: str, record: bytes, version: int | None, also: Any = ()) -> int:
+        written: int = await self._inner.write_cookie(bookie_id, record, version, also)
         if not self.lost:
             self.lost = True
             raise MetadataUnavailable("reply lost")

@@ -13,8 +13,8 @@ from buckram.client.client import Client
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.wire.messages import DISK_STATE, BookieInfoReply, GetBookieInfo
 from buckram.disk.faulty import DiskFaults, FaultyDisk
+from buckram.health.gathering import Gatherer
 from buckram.testing import Cluster, cluster, in_process
-from buckram.views.status import look
 
 
 @pytest.fixture
@@ -65,7 +65,10 @@ async def test_a_slow_disk_is_named_avoided_and_forgiven(faults: Path) -> None:
         assert "ms before" in trouble.why
         assert found.figures["sync_us"] >= 200_000
         assert client.services.bookies.slow == {name}
-        assert ("slow disk", name) in [(one.what, one.where) for one in (await look(client)).problems]
+        gatherer = Gatherer.of(client)
+        found_states = [(one.state.name, one.where) for one in (await gatherer.look()).findings]
+        await gatherer.close()
+        assert ("slow-disk", name) in found_states
         bookies = client.services.bookies
         for _ in range(30):
             assert name not in bookies.choose(Quorum(3, 3, 2)).members

@@ -17,7 +17,7 @@ from buckram.core.wire.messages import Read
 from buckram.errors import Code, MetadataUnavailable
 from buckram.types import LedgerState
 
-AGE = 0.05
+AGE = 1.0
 
 
 async def write(kit: Kit, *ledgers: int) -> None:

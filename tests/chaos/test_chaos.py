@@ -18,7 +18,7 @@ RULES = {"S1", "S2", "S3", "S5", "S6", "S8", "S9", "S10", "S13", "S19", "M4", "M
 DATABASE_RULES = {"D3", "D5", "D6", "D7", "bank", "fresh"}
 
 
-@pytest.mark.share(3, "real processes")
+@pytest.mark.share(5, "real processes")
 @pytest.mark.slow
 def test_a_real_cluster_under_faults_keeps_its_promises_and_heals(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "buckram.chaos", "--minutes", "1", "--seed", str(SEED), "--folder", str(tmp_path)]

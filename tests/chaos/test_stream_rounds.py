@@ -13,7 +13,7 @@ ROUNDS = int(os.environ.get("BUCKRAM_STREAM_ROUNDS", "1"))
 SEED = int(os.environ.get("BUCKRAM_ROUNDS_SEED", str(int(time.time()) % 1_000_000)))
 
 
-@pytest.mark.share(3, "real processes")
+@pytest.mark.share(5, "real processes")
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(ROUNDS))
 def test_stream_survives_the_kills(number: int, tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ CALL = re.compile(r"^(?P<pid>\d+) +(?P<name>\w+)\((?P<fd>\d+)(?:<(?P<path>[^>]*)
 ACK = bytes.fromhex("000000180201000000000000")
 WRITES = {"pwrite64", "pwritev", "pwritev2", "write", "writev"}
 SYNCS = {"fdatasync", "fsync"}
+SENT = re.compile(r", (?P<length>\d+)(?:, [^)\]]*)?\) += (?P<sent>-?\d+)")
+"""The end of a call that sends one buffer: how long that is, and how much was taken."""
 
 
 @dataclass
@@ -30,13 +32,16 @@ class Review:
     syncs: int = 0
     answers: int = 0
     early: list[str] = field(default_factory=list)
+    behind: set[int] = field(default_factory=set)
+    """Sockets that did not take all: what is sent there next begins with what was decided before."""
 
 
 def review(lines: list[str], data: str) -> Review:
     """Review a trace in order: an answer to an add may be sent only while no write to a log file awaits its sync.
 
     Calls that did not return yet ("<unfinished ...>") count when they resume, but answers when they begin: their
-    content is decided then, and another thread may write the next entries before they return.
+    content is decided then, and another thread may write the next entries before they return. The rest of what a
+    socket did not take was decided earlier, so that it says nothing.
     """
     seen = Review()
     begun: dict[tuple[str, str], str] = {}
@@ -44,7 +49,7 @@ def review(lines: list[str], data: str) -> Review:
         whole = line
         if "<unfinished ...>" in line:
             found = CALL.match(line)
-            if found and not _answers(found):
+            if found:
                 begun[found["pid"], found["name"]] = line.replace("<unfinished ...>", "")
             if not found or not _answers(found):
                 continue
@@ -53,6 +58,9 @@ def review(lines: list[str], data: str) -> Review:
             whole = begun.pop((resumed.group(1), resumed.group(2)), "")
         call = CALL.match(whole)
         if call is None:
+            continue
+        if resumed and _answers(call):
+            _note_sent(seen, call, line)
             continue
         name, fd, path = call["name"], int(call["fd"]), call["path"] or ""
         if name in WRITES and path.startswith(f"{data}/log-") and "DSYNC" not in whole:
@@ -64,9 +72,18 @@ def review(lines: list[str], data: str) -> Review:
         elif _answers(call):
             count = whole.count(r"\0\0\0\30\2\1\0\0\0\0\0\0")
             seen.answers += count
-            if count and seen.unsynced:
+            if count and seen.unsynced and fd not in seen.behind:
                 seen.early.append(line[:200])
+            _note_sent(seen, call, line)
     return seen
+
+
+def _note_sent(seen: Review, call: re.Match[str], line: str) -> None:
+    """Whether the socket took all, if the line says how the call ended."""
+    ends = list(SENT.finditer(line))
+    if ends:
+        took_all = int(ends[-1]["sent"]) == int(ends[-1]["length"])
+        (seen.behind.discard if took_all else seen.behind.add)(int(call["fd"]))
 
 
 def _answers(call: re.Match[str]) -> bool:
@@ -89,6 +106,12 @@ def test_review_finds_an_early_answer() -> None:
     assert review([write, sync, slow, write, left], "/d").early == []
     assert review([write, slow, sync, left], "/d").early
     assert review([write, sync, slow, left], "/d").answers == 1
+    for short in (f"7 write(9<socket:[1]>, {ack}, 280) = 28", f"7 write(9<socket:[1]>, {ack}, 280) = -1 EAGAIN (Try)"):
+        rest, later = f"7 write(9<socket:[1]>, {ack}, 252) = 252", f"7 write(9<socket:[1]>, {ack}, 28) = 28"
+        assert review([write, sync, short, write, rest, sync, later], "/d").early == []
+        assert review([write, sync, short, write, rest, later], "/d").early == [later]
+    begins, takes = slow.replace("UNIX-STREAM:[1->2]", "socket:[1]"), "7 <... write resumed>, 280) = 28"
+    assert review([write, sync, begins, takes, write, f"7 write(9<socket:[1]>, {ack}, 252) = 252"], "/d").early == []
 
 
 @pytest.mark.slow

@@ -14,7 +14,8 @@ from tests.e2e.conftest import Ended
 from buckram.cli.app import run as in_process
 from buckram.cli.exits import Exit
 from buckram.client.client import Client
-from buckram.client.maintain.check import check_ledger, without
+from buckram.client.maintain.check import check_ledger
+from buckram.core.ledgers.holdings import without
 from buckram.core.ledgers.metadata import member_replaced
 from buckram.testing import ThreadedCluster, cluster
 
@@ -234,3 +235,27 @@ def test_a_store_that_goes_away_ends_it_and_says_so(
     assert said.code == Exit.TRY_AGAIN
     assert lines(said)[-1]["stopped"] == "it is away (may succeed later)"
     assert "stopped before all were done" in said.err
+
+
+def test_check_says_how_much_lacks_of_how_much(running: ThreadedCluster, run: Run) -> None:
+    found: list[int] = []
+
+    async def prepare(client: Client) -> None:
+        store = client.services.store
+        found.extend([await write(client), await write(client)])
+        record = await store.read_ledger(found[1])
+        inside = record.metadata.fragments[0].ensemble
+        other = next(bookie for bookie in running.bookies if bookie not in inside)
+        await store.write_ledger(found[1], member_replaced(record.metadata, 0, inside[0], other), record.version)
+
+    made(running, prepare)
+    said = run("ledger", "check", *found)
+    assert "healthy, 60 copies of entries\n" in said.out
+    assert "lacks copies, 20 of 60 copies of entries lack" in said.out
+    assert said.out.splitlines()[-1].endswith("; 20 of 120 copies of entries lack")
+    *each, sums = lines(run("ledger", "check", *found, "--json"))
+    assert [(one["replicas"], one["replicas_lacking"], one["replicas_unknown"]) for one in (*each, sums)] == [
+        (60, 0, 0),
+        (60, 20, 0),
+        (120, 20, 0),
+    ]

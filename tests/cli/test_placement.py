@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.e2e.conftest import Ended
 
+from buckram.bookie.host_id import running_host
 from buckram.cli.app import run as in_process
 from buckram.testing import ThreadedCluster
 
@@ -54,7 +55,7 @@ def test_a_topology_is_loaded_shown_set_and_forgotten(run: Run, tmp_path: Path) 
         "region": "eu",
         "zone": None,
         "rack": "r2",
-        "host": "127.0.0.1",
+        "host": None,
         "labels": ["gold"],
         "set_by": "topology",
     }
@@ -169,3 +170,69 @@ def test_a_bookie_says_where_it_is(tmp_path: Path) -> None:
         bookie.stdin.close()
     (one,) = json.loads(shown.stdout)["bookies"]
     assert (one["region"], one["rack"], one["set_by"]) == ("eu", "r1", "bookie")
+    assert one["host"] == running_host(), "and all bookies that run here say the same, whatever their addresses"
+
+
+def on_hosts(run: Run, tmp_path: Path, *hosts: str) -> None:
+    place(run, tmp_path, *(f"/host={host}" for host in hosts))
+
+
+def warned(run: Run) -> list[tuple[str, str]]:
+    """What status says of placements: the state, and where."""
+    shown = run("status", "--json").json  # nobody heals this cluster, so its exit code is 1
+    states = ("too-few-domains", "ledgers-misplaced")
+    return [(one["what"], one["where"]) for one in shown["problems"] if one["what"] in states]
+
+
+def test_copies_go_to_different_hosts_and_ledgers_from_before_are_named_and_moved(run: Run, tmp_path: Path) -> None:
+    on_hosts(run, tmp_path, "h1", "h1", "h1", "h2 other")
+    before = told(run("ledger", "create", "--json"))["ledger"]
+    assert run("ledger", "close", before, "--yes").code in (0, 2)
+    on_hosts(run, tmp_path, "h1", "h1", "h2", "h3")
+    for _ in range(10):
+        (one,) = told(run("placement", "explain", "--new", "--json"))["fragments"]
+        taken = {row["bookie"] for row in one["bookies"] if row["taken"]}
+        assert {"bookie-2", "bookie-3"} < taken
+        assert one["met"]
+    done = run("placement", "check")
+    assert done.code == 1
+    assert f"ledger {before} (closed)" in done.out
+    assert "level host: " in done.out
+    assert "to mend: `buckram placement check --fix`" in done.out
+    ((state, where),) = warned(run)
+    assert state == "ledgers-misplaced"
+    assert where.startswith(str(len(told(run("placement", "check", "--json"))["broken"])))
+    fixed = run("placement", "check", "--fix", "--json")
+    assert fixed.code == 0, fixed.out
+    (row,) = [row for row in told(fixed)["found"] if row["ledger"] == before]
+    assert {change["new"] for change in row["replaced"]} == {"bookie-3"}
+    assert run("placement", "check").code == 0
+    assert warned(run) == [], "what was mended is not told any more"
+
+
+def test_too_few_hosts_are_said_and_refuse_nothing(run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    on_hosts(run, tmp_path, "h1", "h1", "h2", "h2")
+    run("placement", "check", "--fix")  # what other tests made
+    made = run("ledger", "create", "--json")
+    assert made.code == 0
+    said = "the 3 copies of an entry go to 2 hosts, not to 3: bookies that take entries are in 2 hosts"
+    assert f"falls short of placement `rack:2`, level host: {said}" in caplog.text
+    done = run("status")
+    assert "1 error" in done.out, "nobody heals this cluster, and nothing else is an error"
+    assert f"warning too-few-domains level host: {said}" in done.out
+    assert "[bookie] host_id" in done.out
+    assert warned(run) == [("too-few-domains", "level host")]
+    checked = run("placement", "check")
+    assert checked.code == 0, "no ledger can be placed better"
+    assert said in checked.out
+    assert "meets its placement as far as it can" in checked.out
+    assert told(run("placement", "check", "--json"))["short"][0]["there"] == 2
+
+
+def test_one_machine_alone_is_silent(run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    on_hosts(run, tmp_path, "h1", "h1", "h1", "h1")
+    run("placement", "check")  # what was found before is not so any more
+    assert run("ledger", "create", "--json").code == 0
+    assert "placement" not in caplog.text
+    assert warned(run) == []
+    assert run("placement", "check").out == "every ledger meets its placement\n"

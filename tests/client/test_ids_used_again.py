@@ -6,6 +6,7 @@ or that Apache's clients share.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,8 @@ from tests.support.polling import until
 from buckram.client.client import Client
 from buckram.client.maintain.repair import repair_ledger
 from buckram.config import ClientConfig
-from buckram.errors import BuckramError, LedgerFenced, LedgerIdUsed, NoSuchLedger, ReadFailed
+from buckram.core.ledgers.deletions import deletions_key
+from buckram.errors import BuckramError, LedgerFenced, LedgerIdUsed, NoSuchKey, NoSuchLedger, ReadFailed
 from buckram.metadata.used_ids import used_key
 from buckram.testing import Cluster, cluster
 
@@ -29,9 +31,10 @@ async def forget_used(c: Cluster, client: Client) -> None:
     keys = store.keys
     for bookie in running(c):
         bookie.witness._memory.change(settled=5)
-    for key in (used_key(store.layout.own, 5), f"{store.layout.own}/next-ledger-id"):
-        found = await keys.get(key)
-        await keys.delete(key, found.version)
+    own = store.layout.own
+    for key in (used_key(own, 5), f"{own}/next-ledger-id", deletions_key(own, 0)):
+        with contextlib.suppress(NoSuchKey):
+            await keys.delete(key, (await keys.get(key)).version)
 
 
 async def old_ledger(c: Cluster, client: Client, *, delete: bool = True) -> None:

@@ -268,3 +268,17 @@ async def test_bookies_without_identity_serve_until_the_cluster_requires_it(ours
     await eventually(lambda: not bookies.identity_required, "no longer required")
     async with client.create(ensemble="3/3/3") as writer:
         await writer.append(b"all three again")
+
+
+async def test_what_a_bookie_could_not_do_is_forgotten_when_it_comes_back(ours: Ours) -> None:
+    services = ours.client.services
+    for bookie in ("b1", "b2"):
+        services.batch_unsupported[bookie] = 2
+        services.remote_bookies[bookie] = None
+    await ours.stop("b1")
+    await eventually(lambda: "b1" not in services.bookies.bookies.writable, "b1 is still there")
+    assert services.batch_unsupported == {"b1": 2, "b2": 2}
+    await ours.boot("b1")  # perhaps of another release, or on another machine
+    await eventually(lambda: "b1" in services.bookies.bookies.writable, "b1 did not come back")
+    assert services.batch_unsupported == {"b2": 2}
+    assert services.remote_bookies == {"b2": None}

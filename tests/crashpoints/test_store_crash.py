@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.crashpoints.workload import Life
-from tests.support.soak import soak
+from tests.support.soak import drawn, soak
 
 CUTS = soak(60_000, 1500)
 STEPS = 400
@@ -22,7 +21,7 @@ async def live(seed: int, pool: ThreadPoolExecutor, sync: bool = True) -> Life:
 
 @pytest.mark.slow
 def test_no_acknowledged_data_is_lost_by_any_crash(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = random.SystemRandom().randrange(10**6)
+    first = drawn("crashes of a store").randrange(10**6)
     cuts, lives, operations = 0, 0, dict[str, int]()
     with ThreadPoolExecutor(1) as pool:
         while cuts < CUTS or lives < 2:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import closing
 from typing import Any
 
 import apsw
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.db.change_copy import Copy, rows
+from tests.support.soak import soak
 
 from buckram import sync
 from buckram.client.client import Client
@@ -135,7 +137,7 @@ _STATEMENTS = st.one_of(
 _TRANSACTIONS = st.lists(st.tuples(st.booleans(), st.lists(_STATEMENTS, max_size=8)), min_size=1, max_size=8)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=soak(40, 20), deadline=None, suppress_health_check=list(HealthCheck))
 @given(_TRANSACTIONS)
 def test_changes_folded_into_an_empty_copy_are_the_tables(transactions: list[tuple[bool, list[Any]]]) -> None:
     capture = Capture()
@@ -186,6 +188,32 @@ def test_what_is_rolled_back_leaves_nothing() -> None:
     assert [one.key for one in kept] == [{"k": 1}, {"k": 6}]
     assert capture.transact("INSERT INTO t VALUES (8, 8)", "INSERT OR ROLLBACK INTO t VALUES (9, 1)") == []
     assert capture.transact("DELETE FROM t", commit=False) == []
+    capture.check()
+
+
+@pytest.mark.parametrize("table", ["(k INTEGER PRIMARY KEY, v)", "(v, k, PRIMARY KEY (k, v)) WITHOUT ROWID"])
+def test_what_triggers_did_of_a_statement_that_fails_is_undone_or_kept_with_it(table: str) -> None:
+    """SQLite counts what triggers change in both cases."""
+    capture = Capture()
+    capture.transact(
+        f"CREATE TABLE t {table}",
+        "CREATE TABLE log (rowid, oid, _rowid_)",
+        "CREATE TABLE said (x PRIMARY KEY)",
+        "CREATE TRIGGER b BEFORE INSERT ON t BEGIN INSERT INTO log VALUES (new.k, 1, 1);"
+        " INSERT INTO said VALUES (new.k); SELECT RAISE(FAIL, 'no') WHERE new.k > 90;"
+        " SELECT RAISE(ABORT, 'no') WHERE new.k < 0; END",
+    )
+    kept = capture.transact(
+        "INSERT INTO t (k, v) VALUES (1, 1), (-2, 2)",  # all of it is undone
+        "INSERT INTO t (k, v) VALUES (-3, 3)",
+        "INSERT INTO t (k, v) VALUES (91, 1)",  # what was done before the row is kept
+        "INSERT INTO t (k, v) VALUES (5, 5), (92, 2)",
+        "INSERT INTO t (k, v) VALUES (6, 6), (92, 2)",  # undone: it was said before
+        "INSERT OR FAIL INTO t (k, v) VALUES (7, 7), (92, 2)",
+    )
+    said = [one.new["x"] for one in kept if one.table == "said" and one.new is not None]
+    assert said == [91, 5, 92, 7]
+    assert [one.new["k"] for one in kept if one.table == "t" and one.new is not None] == [5, 7]
     capture.check()
 
 
@@ -395,7 +423,7 @@ def test_the_blocking_twin_gets_the_same() -> None:
     with ThreadedCluster(bookies=3) as running, sync.connect(running.uri) as client:
         ns = client.namespace()
         ns.create_database("main", cdc=True)
-        with connect(running.uri, "default/main") as connection:
+        with closing(connect(running.uri, "default/main")) as connection:
             connection.execute("CREATE TABLE t (k INTEGER PRIMARY KEY)")
             connection.execute("INSERT INTO t VALUES (1), (2)")
             connection.commit()

@@ -12,6 +12,7 @@ import pytest
 
 from buckram.cli.app import run as in_process
 from buckram.cli.exits import Exit
+from buckram.sync import connect
 from buckram.testing import ThreadedCluster
 
 Run = Callable[..., str]
@@ -46,6 +47,36 @@ CREATE TRIGGER tr AFTER INSERT ON item BEGIN
 END;
 INSERT INTO item (name) VALUES ('a;b'); INSERT INTO item (name) VALUES ('c')
 """
+
+
+def test_a_stream_with_the_property_of_a_database_is_none(run: Run, uri: str) -> None:
+    with connect(uri) as client:
+        client.namespace().create("posing", properties={"buckram": "database"})
+    assert "posing" not in run("list", "--json")
+    for words in (("show", "posing"), ("drop", "posing", "--yes"), ("shell", "posing", "SELECT 1")):
+        assert "posing" in run(*words, code=Exit.USAGE)
+
+
+def test_a_backup_by_policy_is_shown(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def clean(code: Exit) -> None:
+        words = ["stream", "janitor", "--wait", "0", "--grace", "0", "--no-orphans"]
+        assert in_process(words) == code
+
+    run("create", "kept", "--set", "backup_every_s=6h", "--set", "backup_to=nightly", "--set", "backup_keep=2")
+    assert json.loads(run("show", "kept", "--json"))["backup"] is None
+    clean(Exit.FAILED)
+    assert "failed: its policy has backup_to = 'nightly'" in run("show", "kept")
+    monkeypatch.setenv("BUCKRAM_JANITOR_BACKUP_PLACES", "nightly")
+    clean(Exit.USAGE)
+    monkeypatch.setenv("BUCKRAM_JANITOR_BACKUP_PLACES", f"nightly={tmp_path}")
+    clean(Exit.OK)
+    said, shown = run("show", "kept"), json.loads(run("show", "kept", "--json"))
+    assert f"  backup at nightly, {shown['backup']['file']}: offset {shown['backup']['offset']}, " in said
+    assert "failed" not in said
+    file = tmp_path / "default" / "kept" / shown["backup"]["file"]
+    assert file.stat().st_size == shown["backup"]["bytes"]
+    assert "only operators" in run("create", "other", "--set", "backup_to=/tmp", code=Exit.USAGE)
+    run("drop", "kept", "--yes")
 
 
 def test_a_database_from_creation_to_the_end(run: Run, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import apsw.ext
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.db.kit import check_equal, image_of
+from tests.support.soak import soak
 
 from buckram.client.client import Client
 from buckram.db.database import Database
@@ -121,7 +122,7 @@ def test_random_transactions_are_those_of_sqlite_and_equal_on_every_replica(tmp_
     with asyncio.Runner() as runner:
         world = runner.run(World.begin(tmp_path))
 
-        @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=soak(40, 15), deadline=None, suppress_health_check=list(HealthCheck))
         @given(_STEPS)
         def check(steps: list[Any]) -> None:
             runner.run(world.play(steps))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 from tests.db.kit import check_equal
@@ -170,3 +173,25 @@ async def test_how_new_a_read_is(ns: Namespace) -> None:
         assert described.columns == ("id", "more")
         assert described.declared == ("INTEGER", None)
         assert (described.parameters, described.read_only) == (("id",), True)
+
+
+async def test_a_replica_that_was_just_opened_answers_from_nothing_older_than_its_opening(
+    ns: Namespace, tmp_path: Path
+) -> None:
+    async with ns.database("main") as db:
+        await db.lead()
+        await db.execute("CREATE TABLE item (id INTEGER PRIMARY KEY, text TEXT)")
+        for _ in range(30):
+            await asyncio.gather(*(db.execute("INSERT INTO item (text) VALUES (hex(randomblob(400)))") for _ in "1234"))
+        async with ns.database("main", stand=False) as first:
+            await first.query("SELECT 1", consistency="stale", after=db.applied)  # Now readers can have all of it.
+        for number in range(4):
+            async with ns.database("main", stand=False) as follower:
+                if number % 2:
+                    assert (await follower.describe("SELECT id, text FROM item")).columns == ("id", "text")
+                found = await follower.query("SELECT count(*) FROM item", consistency="stale")
+                assert found.rows == [(120,)]
+            async with ns.database("main", stand=False) as follower:
+                await follower.backup(tmp_path / f"{number}.db")
+            with closing(sqlite3.connect(tmp_path / f"{number}.db")) as copy:
+                assert copy.execute("SELECT count(*) FROM item").fetchall() == [(120,)]

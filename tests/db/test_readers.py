@@ -14,6 +14,8 @@ from buckram.streams.namespace import Namespace
 
 SLOW = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
 """It never ends by itself."""
+SLOW_OF_A_STATE = f"{SLOW}, item"
+"""Neither does it, and it reads the state of the database."""
 
 
 async def _filled(ns: Namespace, **limits: float) -> Database:
@@ -72,3 +74,24 @@ async def test_what_was_asked_before_the_end_is_answered(ns: Namespace) -> None:
     await asyncio.sleep(0)
     await database.aclose()
     assert [result.rows for result in await asyncio.gather(*asked)] == [[(1,)]] * 50
+
+
+async def test_a_read_after_a_write_sees_it_beside_slow_statements(ns: Namespace) -> None:
+    """A thread that took a state before a slow statement does not answer from it what was asked after the write."""
+    async with await _filled(ns, query_s=0.5) as database:
+        slow = [asyncio.ensure_future(_read(database, SLOW_OF_A_STATE))]
+        before = [asyncio.ensure_future(_read(database, "SELECT count(*) FROM item")) for _ in range(9)]
+        assert [(await one).rows for one in before] == [[(1,)]] * 9  # The second thread helped.
+        await database.execute("INSERT INTO item (name) VALUES ('b')")
+        slow.append(asyncio.ensure_future(_read(database, SLOW_OF_A_STATE)))
+        await asyncio.sleep(0)
+        count, after = "SELECT count(*) FROM item", database.applied
+        behind = [
+            *(database.execute(count) for _ in range(5)),
+            *(database.query(count, consistency="stale", after=after) for _ in range(5)),
+            *(database.query(count, consistency="stale", at_most_s=0.0) for _ in range(5)),
+        ]
+        assert [result.rows for result in await asyncio.gather(*behind)] == [[(2,)]] * 15
+        for one in slow:
+            with pytest.raises(TransactionExpired):
+                await one

@@ -54,7 +54,7 @@ async def test_replicas_are_listed_while_they_are_there_and_one_that_differs_is_
             assert len(differing) == 1
             assert "bad has the digest" in differing[0]
         assert "two" not in [one.id for one in await shown_replicas(store, uid)]
-    await ns.delete("main")
+    await ns.delete("main", purpose="database")
     assert await store.keys.children(store.layout.replicas(uid), limit=10) == []
 
 

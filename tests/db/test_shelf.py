@@ -25,7 +25,7 @@ async def test_databases_are_opened_when_used_and_closed_when_idle(ns: Namespace
         return database
 
     shelf = Shelf(open_one, idle_s=0.3, most_open=3)
-    threads = threading.active_count()
+    threads, before = threading.active_count(), set(threading.enumerate())
     for number in range(6):
         async with shelf.use(f"tenant{number}") as db:
             await db.execute("CREATE TABLE t (a)")
@@ -34,7 +34,7 @@ async def test_databases_are_opened_when_used_and_closed_when_idle(ns: Namespace
     await until(lambda: not shelf.names, "idle databases stay open")
     await until(lambda: not shelf._closing)
     assert threading.active_count() <= threads + 6  # Those of the loop's executor stay.
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("database")]
+    assert not [one for one in threading.enumerate() if one.name.startswith("database") and one not in before]
 
     async def ask(number: int) -> object:
         async with shelf.use(f"tenant{number}") as db:
@@ -88,3 +88,25 @@ async def test_what_ended_while_nobody_used_it_is_opened_anew() -> None:
     async with shelf.use("a") as second:
         assert (second is first, second.is_set(), len(opened)) == (False, False, 2)
     await shelf.close()
+
+
+async def test_an_opening_that_failed_with_anything_is_tried_anew() -> None:
+    opened: list[asyncio.Event] = []
+
+    async def open_one(name: str) -> asyncio.Event:
+        opened.append(asyncio.Event())
+        if len(opened) == 1:
+            raise OSError(28, "No space left on device")
+        return opened[-1]
+
+    async def close_one(item: asyncio.Event) -> None:
+        item.set()
+
+    shelf = PlainShelf("events", open_one, close_one, asyncio.Event.is_set, idle_s=60.0, most_open=3)
+    first, second = await asyncio.gather(shelf.take("a"), shelf.take("a"), return_exceptions=True)
+    assert isinstance(first, OSError)
+    assert isinstance(second, OSError)
+    async with shelf.use("a") as item:
+        assert item is opened[1]
+    await shelf.close()
+    assert opened[1].is_set()

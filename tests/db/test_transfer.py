@@ -15,8 +15,17 @@ from tests.machine.test_snapshots import lose
 
 from buckram.client.client import Client
 from buckram.db.database import Database
+from buckram.db.execution import Pending
+from buckram.db.transfer import load
 from buckram.db.wal_files import Image
-from buckram.errors import DatabaseExists, InvalidArgument, NoEarlierState, NoSuchDatabase, NotDatabase
+from buckram.errors import (
+    DatabaseExists,
+    DatabaseNotEmpty,
+    InvalidArgument,
+    NoEarlierState,
+    NoSuchDatabase,
+    NotDatabase,
+)
 from buckram.machine.settings import MachineSettings
 from buckram.streams.namespace import Namespace
 
@@ -47,6 +56,69 @@ async def test_a_backup_is_a_file_of_sqlite_and_comes_back(ns: Namespace, tmp_pa
     report = await ns.verify_database("again")
     assert report.faults == ()
     assert report.groups > 1
+
+
+async def test_readers_from_before_see_the_tables_of_a_file_whose_schema_has_the_number_of_theirs(
+    ns: Namespace, tmp_path: Path
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "two.db")) as file, file:
+        file.execute("CREATE TABLE t (x)")
+        file.execute("CREATE INDEX i ON t (x)")
+        assert file.execute("PRAGMA schema_version").fetchall() == [(2,)]
+    async with ns.database("new") as db, ns.database("new", stand=False) as follower:
+        await db.lead()
+        await db.execute("CREATE TABLE t (y)")
+        await db.execute("DROP TABLE t")
+        assert (await db.query("PRAGMA schema_version")).rows == [(2,)]
+        assert (await follower.query("SELECT count(*) FROM sqlite_schema", at_most_s=0, consistency="stale")).rows == [
+            (0,)
+        ]
+        await load(db, tmp_path / "two.db")
+        assert (await db.query("SELECT count(*) FROM t")).rows == [(0,)]
+        assert (await follower.query("SELECT count(*) FROM t", at_most_s=0, consistency="stale")).rows == [(0,)]
+        await db.execute("INSERT INTO t (x) VALUES (1)")
+        await check_equal(db, [follower])
+
+
+async def test_a_file_fills_a_database_that_is_empty_and_one_that_is_cut_off_leaves_it_empty(
+    ns: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "copy.db"
+
+    async def cut_off(db: Database, loading: asyncio.Task[int], pending: Pending) -> None:
+        if db.groups:
+            loading.cancel()
+            await asyncio.Event().wait()
+        await type(db._committing).write(db._committing, pending)
+
+    async with ns.database("main") as db:
+        await _filled(db)
+        await db.execute("INSERT INTO item (name) SELECT hex(randomblob(1900)) FROM item LIMIT 3600")
+        await db.backup(path)
+    async with ns.database("new") as db, ns.database("new", stand=False) as follower:
+        await db.lead()
+        loading = asyncio.ensure_future(load(db, path))
+        monkeypatch.setattr(db._committing, "write", lambda pending: cut_off(db, loading, pending))
+        with pytest.raises(asyncio.CancelledError):
+            await loading
+        monkeypatch.undo()
+        assert db.groups == 1
+        # It is an empty database like others, also on disk and for who follows.
+        await check_equal(db, [follower])
+        await db.execute("CREATE TABLE other (x)")
+        await db.execute("INSERT INTO other VALUES (1)")
+        with pytest.raises(DatabaseNotEmpty):
+            await load(db, path)
+        await db.execute("DROP TABLE other")
+        assert await load(db, path) == path.stat().st_size
+        assert (await db.query("SELECT count(*) FROM item")).rows == [(6000,)]
+        await db.execute("DELETE FROM item WHERE id > 5990")
+        await check_equal(db, [follower])
+    with pytest.raises(DatabaseNotEmpty):
+        await ns.load_database(str(path), "new")
+    await ns.create_database("third")
+    assert await ns.load_database(str(path), "third") == path.stat().st_size
+    assert (await ns.verify_database("third")).faults == ()
 
 
 async def test_files_with_other_pages_or_a_log_beside_them_are_restored(ns: Namespace, tmp_path: Path) -> None:
@@ -238,3 +310,51 @@ async def test_the_oldest_snapshot_is_lost_and_newer_ones_are_verified(ns: Names
         # A record is known to be there a moment after it was written.
         assert found.offset >= head.snapshots[-1].offset
         assert found.groups >= 3
+
+
+async def test_backups_and_snapshots_of_a_busy_leader_are_states_that_were_committed(
+    ns: Namespace, tmp_path: Path
+) -> None:
+    async with ns.database("bank", settings=MachineSettings(keep_snapshots=2)) as db:
+        await db.lead()
+        await db.execute("CREATE TABLE account (id INTEGER PRIMARY KEY, balance INTEGER)")
+        await db.batch([("INSERT INTO account VALUES (?, 100)", (number,)) for number in range(20)])
+        done = False
+
+        async def pay(source: int) -> None:
+            while not done:
+                await db.batch(
+                    [
+                        ("UPDATE account SET balance = balance - 1 WHERE id = ?", (source,)),
+                        ("UPDATE account SET balance = balance + 1 WHERE id = ?", ((source * 7 + 3) % 20,)),
+                    ]
+                )
+
+        paying = [asyncio.create_task(pay(number)) for number in range(6)]
+        try:
+            for number in range(12):
+                before = db.applied
+                await db.backup(tmp_path / f"{number}.db")
+                assert await db.snapshot() >= before
+        finally:
+            done = True
+            await asyncio.gather(*paying)
+        for number in range(12):
+            with closing(sqlite3.connect(tmp_path / f"{number}.db")) as copy:
+                assert copy.execute("SELECT count(*), sum(balance) FROM account").fetchall() == [(20, 2000)]
+                assert copy.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+async def test_a_backup_has_what_was_acknowledged_a_moment_ago(ns: Namespace, tmp_path: Path) -> None:
+    """Readers are told of it a moment later."""
+    async with ns.database("main") as db:
+        await db.lead()
+        await db.execute("CREATE TABLE t (x)")
+        for number in range(1, 4):
+            await db.execute("INSERT INTO t VALUES (1)")
+            path = tmp_path / f"{number}.db"
+            offset, _ = await ns.backup_database("main", str(path))
+            assert offset == db.applied
+            with closing(sqlite3.connect(path)) as connection:
+                assert connection.execute("SELECT count(*) FROM t").fetchall() == [(number,)]
+            assert (await ns.backup_database("main", str(path), offset=db.applied))[0] == db.applied

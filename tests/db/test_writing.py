@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.db.kit import check_equal
+from tests.support.polling import until
 
 from buckram.db import execution
 from buckram.db.database import Database
 from buckram.db.settings import DatabaseLimits
+from buckram.db.writer import CALLER
 from buckram.errors import (
     BuckramError,
     DatabaseBusy,
@@ -102,6 +104,15 @@ async def test_a_batch_is_all_or_nothing(db: Database) -> None:
         ("PRAGMA writable_schema = 1", "does not execute it"),
         ("SELECT load_extension('x')", "load"),
         ("CREATE TEMP TABLE x (a)", "temporary"),
+        ("CREATE TABLE temp.x (a)", "schema temp"),
+        ('CREATE TABLE IF NOT EXISTS "TEMP"."item" AS SELECT 1', "schema temp"),
+        ("CREATE VIEW temp.item AS SELECT 1 AS id", "schema temp"),
+        ("CREATE TRIGGER temp.x AFTER INSERT ON main.item BEGIN DELETE FROM item; END", "schema temp"),
+        ("CREATE VIRTUAL TABLE temp.x USING fts5 (a)", "schema temp"),
+        ("ANALYZE temp", "schema temp"),
+        ("PRAGMA temp.user_version = 3", "schema temp"),
+        ("PRAGMA legacy_alter_table = ON", "begin one first"),
+        ("PRAGMA auto_vacuum = FULL", "its own setting"),
         ("BEGIN", "begin\\(\\)"),
         ("COMMIT", "begin\\(\\)"),
         ("SAVEPOINT buckram_unit", "the database's own"),
@@ -114,6 +125,38 @@ async def test_what_a_replicated_database_does_not_execute(db: Database, sql: st
         await db.execute(sql)
     await db.execute("INSERT INTO item (name) VALUES ('after')")
     assert await _count(db) == 1
+
+
+@pytest.mark.parametrize("set_by", ["PRAGMA legacy_alter_table = ON", "EXPLAIN PRAGMA legacy_alter_table(1)"])
+@pytest.mark.parametrize("end", ["commit", "rollback", "batch", "failed batch"])
+async def test_what_a_caller_sets_ends_with_his_transaction(db: Database, set_by: str, end: str) -> None:
+    """With legacy_alter_table a view goes on naming the table that was renamed."""
+    await db.execute("CREATE VIEW names AS SELECT name FROM item")
+    if end == "batch":
+        await db.batch([set_by])
+    elif end == "failed batch":
+        with pytest.raises(SqlError):
+            await db.batch([set_by, "INSERT INTO missing VALUES (1)"])
+    else:
+        other = await db.begin("immediate")
+        await other.execute(set_by)
+        assert (await other.execute("PRAGMA legacy_alter_table")).rows == [(1,)]
+        await (other.commit() if end == "commit" else other.rollback())
+    renaming, reading = db.batch(["ALTER TABLE item RENAME TO thing"]), "SELECT name FROM names"
+    await renaming
+    assert (await db.query(reading)).rows == []
+    async with db.transaction(mode="immediate") as mine:
+        assert (await mine.execute("PRAGMA legacy_alter_table")).rows == [(0,)]
+
+
+async def test_what_a_unit_sets_is_not_there_for_those_that_share_its_commit(db: Database) -> None:
+    await db.execute("CREATE VIEW names AS SELECT name FROM item")
+    turn = await db.begin("immediate")  # until it ends, what follows gathers for one commit
+    both = asyncio.gather(db.batch(["PRAGMA legacy_alter_table = ON"]), db.batch(["ALTER TABLE item RENAME TO thing"]))
+    await asyncio.sleep(0)
+    await turn.rollback()
+    await both
+    assert (await db.query("SELECT name FROM names")).rows == []
 
 
 async def test_values_that_do_not_fit_are_named(db: Database) -> None:
@@ -366,3 +409,70 @@ async def test_a_transaction_that_sqlite_rolled_back_has_ended(db: Database) -> 
         await transaction.execute("INSERT INTO once VALUES (3)")
     await db.execute("INSERT INTO once VALUES (4)")
     assert (await db.query("SELECT a FROM once ORDER BY a")).rows == [(1,), (4,)]
+
+
+async def test_who_asks_again_and_again_does_not_hold_others(db: Database) -> None:
+    held = await db.begin("immediate")
+    order: list[str] = []
+
+    async def write(caller: str, number: int) -> None:
+        CALLER.set(caller)
+        transaction = await db.begin("immediate")
+        order.append(f"{caller}{number}")
+        await transaction.execute("UPDATE item SET n = ?", (number,))
+        await transaction.commit()
+
+    async def write_alone(caller: str) -> None:
+        CALLER.set(caller)
+        await db.execute("UPDATE item SET n = 0")
+        order.append(caller)
+
+    many = [asyncio.create_task(write("a", number)) for number in range(4)]
+    await asyncio.sleep(0)
+    few = [asyncio.create_task(write("b", 0)), asyncio.create_task(write_alone("c"))]
+    await until(lambda: len(list(db._writer._queue.oldest())) == 3)
+    await held.rollback()
+    await asyncio.gather(*many, *few)
+    assert order == ["a0", "b0", "c", "a1", "a2", "a3"]
+
+
+async def test_a_statement_that_says_or_fail_keeps_what_it_did_beside_those_of_others(db: Database) -> None:
+    await db.execute("CREATE TABLE once (a INTEGER PRIMARY KEY)")
+    await db.execute("INSERT INTO once VALUES (1)")
+    together = [
+        "INSERT OR FAIL INTO once VALUES (2), (1), (3)",
+        "INSERT INTO once VALUES (4)",
+        "INSERT OR ROLLBACK INTO once VALUES (5), (1)",  # SQLite rolls back what is open: the others are done again
+        "INSERT INTO once VALUES (6), (1)",
+        "UPDATE OR FAIL once SET a = a + 6 WHERE a < 3 RETURNING a",
+    ]
+    given = await asyncio.gather(*map(db.execute, together), return_exceptions=True)
+    assert [isinstance(one, SqlError) for one in given] == [True, False, True, True, False]
+    with pytest.raises(SqlError):
+        await db.batch(["INSERT INTO once VALUES (20)", "INSERT OR FAIL INTO once VALUES (21), (4)"])
+    for _ in range(2):
+        with pytest.raises(SqlError):
+            await db.execute("INSERT OR FAIL INTO once VALUES (30), (4)", token="executed once or not at all")
+    assert (await db.query("SELECT a FROM once ORDER BY a")).rows == [(4,), (7,), (8,)]
+
+
+async def test_a_read_that_begins_with_with_takes_no_turn(db: Database) -> None:
+    read = "WITH n (i) AS (SELECT count(*) FROM item) SELECT i, replace('a', 'a', 'b') FROM n"
+    reading = await db.begin()
+    async with db.transaction("immediate") as held:
+        await held.execute("INSERT INTO item (name) VALUES ('held')")
+        for given in (await db.execute(read), await db.query(read), await reading.execute(read)):
+            assert given.rows == [(0, "b")]
+    await reading.rollback()
+    for number, change in enumerate(
+        (
+            "WITH n (i) AS (VALUES ('x'), ('y')) INSERT INTO item (name) SELECT i FROM n RETURNING name",
+            "WITH n (i) AS (VALUES ('x')) DELETE FROM item WHERE name IN (SELECT i FROM n) RETURNING name",
+            "WITH n (i) AS (VALUES ('z')) REPLACE /* seems to read */ INTO item (name) SELECT i FROM n RETURNING name",
+        )
+    ):
+        assert len((await db.execute(change)).rows) == (2, 1, 1)[number]
+        async with db.transaction() as transaction:
+            await transaction.execute("DELETE FROM item WHERE name IN ('x', 'y')" if number == 0 else "SELECT 1")
+            assert len((await transaction.execute(change)).rows) == (2, 0, 1)[number]
+    assert [name for (name,) in (await db.query("SELECT name FROM item ORDER BY name")).rows] == ["held", "y", "z"]

@@ -101,8 +101,9 @@ class Peer:
         self.door.sendall(b"".join(frames))
 
     def codes(self, count: int) -> list[int]:
-        """The status codes of so many adds."""
-        return [int.from_bytes(self._answer()[4:8], "big") for _ in range(count)]
+        """The status codes of so many adds, in the order of their entries: a refusal may overtake what is synced."""
+        answers = [self._answer() for _ in range(count)]
+        return [code for _, code in sorted((body[16:24], int.from_bytes(body[4:8], "big")) for body in answers)]
 
     def read(self, ledger: int, entry: int, size: int) -> int:
         """Read an entry; its status code. The bytes of a successful read are checked."""

@@ -13,7 +13,7 @@ from tests.support.polling import wait_until
 from buckram import sync
 from buckram.cli.exits import Exit
 
-pytestmark = pytest.mark.share(4, "clusters")
+pytestmark = pytest.mark.share(10, "clusters")
 
 LINES = b"".join(b"line %d\n" % number for number in range(2000))
 
@@ -36,7 +36,7 @@ def test_a_killed_bookies_ledgers_are_copied_and_told_of(tmp_path: Path) -> None
         seen = buckram("status", "--json", uri=up.uri)
         assert {one["id"]: one["state"] for one in seen.json["bookies"]}[lost] == "down"
         assert (seen.code, seen.json["healthy"], seen.json["unavailable"]) == (Exit.FAILED, False, 0)
-        assert f"bookie forget {lost}" in buckram("status", uri=up.uri).out
+        assert f"bookie decommission {lost}" in buckram("status", uri=up.uri).out
         wait_until(lambda: buckram("autorecovery", "status", uri=up.uri).code == 0, "still marked")
         for ledger in made:
             repaired = buckram("ledger", "repair", ledger, "--json", uri=up.uri).json

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.e2e.conftest import buckram
 
 from buckram.core.entries.entry import Digest, master_key
 from buckram.core.wire.adds import frame_add
@@ -164,3 +165,31 @@ def test_an_unknown_disk_layer_is_refused(tmp_path: Path, processes: list[Proces
     processes.append(Process(tmp_path / "b", BUCKRAM_DISK="imaginary:1"))
     assert processes[-1].process.wait(30) == 2
     assert "BUCKRAM_DISK" in processes[-1].log.read_text()
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not _has_ipv6(), reason="this machine has no ::1")
+@pytest.mark.parametrize("door", ["sqlite", "bookies"])
+def test_a_bookie_of_a_host_with_ipv6_only(tmp_path: Path, processes: list[Process], door: str) -> None:
+    """It registers, is listed and written to at ::1; clients that come through it do so, too."""
+    processes.append(Process(tmp_path / "data", "--host", "[::1]", "--port", "0", "--http", "[::1]:0"))
+    said = processes[-1].ready()
+    assert said["host"] == "::1"
+    assert said["id"] == f"[::1]:{said['port']}"
+    with urllib.request.urlopen(f"http://{said['http']}/heartbeat", timeout=30) as answer:
+        assert answer.status == 200
+    service = f"buckram://[::1]:{said['port']}/"
+    uri = f"sqlite://{tmp_path / 'metadata.db'}" if door == "sqlite" else service
+    written = buckram("ledger", "write", "--ensemble", "1/1/1", "--close", uri=uri, stdin=b"kept\n")
+    assert written.code == 0, written.err
+    assert buckram("ledger", "read", 0, uri=uri).out == "kept\n"
+    assert buckram("bookie", "list", "--json", uri=uri).json["bookies"][0]["id"] == said["id"]
+    assert processes[-1].end() == 0

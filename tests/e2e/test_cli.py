@@ -367,3 +367,24 @@ def test_sizes_and_times_out_of_range_are_refused(up: Up) -> None:
         assert len(done.err) < 300
     done = buckram("stream", "create", "s", "--set", "roll_bytes=99999999999999999999999", uri=up.uri)
     assert "roll_bytes = 99999999999999999999999" in done.err  # as it was given
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["top", "--every", "0.1s"],
+        ["status", "--watch", "--every", "0.1s", "--json"],
+        ["stream", "tail", "-f", "followed"],
+        ["stream", "read", "-f", "followed", "--json"],
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_ctrl_c_is_the_normal_end_of_what_follows(up: Up, words: list[str]) -> None:
+    assert buckram("stream", "write", "followed", uri=up.uri, stdin=b"one\n").code == 0
+    command = [sys.executable, "-m", "buckram", *words]
+    with subprocess.Popen(command, env=environment(up.uri), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=DEADLINE_S)[1]
+    assert (process.returncode, said) == (0, b"")

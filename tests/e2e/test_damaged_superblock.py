@@ -11,7 +11,7 @@ from buckram import connect
 from buckram.errors import ChildFailed
 from buckram.processes import BookieProcess
 
-pytestmark = pytest.mark.share(4, "clusters")
+pytestmark = pytest.mark.share(10, "clusters")
 
 
 async def test_the_advice_for_a_damaged_superblock_works(tmp_path: Path) -> None:

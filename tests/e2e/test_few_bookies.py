@@ -14,7 +14,7 @@ from tests.support.polling import wait_until
 from buckram import connect
 from buckram.processes import BookieProcess
 
-pytestmark = pytest.mark.share(4, "clusters")
+pytestmark = pytest.mark.share(10, "clusters")
 
 
 @pytest.mark.parametrize("bookies", [1, 2])
@@ -24,13 +24,22 @@ def test_a_small_cluster_takes_streams_without_settings(tmp_path: Path, bookies:
         done = buckram("stream", "write", "s", uri=up.uri, stdin=b"a\nb\n")
         assert done.code == 0, done.err
         assert buckram("stream", "read", "s", uri=up.uri).out == "a\nb\n"
-        assert buckram("namespace", "create", "shop", uri=up.uri).code == 0
-        refused = buckram("stream", "write", "shop/s", uri=up.uri, stdin=b"a\n")
-        assert refused.code != 0
-        fits = f"{bookies}/{bookies}/{bookies}"
-        assert f"`buckram namespace set shop --set ensemble={fits}`" in refused.err
-        assert buckram("namespace", "set", "shop", "--set", f"ensemble={fits}", uri=up.uri).code == 0
+        made = buckram("namespace", "create", "shop", uri=up.uri)
+        assert made.code == 0
+        assert f"ensemble = {bookies}/{bookies}/{bookies}  (as few bookies as there are" in made.out
         assert buckram("stream", "write", "shop/s", uri=up.uri, stdin=b"a\n").code == 0
+        assert buckram("db", "shell", "shop/bank", "CREATE TABLE t (a)", "--create", uri=up.uri).code == 0
+        assert buckram("object", "put", "shop/a", __file__, uri=up.uri).code == 0
+        wide = ("--force", "--set", "ensemble=3/3/2")
+        assert buckram("namespace", "create", "wide", *wide, uri=up.uri).code == 0
+        for refused in (
+            buckram("stream", "write", "wide/s", uri=up.uri, stdin=b"a\n"),
+            buckram("db", "shell", "wide/bank", "CREATE TABLE t (a)", "--create", uri=up.uri),
+            buckram("object", "put", "wide/a", __file__, uri=up.uri),
+        ):
+            assert refused.code != 0
+            fits = f"{bookies}/{bookies}/{bookies}"
+            assert f"`buckram namespace set wide --set ensemble={fits}`" in refused.err
     finally:
         assert up.stop() == 0
 

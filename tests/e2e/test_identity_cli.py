@@ -13,11 +13,12 @@ from buckram.config import ClientConfig, NetConfig
 from buckram.core.cluster.conviction import Deed, Evidence
 from buckram.errors import BuckramError, RecoveryFailed
 from buckram.metadata.accused import accuse
-from buckram.metadata.uri import init_cluster, open_store, sqlite_uri
+from buckram.metadata.default import sqlite_uri
+from buckram.metadata.uri import init_cluster, open_store
 from buckram.processes import BookieProcess
 from buckram.types import LedgerState
 
-pytestmark = pytest.mark.share(4, "clusters")
+pytestmark = pytest.mark.share(10, "stores")
 
 NET = NetConfig(connect_timeout_s=1.0, request_timeout_s=1.0)
 
@@ -154,14 +155,15 @@ async def test_writers_avoid_an_accused_bookie_until_it_is_pardoned(tmp_path: Pa
             async with asyncio.timeout(20):
                 while liar in writer.metadata.last_fragment.ensemble:
                     await writer.append(b"and on")
-            assert f"bookie {liar} is convicted: unstored: entry 0 of ledger 1" in (await run("cluster", "check")).out
+            said = (await run("cluster", "check")).out
+            assert f"error bookie-convicted {liar}: convicted: unstored: entry 0 of ledger 1" in said
             refused = await needs_all()
             assert refused.code != 0
             unsaid = await run("cluster", "pardon", liar)
             assert (unsaid.code, "add --yes" in unsaid.err) == (2, True)
             assert (await run("cluster", "pardon", liar, "--yes", "--json")).json == {"bookie": liar, "pardoned": True}
             assert "was not accused of anything" in (await run("cluster", "pardon", liar, "--yes")).out
-            assert "is convicted" not in (await run("cluster", "check")).out
+            assert "bookie-convicted" not in (await run("cluster", "check")).out
             taken = await needs_all()
             assert taken.code == 0, taken.err
             assert await writer.append(b"after") > 0

@@ -18,7 +18,7 @@ from buckram.healing.depending import records
 from buckram.metadata.election import Election
 from buckram.metadata.uri import open_store
 
-pytestmark = pytest.mark.share(4, "clusters")
+pytestmark = pytest.mark.share(10, "clusters")
 
 LINES = b"".join(b"line %d\n" % number for number in range(1000))
 

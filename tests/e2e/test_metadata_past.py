@@ -16,7 +16,10 @@ import pytest
 from tests.e2e.conftest import Up, buckram, environment
 from tests.support.polling import wait_until
 
-pytestmark = pytest.mark.share(4, "clusters")
+from buckram.core.ledgers.deletion_file import decode_file
+from buckram.core.ledgers.deletions import NONE_DELETED
+
+pytestmark = pytest.mark.share(10, "stores")
 
 ANSWER_S = 3.0
 """An acknowledgement takes milliseconds."""
@@ -131,7 +134,7 @@ def test_a_deleted_file_stops_the_cluster_until_a_backup_is_restored_and_accepte
     assert buckram("cluster", "restore", file, uri=cluster.uri).code == 2, "it asks"
     restored = buckram("cluster", "restore", file, "--yes", "--json", uri=cluster.uri)
     assert (restored.code, restored.json["ledgers"], restored.json["accepted"]) == (0, 1, False), restored.err
-    assert "nobody has said that it shall be used" in problems(cluster)
+    assert "restore-not-accepted" in problems(cluster)
     refused = buckram("ledger", "write", "--ensemble", "3/3/2", uri=cluster.uri, stdin=b"no\n")
     assert refused.code != 0
     assert "accept-restore" in refused.err
@@ -150,6 +153,47 @@ def test_a_deleted_file_stops_the_cluster_until_a_backup_is_restored_and_accepte
     assert buckram("ledger", "read", first, uri=cluster.uri).out == "one\n"
     assert lost not in buckram("cluster", "salvage", "--json", uri=cluster.uri).json["salvageable"]
     assert buckram("cluster", "collect", "--yes", "--json", uri=cluster.uri).json["epoch"] == 2
+
+
+def test_what_was_deleted_since_the_backup_is_compared_and_deleted_again(cluster: Up, tmp_path: Path) -> None:
+    """No ledger that bookies saw deleted is offered as lost, lacks copies for ever, or gives its id to another."""
+    kept, gone, other = (write(cluster, text) for text in ("kept", "gone", "other"))
+    assert buckram("stream", "create", "orders", uri=cluster.uri).code == 0
+    assert buckram("stream", "write", "orders", uri=cluster.uri, stdin=b"one\ntwo\n").code == 0
+    listed = buckram("ledger", "list", "--json", uri=cluster.uri).json["ledgers"]
+    (segment,) = {one["ledger"] for one in listed} - {kept, gone, other}
+    assert buckram("cluster", "backup", tmp_path / "monday", uri=cluster.uri).code == 0
+    since = write(cluster, "made and deleted since")
+    unwritten = buckram("ledger", "write", "--ensemble", "3/3/2", "--close", "--json", uri=cluster.uri, stdin=b"")
+    for one in (gone, since, unwritten.json["ledger"]):
+        assert buckram("ledger", "delete", one, "--yes", uri=cluster.uri).code == 0
+    assert buckram("stream", "delete", "orders", "--yes", uri=cluster.uri).code == 0
+    homes = [path.parent for path in cluster.directory.rglob("WITNESS")]
+    assert len(homes) == 3
+    wait_until(
+        lambda: all((home / "DELETED.000001").exists() and _remembers(home, gone, since, segment) for home in homes),
+        "bookies do not follow the deletions",
+    )
+    assert buckram("cluster", "restore", tmp_path / "monday", "--yes", uri=cluster.uri).code == 0
+    accepted = buckram("cluster", "accept-restore", "--yes", "--json", uri=cluster.uri)
+    assert accepted.code == 0, accepted.err
+    assert accepted.json["deleted_again"] == sorted((gone, segment))
+    lacking = {"stream": "default/orders", "first": 0, "end": 2, "dropped": True}
+    assert accepted.json["lacking_records"] == [lacking]
+    assert buckram("stream", "read", "orders", uri=cluster.uri).out == ""
+    assert accepted.json["salvageable"] == []
+    assert accepted.json["ledgers"] == 2
+    wait_until(lambda: "3 writable" in problems(cluster), "the bookies do not go on")
+    assert buckram("cluster", "salvage", gone, since, "--json", uri=cluster.uri).json["salvageable"] == []
+    assert write(cluster, "new") > unwritten.json["ledger"], "an id was given twice"
+    for ledger, text in ((kept, "kept\n"), (other, "other\n")):
+        assert buckram("ledger", "read", ledger, uri=cluster.uri).out == text
+    assert "does not exist" in buckram("ledger", "read", gone, uri=cluster.uri).err
+
+
+def _remembers(home: Path, *ledgers: int) -> bool:
+    _, buckets = decode_file("DELETED.000001", (home / "DELETED.000001").read_bytes())
+    return all(one in buckets.get(0, NONE_DELETED) for one in ledgers)
 
 
 def test_bookies_that_start_on_an_older_file_notice_it(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.support.soak import stores
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.share(4, "clusters")
+@pytest.mark.share(10, "clusters")
 @pytest.mark.spark
 @pytest.mark.skipif(not inputs.is_debian(), reason="the job reads what a Debian machine has")
 @pytest.mark.parametrize("store", stores("sqlite"))

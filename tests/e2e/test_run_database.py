@@ -15,7 +15,7 @@ from buckram.errors import ConfigError
 from buckram.etcd_server import find_etcd, start_etcd
 from buckram.testing import cluster
 
-pytestmark = pytest.mark.share(4, "clusters")
+pytestmark = pytest.mark.share(10, "clusters")
 
 PARTS: list[Row] = [(f"maintainer {n % 97}", n % 3, n % 5) for n in range(1000)]
 

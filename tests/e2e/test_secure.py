@@ -12,7 +12,7 @@ from tests.e2e.conftest import Up, buckram
 
 from buckram.cli.exits import Exit
 
-pytestmark = pytest.mark.share(4, "clusters")
+pytestmark = pytest.mark.share(10, "stores")
 
 
 @pytest.fixture(scope="module")

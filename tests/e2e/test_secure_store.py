@@ -20,7 +20,7 @@ from buckram.metadata.zookeeper.kazoo_session import KazooSession
 from buckram.zookeeper_server.settings import Settings as ZooKeeperSettings
 from buckram.zookeeper_server.settings import java_command
 
-pytestmark = pytest.mark.share(4, "clusters")
+pytestmark = pytest.mark.share(10, "stores")
 
 
 @pytest.fixture(params=["etcd", "zookeeper"])

@@ -17,7 +17,7 @@ from buckram import connect
 from buckram.config import ClientConfig
 from buckram.errors import BuckramError
 
-pytestmark = pytest.mark.share(4, "clusters")
+pytestmark = pytest.mark.share(10, "clusters")
 
 DISK_MB = 40
 SIZE = 64 << 10

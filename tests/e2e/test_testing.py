@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
 import threading
@@ -49,6 +50,21 @@ async def test_a_killed_bookie_can_be_restarted() -> None:
         await c.kill(1)
         async with client.recover(writer.ledger_id) as reader:
             assert [e.payload for e in await reader.read(0, 1)] == [b"before", b"while one is gone"]
+
+
+async def test_a_restart_waits_until_the_port_is_free_again() -> None:
+    async with cluster(bookies=1) as c:
+        await c.kill(0)
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.bind(("127.0.0.1", c._nodes[0].config.port))
+            other.listen()
+            restarting = asyncio.ensure_future(c.restart(0))
+            await pass_time(0.5)
+            assert not restarting.done()
+        await restarting
+        async with c.client() as client, client.create(ensemble=1) as writer:
+            await writer.append(b"a")
 
 
 async def test_a_paused_bookie_answers_nothing_until_it_is_resumed() -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests.e2e.conftest import DEADLINE_S, Up, buckram, environment, gone
 from tests.support.polling import wait_until
 
-pytestmark = pytest.mark.share(4, "clusters")
+pytestmark = pytest.mark.share(10, "clusters")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -159,7 +159,9 @@ def test_a_port_in_use_or_a_foreign_directory_is_refused_in_one_line(tmp_path: P
     other = f"sqlite://{tmp_path / 'other.db'}"
     foreign = buckram("bookie", "run", "--metadata", other, "--data", tmp_path / "mine", "--port", 0)
     assert foreign.code == 5, foreign.err
-    assert f"{tmp_path / 'mine'}: cluster instance id" in foreign.err
+    assert f"{tmp_path / 'mine'} has data of bookie" in foreign.err
+    assert "`buckram cluster restore FILE" in foreign.err
+    assert not (tmp_path / "other.db").exists()
 
 
 def test_what_up_serves_needs_no_access_to_its_metadata(tmp_path: Path) -> None:
@@ -178,3 +180,33 @@ def test_what_up_serves_needs_no_access_to_its_metadata(tmp_path: Path) -> None:
         assert buckram("bookie", "list", "--json", uri=service).json["bookies"][0]["state"] == "writable"
     finally:
         running.stop()
+
+
+def test_data_whose_metadata_is_lost_gets_no_new_cluster_beside_it(tmp_path: Path) -> None:
+    data, backup = tmp_path / "data", tmp_path / "backup"
+    running = Up(data, "--bookies", 1)
+    assert buckram("ledger", "write", "--ensemble", "1/1/1", "--close", uri=running.uri, stdin=b"kept\n").code == 0
+    assert buckram("cluster", "backup", backup, uri=running.uri).code == 0
+    running.stop()
+    for file in list(data.glob("metadata.db*")):
+        if file.is_dir():
+            shutil.rmtree(file)
+        else:
+            file.unlink()
+    before = sorted(data.rglob("*"))
+    for refused in (
+        buckram("up", "--data", data),
+        buckram("bookie", "run", "--data", data / "bookie-1", "--port", 0, uri=running.uri),
+    ):
+        assert refused.code == 5, refused.err
+        for word in (str(data / "bookie-1"), "cluster restore", running.uri, "has no cluster"):
+            assert word in refused.err
+        assert sorted(data.rglob("*")) == before, "something was created"
+    restored = buckram("cluster", "restore", backup, "--yes", uri=running.uri)
+    assert restored.code == 0, restored.err
+    again = Up(data)
+    try:
+        assert buckram("cluster", "accept-restore", "--yes", uri=again.uri).code == 0
+        assert buckram("ledger", "read", 0, uri=again.uri).out == "kept\n"
+    finally:
+        again.stop()

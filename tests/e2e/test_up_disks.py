@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.conftest import Up, buckram
 
-pytestmark = pytest.mark.share(4, "clusters")
+pytestmark = pytest.mark.share(10, "clusters")
 
 
 def disks(tmp_path: Path, *names: str) -> str:

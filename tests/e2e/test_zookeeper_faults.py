@@ -22,7 +22,7 @@ from buckram.errors import MetadataUnavailable, NotEnoughBookies
 from buckram.processes import BookieProcess, stop_all
 from buckram.zookeeper_server import Ensemble, start_ensemble
 
-pytestmark = pytest.mark.share(4, "clusters")
+pytestmark = pytest.mark.share(10, "stores")
 
 IDS = ["bookie-1", "bookie-2", "bookie-3"]
 

@@ -14,7 +14,7 @@ from buckram.errors import ChildFailed
 from buckram.processes import BookieProcess, stop_all
 from buckram.zookeeper_server import start_zookeeper
 
-pytestmark = pytest.mark.share(4, "clusters")
+pytestmark = pytest.mark.share(10, "stores")
 
 SOON_S = 5.0
 """Half of the session's time-out: a bookie that waited for the old session to expire would be later."""

@@ -23,7 +23,9 @@ from fsspec.tests.abstract import (  # noqa: E402
     AbstractPipeTests,
     AbstractPutTests,
 )
+from tests.support.polling import wait_until  # noqa: E402
 
+from buckram import sync  # noqa: E402
 from buckram.files.filesystem import BuckramFileSystem  # noqa: E402
 from buckram.testing import ThreadedCluster  # noqa: E402
 
@@ -149,6 +151,18 @@ def test_namespaces_are_the_top_and_directories_move_in_one_step(files: BuckramF
     assert files.modified("fresh/z/b/c").tzinfo is not None
     files.rm("fresh/z", recursive=True)
     assert files.ls("fresh") == []
+
+
+def test_objects_that_were_deleted_under_it_are_opened_again(files: BuckramFileSystem) -> None:
+    files.mkdir("anew")
+    files.pipe_file("anew/a", b"1")
+    before = files.objects("anew")
+    with sync.connect(files._metadata) as client:
+        client.namespace("anew").delete("buckram.objects", purpose="objects")
+    wait_until(lambda: before.ended, "its replica goes on")
+    files.pipe_file("anew/b", b"2")
+    assert files.ls("anew", detail=False) == ["anew/b"]
+    assert not files.objects("anew").ended
 
 
 def test_parquet_goes_there_and_back(files: BuckramFileSystem) -> None:

@@ -20,7 +20,6 @@ from buckram.gateway.limits import GatewayLimits
 from buckram.gateway.server import Gateway
 from buckram.http.tokens import ClusterTokens
 from buckram.metadata.security import SecurityStore
-from buckram.net.runtime import production_runtime
 
 RECORDS = "/v2/namespaces/shop/streams/orders/records"
 
@@ -51,7 +50,7 @@ class Guarded:
 async def guarded(client: Client, **settings: Any) -> AsyncIterator[Guarded]:
     store = client.services.store
     async with (
-        ClusterTokens(store, production_runtime().clock) as tokens,
+        ClusterTokens(store, client.services.clocks) as tokens,
         serving(client, tokens=tokens, **settings) as gateway,
     ):
         yield Guarded(gateway, tokens, SecurityStore(store))

@@ -51,8 +51,10 @@ def test_up_runs_a_gateway_at_the_same_address_again(tmp_path: Path) -> None:
         try:
             urls.append(up.ready["gateway"])
             assert len(ask(urls[-1], "GET", "/v2/status")["bookies"]) == 1
+            assert (tmp_path / "data" / "gateway.url").read_text() == f"{urls[-1]}\n"
         finally:
             assert up.stop() == 0
+        assert not (tmp_path / "data" / "gateway.url").exists()
     assert urls[0] == urls[1]
 
 

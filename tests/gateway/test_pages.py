@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import sqlite3
 import struct
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,6 +51,34 @@ async def test_streams(api: Api) -> None:
     assert await api.code(f"GET {STREAMS}/none") == (404, "NO_SUCH_STREAM")
     assert (await api.value(f"DELETE {STREAMS}/other"))["deleted"] is True
     assert await api.code(f"DELETE {STREAMS}/other") == (404, "NO_SUCH_STREAM")
+
+
+@pytest.mark.usefixtures("orders")
+async def test_a_log_is_not_deleted_written_or_truncated_as_a_stream(api: Api, client: Client) -> None:
+    ns = client.namespace("shop")
+    await ns.create_database("main")
+    await ns.create_machine_log("inventory")
+    rows = (await api.value(f"GET {STREAMS}?long=true"))["streams"]
+    assert {row["stream"]: row["purpose"] for row in rows} == {
+        "shop/inventory": "machine",
+        "shop/main": "database",
+        "shop/orders": "records",
+    }
+    refused = {row["stream"]: row["refused"] for row in rows}
+    assert refused["shop/orders"] == {}
+    assert {"write", "truncate", "delete"} <= set(refused["shop/main"])
+    assert "`buckram db drop shop/main`" in refused["shop/main"]["delete"]
+    for log in ("main", "inventory"):
+        assert await api.code(f"DELETE {STREAMS}/{log}") == (400, "MACHINE_LOG")
+        assert await api.code(f"DELETE {STREAMS}/{log}?force=true") == (400, "MACHINE_LOG")
+        assert await api.code(f"DELETE {STREAMS}/{log}?purpose=objects") == (400, "MACHINE_LOG")
+        assert await api.code(f"POST {STREAMS}/{log}/truncate", {"before": 0}) == (400, "MACHINE_LOG")
+        assert await api.code(f"POST {STREAMS}/{log}/records", b"a\n", **LINES) == (400, "MACHINE_LOG")
+        for ending in ("seal", "end"):
+            assert await api.code(f"POST {STREAMS}/{log}/{ending}") == (400, "MACHINE_LOG")
+        assert (await api.value(f"GET {STREAMS}/{log}"))["ended"] is False
+    assert await api.code(f"DELETE {STREAMS}/main?purpose=all") == (400, "INVALID_ARGUMENT")
+    assert (await api.value(f"DELETE {STREAMS}/inventory?purpose=machine"))["deleted"] is True
 
 
 @pytest.mark.usefixtures("orders")
@@ -158,7 +189,9 @@ async def test_namespaces(api: Api) -> None:
 
 async def test_the_cluster(api: Api, three_bookies: Cluster) -> None:
     status = await api.value("GET /v2/status")
-    assert (len(status["bookies"]), status["healthy"]) == (3, True)
+    assert len(status["bookies"]) == 3
+    errors = [one["what"] for one in status["problems"] if one["severity"] == "error"]
+    assert (errors, status["healthy"]) == (["auditor-missing"], False)
     rows = (await api.value("GET /v2/bookies"))["bookies"]
     assert [row["state"] for row in rows] == ["writable"] * 3
     shown = await api.value("GET /v2/bookies/bookie-0")
@@ -167,7 +200,7 @@ async def test_the_cluster(api: Api, three_bookies: Cluster) -> None:
     assert (await api.value("GET /v2/usage"))["namespaces"].keys() <= {"default", "shop", "system"}
     assert (await api.value("GET /v2/replication"))["enabled"] is True
     assert await api.value("PUT /v2/replication", {"enabled": False}) == {"enabled": False, "changed": True}
-    assert (await api.value("GET /v2/status"))["healthy"] is False
+    assert "autorecovery-disabled" in [one["what"] for one in (await api.value("GET /v2/status"))["problems"]]
     assert (await api.value("PUT /v2/bookies/bookie-0/readonly", {"readonly": True}))["state"] == "readonly"
     assert (await api.value("GET /v2/bookies"))["bookies"][0]["asked"] == "readonly"
     await three_bookies.kill(1)
@@ -266,3 +299,41 @@ async def test_tokens_and_grants(client: Client) -> None:
 
 async def test_a_gateway_without_tokens_makes_none(api: Api) -> None:
     assert await api.code("POST /v2/tokens", {"subject": "bob"}) == (409, "NO_SECURITY")
+
+
+async def test_databases_as_files(api: Api, client: Client, tmp_path: Path) -> None:
+    ns, path = client.namespace("shop"), tmp_path / "main.db"
+    async with ns.database("main") as db:
+        await db.lead()
+        await db.execute("CREATE TABLE t (x)")
+        before = db.applied
+        await db.execute("INSERT INTO t VALUES (1)")
+        for query, rows, offset in (("", 1, db.applied), (f"?offset={before}", 0, before)):
+            answer = await api.ask(f"GET /v2/namespaces/shop/databases/main/backup{query}")
+            assert (answer.status, answer.headers["content-type"]) == (200, "application/vnd.sqlite3")
+            assert answer.headers["buckram-offset"] == str(offset)
+            path.write_bytes(answer.body)
+            with closing(sqlite3.connect(path)) as connection:
+                assert connection.execute("SELECT count(*) FROM t").fetchall() == [(rows,)]
+        content = (await api.ask("GET /v2/namespaces/shop/databases/main/backup")).body
+    made = await api.value("PUT /v2/namespaces/shop/databases/copy/backup", content, status=201)
+    assert made == {"database": "shop/copy", "bytes": len(content)}
+    async with ns.database("copy") as copy:
+        await copy.lead()
+        assert (await copy.query("SELECT x FROM t")).rows == [(1,)]
+    assert await api.code("PUT /v2/namespaces/shop/databases/copy/backup", content) == (409, "DATABASE_EXISTS")
+    assert await api.code("PUT /v2/namespaces/shop/databases/bad/backup", b"x") == (400, "INVALID_ARGUMENT")
+    assert (await api.code("GET /v2/namespaces/shop/databases/bad/backup"))[0] == 404
+    assert await api.code("GET /v2/namespaces/shop/databases/main/backup?offset=1&time=1") == (400, "INVALID_ARGUMENT")
+    assert (await api.code("GET /v2/namespaces/shop/databases/main/backup?offset=99999"))[1] == "NO_EARLIER_STATE"
+
+
+async def test_grants_and_limits_of_databases_as_files(client: Client) -> None:
+    await client.namespace("shop").create_database("main")
+    async with guarded(client, limits=GatewayLimits(database_bytes=100)) as place:
+        api, root = await Api.to(place.gateway.url), await place.bearer("root", "admin")
+        ann = await place.bearer("ann")
+        for head in ("GET /v2/namespaces/shop/databases/main/backup", "PUT /v2/namespaces/shop/databases/new/backup"):
+            assert (await api.code(head, b"" if head.startswith("GET") else b"x", **ann))[0] == 403
+        large = await api.code("PUT /v2/namespaces/shop/databases/new/backup", b"x" * 101, **root)
+        assert large == (413, "TOO_LARGE")

@@ -188,3 +188,18 @@ async def test_other_bad_requests(api: Api) -> None:
     assert (await api.code("GET /v2/../../etc/passwd"))[0] == 404
     assert await api.code(f"GET {RECORDS}/x") == (400, "INVALID_ARGUMENT")
     assert await api.code(f"GET {RECORDS}?start=5&since=1") == (400, "INVALID_ARGUMENT")
+
+
+async def test_a_record_is_there_as_soon_as_its_append_was_answered(api: Api) -> None:
+    for number in range(20):
+        said = await api.value(f"POST {RECORDS}", b"%d\n" % number, Content_Type="text/plain")
+        found = await api.value(f"GET {RECORDS}/{said['first_offset']}")
+        assert values([found]) == [b"%d" % number]
+    assert await api.code(f"GET {RECORDS}/1000000") == (416, "OFFSET_OUT_OF_RANGE")
+    assert api.last.value["retryable"] is False
+
+
+async def test_event_times_in_nanoseconds_are_refused(api: Api) -> None:
+    late = ndjson({"value": "v", "timestamp_us": 1_795_161_600_123_456_789})
+    assert await api.code(f"POST {RECORDS}", late, Content_Type=NDJSON) == (400, "INVALID_ARGUMENT")
+    assert "give microseconds since 1970" in api.last.value["message"]

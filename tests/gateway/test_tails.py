@@ -130,3 +130,27 @@ def test_a_piece_is_cut_at_an_event() -> None:
     data = b"".join(b'id: %d\ndata: {"n": "id: 3"}\n\n' % n for n in (2, 3, 11))
     assert _from(Piece(2, 12, data), 3).count(b"id: 3\n") == 1
     assert _from(Piece(2, 12, data), 4).startswith(b"id: 11\n")
+
+
+async def test_a_feed_that_failed_with_anything_ends_its_tails_and_the_next_one_reads_anew(
+    client: Client, writer: StreamWriter, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> None:
+        raise ValueError("nobody expected it")
+
+    async with asyncio.timeout(20):
+        newest = await Events.of(gateway.url, TAIL)
+        stays = await gateway.tails.opened(stream_name("shop/orders"), None)
+        with monkeypatch.context() as patch:
+            patch.setattr(Feed, "_publish", failing)
+            await write(writer, 1)
+            feed = gateway.tails._feeds[stream_name("shop/orders")]
+            await until(lambda: feed.result().error is not None, seconds=5.0)  # type: ignore[union-attr]
+            patch.setattr(Feed, "open", failing)
+            with pytest.raises(ValueError, match="nobody expected it"):
+                await gateway.tails.opened(stream_name("shop/orders"), None)
+        again = await Events.of(gateway.url, f"{TAIL}?start=earliest")
+        assert await again.offsets(1) == [0]
+    stays.close()
+    for events in (newest, again):
+        await events.close()

@@ -76,7 +76,7 @@ async def test_a_writer_that_was_taken_over_is_opened_again(client: Client, api:
 
 
 async def test_without_acknowledgement_in_time_the_outcome_is_unknown(three_bookies: Cluster) -> None:
-    async with three_bookies.client() as client, serving(client, limits=GatewayLimits(append_wait_s=0.3)) as gateway:
+    async with three_bookies.client() as client, serving(client, limits=GatewayLimits(append_wait_s=2.0)) as gateway:
         api = await Api.to(gateway.url)
         await client.namespaces.create("shop")
         await append(api)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import time
 from dataclasses import replace
 
 import pytest
 from tests.healing.test_lost_bookie import QUICK, members, tree, until, write
+from tests.support.soak import soak
 
 from buckram.client.client import Client
 from buckram.core.ledgers.metadata import member_replaced
@@ -114,3 +118,32 @@ async def test_a_new_auditor_waits_for_the_interval_since_the_last_run() -> None
         await tree(client).set_last_run(COPIES, now_ms + 86_400_000)  # by a clock that was ahead
         await checks._step(weekly.copies_check_interval_s)
         assert await tree(client).last_run_ms(COPIES) < now_ms + 86_400_000
+
+
+async def test_the_check_asks_one_question_for_each_copy_and_its_time_is_told() -> None:
+    """`make soak` does it with 20,000 ledgers; `LEDGERS=100000 pytest -s -k its_time` prints what the page says."""
+    ledgers = int(os.environ.get("LEDGERS", soak(20_000, 60)))
+    async with cluster(bookies=3, metadata="memory") as c, c.client() as client:
+        for first in range(0, ledgers, 64):
+            await asyncio.gather(*(_small(client) for _ in range(min(64, ledgers - first))))
+        requests = Counting(None)
+        began, cpu = time.monotonic(), time.process_time()
+        found = await CopiesCheck(client, tree(client), requests, Pace(None)).run(lambda: True)
+        took, used = time.monotonic() - began, time.process_time() - cpu
+        assert (found.ledgers, found.marked, found.unknown, found.complete) == (ledgers, 0, 0, True)
+        assert requests.count == 3 * ledgers
+        print(f"\n{ledgers} ledgers: {took:.1f} s, {requests.count / took:.0f} questions/s, {used:.1f} s of CPU")
+
+
+class Counting(Pace):
+    """One without a limit that counts."""
+
+    count = 0
+
+    async def take(self, size: int) -> None:
+        self.count += 1
+
+
+async def _small(client: Client) -> None:
+    async with client.create(ensemble="3/3/2") as writer:
+        await writer.append(b"x")

@@ -160,7 +160,7 @@ async def test_bookies_that_cannot_leave_in_this_way_are_refused_with_the_other_
             await replace_bookie(client, bookie, "nobody", ignore)
         await c.kill(c.bookies.index(bookie))
         await until(lambda: is_gone(client, bookie), "gone")
-        with pytest.raises(Refused, match="is down: `buckram bookie decommission`"):
+        with pytest.raises(Refused, match="only if it is gone for good, `buckram bookie decommission`"):
             await drain(client, bookie, ignore)
         assert await read_wishes(client.services.store) == {}
 

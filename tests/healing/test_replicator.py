@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 from tests.healing.test_lost_bookie import QUICK, members, until, waiting, write
 
 from buckram.core.healing.status import Why
 from buckram.healing.replicator import Replicator
-from buckram.metadata.underreplication import Underreplication
+from buckram.metadata.underreplication import Candidate, Underreplication
 from buckram.net.tasks import TaskScope
 from buckram.testing import cluster
+from buckram.types import LedgerId
 
 
 async def test_a_replicator_whose_session_ends_drops_what_it_copies_and_begins_anew() -> None:
@@ -95,6 +97,44 @@ async def test_a_ledger_whose_record_cannot_be_read_waits_with_that_reason_and_s
         await until(healed, "healed")
         await until(lambda: waiting(client), "waiting")
         assert [(w.ledger, w.reasons[0].why) for w in await waiting(client)] == [(bad, Why.UNREADABLE_RECORD)]
+
+
+class _Noted(Replicator):
+    """Notes in which order ledgers are taken."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.taken: list[LedgerId] = []
+
+    async def _take(self, candidate: Candidate) -> None:
+        self.taken.append(candidate.ledger)
+        await super()._take(candidate)
+
+
+async def test_ledgers_with_the_fewest_copies_are_repaired_first() -> None:
+    async with cluster(bookies=5) as c, c.client() as client, TaskScope("test") as scope:
+        ledgers = [await write(client, 4) for _ in range(20)]
+        kept = await members(client, ledgers[0])
+        gone = [name for name in c.bookies if name not in kept][:2]
+        for name in gone:
+            await c.kill(c.bookies.index(name))
+            await until(lambda name=name: _is_gone(client, name), "gone")
+        lost = {ledger: len(lacking) for ledger in ledgers if (lacking := await members(client, ledger) & {*gone})}
+        expected = sorted(lost, key=lambda ledger: (-lost[ledger], ledger))
+        assert {*lost.values()} == {1, 2}
+        assert expected not in (sorted(lost), sorted(lost, reverse=True)), "an order of ids would do as well"
+        tree = Underreplication(client.services.store.keys, client.services.store.root, "test")
+        await tree.prepare()
+        for ledger in lost:
+            await tree.mark(ledger, sorted(await members(client, ledger) & {*gone}), 0)
+        worker = _Noted(client, "r", QUICK)
+        scope.spawn(worker.run(), "replicator")
+
+        async def healed() -> bool:
+            return not any([await members(client, ledger) & {*gone} for ledger in lost])
+
+        await until(healed, "healed")
+        assert worker.taken[: len(expected)] == expected
 
 
 async def _is_gone(client, bookie: str) -> bool:  # type: ignore[no-untyped-def]

@@ -68,6 +68,7 @@ class Hrana:
 
     async def rows(self, sql: str, *args: Any) -> list[list[Any]]:
         (found,) = await self.pipeline(execute(sql, *args))
+        assert "result" in found, found
         return values(found["result"])
 
     async def run(self, *statements: str) -> list[Any]:

@@ -14,11 +14,13 @@ class ServeProcess:
     """A server of databases in a process of its own. `with` ends it as SIGTERM does."""
 
     def __init__(self, uri: str, *names: str) -> None:
-        command = [sys.executable, "-m", "buckram", "db", "serve", *names, "--metadata", uri, "--json"]
+        """Without names: a gateway, which serves all databases."""
+        words = ["db", "serve", *names] if names else ["gateway"]
+        command = [sys.executable, "-m", "buckram", *words, "--metadata", uri, "--json"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line, f"buckram db serve ended with {self.process.wait()}"
+        assert line, f"buckram {words[0]} ended with {self.process.wait()}"
         self.ready: dict[str, Any] = json.loads(line)
         self.url: str = self.ready["url"]
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import jwt
 import pytest
 from tests.hrana.kit import Hrana, execute, serving
 from tests.support.polling import until
@@ -14,12 +16,15 @@ from tests.support.secure_kit import Files
 
 from buckram.client.client import Client
 from buckram.config import TlsConfig
+from buckram.core.security.principal import Principal
 from buckram.errors import AccessRefused, ConfigError
 from buckram.hrana.access import TokenAccess
+from buckram.hrana.others import Others
 from buckram.hrana.server import DatabaseServer
 from buckram.http.origins import Origins
+from buckram.http.shown import Shown
+from buckram.metadata.layout import DATABASE_SERVERS
 from buckram.metadata.security import SecurityStore
-from buckram.net.runtime import production_runtime
 from buckram.net.tls_files import TlsFiles
 
 
@@ -27,13 +32,12 @@ from buckram.net.tls_files import TlsFiles
 async def guarded(client: Client) -> AsyncIterator[tuple[DatabaseServer, TokenAccess, SecurityStore]]:
     store = client.services.store
     async with (
-        TokenAccess(store, production_runtime().clock) as access,
+        TokenAccess(store, client.services.clocks) as access,
         serving(
             client,
             "shop/main",
             "shop/other",
-            authenticate=access.authenticate,
-            authorize=access.authorize,
+            access=access,
             origins=Origins(any_host=True),
         ) as server,
     ):
@@ -130,18 +134,98 @@ async def test_it_speaks_tls_with_the_certificate_of_the_moment(client: Client, 
         assert await code(first, "SELECT 1", {}) == 200
 
 
-async def test_followers_send_requests_on_through_tls_with_the_clients_token(client: Client, tmp_path: Path) -> None:
+async def test_followers_send_requests_on_through_tls_and_say_who_asks(client: Client, tmp_path: Path) -> None:
     files = Files(tmp_path / "ca")
     tls = TlsConfig("required", files.bookie.ca, files.bookie.certificate, files.bookie.key)
-    async with TokenAccess(client.services.store, production_runtime().clock) as access:
+    async with TokenAccess(client.services.store, client.services.clocks) as access:
         security = SecurityStore(client.services.store)
-        settings = {"tls": tls, "authenticate": access.authenticate, "authorize": access.authorize}
+        settings = {"tls": tls, "access": access}
         async with serving(client, "shop/main", **settings) as leader, serving(client, "shop/main", **settings) as next:
             await (await leader.databases.get("shop/main")).lead()
             root = await token_of(security, "root", "admin")
             hrana = await Hrana.to(next.url, tls=TlsFiles(files.client, server_side=False).context())
             assert await code(hrana, "CREATE TABLE t (x)", root) == 200
             assert await code(hrana, "CREATE TABLE u (x)", {}) == 401
+            ann = await token_of(security, "ann")
+            await granted(access, security, "token:ann", "shop/main", "read")
+            assert await code(hrana, "SELECT * FROM t", ann) == 200
+            assert await code(hrana, "INSERT INTO t VALUES (1)", ann) == "SQLITE_READONLY"
+
+
+async def test_a_leader_is_told_who_asks_and_gets_no_token_of_the_caller(client: Client) -> None:
+    heads: list[bytes] = []
+    store = client.services.store
+
+    async def lead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 28\r\n\r\n" + b'{"baton":null,"results":[]} ')
+        writer.close()
+
+    async with (
+        await asyncio.start_server(lead, "127.0.0.1", 0) as leader,
+        TokenAccess(store, client.services.clocks) as access,
+    ):
+        address, security = f"http://127.0.0.1:{leader.sockets[0].getsockname()[1]}", SecurityStore(store)
+        one = Shown(store, DATABASE_SERVERS, address)
+        await one.start()
+        given = {"access": access}
+        async with (
+            client.namespace("shop").database("main", announce=address) as database,
+            serving(client, "shop/main", origins=Origins(any_host=True), **given) as server,
+        ):
+            await database.lead()
+            hrana, root = await Hrana.to(server.url), await token_of(security, "root", "admin")
+            answer = await hrana.post("v3/pipeline", {"requests": []}, **root)
+            assert (answer.status, answer.value["results"]) == (200, [])
+        await one.close()
+    (head,) = heads
+    assert root["Authorization"].encode() not in head
+    assert b"authorization: buckram-forwarded " in head
+
+
+async def test_what_says_who_asks_is_for_one_request_to_one_path(client: Client) -> None:
+    async with guarded(client) as (server, access, security):
+        await granted(access, security, "token:ann", "shop", "read")
+        ann, wrong = Principal("token:ann"), "/shop/other/v3/pipeline"
+        hrana = await Hrana.to(server.url)
+
+        async def vouched(path: str) -> dict[str, str]:
+            return {"Authorization": await access.vouch(ann, path), "Buckram_Forwarded": "1"}
+
+        once = await vouched("/shop/main/v3/pipeline")
+        assert await code(hrana, "SELECT 1", once) in (200, 421)
+        assert await code(hrana, "SELECT 1", once) == 401
+        assert await code(hrana, "SELECT 1", await vouched(wrong)) == 401
+        # It is no token of the cluster's, and those do not say who asks somebody else.
+        text = (await vouched("/shop/main/v3/pipeline"))["Authorization"].partition(" ")[2]
+        assert await code(hrana, "SELECT 1", {"Authorization": f"Bearer {text}"}) == 401
+        own = (await token_of(security, "root", "admin"))["Authorization"].partition(" ")[2]
+        assert await code(hrana, "SELECT 1", {"Authorization": f"buckram-forwarded {own}"}) == 401
+
+
+async def test_what_says_who_asks_is_signed_with_the_newest_key(client: Client) -> None:
+    """Which is read once, and again when there is a newer one."""
+    async with guarded(client) as (_, access, security):
+        now, keys = time.time(), [""]
+        for _ in range(2):
+            for _ in range(2):
+                text = (await access.vouch(Principal("token:ann"), "/shop/main/v3/pipeline")).partition(" ")[2]
+                assert jwt.get_unverified_header(text)["kid"] == (await security.signing_key())[0] != keys[-1]
+            keys.append((await security.signing_key())[0])
+            await security.create_token("root", (), now, now + 60, new_key=True)
+            await until(lambda: max(access._security.state.keys) != keys[-1])
+
+
+async def test_with_tokens_requests_are_sent_on_through_tls_or_to_this_machine(client: Client) -> None:
+    async def vouch(principal: Principal, path: str) -> str:
+        return "x"
+
+    for address, sent in (("http://10.0.0.7:80", False), ("https://10.0.0.7", True), ("http://127.0.0.1:1", True)):
+        for asks in (vouch, None):
+            others = Others(client.services.store, address, asks)
+            await others.start()
+            assert (await others.why_not(f"{address}/") == "") == (sent or asks is None)
+            await others.close()
 
 
 async def test_keys_and_grants_are_for_who_opens_the_store(client: Client) -> None:
@@ -159,7 +243,7 @@ async def test_keys_and_grants_are_for_who_opens_the_store(client: Client) -> No
             raise AccessRefused("/buckram/security", "in the store itself only")
 
     with pytest.raises(ConfigError, match="needs the metadata store itself"):
-        async with TokenAccess(Served(), production_runtime().clock):  # type: ignore[arg-type]
+        async with TokenAccess(Served(), client.services.clocks):  # type: ignore[arg-type]
             pass
 
 
@@ -175,3 +259,31 @@ async def test_pages_in_browsers_are_not_the_servers_clients(client: Client) -> 
         for host in ("localhost", "[::1]:80", "db.example.org", "main.shop.db.example.org:81", "10.1.2.3"):
             assert await code(hrana, "SELECT 1", {"Host": host}) == 200, host
         assert (await hrana.raw.ask("GET /", Host="evil.example")).status == 403
+
+
+async def test_turns_to_write_go_round_by_principal(client: Client) -> None:
+    async with guarded(client) as (server, _, security):
+        alice, bob = await token_of(security, "alice", "admin"), await token_of(security, "bob", "admin")
+        first = await Hrana.to(server.url)
+        assert await code(first, "CREATE TABLE t (x)", alice) == 200
+        held = await first.post("v3/pipeline", {"requests": [execute("BEGIN IMMEDIATE")]}, **alice)
+        order: list[str] = []
+
+        async def write(who: str, headers: dict[str, str]) -> None:
+            hrana = await Hrana.to(server.url)
+            begun = await hrana.post("v3/pipeline", {"requests": [execute("BEGIN IMMEDIATE")]}, **headers)
+            order.append(who)
+            end = {"baton": begun.value["baton"], "requests": [execute("ROLLBACK"), {"type": "close"}]}
+            assert (await hrana.post("v3/pipeline", end, **headers)).status == 200
+
+        (use,) = [stream.use for stream in server.service.streams._streams.values()]
+        assert use is not None
+        queue = use.database._writer._queue
+        many = [asyncio.create_task(write("alice", alice)) for _ in range(4)]
+        await until(lambda: sum(map(len, queue._queues.values())) == 4)
+        few = asyncio.create_task(write("bob", bob))
+        await until(lambda: len(queue._queues) == 2)
+        end = {"baton": held.value["baton"], "requests": [execute("ROLLBACK"), {"type": "close"}]}
+        await first.post("v3/pipeline", end, **alice)
+        await asyncio.gather(*many, few)
+        assert order == ["alice", "bob", "alice", "alice", "alice"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -31,6 +33,24 @@ def execute(url: str, sql: str) -> Any:
     return post(url, "default/main/v1/execute", {"stmt": {"sql": sql}})["result"]
 
 
+def insert_once(url: str, number: int) -> None:
+    """Insert a row under a token through a server, again and again until it says that it is done, and once more."""
+    body = json.dumps({"stmt": {"sql": f"INSERT INTO t VALUES ({number})"}}).encode()
+    asked = urllib.request.Request(f"{url}/default/main/v1/execute", body, {"Buckram-Token": f"row-{number}"})
+
+    def done() -> bool:
+        try:
+            with urllib.request.urlopen(asked, timeout=60):
+                return True
+        except urllib.error.HTTPError as error:
+            said = json.load(error)
+            assert said["code"] in ("OUTCOME_UNKNOWN", "COMMIT_UNKNOWN", "NO_LEADER", "NOT_LEADER"), said
+            return False
+
+    wait_until(done, f"row {number} is not inserted")
+    wait_until(done, f"row {number} is not repeated")
+
+
 def test_a_second_server_takes_over_after_kill_9_of_the_leader(uri: str, capfd: pytest.CaptureFixture[str]) -> None:
     with ServeProcess(uri, "main") as first:
         assert set(first.ready) == {"url", "databases", "namespaces"}
@@ -51,7 +71,12 @@ def test_a_second_server_takes_over_after_kill_9_of_the_leader(uri: str, capfd: 
             assert set(shown["followers"][0]) == {"id", "offset"}
             verified = said("verify", "main")
             assert (verified["equal"], set(verified["digests"])) == (True, {"log", first.url, second.url})
-            first.kill()
+            numbers = range(100, 130)
+            kill_at = threading.Timer(0.2, first.kill)
+            kill_at.start()
+            for number in numbers:
+                insert_once(second.url, number)
+            kill_at.join()
 
             def leads() -> bool:
                 with urllib.request.urlopen(second.url, timeout=60) as answer:
@@ -59,7 +84,11 @@ def test_a_second_server_takes_over_after_kill_9_of_the_leader(uri: str, capfd: 
 
             wait_until(leads, "the follower does not lead")
             execute(second.url, "INSERT INTO t VALUES (2)")
-            assert execute(second.url, "SELECT count(*) FROM t")["rows"] == [[{"type": "integer", "value": "2"}]]
+            assert execute(second.url, "SELECT count(*) FROM t WHERE x < 100")["rows"] == [
+                [{"type": "integer", "value": "2"}]
+            ]
+            found = execute(second.url, "SELECT x FROM t WHERE x >= 100 ORDER BY x")["rows"]
+            assert [int(row[0]["value"]) for row in found] == list(numbers)
             assert second.stop() == 0
 
 

@@ -14,6 +14,7 @@ from tests.support.polling import until
 
 from buckram.client.client import Client
 from buckram.db.settings import DatabaseLimits
+from buckram.hrana.access import Everybody, Granted
 from buckram.hrana.limits import HranaLimits
 from buckram.hrana.server import DatabaseServer
 from buckram.http.application import Principal
@@ -183,6 +184,36 @@ async def test_a_batch_that_is_a_transaction_is_all_or_nothing(server: DatabaseS
     assert await hrana.rows("SELECT max(x) FROM t") == [["2"]]
 
 
+async def test_a_batch_that_makes_a_table_anew_keeps_the_rows_that_name_it(server: DatabaseServer) -> None:
+    """As `migrate()` of the client for JavaScript writes it: one batch, with a pragma on each side."""
+    hrana = await Hrana.to(server.url)
+    await hrana.run(
+        "CREATE TABLE author (id INTEGER PRIMARY KEY)",
+        "CREATE TABLE book (author INTEGER REFERENCES author ON DELETE CASCADE)",
+        "INSERT INTO author VALUES (1)",
+        "INSERT INTO book VALUES (1)",
+    )
+
+    def migration(*statements: str) -> dict[str, Any]:
+        steps = [step("PRAGMA foreign_keys=off"), step("BEGIN DEFERRED")]
+        steps += [step(sql, ok(at)) for at, sql in enumerate(statements, 1)]
+        commit = len(steps)
+        steps += [step("COMMIT", ok(commit - 1)), step("ROLLBACK", {"type": "not", "cond": ok(commit)})]
+        return {"type": "batch", "batch": {"steps": [*steps, step("PRAGMA foreign_keys=on")]}}
+
+    change = ("CREATE TABLE new (id INTEGER PRIMARY KEY, name)", "INSERT INTO new (id) SELECT id FROM author")
+    change += ("DROP TABLE author", "ALTER TABLE new RENAME TO author")
+    (found,) = await hrana.pipeline(migration(*change))
+    assert not any(found["result"]["step_errors"])
+    assert await hrana.rows("SELECT author FROM book JOIN author ON id = author") == [["1"]]
+    (found,) = await hrana.pipeline(migration("DELETE FROM author"))
+    codes = [one and one["code"] for one in found["result"]["step_errors"]]
+    assert codes == [None, None, None, "SQLITE_CONSTRAINT", None, None]
+    assert await hrana.rows("SELECT id FROM author") == [["1"]]
+    await hrana.run("DELETE FROM author")
+    assert await hrana.rows("SELECT count(*) FROM book") == [["0"]]
+
+
 async def test_a_cursor_gives_the_same_in_lines(server: DatabaseServer) -> None:
     hrana = await Hrana.to(server.url)
     await hrana.run("CREATE TABLE t (x INTEGER)")
@@ -242,13 +273,13 @@ async def test_an_idle_stream_is_closed_and_its_transaction_rolled_back(client: 
         hrana, other = await Hrana.to(server.url), await Hrana.to(server.url)
         await other.run("CREATE TABLE t (x)")
         await hrana.run("BEGIN IMMEDIATE", "INSERT INTO t VALUES (1)")
-        assert len(server.streams) == 2
+        assert len(server.service.streams) == 2
         await pass_time(3.0)
         await hrana.run("INSERT INTO t VALUES (2)")
         await pass_time(3.0)
-        await until(lambda: len(server.streams) == 1)
+        await until(lambda: len(server.service.streams) == 1)
         await pass_time(3.0)
-        await until(lambda: len(server.streams) == 0)
+        await until(lambda: len(server.service.streams) == 0)
         answer = await hrana.post("v3/pipeline", {"baton": hrana.baton, "requests": [execute("COMMIT")]})
         assert (answer.status, answer.value["code"]) == (400, "STREAM_EXPIRED")
         assert await (await Hrana.to(server.url)).rows("SELECT count(*) FROM t") == [["0"]]
@@ -262,9 +293,9 @@ async def test_a_client_that_goes_takes_its_transaction_with_it(server: Database
     requests = [execute("BEGIN IMMEDIATE"), execute("INSERT INTO t VALUES (1)")]
     body = json.dumps({"baton": gone.baton, "requests": requests}).encode()
     await gone.raw.send(b"POST /shop/main/v3/pipeline HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-    await until(lambda: sum(stream.busy for stream in server.streams._streams.values()) == 1)
+    await until(lambda: sum(stream.busy for stream in server.service.streams._streams.values()) == 1)
     await gone.raw.close()
-    await until(lambda: len(server.streams) == 2)
+    await until(lambda: len(server.service.streams) == 2)
     await holder.run("COMMIT")
     assert await other.rows("SELECT count(*) FROM t") == [["0"]]
 
@@ -312,18 +343,18 @@ async def test_what_is_no_request_is_refused(
 
 
 async def test_authentication_and_authorisation_come_before_the_body(client: Client) -> None:
-    async def authenticate(request: Any) -> Principal:
-        name = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if not name:
-            raise HttpProblem(401, "WHO_ARE_YOU", "send a token")
-        return Principal(name)
+    class Ann(Everybody):
+        async def authenticate(self, request: Any) -> Principal:
+            name = request.headers.get("authorization", "").removeprefix("Bearer ")
+            if not name:
+                raise HttpProblem(401, "WHO_ARE_YOU", "send a token")
+            return Principal(name)
 
-    async def authorize(principal: Principal, database: str) -> bool:
-        if (principal.name, database) != ("ann", "shop/main"):
-            raise HttpProblem(403, "FORBIDDEN", f"{principal.name} may not use {database}")
-        return True
+        def allowed(self, principal: Principal) -> Granted:
+            permissions = frozenset({"read", "append"} if principal.name == "ann" else ())
+            return lambda database: permissions if database == "shop/main" else frozenset()
 
-    async with serving(client, "shop/main", authenticate=authenticate, authorize=authorize) as server:
+    async with serving(client, "shop/main", access=Ann()) as server:
         hrana = await Hrana.to(server.url)
         body = {"requests": [execute("SELECT 1")]}
         assert (await hrana.post("v3/pipeline", body)).status == 401

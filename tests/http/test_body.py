@@ -16,6 +16,7 @@ from buckram.http.limits import HttpLimits
 from buckram.http.problems import json_answer
 
 LIMITS = HttpLimits(body_bytes=100_000, patience_s=1.0)
+LESS = "send less at once (limit: `--limit body_bytes=` of the server)"
 
 
 async def size(request: Request) -> Response:
@@ -41,11 +42,11 @@ async def test_a_body_over_the_limit_is_refused_by_its_declared_length() -> None
         answer = await raw.answer()
         assert answer.status == 413
         assert answer.value == {
-            "message": "the body has 100001 bytes, the limit is 100000 bytes: send less at once",
+            "message": f"the body has 100001 bytes, the limit is 100000 bytes: {LESS}",
             "code": "TOO_LARGE",
             "value": 100001,
             "limit": 100000,
-            "do": "send less at once",
+            "do": LESS,
         }
 
 

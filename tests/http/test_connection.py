@@ -41,7 +41,7 @@ async def test_a_head_over_the_limit_is_refused_with_its_size() -> None:
         assert answer.status == 431
         assert answer.value["code"] == "TOO_LARGE"
         assert answer.value["limit"] == 4096 < answer.value["value"]
-        assert answer.value["do"] == "send fewer or shorter headers"
+        assert answer.value["do"].startswith("send fewer or shorter headers")
         assert await raw.ended()
 
 

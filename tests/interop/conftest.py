@@ -35,7 +35,8 @@ _DIRECTIONS = {
     "test_herddb": "Java clients and tools on our bookies",
     "test_pulsar_replace": "mixed clusters",
     "test_tls": "mixed clusters",
-    "test_sasl": "mixed clusters",
+    "test_logins": "mixed clusters",
+    "test_secured": "Java clients and tools on our bookies",
     "test_http": "mixed clusters",
     "test_older": "the older release line",
 }

@@ -16,7 +16,7 @@ from tests.interop.apache import Java
 from tests.interop.clusters import Cluster, Decommissioning, auto_recovery
 from tests.support.polling import wait_until
 
-pytestmark = pytest.mark.share(4, "mixed clusters")
+pytestmark = pytest.mark.share(8, "mixed clusters")
 
 
 def create(java: Java, cluster: Cluster, count: int, *, close: bool, qa: int = 2) -> tuple[int, int]:

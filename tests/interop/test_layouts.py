@@ -19,7 +19,7 @@ from buckram.metadata.zookeeper.layout_file import serialise_layout
 from buckram.metadata.zookeeper.paths import MANAGERS, Manager
 from buckram.metadata.zookeeper.store import ZooKeeperStore
 
-pytestmark = pytest.mark.share(3)
+pytestmark = pytest.mark.share(5)
 
 BOUNDARY = (0, 9_999, 10_000, 2**31 - 2, 2**31 - 1, 2**32, 1234567890123456789, 2**63 - 1)
 EXPLICIT = {

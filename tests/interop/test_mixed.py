@@ -18,7 +18,7 @@ from buckram.client.client import Client
 from buckram.client.write.writer import Writer
 from buckram.types import LedgerState
 
-pytestmark = pytest.mark.share(4, "mixed clusters")
+pytestmark = pytest.mark.share(8, "mixed clusters")
 
 SHAPE = (4, 3, 2)
 each_victim = pytest.mark.parametrize("victim", ["ours", "theirs"])

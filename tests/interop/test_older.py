@@ -18,7 +18,7 @@ from buckram.client.client import connect
 from buckram.config import ClientConfig
 from buckram.errors import LedgerClosed, LedgerFenced
 
-pytestmark = pytest.mark.share(3)
+pytestmark = pytest.mark.share(5)
 
 CHOSEN = {
     "LedgerChecks": {

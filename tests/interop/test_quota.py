@@ -14,7 +14,7 @@ from tests.support.soak import soak
 from buckram import connect
 from buckram.views.usage import fresh
 
-pytestmark = pytest.mark.share(2)
+pytestmark = pytest.mark.share(4)
 
 RATE = 400
 SECONDS = soak(60, 5)

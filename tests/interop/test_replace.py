@@ -12,7 +12,7 @@ from tests.interop.clusters import Cluster, our_autorecovery
 from tests.interop.test_autorecovery import create, members
 from tests.support.polling import wait_until
 
-pytestmark = pytest.mark.share(4, "mixed clusters")
+pytestmark = pytest.mark.share(8, "mixed clusters")
 
 ENTRIES = 20
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.interop.rounds import Round, play, world
 
-pytestmark = pytest.mark.share(4, "mixed clusters")
+pytestmark = pytest.mark.share(8, "mixed clusters")
 
 SEED = int(os.environ.get("BUCKRAM_ROUNDS_SEED", str(int(time.time()) % 1_000_000)))
 

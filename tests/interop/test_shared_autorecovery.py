@@ -24,7 +24,7 @@ from buckram.metadata.election import Election, elected_of
 from buckram.metadata.underreplication import Underreplication
 from buckram.net.tasks import TaskScope
 
-pytestmark = pytest.mark.share(4, "mixed clusters")
+pytestmark = pytest.mark.share(8, "mixed clusters")
 
 AT_ONCE = HealingConfig(lost_bookie_delay_s=0.0, retry_s=0.5, open_ledger_grace_s=1.0)
 ENTRIES = 30

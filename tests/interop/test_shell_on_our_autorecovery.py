@@ -14,7 +14,7 @@ from tests.interop.apache import Java
 from tests.interop.clusters import Cluster, Decommissioning, our_autorecovery, overview
 from tests.support.polling import wait_until
 
-pytestmark = pytest.mark.share(4, "mixed clusters")
+pytestmark = pytest.mark.share(8, "mixed clusters")
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from buckram import connect
 from buckram.config import ClientConfig, TlsConfig
 from buckram.net.authority import Authority, Pair
 
-pytestmark = pytest.mark.share(2)
+pytestmark = pytest.mark.share(4)
 
 FACTORY = "org.apache.bookkeeper.tls.TLSContextFactory"
 

@@ -15,7 +15,7 @@ from buckram.client.client import Client
 from buckram.core.ledgers.metadata import BIRTH
 from buckram.errors import NoSuchLedger
 
-pytestmark = pytest.mark.share(3)
+pytestmark = pytest.mark.share(5)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from tests.interop.words import JAVA_DIGEST, entries
 
 from buckram import connect
 
-pytestmark = pytest.mark.share(4, "mixed clusters")
+pytestmark = pytest.mark.share(8, "mixed clusters")
 
 
 @pytest.fixture

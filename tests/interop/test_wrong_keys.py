@@ -24,7 +24,7 @@ from buckram.core.wire.messages import Read
 from buckram.errors import Code
 from buckram.zookeeper_server import start_zookeeper
 
-pytestmark = pytest.mark.share(3)
+pytestmark = pytest.mark.share(5)
 
 
 class Stoppable:

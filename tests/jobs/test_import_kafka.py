@@ -18,7 +18,7 @@ from buckram.errors import ConfigError, InvalidArgument
 from buckram.jobs.kafka_topic import ORIGIN, read_config
 from buckram.testing import ThreadedCluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.share(2)]
+pytestmark = [pytest.mark.spark, pytest.mark.share(4)]
 
 
 @pytest.fixture(scope="module")

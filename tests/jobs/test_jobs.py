@@ -126,7 +126,7 @@ def test_a_flipped_byte_and_a_truncated_replica(
     assert again.entries == 400 * 2 + 6500 * 3 + 300 * 3
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_a_scrub_continues_where_it_stopped(
     spark: SparkSession, own: ThreadedCluster, client: sync.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,7 +164,7 @@ def test_a_rate_limit_makes_rounds_smaller() -> None:
     assert ScrubSettings(bytes_per_s=1e12).round_of(3) == 2048 * MIB
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_an_unreachable_bookie_is_unknown_and_read_again(
     spark: SparkSession, own: ThreadedCluster, client: sync.Client, tmp_path: Path
 ) -> None:
@@ -198,7 +198,7 @@ def test_replicas_with_good_digests_and_other_contents_differ(
     assert len(found.bad) == 3
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_the_rate_limit_of_a_scrub_holds(spark: SparkSession, own: ThreadedCluster, client: sync.Client) -> None:
     written(client, 300, 10_000)
     found = scrub(spark, own.uri, settings=ScrubSettings(bytes_per_s=2_000_000))
@@ -236,7 +236,7 @@ def micro_batches(client: sync.Client, stream: str, count: int) -> list[Record]:
     return list(ns.read(bare))
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_small_segments_become_large_ones(
     spark: SparkSession, any_cluster: ThreadedCluster, stream: str, tmp_path: Path
 ) -> None:
@@ -304,7 +304,7 @@ def run_cli(monkeypatch: pytest.MonkeyPatch, spark: SparkSession, *arguments: st
     return result.exit_code, result.stdout.splitlines()
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_the_job_commands(
     spark: SparkSession, own: ThreadedCluster, client: sync.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

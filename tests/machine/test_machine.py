@@ -9,9 +9,9 @@ import pytest
 from tests.machine.kit import Inventory
 
 from buckram.client.client import Client
-from buckram.errors import CommandForgotten, CommandRefused, NotLeader
+from buckram.errors import CommandForgotten, CommandRefused, NotEnoughBookies, NotLeader
 from buckram.streams.namespace import Namespace
-from buckram.testing import Cluster
+from buckram.testing import Cluster, cluster
 
 
 async def test_what_the_leader_executes_is_in_every_replica(three_bookies: Cluster, ns: Namespace) -> None:
@@ -99,9 +99,27 @@ async def test_a_token_of_a_deleted_machine_means_nothing_to_its_successor(ns: N
         await machine.lead()
         token = await machine.token()
         assert await machine.execute(["add", "bolt", 5], token=token) == 5
-    await ns.delete("inventory")
+    await ns.delete("inventory", purpose="machine")
     async with ns.machine("inventory", Inventory) as machine:
         await machine.lead()
         assert await machine.execute(["add", "nut", 1], token=await machine.token()) == 1
         with pytest.raises(CommandForgotten, match="of another machine"):
             await machine.execute(["add", "bolt", 5], token=token)
+
+
+@pytest.mark.parametrize("kind", ["machine", "database"])
+async def test_who_waits_for_the_leadership_hears_that_the_cluster_is_too_small(kind: str) -> None:
+    """Else lead() would wait for ever: no attempt can succeed. A namespace that fits makes it lead."""
+    async with cluster(bookies=1) as small, small.client() as client:
+        ns = client.namespace()
+        opening: Any = ns.machine("m", Inventory) if kind == "machine" else ns.database("m")
+        async with opening as replica, asyncio.timeout(10):
+            for takeover in (False, True):
+                with pytest.raises(NotEnoughBookies, match=r"3 bookies are needed, 1 is usable.*namespace set default"):
+                    await replica.lead(takeover=takeover)
+            assert replica.role == "follower"
+        await client.namespaces.set("default", ensemble="1/1/1")
+        again: Any = ns.machine("m", Inventory) if kind == "machine" else ns.database("m")
+        async with again as replica, asyncio.timeout(10):
+            await replica.lead()
+            assert replica.role == "leader"

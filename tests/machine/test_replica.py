@@ -10,8 +10,11 @@ from tests.machine.kit import Inventory
 from tests.support.polling import until
 
 from buckram.client.client import Client
-from buckram.errors import CommandUnknown, NotLeader, ReplicaDiverged, ReplicaStopped
+from buckram.core.machine.proof import Freshness
+from buckram.errors import CommandUnknown, NotLeader, ReplicaDiverged, ReplicaStopped, TooStale
+from buckram.machine.freshness import FreshnessQuestion
 from buckram.machine.settings import MachineSettings
+from buckram.net.tasks import TaskScope
 from buckram.streams.namespace import Namespace
 from buckram.testing import Cluster
 
@@ -135,3 +138,22 @@ async def test_an_error_in_apply_stops_the_leader_and_says_so(client: Client, ns
         with pytest.raises(ReplicaStopped):
             await machine.execute(["add", "bolt", 1])
         await until(lambda: machine.role == "stopped")
+
+
+async def test_a_replica_that_was_just_opened_is_not_read_before_it_has_read_its_log(
+    three_bookies: Cluster, ns: Namespace
+) -> None:
+    async with ns.machine("inventory", Inventory) as first:
+        await first.lead()
+        for _ in range(20):
+            await asyncio.gather(*(first.execute(["add", "bolt", 1]) for _ in range(10)))
+        async with ns.machine("inventory", Inventory, stand=False) as second:
+            await second.read(lambda state: None, "stale", after=first.applied)  # Now readers can have all of it.
+        async with ns.machine("inventory", Inventory, stand=False) as third:
+            assert await third.read(lambda state: dict(state.counts), "stale") == {"bolt": 200}
+    # Without an answer of the bookies nobody knows how much is missing, and nobody waits for ever.
+    freshness = FreshnessQuestion(third._replica.place, Freshness(), third._replica.applied_at_least, TaskScope("test"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("buckram.machine.freshness._BEGIN_S", 0.01)
+        with pytest.raises(TooStale, match="has not reached the end of the log"):
+            await freshness.begun()

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from buckram.client.client import Client
+from buckram.client.shared.past import unguarded
 from buckram.core.streams.names import StreamName
 from buckram.metadata.backup_shares import wrong_holders
 from buckram.metadata.memory import MemoryKeys
@@ -35,7 +36,7 @@ async def stream(client: Client) -> Namespace:
 
 
 def now(client: Client) -> Values:
-    keys = getattr(client.services.store.keys, "_inner")  # noqa: B009 - below what guards it against an older store
+    keys = unguarded(client.services.store).keys
     assert isinstance(keys, MemoryKeys)
     return {key: found.value for key, found in keys.tree.lasting().items()}
 

@@ -17,6 +17,7 @@ from buckram.errors import (
     InvalidArgument,
     MetadataError,
     MetadataUnavailable,
+    NoSuchKey,
 )
 from buckram.metadata import session_lock, sqlite_file
 from buckram.metadata.sqlite import SqliteKeys
@@ -115,18 +116,62 @@ async def test_a_relative_path_is_refused() -> None:
         SqliteKeys("metadata.db")
 
 
-async def test_commits_are_synced(path: Path) -> None:
-    """WAL with synchronous=FULL; that FULL syncs every commit is SQLite's promise."""
-    async with opened(path) as keys:
+async def test_commits_are_synced_by_whoever_made_or_read_them(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite syncs the log before a checkpoint (NORMAL); the rest is here, outside its lock."""
+    synced: list[bool] = []
+
+    def sync(fd: int) -> None:
+        probe = sqlite3.connect(path, isolation_level=None, timeout=0.0)
+        probe.execute("BEGIN IMMEDIATE")  # would be refused while somebody else can write nothing
+        probe.close()
+        synced.append(Path(f"/proc/self/fd/{fd}").readlink().name == f"{FILE}-wal")
+
+    async with opened(path) as keys, opened(path) as other:
         await keys.prepare()
+        await other.children("/")
+        monkeypatch.setattr(sqlite_file, "sync_data", sync)
         await keys.create("/a", b"")
-        database = keys._worker.tree._db
+        assert synced
+        assert await other.get("/a")
+        assert len(synced) >= 2, "whoever made it may be stopped or killed between its commit and its sync"
+        count = len(synced)
+        assert await other.get("/a")
+        with pytest.raises(NoSuchKey):
+            await other.set("/b", b"", 0)
+        assert len(synced) <= count + 1, "nothing is new, for the poll of the first neither"
+        assert all(synced)
+        database = other._worker.tree._db
 
         def modes() -> list[object]:
             assert database is not None
             return [database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
 
-        assert await keys._call(modes) == ["wal", 2]
+        assert await other._call(modes) == ["wal", 1]
+
+
+async def test_a_change_whose_sync_fails_is_in_doubt_and_nothing_goes_on_until_it_is_written_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(path, busy_timeout_s=0.2) as keys:
+        await keys.prepare()
+        await keys.create("/a", b"")
+        await keys.get("/a")
+        reader = sqlite3.connect(path, isolation_level=None)
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM keys").fetchone()
+        with monkeypatch.context() as patch:
+
+            def fails(fd: int) -> None:
+                raise OSError(5, "Input/output error")
+
+            patch.setattr(sqlite_file, "sync_data", fails)
+            with pytest.raises(MetadataUnavailable, match="Input/output error"):
+                await keys.set("/a", b"1", 0)
+        with pytest.raises(MetadataUnavailable, match="did not reach the disk"):
+            await keys.get("/a")
+        reader.close()
+        assert (await keys.get("/a")).value == b"1"
+        assert path.with_name(f"{FILE}-wal").stat().st_size == 0, "all of it is in the file itself"
 
 
 async def test_writes_that_wait_together_share_a_commit(path: Path) -> None:

@@ -11,10 +11,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from tests.support.polling import until
 from tests.support.sqlite_kit import DEADLINE_S, FILE, opened
 
 from buckram.errors import ClusterNotInitialised, KeyExists, StoreReplaced
 from buckram.metadata.sqlite import SqliteKeys
+from buckram.metadata.sqlite_changes import Changes
 from buckram.types import Create
 
 
@@ -105,13 +107,13 @@ async def test_commit_into_a_file_that_is_replaced_is_not_reported_as_done(path:
     async with opened(path) as keys:
         await keys.prepare()
         tree = keys._worker.tree
-        real = tree._apply
+        real = tree._commit
 
-        def replaced_meanwhile(op: object) -> int:
+        def replaced_meanwhile(db: sqlite3.Connection, changes: Changes) -> None:
             path.unlink()
-            return real(op)  # type: ignore[arg-type]
+            real(db, changes)
 
-        tree._apply = replaced_meanwhile  # type: ignore[method-assign]
+        tree._commit = replaced_meanwhile  # type: ignore[method-assign]
         with pytest.raises(StoreReplaced):
             await keys.create("/a", b"")
 
@@ -154,6 +156,7 @@ async def test_reads_without_a_thread_do_not_go_on_with_a_file_that_has_gone(pat
         await keys.create("/a", b"old")
         older = copy_of(path, "older.db")
         await keys.set("/a", b"new", 0)
+        await until(lambda: keys.peek(["/a"])[0] is not None, "the loop may tell what is on the disk")
         assert [found and found.value for found in keys.peek(["/a", "/b"])] == [b"new", None]
         put_in_place(older, path)
         assert keys.peek(["/a"]) == [None]
@@ -161,5 +164,6 @@ async def test_reads_without_a_thread_do_not_go_on_with_a_file_that_has_gone(pat
             await keys.get("/a")
         assert keys.peek(["/a"]) == [None]
         await keys.reopen()
+        await until(lambda: keys.peek(["/a"])[0] is not None, "the loop may tell what is on the disk")
         assert [found and found.value for found in keys.peek(["/a"])] == [b"old"]
     assert keys.peek(["/a"]) == [None]

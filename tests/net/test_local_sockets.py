@@ -99,9 +99,6 @@ async def test_tcp_where_it_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> 
 
 async def test_who_else_listens_there_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     async with echoing(TcpNetwork()) as listener:
-        monkeypatch.setattr(os, "getuid", lambda: 4711)
-        root = os.geteuid() == 0  # whose door everybody believes
-        assert await family(TcpNetwork(), listener.port) == (socket.AF_UNIX if root else socket.AF_INET)
         monkeypatch.setattr(local_sockets, "_CREDENTIALS", _Others())
         assert await family(TcpNetwork(), listener.port) == socket.AF_INET
 
@@ -114,6 +111,51 @@ class _Others:
     def unpack(self, data: bytes) -> tuple[int, int, int]:
         pid, _, group = struct.unpack("3i", data)
         return pid, 4712, group
+
+
+@pytest.mark.parametrize("spoiled", ["open to others", "a link", "none"])
+async def test_a_directory_that_others_may_enter_leaves_tcp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoiled: str
+) -> None:
+    """Whoever could make a socket there, or come through ours, would be taken for this user."""
+    place = tmp_path / "sockets"
+    monkeypatch.setenv(local_sockets.VARIABLE, str(place))
+    async with echoing(TcpNetwork()) as listener:
+        assert await family(TcpNetwork(), listener.port) == socket.AF_UNIX
+        assert place.stat().st_mode & 0o777 == 0o700
+        if spoiled == "open to others":
+            place.chmod(0o755)
+        elif spoiled == "a link":
+            place.symlink_to(place.rename(tmp_path / "elsewhere"))
+        assert (await family(TcpNetwork(), listener.port) == socket.AF_UNIX) == (spoiled == "none")
+        assert (local_sockets.listening(HOST, 1, 1) is not None) == (spoiled == "none")
+
+
+async def test_no_socket_is_an_abstract_one() -> None:
+    """All containers of a network namespace share those, and the numbers of their users."""
+    async with echoing(TcpNetwork()) as listener:
+        held = _unix_sockets()
+        name = local_sockets.name_of(HOST, listener.port)
+        assert name.startswith("/")
+        assert name in held
+        assert f":{listener.port}" not in held.replace(name, "")
+
+
+def _unix_sockets() -> str:
+    return Path("/proc/net/unix").read_text()
+
+
+def test_the_socket_of_a_process_that_was_killed_is_made_anew() -> None:
+    port = 1
+    left = local_sockets.listening(HOST, port, 1)
+    assert left is not None
+    left.close()
+    assert local_sockets.connected(HOST, port) is None
+    again = local_sockets.listening(HOST, port, 1)
+    assert again is not None
+    local_sockets.forget(again)
+    again.close()
+    assert not Path(local_sockets.name_of(HOST, port)).exists()
 
 
 async def test_both_doors_close_and_what_is_open_stays() -> None:

@@ -332,3 +332,28 @@ def test_tcp(loop: str) -> None:
     else:
         values = asyncio.run(_options())
     assert all(values), values
+
+
+async def test_what_follows_something_begins_anew_when_it_failed(caplog: pytest.LogCaptureFixture) -> None:
+    begun, woken, errors = list[int](), list[int](), list[BaseException]()
+    with caplog.at_level(logging.ERROR, "buckram.tasks"):
+        async with TaskScope("test", errors.append) as scope:
+
+            async def follow() -> None:
+                begun.append(len(woken))
+                if len(begun) == 1:
+                    raise ValueError("nobody expected it")
+
+            kept = scope.keep(follow, "follow", wake=lambda: woken.append(len(begun)))
+            await asyncio.wait([kept])
+    assert begun == [0, 1], "it ends by itself the second time"
+    assert woken == [1], "it was told to look at once"
+    assert [str(error) for error in errors] == ["nobody expected it"]
+    assert "test:follow failed" in caplog.text
+
+
+async def test_what_was_kept_ends_with_its_scope() -> None:
+    async with TaskScope("test") as scope:
+        kept = scope.keep(asyncio.Event().wait, "wait")  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+    assert kept.cancelled()

@@ -270,6 +270,27 @@ def test_a_key_that_others_can_read_and_one_of_another_certificate(tmp_path: Pat
         TlsFiles(replace(files.bookie, key=files.known_client.key), server_side=True)
 
 
+def test_files_that_were_refused_count_as_soon_as_they_do(tmp_path: Path) -> None:
+    """Also when nothing of the files changes but who may read them."""
+    authority = Authority(tmp_path / "mine")
+    pair = authority.bookie("bookie", ["127.0.0.1"])
+    config = TlsConfig("required", str(authority.certificate), str(pair.certificate), str(pair.key))
+    made = TlsFiles(config, server_side=True)
+    first, ends = made.context(), made.ends_s()
+    authority.bookie("bookie", ["127.0.0.1"])
+    pair.key.chmod(0o644)
+    whole = pair.certificate.read_bytes()
+    aside = pair.certificate.rename(tmp_path / "aside")
+    assert [made.context(), made.context()] == [first, first]
+    assert made.ends_s() == 0
+    aside.rename(pair.certificate)
+    assert pair.certificate.read_bytes() == whole
+    assert made.context() is first
+    pair.key.chmod(0o600)
+    assert made.context() is not first
+    assert made.ends_s() >= ends
+
+
 def test_a_ca_in_the_environment_turns_tls_on() -> None:
     assert tls_of_environment({}).mode == "off"
     assert tls_of_environment({"BUCKRAM_CA": "/x"}) == TlsConfig("required", "/x")

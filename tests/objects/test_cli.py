@@ -142,3 +142,14 @@ def test_messages_name_the_value_the_limit_and_the_cure(run: Run, tmp_path: Path
 )
 def test_bad_arguments_are_refused_in_one_line(run: Run, words: tuple[str, ...]) -> None:
     assert len(run(*words, code=Exit.USAGE).strip().splitlines()) <= 4
+
+
+def test_a_name_whose_first_part_is_no_namespace(run: Run, tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.write_bytes(b"x")
+    for words in (("put", "reports/x.pdf", source), ("get", "reports/x.pdf"), ("delete", "reports/x.pdf", "--yes")):
+        told = run(*words, code=Exit.NOT_FOUND)
+        assert "namespace reports: does not exist" in told
+        assert "name it default/reports/x.pdf" in told
+    assert "needs NAMESPACE/NAME, such as default/x.pdf" in run("get", "x.pdf", code=Exit.USAGE)
+    assert "name it" not in run("list", "reports", code=Exit.NOT_FOUND)

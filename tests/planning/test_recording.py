@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from tests.support.clock import DAY, SettableClock
+
 from buckram.client.client import connect
 from buckram.core.planning.history import NAMESPACE, STREAM
 from buckram.metadata.topology import change_rack_map
-from buckram.planning.recording import history, record, sample
-from buckram.streams.system import RETENTION_S
+from buckram.net.runtime import production_runtime
+from buckram.planning.recording import APPLICATION, US, history, record, sample
+from buckram.streams.system import RETENTION_S, append_in_one_step
 from buckram.testing import ThreadedCluster
 
 
@@ -29,6 +34,23 @@ async def test_samples_are_kept_in_order_and_not_too_many() -> None:
             assert info.policy.retention_s == 400 * 86_400
             # The other streams of the namespace, such as the audit trail, have the namespace's, whichever was first.
             assert (await client.namespaces.get(NAMESPACE)).policy["retention_s"] == RETENTION_S
+
+
+async def test_a_wrong_clock_neither_dates_samples_nor_keeps_others_from_being_taken() -> None:
+    with ThreadedCluster(bookies=3) as cluster:
+        async with connect(cluster.uri, runtime=replace(production_runtime(), clock=SettableClock(40 * DAY))) as wrong:
+            now_s = SettableClock().true_us() / US
+            ahead = await record(wrong)
+            assert ahead is not None
+            assert abs(ahead.wall_s - now_s) < 60
+            # All clocks were wrong for so long that they were believed, and were set right since.
+            info = await wrong.namespace(NAMESPACE).info(STREAM)
+            dated = ahead._replace(wall_s=ahead.wall_s + 40 * 86_400)
+            await append_in_one_step(wrong, info, APPLICATION, [dated.encode()], [round(dated.wall_s * US)])
+            right = await record(wrong, 300.0)
+            assert right is not None
+            assert abs(right.wall_s - now_s) < 60
+            assert await record(wrong, 300.0) is None
 
 
 async def test_racks_are_those_of_the_topology() -> None:

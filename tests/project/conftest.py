@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
-SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "src")
+from scripts.install_matrix import build, clean_sources
 
 
 @pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy, because setuptools leaves files in the folder that it builds."""
-    folder = tmp_path_factory.mktemp("wheel")
-    copy = folder / "sources"
-    copy.mkdir()
-    for name in SOURCES:
-        if (ROOT / name).is_dir():
-            built = shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info")
-            shutil.copytree(ROOT / name, copy / name, ignore=built)
-        else:
-            shutil.copy(ROOT / name, copy / name)
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a clone has. setuptools leaves files in the folder that it builds, so that it is a copy."""
+    return clean_sources(tmp_path_factory.mktemp("clone"))
+
+
+@pytest.fixture(scope="session")
+def wheel(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiled = {"BUCKRAM_STRICT_C": "1", "BUCKRAM_REQUIRE_COMPILED": "1"} if shutil.which("cc") else {}
-    build = "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"
-    done = subprocess.run(
-        [sys.executable, "-c", build, str(folder)], cwd=copy, env={**os.environ, **compiled},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return next(folder.glob("*.whl"))
+    return build("wheel", sources, tmp_path_factory.mktemp("wheel"), compiled)
+
+
+@pytest.fixture(scope="session")
+def sdist(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("sdist", sources, tmp_path_factory.mktemp("sdist"))

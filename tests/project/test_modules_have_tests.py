@@ -10,18 +10,10 @@ import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from scripts.nearest import ENTRANCES, mirrored, row_of
+
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "tests" / "modules.toml"
-ENTRANCES = {"__init__.py", "__main__.py"}
-"""They import, and do nothing else that a test could find wrong."""
-
-
-def row_of(module: str, rows: Collection[str]) -> str | None:
-    """The row for a module: its own, else that of the nearest folder (`sim/ledgers/`) above it; None without any."""
-    if module in rows:
-        return module
-    folders = [row for row in rows if row.endswith("/") and module.startswith(row)]
-    return max(folders, key=len, default=None)
 
 
 def faults(modules: Collection[str], tests: Collection[str], table: Mapping[str, Mapping[str, str]]) -> list[str]:
@@ -29,13 +21,12 @@ def faults(modules: Collection[str], tests: Collection[str], table: Mapping[str,
     covered, untested = table["covered"], table["untested"]
     found, used = [], set[str]()
     for module in modules:
-        folder, _, name = module.rpartition("/")
-        mirrored = f"{folder}/test_{name}".lstrip("/")
+        own = mirrored(module)
         row = row_of(module, {*covered, *untested})
-        if mirrored in tests:
+        if own in tests:
             continue
         if row is None:
-            found.append(f"{module} has no test: write tests/{mirrored}.py, or name in modules.toml what covers it")
+            found.append(f"{module} has no test: write tests/{own}.py, or name in modules.toml what covers it")
         else:
             used.add(row)
     found += [

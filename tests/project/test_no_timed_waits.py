@@ -14,9 +14,13 @@ from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
 ALLOWED = {
+    "chaos/churn.py": (1, "how often a process tells what it did"),
+    "chaos/http_bank.py": (1, "how long the whole of it lasts"),
+    "chaos/http_customers.py": (4, "the pace of customers, drawn by lot, and the pause before one asks again"),
     "chaos/kills.py": (1, "the moment at which a process is killed is drawn by lot"),
     "e2e/test_zookeeper_faults.py": (1, "the pace of a writer that goes on while servers fail"),
     "formats/make_0_1.py": (3, "ran once, with release 0.1.0, to make the files that are read today"),
+    "metadata/test_sqlite_lock.py": (2, "a process is stopped at a moment drawn by lot; the pace of what it does"),
     "spark/faults/chaos.py": (2, "a Spark worker stands still until the kill that it ordered reaches it"),
 }
 """By file: how many timed waits stay, and why."""

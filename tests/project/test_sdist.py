@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -15,26 +13,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NOT_SOURCES = shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info", "build", ".*")
-
-
-@pytest.fixture(scope="module")
-def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy, because setuptools leaves files in the folder that it builds."""
-    folder = tmp_path_factory.mktemp("sdist")
-    copy = folder / "sources"
-    copy.mkdir()
-    grafted = re.findall(r"^graft (\S+)", (ROOT / "MANIFEST.in").read_text(), re.MULTILINE)
-    for name in grafted:
-        shutil.copytree(ROOT / name, copy / name, ignore=NOT_SOURCES)
-    for path in ROOT.iterdir():
-        if path.is_file() and not path.name.startswith("."):
-            shutil.copy(path, copy / path.name)
-    build = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
-    command = [sys.executable, "-c", build, str(folder)]
-    done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return next(folder.glob("*.tar.gz"))
 
 
 def test_it_has_what_a_checkout_has(sdist: Path) -> None:
@@ -49,6 +27,7 @@ def test_it_has_what_a_checkout_has(sdist: Path) -> None:
     assert [name for name in names if name.endswith((".so", ".pyc"))] == []
 
 
+@pytest.mark.share(3, "installations")
 def test_it_installs_without_a_compiler_and_works(sdist: Path, tmp_path: Path) -> None:
     place = tmp_path / "venv"
     venv.create(place, with_pip=False, symlinks=True)

@@ -10,7 +10,7 @@ import pytest
 from scripts.run_tests import all_folders
 from scripts.share import ALL, NUMBERS, VARIABLE, share_of_this_run, told
 from scripts.soak import CHECKS
-from tests.support.soak import left_to_soak, some_of
+from tests.support.soak import SOAK, drawn, left_to_soak, some_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -102,6 +102,24 @@ def test_some_of_many_are_others_with_each_share(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("tests.support.soak.SOAK", False)
     monkeypatch.setenv(VARIABLE, "all")
     assert some_of(range(30), 3, soak=5) == range(5)
+
+
+def test_what_is_drawn_is_the_same_with_the_same_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.support.soak.SOAK", False)
+    found = set()
+    for share in ("3", "3", "4"):
+        monkeypatch.setenv(VARIABLE, share)
+        found |= {(share, what, drawn(what).randrange(10**9)) for what in ("one", "other")}
+    assert len(found) == len({number for _, _, number in found}) == 4
+    monkeypatch.setenv(VARIABLE, ALL)
+    assert drawn("one").randrange(10**9) != drawn("one").randrange(10**9), (
+        "where nothing is left out, each run has its own"
+    )
+
+
+def test_hypothesis_draws_by_the_share(pytestconfig: pytest.Config) -> None:
+    share = share_of_this_run()
+    assert pytestconfig.option.hypothesis_seed == (None if SOAK or share is None else str(share))
 
 
 def test_a_soak_runs_every_folder() -> None:

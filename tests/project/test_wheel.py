@@ -42,6 +42,7 @@ def test_one_wheel_serves_every_python_from_3_11_on(wheel: Path) -> None:
     assert compiled == ["buckram/core/entries/_hot.abi3.so"]
 
 
+@pytest.mark.share(3, "installations")
 def test_every_module_of_the_wheel_can_be_imported_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)

@@ -16,6 +16,7 @@ from typing import Any
 from tests.replication.kit import Pair
 
 from buckram.client.client import Client, connect
+from buckram.client.shared.past import unguarded
 from buckram.metadata.memory import MemoryKeys
 from buckram.replication.sides import side_of
 
@@ -70,7 +71,7 @@ class Life:
 
     async def _connect(self, uri: str) -> Client:
         client = await connect(uri)
-        keys = getattr(client.services.store.keys, "_inner")  # noqa: B009 - below what guards it against an older store
+        keys = unguarded(client.services.store).keys
         assert isinstance(keys, MemoryKeys)
         self._clients.append(client)
         self._keys.append(keys)

@@ -69,8 +69,21 @@ def make(ok: Run, uris: tuple[str, str], namespace: str) -> None:
         ok("namespace", "create", namespace, "--set", "ensemble=1/1/1", "--metadata", uri)
 
 
+def test_the_shell_reads_a_mirror_of_a_database(uris: tuple[str, str], ok: Run, run: Run) -> None:
+    a, b = uris
+    make(ok, uris, "mirrored")
+    shell = ("db", "shell", "mirrored/main")
+    ok(*shell, "CREATE TABLE item (name)", "--create", "--metadata", a)
+    ok(*shell, "INSERT INTO item VALUES ('one')", "--metadata", a)
+    ok("replicate", "run", "--from", a, "--to", b, "mirrored", "--once")
+    done = ok(*shell, "SELECT name FROM item", "--metadata", b)
+    assert (done.out.split(), "is a mirror" in done.err) == (["name", "one"], True)
+    refused = run(*shell, "DELETE FROM item", "--metadata", b)
+    assert (refused.code, "promote mirrored" in refused.err) == (Exit.REFUSED, True)
+
+
 def test_a_namespace_from_the_first_copy_to_the_change_of_sides_and_back(
-    uris: tuple[str, str], ok: Run, run: Run
+    uris: tuple[str, str], ok: Run, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = uris
     make(ok, uris, "shop")
@@ -81,10 +94,17 @@ def test_a_namespace_from_the_first_copy_to_the_change_of_sides_and_back(
     assert (again["records"], again["next_offset"]) == (0, 2)
 
     write(a, "shop/orders", b"three\n")
-    (shown,) = ok("replicate", "status", "--on", b, "--json").json["namespaces"]
+    linked = ok("replicate", "status", "--on", b, "--json").json["namespaces"]
+    (shown,) = [one for one in linked if one["namespace"] == "shop"]
     assert (shown["namespace"], shown["state"], shown["lag_records"]) == ("shop", "mirror", 1)
     assert shown["streams"][0]["stream"] == "shop/orders"
     assert "shop/orders" in ok("replicate", "status", "shop", "--on", a).out
+    monkeypatch.setenv("BUCKRAM_TOKEN", "secret")
+    for more, reached in (((), False), (("--other", a), True)):
+        found = ok("replicate", "status", "shop", "--on", b, "--json", *more)
+        assert [one["other_reached"] for one in found.json["namespaces"]] == [reached]
+        assert ("--other" in found.err) != reached
+    monkeypatch.delenv("BUCKRAM_TOKEN")
 
     refused = run("replicate", "promote", "shop", "--on", b)
     assert (refused.code, "is alive" in refused.err) == (Exit.REFUSED, True)

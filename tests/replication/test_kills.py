@@ -19,10 +19,12 @@ from tests.support.soak import some_of
 from buckram import MirrorStream, Record, ReplicationRefused
 from buckram.core.objects.mirroring import difference
 from buckram.core.streams.names import OBJECTS_LOG, StreamName
+from buckram.net.pace import Pace
 from buckram.replication.object_copy import _kept, observed
 from buckram.replication.promotion import Promotion, promote
 from buckram.replication.reconciling import differences, reconcile
 from buckram.replication.sides import Side
+from buckram.replication.stream_copy import StreamCopy
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.types import LedgerId
 
@@ -186,6 +188,15 @@ def copying(space: str) -> Work:
     return work
 
 
+def copying_goods(space: str) -> Work:
+    """The machine alone."""
+
+    async def work(both: Pair) -> None:
+        await StreamCopy(both.a, both.b, StreamName(space, "goods"), Pace(None)).run(follow=False)
+
+    return work
+
+
 def promoting(space: str) -> Work:
     async def work(both: Pair) -> None:
         await promote(both.b, space, both.a, force=True)
@@ -276,6 +287,28 @@ async def test_a_copy_that_was_overtaken_and_killed_leaves_the_state_that_was_th
                 await both.copied(space)
                 await same(both.a, both.b, space)
                 await nothing_left(both, space, before)
+
+
+async def test_the_copy_of_a_machine_that_was_overtaken_goes_on_wherever_it_was_killed() -> None:
+    """After each change, in every run: it is one stream, so that there are few."""
+    async with pair() as both:
+        moments = Moments(both, "leaping")
+
+        async def prepared() -> str:
+            space = await moments.space()
+            await copying_goods(space)(both)
+            for count in (3, 4, 5):
+                await execute(both.a, space, count)
+            return space
+
+        life = Life()
+        assert not await life.run(both, copying_goods(await prepared()))
+        assert life.changes > 3
+        for change in range(1, life.changes + 1):
+            space = await prepared()
+            async with moments.killed(copying_goods(space), (change, True)):
+                await copying_goods(space)(both)
+                assert await state(both.b, space) == await state(both.a, space)
 
 
 async def told(found: Promotion, both: Pair, space: str, lacking: Sequence[str], ends: dict[str, int]) -> None:

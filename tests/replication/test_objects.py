@@ -189,7 +189,7 @@ async def test_a_source_that_was_deleted_and_made_anew_is_noticed() -> None:
         async with TaskScope("run") as scope:
             scope.spawn(work.follow(), "follow")
             await eventually(lambda: _has(both.b, "old"))
-            await both.a.client.namespace(SPACE).delete(OBJECTS_LOG)
+            await both.a.client.namespace(SPACE).delete(OBJECTS_LOG, purpose="objects")
             async with both.a.client.objects(SPACE) as objects:
                 await objects.put("new", b"2")
 

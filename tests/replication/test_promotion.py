@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.replication.kit import ORDERS, SPACE, append, numbered, pair, records, space
@@ -17,15 +21,25 @@ from buckram import (
     StreamError,
     WriterLost,
 )
+from buckram.core.security.namespaces import LEDGER_NAMESPACE
 from buckram.core.streams.changes import deleted
 from buckram.core.streams.forks import ForkPlan
+from buckram.core.streams.head import Head
 from buckram.core.streams.names import StreamName
+from buckram.core.streams.purposes import Purpose
+from buckram.core.streams.transactions import StepId
+from buckram.jobs.import_kafka import _opened
+from buckram.metadata.store import TreeStore
 from buckram.net.tasks import TaskScope
 from buckram.replication.promotion import promote
 from buckram.replication.reconciling import differences, reconcile
-from buckram.replication.sides import read_link
+from buckram.replication.sides import Side, read_link
+from buckram.spark.transactions import open_step
 from buckram.streams.maintain.fork import _Forking
 from buckram.streams.shared.metadata import StreamStore
+from buckram.types import Versioned
+
+SCHEMA = '{"type": "record", "name": "r", "fields": [{"name": "a", "type": "long"}]}'
 
 
 class Stop(Exception):
@@ -178,9 +192,11 @@ async def _stopped(*_: object, **__: object) -> None:
     raise Stop
 
 
-async def _stopped_when_begun(client: Client, streams: StreamStore, name: StreamName, *, uid: str) -> None:
+async def _stopped_when_begun(
+    client: Client, streams: StreamStore, name: StreamName, *, uid: str, **owner: Purpose
+) -> None:
     """A deletion that ends when the stream is marked as deleted."""
-    await streams.change(name, deleted, uid=uid)
+    await streams.change(name, partial(deleted, str(name), **owner), uid=uid)
     raise Stop
 
 
@@ -198,7 +214,8 @@ async def test_a_reconciling_that_was_stopped_is_completed_by_the_next_one(
         only = await records(both.a)
         with monkeypatch.context() as patch:
             stop = _stopped if at == "hand_over" else _stopped_when_begun
-            patch.setattr(f"buckram.replication.reconciling.{at}", stop)
+            module = "keeping" if at == "hand_over" else "reconciling"
+            patch.setattr(f"buckram.replication.{module}.{at}", stop)
             with pytest.raises(Stop):
                 await reconcile(both.a, both.b, SPACE, await differences(both.a, both.b, SPACE))
         await reconcile(both.a, both.b, SPACE, await differences(both.a, both.b, SPACE))
@@ -240,6 +257,82 @@ async def test_a_fork_that_is_being_made_does_not_outlive_the_fence(monkeypatch:
         with pytest.raises((NoSuchStream, StreamError)):
             await space(both.a).fork_stream("orders", "branch", offset=3)
         assert await space(both.a).list() == ["orders"]
+
+
+CREATIONS: dict[str, Callable[[Side], Awaitable[object]]] = {
+    "stream": lambda side: space(side).create("new"),
+    "writer": lambda side: space(side).writer("new"),
+    "fork": lambda side: space(side).fork_stream("orders", "new", offset=2),
+    "machine": lambda side: space(side).create_machine_log("new"),
+    "database": lambda side: space(side).create_database("new"),
+    "objects": lambda side: side.client.objects(SPACE),
+    "import": lambda side: _opened(side.client, StreamName(SPACE, "new"), "a", SimpleNamespace()),  # type: ignore[arg-type]
+    "spark": lambda side: open_step(side.client, f"{SPACE}/new", StepId("a", 0), create=True),
+}
+
+
+@pytest.mark.parametrize("what", CREATIONS)
+async def test_the_fenced_side_creates_nothing_not_even_what_was_begun_before(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = StreamStore.create
+    async with pair() as both:
+        await append(both.a, numbered(0, 5))
+        await both.copied()
+
+        async def meanwhile(self: StreamStore, *given: Any) -> Head:
+            if self.metadata is both.a.client.services.store:
+                await promote(both.b, SPACE, both.a, force=True)
+            return await create(self, *given)
+
+        monkeypatch.setattr(StreamStore, "create", meanwhile)
+        for _ in ("begun before the fence", "begun after it"):
+            with pytest.raises(ReplicationRefused, match=f"promoted in place of this one.*reconcile {SPACE}"):
+                await CREATIONS[what](both.a)
+            monkeypatch.undo()
+        assert await space(both.a).list() == ["orders"]
+        await space(both.b).create("new")
+
+
+async def test_the_fenced_side_makes_no_ledger_of_the_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither after the fence, nor one whose record was made while the side was fenced."""
+    mine: dict[str, bytes | str] = {LEDGER_NAMESPACE: SPACE}
+    async with pair() as both:
+        await append(both.a, numbered(0, 5))
+        await both.copied()
+        client, create = both.a.client, TreeStore.create_ledger
+        async with client.create(ensemble=(1, 1, 1), custom_metadata=mine) as writer:
+            await writer.append(b"before")
+        before = [ledger async for ledger in client.list()]
+
+        async def meanwhile(self: TreeStore, *given: Any) -> Versioned:
+            made = await create(self, *given)
+            await promote(both.b, SPACE, both.a, force=True)
+            return made
+
+        with monkeypatch.context() as patch:
+            patch.setattr(TreeStore, "create_ledger", meanwhile)
+            with pytest.raises(ReplicationRefused, match="so no ledger of the namespace is created here"):
+                await client.create(ensemble=(1, 1, 1), custom_metadata=mine)
+        with pytest.raises(ReplicationRefused, match="so no ledger of the namespace is created here"):
+            await client.create(ensemble=(1, 1, 1), custom_metadata=mine)
+        assert [ledger async for ledger in client.list()] == before
+        for other in ({LEDGER_NAMESPACE: "another"}, None):
+            await client.create(ensemble=(1, 1, 1), custom_metadata=other)
+        await both.b.client.create(ensemble=(1, 1, 1), custom_metadata=mine)
+
+
+async def test_settings_of_a_fenced_side_stay_what_they_are() -> None:
+    async with pair() as both:
+        await append(both.a, numbered(0, 5))
+        await both.copied()
+        await promote(both.b, SPACE, both.a, force=True)
+        with pytest.raises(MirrorStream):
+            await space(both.a).set_schema("orders", SCHEMA)
+        with pytest.raises(MirrorStream):
+            await space(both.a).set_properties("orders", {"owner": "billing"})
+        await space(both.a).set_policy("orders", roll_s=60.0)
+        assert await space(both.b).set_schema("orders", SCHEMA) == 1
 
 
 async def test_what_is_no_mirror_is_not_promoted() -> None:

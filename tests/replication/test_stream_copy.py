@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 from tests.replication.kit import ORDERS, append, numbered, pair, records, space
@@ -239,8 +240,10 @@ async def test_a_source_that_was_truncated_beyond_the_mirror_is_refused_unless_i
 async def test_a_mirror_that_was_to_begin_anew_when_its_copy_was_stopped_does_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def stopped_when_begun(client: Client, streams: StreamStore, name: StreamName, *, uid: str) -> None:
-        await streams.change(name, deleted, uid=uid)
+    async def stopped_when_begun(
+        client: Client, streams: StreamStore, name: StreamName, *, uid: str, **_: object
+    ) -> None:
+        await streams.change(name, partial(deleted, str(name)), uid=uid)
         raise InterruptedError
 
     async with pair() as both:

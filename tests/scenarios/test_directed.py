@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from buckram.sim.ledgers.scenarios import SCENARIOS, run_scenario
+from buckram.sim.ledgers.scenarios.deletions import INVARIANTS as DELETIONS
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     ("name", "metadata"), [(name, kind) for name, one in SCENARIOS.items() for kind in one.metadata]
 )
@@ -26,3 +27,12 @@ def test_all_schedules_of_the_protocol_exist() -> None:
 def test_schedule_violates_nothing_with_other_latencies(name: str, seed: int) -> None:
     outcome = run_scenario(name, seed)
     assert outcome.violations == []
+
+
+@pytest.mark.share(3)
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_deletions_in_any_order_violate_nothing(seed: int) -> None:
+    outcome = run_scenario("deletions", seed)
+    assert outcome.violations == [], f"replay: run_scenario('deletions', {seed})"
+    assert not outcome.failed
+    assert all(outcome.evaluated[rule] for rule in DELETIONS)

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from buckram.sim.__main__ import main
+from buckram.sim.engine import swarm
 from buckram.sim.engine.checkers.report import INVARIANTS, SITUATIONS
 from buckram.sim.engine.swarm import Totals, shrink
 from buckram.sim.ledgers.mutants.hunt import MUTANTS
@@ -54,7 +55,8 @@ def test_violation_is_shrunk_to_one_command() -> None:
     assert command.endswith("--trace")
 
 
-def test_minutes_end_a_run_early(capsys: pytest.CaptureFixture[str]) -> None:
+def test_minutes_end_a_run_early(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(swarm, "CHUNK", 1)
     assert main(["--seeds", "0:1000000", "--jobs", "1", "--minutes", "0.0001"]) == 0
     assert 1 <= int(str(last_line(capsys)["lives"])) < 100
 

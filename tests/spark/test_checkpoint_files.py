@@ -61,7 +61,7 @@ def configured(spark: SparkSession, chosen: dict[str, str]) -> Iterator[None]:
             conf.unset(name)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("where", ["local", "gateway", "gateway, fewer requests"])
 @pytest.mark.parametrize("expectation", EXPECTATIONS, ids=lambda one: one.__name__)
 def test_spark_finds_what_it_expects(
@@ -75,6 +75,15 @@ def test_spark_finds_what_it_expects(
     files = CheckpointFiles(spark, root, "FileSystemBasedCheckpointFileManager" if "fewer" in where else "")
     files.manager.mkdirs(files.path(""))
     expectation(files)
+
+
+@pytest.mark.share(6)
+def test_a_gateway_at_an_address_of_ipv6(spark: SparkSession, sqlite_cluster: ThreadedCluster) -> None:
+    with GatewayProcess(sqlite_cluster.uri, "--host", "::1") as six:
+        assert six.root.startswith("webhdfs://[::1]:")
+        files = CheckpointFiles(spark, f"{six.root}/default/six-{os.urandom(4).hex()}")
+        files.write("a", b"hello")
+        assert files.read("a") == b"hello"
 
 
 def test_a_builder_is_configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -161,7 +170,7 @@ def counted(records: int) -> dict[int, int]:
     return {rest: len(range(rest, records, 7)) for rest in range(7)}
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("store", ["default", "rocksdb", "changelog"])
 def test_a_query_goes_on_when_its_gateway_was_stopped_and_started(
     spark: SparkSession, cluster: ThreadedCluster, stream: str, store: str
@@ -185,7 +194,7 @@ def test_a_query_goes_on_when_its_gateway_was_stopped_and_started(
         assert shown["state_bytes"] > 0
 
 
-@pytest.mark.share(5, "drivers")
+@pytest.mark.share(10, "drivers")
 def test_a_driver_that_is_killed_goes_on_elsewhere(
     cluster: ThreadedCluster, gateway: GatewayProcess, stream: str, place: str, tmp_path: Path, oldest: Path
 ) -> None:
@@ -203,7 +212,7 @@ def test_a_driver_that_is_killed_goes_on_elsewhere(
     assert counts == {str(rest): count for rest, count in counted(680).items()}
 
 
-@pytest.mark.share(5, "drivers")
+@pytest.mark.share(10, "drivers")
 def test_a_query_keeps_its_checkpoint_behind_tls_and_tokens(
     cluster: ThreadedCluster, stream: str, tmp_path: Path
 ) -> None:
@@ -238,7 +247,7 @@ def test_tables_are_written_and_read(spark: SparkSession, place: str) -> None:
     assert spark.read.parquet(f"{place}/table").count() == 10
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(6)
 def test_a_query_goes_on_with_the_gateway_that_is_left(
     spark: SparkSession, cluster: ThreadedCluster, stream: str
 ) -> None:
@@ -258,7 +267,7 @@ def test_a_query_goes_on_with_the_gateway_that_is_left(
                 gateway.start()
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(6)
 def test_of_two_drivers_with_one_checkpoint_one_is_refused(
     spark: SparkSession, cluster: ThreadedCluster, stream: str, place: str
 ) -> None:
@@ -277,7 +286,7 @@ def test_of_two_drivers_with_one_checkpoint_one_is_refused(
         query.start().awaitTermination(DEADLINE_S)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(6)
 def test_a_gateway_with_tokens_wants_one(spark: SparkSession, sqlite_cluster: ThreadedCluster, stream: str) -> None:
     made = buckram("token", "create", "--subject", "spark", "--role", "admin", "--json", uri=sqlite_cluster.uri)
     token = json.loads(made.out)["token"]

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from tests.spark.reading import numbered, write
 from tests.spark.test_checkpoint_files import CHANGELOG, ROCKSDB, Counting, counted
@@ -18,7 +19,7 @@ from buckram.testing import ThreadedCluster
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("store", ["default", "changelog"])
 def test_a_query_goes_on_with_forks(
     spark: SparkSession, cluster: ThreadedCluster, stream: str, store: str, capfd: pytest.CaptureFixture[str]
@@ -64,3 +65,45 @@ def test_a_query_goes_on_with_forks(
             assert any(name.removeprefix(base) in problem for problem in lost["problems"]), lost
             objects.rename(f"{folder}/kept", name)
         assert said("verify", made["checkpoint"])["whole"]
+
+
+@pytest.mark.share(4)
+def test_a_forked_query_begins_in_a_sink_of_its_own(spark: SparkSession, cluster: ThreadedCluster, stream: str) -> None:
+    folder, copy = stream.partition("/")[2], f"{stream}-copy"
+    write(cluster.uri, stream, numbered(200))
+    with GatewayProcess(cluster.uri) as gateway, sync.connect(cluster.uri) as client:
+        ns = client.namespace()
+
+        def run_query(source: str, target: str, name: str) -> None:
+            options = {"metadata": cluster.uri, "startingOffsets": "earliest", "maxOffsetsPerTrigger": 100}
+            rows = spark.readStream.format("buckram").options(**options).load(source).select("key", "value")
+            query = rows.writeStream.format("buckram").trigger(availableNow=True)
+            query = query.options(
+                metadata=cluster.uri,
+                createStream=True,
+                txnAppId=f"copy of {folder}",
+                checkpointLocation=f"{gateway.root}/default/{folder}/{name}",
+            )
+            query.start(target).awaitTermination()
+
+        def values(name: str) -> list[bytes | None]:
+            return [record.value for record in ns.read(name)]
+
+        run_query(stream, copy, "one")
+        words = ["checkpoint", "fork", f"default/{folder}/one", f"default/{folder}/two", "--batch", "0", "--streams"]
+        assert run([*words, "--metadata", cluster.uri]) == 0
+        fork = f"{stream}-two"
+        write(cluster.uri, fork, numbered(30))
+        with pytest.raises(StreamingQueryException, match="the checkpoint was reset"):
+            run_query(fork, copy, "two")  # the source's own stream: its batches would be there twice
+        assert values(copy) == values(stream)
+        ns.fork_stream(copy, f"{copy}-late")  # it has batch 1 of the source as well
+        with pytest.raises(StreamingQueryException, match="the checkpoint was reset"):
+            run_query(fork, f"{copy}-late", "two")
+        ns.fork_stream(copy, f"{copy}-two", offset=100)
+        run_query(fork, f"{copy}-two", "two")
+        assert values(f"{copy}-two") == values(fork)
+        write(cluster.uri, fork, numbered(5))
+        run_query(fork, f"{copy}-two", "two")
+        assert values(f"{copy}-two") == values(fork)
+        assert ns.info(f"{copy}-two").end == 135

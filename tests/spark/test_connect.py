@@ -18,7 +18,7 @@ from buckram.errors import ConfigError
 from buckram.java import find_java
 from buckram.testing import ThreadedCluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.share(5, "drivers")]
+pytestmark = [pytest.mark.spark, pytest.mark.share(10, "drivers")]
 PACKAGES = ("grpc", "grpc_status", "zstandard", "pandas")
 
 CLIENT = """

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,25 +16,35 @@ from pyspark.sql import types
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructField, StructType
 from tests.hrana.processes import ServeProcess
+from tests.spark.older_server import without_history
 from tests.spark.test_sink_parts import task
+from tests.spark.test_sink_replay import planned_now
+from tests.support.polling import wait_until
 
 from buckram import sync
-from buckram.core.streams.transactions import StepId
+from buckram.core.streams.transactions import ONCE, StepId
+from buckram.db.changes import change_fold
 from buckram.errors import (
+    BatchesLost,
     BuckramError,
+    ChangesGone,
     ChangesNotKept,
     CheckpointReset,
     InvalidArgument,
     NoEarlierState,
     NotDatabase,
+    RecordsLost,
+    ReplayDiffers,
     SqlError,
     StaleTransaction,
+    UnknownQuery,
 )
-from buckram.spark import db_copies
+from buckram.spark import db_changes, db_copies
+from buckram.spark.clients import connection
 from buckram.spark.db_changes import CHANGE_COLUMNS
 from buckram.spark.db_options import DATABASE_OPTIONS, DatabaseSinkOptions
 from buckram.spark.db_source import DatabaseDataSource
-from buckram.spark.db_writing import Led, inserts, note
+from buckram.spark.db_writing import DatabaseStep, Server, inserts
 from buckram.testing import ThreadedCluster
 
 pytest.importorskip("apsw")
@@ -235,6 +247,75 @@ def test_changes_come_in_whole_transactions_and_once(cluster: ThreadedCluster, d
     assert set(CHANGE_COLUMNS) > set(CHANGES.names)
 
 
+def test_a_repeated_first_batch_of_changes_begins_where_it_began(
+    cluster: ThreadedCluster, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark repeats batch 0 with a start that it asks for anew, which is later once snapshots have freed the log."""
+    execute(cluster, database, "CREATE TABLE n (k)", *[f"INSERT INTO n VALUES ({n})" for n in range(3)], cdc=True)
+    options = {"changes": "true", "startingOffsets": "earliest"}
+    reader = source(cluster, database, **options).streamReader(CHANGES)
+    start = reader.initialOffset()
+    end = json.loads(json.dumps(reader.latestOffset(start, ReadAllAvailable())))
+    whole = rows(reader, reader.partitions(start, end))
+    assert len(whole) == 4
+    again = source(cluster, database, changes=True).streamReader(CHANGES)  # now `latest`
+    assert rows(again, again.partitions(again.initialOffset(), end)) == whole
+    stop = end[f"default/{database}"]
+    monkeypatch.setattr("buckram.db.changes.oldest", lambda head: stop)
+    monkeypatch.setattr(db_changes, "_folds", {})
+
+    async def freed(client: Any, ns: Any, name: Any, head: Any, first: int) -> Any:
+        fold, state = await change_fold(client, ns, name, head, first)
+        fold.applied = stop
+        return fold, state
+
+    monkeypatch.setattr("buckram.db.changes.change_fold", freed)
+    late = source(cluster, database, **options).streamReader(CHANGES)
+    begin = late.initialOffset()
+    assert begin[f"default/{database}"] == stop
+    with pytest.raises(ChangesGone):
+        rows(late, late.partitions(begin, end))
+    with pytest.raises(ChangesGone):  # a batch that an earlier release planned
+        late.partitions(begin, {f"default/{database}": stop - 1, "uid": end["uid"]})
+
+
+def test_a_checkpoint_that_is_ahead_of_the_log_ends_the_query(cluster: ThreadedCluster, database: str) -> None:
+    """The metadata were restored: the log has less than the query has read."""
+    execute(cluster, database, "CREATE TABLE n (k)", "INSERT INTO n VALUES (1)", cdc=True)
+    limited = source(cluster, database, changes=True, startingOffsets="latest").streamReader(CHANGES)
+    start = limited.initialOffset()
+    (name,) = (key for key in start if "/" in key)
+    ahead = {**start, name: start[name] + 5}
+    assert drained(limited, start)[0] == []
+    with pytest.raises(RecordsLost, match="the log went back"):
+        limited.latestOffset(ahead, ReadAllAvailable())
+    with pytest.raises(RecordsLost, match="the log went back"):
+        limited.partitions(ahead, start)
+
+
+def test_a_log_that_has_grown_beyond_the_checkpoint_again_ends_the_query(
+    cluster: ThreadedCluster, database: str
+) -> None:
+    """The metadata were restored: the log has other records than the query has read."""
+    execute(cluster, database, "CREATE TABLE n (k)", *[f"INSERT INTO n VALUES ({n})" for n in range(4)], cdc=True)
+    limited = source(cluster, database, changes=True, startingOffsets="earliest", maxOffsetsPerTrigger=3).streamReader(
+        CHANGES
+    )
+    start = limited.latestOffset(limited.initialOffset(), limited.getDefaultReadLimit())
+    (name,) = (key for key in start if "/" in key)
+    restored = {**start, "history": [7, "another"]}
+    later = limited.latestOffset(restored, ReadAllAvailable())
+    assert (later[name] > start[name], later["history"] == start["history"]) == (True, True), "it has what was read"
+    other = {**restored, "times": {name: start["times"][name] - 1}}
+    with pytest.raises(RecordsLost, match="has other records below it now"):
+        limited.latestOffset(other, ReadAllAvailable())
+    for first, last in ((other, later), (start, {**later, "history": [7, "another"], "times": {name: 1}})):
+        with pytest.raises(RecordsLost, match="has other records below it now"):
+            limited.partitions(first, last)
+    older = {name: start[name], "uid": start["uid"]}
+    assert limited.latestOffset(older, ReadAllAvailable())[name] == later[name], "of an earlier release"
+
+
 def test_an_available_now_run_ends_where_it_began(cluster: ThreadedCluster, database: str) -> None:
     execute(cluster, database, "CREATE TABLE n (k)", *[f"INSERT INTO n VALUES ({n})" for n in range(4)], cdc=True)
     reader = source(cluster, database, changes=True, startingOffsets="earliest", maxOffsetsPerTrigger=1).streamReader(
@@ -274,7 +355,7 @@ def commit(
     cluster: ThreadedCluster, database: str, number: int, *parts: Sequence[tuple[int, str | None]], name: str = "q",
     **options: object,
 ) -> None:  # fmt: skip
-    messages, options = [], {"dbtable": "item", **options}
+    messages, options = [], {"dbtable": "item", "checkpointLocation": f"/{name}", **options}
     for place, part in enumerate(parts):
         with task(place, query=name, number=number):
             writer = source(cluster, database, **options).streamWriter(ROW, False)
@@ -295,10 +376,15 @@ def server(request: pytest.FixtureRequest, cluster: ThreadedCluster, database: s
 
 def test_batches_are_written_once(cluster: ThreadedCluster, database: str, server: dict[str, str]) -> None:
     commit(cluster, database, 0, [(1, "a"), (2, None)], [], [(3, "c")], **server)
-    commit(cluster, database, 0, [(4, "repeated")], **server)
+    commit(cluster, database, 0, [(3, "c")], [(2, None), (1, "a")], **server)
+    with pytest.raises(ReplayDiffers, match="published with 3 rows and now has 1"):
+        commit(cluster, database, 0, [(4, "other")], **server)
+    with pytest.raises(ReplayDiffers, match="not the same ones"):
+        commit(cluster, database, 0, [(1, "a"), (2, "b"), (3, "c")], **server)
+    commit(cluster, database, 0, [(4, "other")], onReplayDiffers="keep", **server)
     commit(cluster, database, 1, [], **server)
     commit(cluster, database, 2, [(1, "A"), (9, "z")], key="id", **server)
-    commit(cluster, database, 2, [(1, "never")], key="id", **server)
+    commit(cluster, database, 2, [(9, "z"), (1, "A")], key="id", **server)
     with pytest.raises(StaleTransaction, match="1 is older than version 2"):
         commit(cluster, database, 1, [(7, "zombie")], **server)
     # A row that SQLite refuses takes the others and the note with it.
@@ -321,14 +407,134 @@ def test_batches_are_written_once(cluster: ThreadedCluster, database: str, serve
 
 
 def test_two_drivers_that_both_found_a_step_missing(cluster: ThreadedCluster, database: str) -> None:
-    """What one of them found out before its transaction does not count: the note in it decides."""
+    """What one of them found out before its transaction does not count: the records in it decide."""
     execute(cluster, database, "CREATE TABLE item (id INTEGER, name TEXT)")
-    commit(cluster, database, 5, [(1, "first")])
-    settings = DatabaseSinkOptions.parse({"metadata": cluster.uri, "path": database, "dbtable": "item"})
-    for version in (4, 5):
-        with pytest.raises(SqlError, match="CHECK"):
-            Led(settings).batch([note(StepId("q", version, "q"), 1), *inserts("item", ["id"], [(2,)], [])])
-    assert [tuple(row) for row in query(cluster, database, "SELECT id FROM item")] == [(1,)]
+    given = {"metadata": cluster.uri, "path": database, "dbtable": "item", "txnAppId": "q"}
+    settings = DatabaseSinkOptions.parse(given)
+    late, twin = (DatabaseStep(settings, StepId("q", 0, "q"), ["id"], [(n,)]) for n in (1, 2))
+    assert late.foreseen()
+    assert twin.publish()
+    assert not late.publish()
+    assert not late.foreseen()
+    assert [tuple(row) for row in query(cluster, database, "SELECT id FROM item")] == [(2,)]
+    assert inserts("item", ["id"], [], []) == []
+
+
+def test_records_that_count_once_are_forgotten_only_when_they_are_old_for_certain(
+    cluster: ThreadedCluster, database: str, server: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a record tells what became of a lost reply, also while all clocks are ahead."""
+    settings = DatabaseSinkOptions.parse(
+        {"metadata": cluster.uri, "path": database, "dbtable": "item", "txnAppId": "q", **server}
+    )
+    steps = itertools.count()
+
+    def known() -> set[str]:
+        """What is on record after one more step of another application."""
+        step = DatabaseStep(settings, StepId("other", next(steps)), ["id"], [])
+        assert step.publish()
+        return {str(row[0]) for row in step._link.batch([("SELECT application FROM buckram_spark", ())])[0]}
+
+    assert DatabaseStep(settings, StepId(f"{ONCE}a", 0), ["id"], []).publish()
+    right = time.time_ns
+    with monkeypatch.context() as all_clocks:
+        all_clocks.setattr(time, "time_ns", lambda: right() + 40 * 86_400 * 10**9)
+        assert known() == {f"{ONCE}a", "other"}
+    if server:
+        return  # The server leads, so the record cannot be made older here.
+    ((written,),) = query(cluster, database, "SELECT max(written) FROM buckram_spark")
+    assert abs(written / 1e6 - time.time()) < 600, "it is dated by the time that is believed"
+    assert known() == {f"{ONCE}a", "other"}
+    execute(cluster, database, "UPDATE buckram_spark SET written = written - 7200000000")
+    wait_until(lambda: known() == {"other"}, "an old record is not forgotten")
+
+
+def test_the_sink_knows_queries_and_places_as_that_of_streams_does(cluster: ThreadedCluster, database: str) -> None:
+    execute(cluster, database, "CREATE TABLE item (id INTEGER PRIMARY KEY, name TEXT)")
+    with pytest.raises(InvalidArgument, match='neither "checkpointLocation" nor "txnAppId"'):
+        source(cluster, database, dbtable="item").streamWriter(ROW, False)
+    with pytest.raises(UnknownQuery):
+        commit(cluster, database, 3, [(1, "late")])
+    commit(cluster, database, 0, [])  # The first batch is recorded, although it is empty.
+    commit(cluster, database, 3, [(1, "a")])
+    # The checkpoint at this place was deleted: another query begins there.
+    with pytest.raises(CheckpointReset, match="the checkpoint was reset"):
+        commit(cluster, database, 0, [(2, "b")], name="q2", checkpointLocation="/q")
+    commit(cluster, database, 0, [(2, "b")], name="q2", checkpointLocation="/q", onCheckpointReset="newEpoch")
+    with pytest.raises(CheckpointReset, match="was replaced by query q2"):
+        commit(cluster, database, 4, [(3, "zombie")], onCheckpointReset="newEpoch")
+    assert [tuple(row) for row in query(cluster, database, "SELECT id FROM item ORDER BY id")] == [(1,), (2,)]
+
+
+def test_records_of_an_earlier_release_are_gone_on_with(cluster: ThreadedCluster, database: str) -> None:
+    """Its table had no places and no digests, so that only the number of rows can be compared once."""
+    execute(
+        cluster, database, "CREATE TABLE item (id INTEGER PRIMARY KEY, name TEXT)",
+        """CREATE TABLE buckram_spark (
+ application TEXT PRIMARY KEY, version INTEGER NOT NULL, query TEXT NOT NULL, rows INTEGER NOT NULL,
+ newer INTEGER NOT NULL CHECK (newer))""",
+        "INSERT INTO buckram_spark VALUES ('q', 4, 'q', 2, 1)",
+    )  # fmt: skip
+    commit(cluster, database, 4, [(7, "x"), (8, "y")])
+    with pytest.raises(ReplayDiffers, match="with 2 rows and now has 1"):
+        commit(cluster, database, 4, [(7, "x")])
+    commit(cluster, database, 5, [(1, "a")])
+    commit(cluster, database, 5, [(1, "a")])
+    with pytest.raises(ReplayDiffers):
+        commit(cluster, database, 5, [(1, "b")])
+    assert [tuple(row) for row in query(cluster, database, "SELECT * FROM item")] == [(1, "a")]
+
+
+def test_another_plan_of_a_batch_is_compared(cluster: ThreadedCluster, database: str, tmp_path: Path) -> None:
+    execute(cluster, database, "CREATE TABLE item (id INTEGER PRIMARY KEY, name TEXT)")
+    planned_now(tmp_path, 0, ago_s=30)
+    commit(cluster, database, 0, [(1, "uuid 1")], checkpointLocation=str(tmp_path))
+    commit(cluster, database, 0, [(1, "uuid 2")], checkpointLocation=str(tmp_path))  # The same plan once more.
+    planned_now(tmp_path, 0, ago_s=20)
+    with pytest.raises(ReplayDiffers):
+        commit(cluster, database, 0, [(1, "uuid 2")], checkpointLocation=str(tmp_path))
+    assert [tuple(row) for row in query(cluster, database, "SELECT * FROM item")] == [(1, "uuid 1")]
+
+
+def test_batches_that_may_have_gone_with_a_restore_are_noticed(cluster: ThreadedCluster, database: str) -> None:
+    execute(cluster, database, "CREATE TABLE item (id INTEGER PRIMARY KEY, name TEXT)")
+    for number in (0, 1, 3):  # batch 2 had no rows
+        commit(cluster, database, number, [(number, "q")], txnAppId="items")
+    assert query(cluster, database, "SELECT length(history) FROM buckram_spark")[0][0] == 8
+    execute(cluster, database, "UPDATE buckram_spark SET history = 'before'")
+    with pytest.raises(BatchesLost, match="batch 6, and the newest of its batches that is known here is 3"):
+        commit(cluster, database, 6, [(6, "q")], txnAppId="items")
+    commit(cluster, database, 6, [(6, "q")], txnAppId="items", onCheckpointReset="newEpoch")
+    commit(cluster, database, 8, [(8, "q")], txnAppId="items")
+    assert [row[0] for row in query(cluster, database, "SELECT id FROM item")] == [0, 1, 3, 6, 8]
+
+
+def test_a_server_says_in_which_history_it_writes_unless_it_is_an_older_one(
+    cluster: ThreadedCluster, database: str
+) -> None:
+    execute(cluster, database, "CREATE TABLE item (id INTEGER PRIMARY KEY, name TEXT)")
+    mark = connection(cluster.uri).client.services.identities.history_mark
+    with ServeProcess(cluster.uri, f"default/{database}") as running, without_history(running.url) as older:
+
+        def noted(*also: str) -> Any:
+            settings = DatabaseSinkOptions.parse(
+                {"metadata": cluster.uri, "path": database, "dbtable": "item", "server": running.url}
+            )
+            return Server(settings).batch([*((sql, ()) for sql in also), ("SELECT history FROM buckram_spark", ())])[-1]
+
+        def write(number: int, url: str) -> None:
+            commit(cluster, database, number, [(number, "q")], server=url)
+
+        for number in (0, 2):
+            write(number, running.url)
+        assert (len(mark), noted()) == (8, [[mark]])
+        assert noted("UPDATE buckram_spark SET history = 'before'") == [["before"]]
+        with pytest.raises(BatchesLost, match="batch 5, and the newest of its batches that is known here is 2"):
+            write(5, running.url)
+        write(5, older)
+        assert noted() == [[""]], "not known, and not compared"
+        write(7, running.url)
+        assert noted() == [[mark]]
 
 
 def test_a_reset_checkpoint_is_noticed_by_the_name(cluster: ThreadedCluster, database: str) -> None:

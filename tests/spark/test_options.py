@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -85,9 +87,25 @@ def test_a_bad_value_names_the_option_and_what_is_needed(name: str, text: str, s
         values({**MINIMAL, name: text}, "read")
 
 
-def test_without_metadata_the_error_says_what_it_is() -> None:
-    with pytest.raises(InvalidArgument, match='"metadata" is missing'):
+def test_without_metadata_the_error_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BUCKRAM_METADATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidArgument, match=f'(?s)"metadata" is missing.*{re.escape(str(tmp_path))}'):
         values({"subscribe": "s"}, "read")
+
+
+def test_without_metadata_the_driver_finds_the_cluster_as_connect_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = tmp_path / "buckram-data" / "metadata.db"
+    database.parent.mkdir()
+    database.touch()
+    monkeypatch.delenv("BUCKRAM_METADATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert values({"subscribe": "s"}, "read")["metadata"] == f"sqlite://{database}"
+    monkeypatch.setenv("BUCKRAM_METADATA", "zk://zk1:2181/ledgers")
+    assert values({"subscribe": "s"}, "read")["metadata"] == "zk://zk1:2181/ledgers"
+    assert values({"subscribe": "s", "metadata": "memory:x"}, "read")["metadata"] == "memory:x"
 
 
 def test_sizes_are_parsed_as_spark_writes_them() -> None:

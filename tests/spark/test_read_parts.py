@@ -228,7 +228,8 @@ def test_tasks_do_not_read_another_stream_of_the_same_name(cluster: ThreadedClus
     write(cluster.uri, stream, [b"of another stream"] * 25)
     with pytest.raises(RecordsLost, match="offset 0 is wanted and is no longer there"):
         rows(strict, parts)
-    assert [row["value"] for row in rows(lax, others)] == numbered(20)  # The ledger of one segment still exists.
+    # The ledger of one segment exists until the bookies have followed its recorded deletion.
+    assert [row["value"] for row in rows(lax, others)] in (numbered(20), [])
     late[0].slices = late[0].slices[1:]
     with pytest.raises(RecordsLost, match="offset 20 is wanted and is no longer there"):
         rows(strict, late)

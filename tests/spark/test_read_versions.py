@@ -59,7 +59,7 @@ def python(code: str, *arguments: str, path: Path | str = "") -> subprocess.Comp
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
 
 
-@pytest.mark.share(5, "drivers")
+@pytest.mark.share(10, "drivers")
 @pytest.mark.spark
 def test_the_oldest_pyspark_reads_and_writes(
     oldest: Path, cluster: ThreadedCluster, stream: str, tmp_path: Path
@@ -96,4 +96,5 @@ def test_an_older_pyspark_is_refused_with_a_message(tmp_path: Path) -> None:
 
 def test_without_pyspark_the_message_says_how_to_get_it() -> None:
     code = "import sys; sys.modules['pyspark'] = None\nfrom buckram.spark import register; register(None)"
-    assert "there is none here: pip install 'buckram[spark]'" in python(code).stderr.splitlines()[-1]
+    said = "of which there is none here, and needs the extra spark: pip install 'buckram[spark]'"
+    assert said in python(code).stderr.splitlines()[-1]

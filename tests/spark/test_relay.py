@@ -100,7 +100,7 @@ async def test_files_go_in_and_out_in_memory_and_in_a_file(near: Relayed) -> Non
         await web.answer(f"POST {web.place(near.name('small'), 'APPEND')}")
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("sent", [1, 5 * MIB])
 async def test_a_body_that_is_under_way_is_sent_to_the_gateway_that_is_left(
     killable: Relayed, pair: tuple[GatewayProcess, GatewayProcess], sent: int
@@ -114,7 +114,7 @@ async def test_a_body_that_is_under_way_is_sent_to_the_gateway_that_is_left(
     assert await killable.web.list(killable.place) == ["file"]
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 async def test_a_file_is_its_own_first_attempt_when_the_answer_was_lost(
     killable: Relayed, pair: tuple[GatewayProcess, GatewayProcess]
 ) -> None:
@@ -158,7 +158,7 @@ async def test_changes_whose_answers_were_lost_are_done_once_and_say_so(near: Re
     assert not await web.rename(near.name("none"), near.name("f"))
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 async def test_a_file_that_is_read_goes_on_in_the_middle(
     killable: Relayed, pair: tuple[GatewayProcess, GatewayProcess]
 ) -> None:
@@ -185,7 +185,7 @@ async def test_a_file_that_became_another_one_meanwhile_is_cut(near: Relayed) ->
         await reading
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 async def test_requests_wait_until_a_gateway_is_back(
     killable: Relayed, pair: tuple[GatewayProcess, GatewayProcess]
 ) -> None:

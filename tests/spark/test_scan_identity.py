@@ -43,7 +43,10 @@ def scanned(peer: Peer, part: StreamPartition) -> int:
         return sum(len(payloads) for _, payloads in scan.entries())
 
 
-def test_partitions_carry_identities_and_other_bookies_are_refused(cluster: ThreadedCluster, stream: str) -> None:
+def test_partitions_carry_identities_and_other_bookies_are_refused(
+    cluster: ThreadedCluster, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_scan, "_idle", {})  # other tests have left theirs
     part = planned(cluster, stream)
     for info in part.bookies:
         assert info.properties[IDENTITY_PROPERTY] == "1"

@@ -53,7 +53,7 @@ def read(spark: SparkSession, options: dict[str, str], stream: str) -> DataFrame
     return spark.read.format("buckram").options(**options).load(stream)
 
 
-@pytest.mark.share(5, "drivers")
+@pytest.mark.share(10, "drivers")
 def test_executors_enter_with_tls_and_a_token_and_nothing_shows_it(
     spark: SparkSession, place: Place, stream: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,7 +18,7 @@ from buckram.core.streams.batch import Record
 from buckram.core.streams.names import stream_name
 from buckram.testing import ThreadedCluster
 
-pytestmark = pytest.mark.share(2)
+pytestmark = pytest.mark.share(4)
 
 
 def write(frame: DataFrame, cluster: ThreadedCluster, stream: str, **options: Any) -> None:

@@ -31,7 +31,7 @@ from buckram.errors import (
 from buckram.spark.clients import close_connections
 from buckram.spark.sink import batch_writer, stream_writer
 from buckram.spark.sink_rows import record_batches
-from buckram.spark.transactions import Attempt, Part, checkpoint_place, in_order
+from buckram.spark.transactions import Attempt, Part, in_order
 from buckram.testing import ThreadedCluster
 
 VALUE = "value binary"
@@ -435,13 +435,6 @@ def test_rows_of_an_older_pyspark() -> None:
     assert row["timestamp"] == when
     assert second.slice(0, 1).to_pylist() == [{"value": None, "key": None, "timestamp": None, "headers": None}]
     assert list(record_batches(iter([]), shape)) == []
-
-
-def test_spellings_of_one_checkpoint_path_are_equal() -> None:
-    same = {checkpoint_place(text) for text in ("/a/b", "/a/b/", "file:/a/b", "file:///a/b", " /a/b ")}
-    assert len(same) == 1
-    assert len({checkpoint_place(text) for text in ("/a/b", "/a/c", "a/b", "s3a://a/b", "hdfs:/a/b")}) == 5
-    assert checkpoint_place("") == ""
 
 
 def test_a_task_is_identified_by_its_task_context() -> None:

@@ -9,12 +9,24 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.spark.test_sink_parts import commit, create, micro_batch, schema, stream_writer, streaming, task, values
+from tests.spark.test_sink_parts import (
+    commit,
+    create,
+    ledgers,
+    micro_batch,
+    schema,
+    stream_writer,
+    streaming,
+    task,
+    values,
+)
 
 from buckram import sync
 from buckram.core.streams.names import stream_name
 from buckram.errors import ReplayDiffers
+from buckram.spark.exactly_once import OnceStreamWriter
 from buckram.spark.replay import local_path, planned_at, tally
+from buckram.spark.transactions import in_order
 from buckram.testing import ThreadedCluster
 
 
@@ -89,6 +101,52 @@ def test_a_batch_planned_before_the_publishing_is_accepted(
     assert values(cluster, stream) == [b"uuid 1", b"uuid 2"]
 
 
+def test_another_plan_is_another_batch_whatever_clocks_say(
+    cluster: ThreadedCluster, stream: str, tmp_path: Path
+) -> None:
+    """The publishing has the time of other clocks, which may be ahead of the driver's when it plans anew."""
+    create(cluster, stream)
+    own = {"checkpointlocation": f"file://{tmp_path}"}
+    planned_now(tmp_path, 0, ago_s=30)
+    commit(cluster, stream, "q", 0, [b"a"], **own)
+    planned_now(tmp_path, 0, ago_s=20)
+    with pytest.raises(ReplayDiffers):
+        commit(cluster, stream, "q", 0, [b"b"], **own)
+    assert values(cluster, stream) == [b"a"]
+
+
+@pytest.mark.parametrize("small", ["1", "1k"])
+def test_a_batch_that_another_driver_publishes_first_is_compared(
+    cluster: ThreadedCluster, stream: str, small: str
+) -> None:
+    """Between this driver's look at the stream and its publishing, which then changes nothing."""
+    create(cluster, stream)
+    given = {"smallPartBytes": small}
+    writer, messages = micro_batch(cluster, stream, "q", 0, [b"a", b"b"], **given)
+    assert isinstance(writer, OnceStreamWriter)
+    step = writer.sink.once.identity.of_batch("q", 0)
+    late = writer.sink.kept(step, in_order(stream, messages))
+    assert late.foreseen()
+    commit(cluster, stream, "q", 0, [b"a"], **given)
+    before = ledgers(cluster)
+    assert not late.publish(), "it is decided anew"
+    assert ledgers(cluster) == before
+    with pytest.raises(ReplayDiffers, match="now has 2"):
+        writer.commit(messages, 0)
+    assert values(cluster, stream) == [b"a"]
+
+
+def test_few_rows_of_a_batch_that_was_published_meanwhile_are_compared(cluster: ThreadedCluster, stream: str) -> None:
+    """The tasks of both drivers began before either published, and their rows are in their messages."""
+    create(cluster, stream)
+    runs = [micro_batch(cluster, stream, "q", 0, [one], smallPartBytes="1k") for one in (b"a", b"a", b"b")]
+    for writer, messages in runs[:2]:
+        writer.commit(messages, 0)
+    with pytest.raises(ReplayDiffers, match="as many, but not the same ones"):
+        runs[2][0].commit(runs[2][1], 0)
+    assert values(cluster, stream) == [b"a"]
+
+
 def test_keep_accepts_a_batch_with_other_rows(cluster: ThreadedCluster, stream: str) -> None:
     create(cluster, stream)
     commit(cluster, stream, "q", 0, [b"a"])
@@ -126,13 +184,12 @@ def test_the_planning_time_is_read_from_the_checkpoint(tmp_path: Path) -> None:
     before = time.time()
     planned_now(tmp_path, 7)
     found = planned_at(str(tmp_path), 7)
-    assert found is not None
     assert before - 0.01 <= found / 1e6 <= time.time()
-    assert planned_at(str(tmp_path), 8) is None
-    assert planned_at("", 7) is None
+    assert planned_at(str(tmp_path), 8) == 0
+    assert planned_at("", 7) == 0
     for text in ("", "v1", "v1\nno json", "v1\n[]", 'v1\n{"batchTimestampMs": "x"}', 'v1\n{"batchTimestampMs": 0}'):
         (tmp_path / "offsets" / "9").write_text(text)
-        assert planned_at(str(tmp_path), 9) is None, text
+        assert planned_at(str(tmp_path), 9) == 0, text
     for same in ("/a/b", "file:/a/b", "file:///a/b/", " /a/b "):
         assert local_path(same) == "/a/b"
     for elsewhere in ("", "hdfs:/a/b", "s3a://a/b"):

@@ -176,3 +176,25 @@ def test_columns_of_such_a_sink(cluster: ThreadedCluster, stream: str) -> None:
         without = {name: text for name, text in options.items() if name != "stream"}
         with pytest.raises(InvalidArgument, match=r'"stream" is missing.*with option "byStream" that of rows'):
             make(without, SCHEMA, False)
+
+
+@pytest.mark.parametrize("made_anew", [False, True])
+def test_a_target_that_was_deleted_under_its_query_is_an_error(
+    cluster: ThreadedCluster, stream: str, made_anew: bool
+) -> None:
+    """Its earlier rows are gone, and the rows that come now alone would look like all of them."""
+    target, later = f"{stream}-a", f"{stream}-b"
+    commit(cluster, stream, 0, [(target, b"0"), (None, b"own")])
+    with sync.connect(cluster.uri) as client:
+        client.namespace().delete(stream_name(target).stream)
+        if made_anew:
+            client.namespace().create(stream_name(target).stream)
+    commit(cluster, stream, 1, [(later, b"1")])  # A stream that is new to the query is made.
+    with pytest.raises(UnknownQuery, match=f"stream {target}: .* deleted and made anew"):
+        commit(cluster, stream, 2, [(target, b"2"), (later, b"2")])
+    assert values(cluster, later) == [b"1"]
+    with sync.connect(cluster.uri) as client:
+        assert client.namespace().exists(stream_name(target).stream) is made_anew
+    commit(cluster, stream, 2, [(target, b"2"), (later, b"2")], onCheckpointReset="newEpoch")
+    commit(cluster, stream, 3, [(target, b"3")])
+    assert (values(cluster, target), values(cluster, later)) == ([b"2", b"3"], [b"1", b"2"])

@@ -19,7 +19,7 @@ from buckram.spark import lag, register
 from buckram.spark.lags import reported
 from buckram.testing import ThreadedCluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.share(2)]
+pytestmark = [pytest.mark.spark, pytest.mark.share(4)]
 DEADLINE_S = 60
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 from tests.spark.reading import numbered, write
+from tests.support.polling import wait_until
 
 from buckram import sync
 from buckram.errors import InvalidArgument
@@ -27,7 +28,14 @@ def test_a_row_of_each_namespace_and_application_with_its_quotas(spark: SparkSes
         client.namespaces.set_quotas("used", ledgers=100)
         with client.create(ensemble="1/1/1", custom_metadata={"buckram.namespace": "used", "application": "till"}) as w:
             w.append_many([b"x" * 1000] * 20)
-        rows = {(row["namespace"], row["application"]): row for row in table(spark, cluster, "usage").collect()}
+
+        def usage() -> dict[tuple[str, str | None], Row]:
+            found = table(spark, cluster, "usage").collect()
+            return {(row["namespace"], row["application"]): row for row in found}
+
+        # Bookies count what they hold from time to time.
+        wait_until(lambda: usage()["used", None]["stored_bytes"] >= 20_000, "the bookies have not counted it")
+        rows = usage()
         kept = table(spark, cluster, "ledgers").where(f"ledger = {w.ledger_id}").collect()
     whole, till = rows["used", None], rows["used", "till"]
     assert (whole["ledgers"], whole["streams"], whole["quotas"]) == (1, 0, {"ledgers": 100})

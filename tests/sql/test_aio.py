@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from tests.replication.restoring import backed_up, restored
 from tests.support.clock import pass_time
 from tests.support.polling import until
 
@@ -83,3 +84,26 @@ async def test_a_connection_waits_while_leaders_change(running: Cluster) -> None
         await connection.commit()
         await closing
         await connection.close()
+
+
+async def test_who_connects_again_after_a_restore_is_served(running: Cluster) -> None:
+    """The client that all share was connected before and refuses the store for good; it must not be the next one's."""
+    first = await aio.connect(running.uri, "shop/main")
+    await first.executescript("CREATE TABLE t (x INTEGER)")
+    await first.commit()
+    await restored(running, await backed_up(running))
+    for name in ("shop/main", "shop/second"):
+        async with aio.connect(running.uri, name) as connection:
+            await connection.execute("CREATE TABLE IF NOT EXISTS t (x INTEGER)")
+    assert len(sharing()._left) == 1
+    await first.close()
+
+
+async def test_a_restore_that_nobody_accepted_is_told_each_time(running: Cluster) -> None:
+    async with aio.connect(running.uri, "shop/main"):
+        pass
+    await restored(running, await backed_up(running), accepted=False)
+    for _ in range(2):
+        with pytest.raises(OperationalError, match="accept-restore"):
+            await aio.connect(running.uri, "shop/other")
+    assert len(sharing()._left) == 1

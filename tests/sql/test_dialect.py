@@ -179,3 +179,28 @@ def test_a_share_of_sqlalchemys_own_suite() -> None:
     counts, printed = run("InsertBehavior or SimpleUpdateDelete or IsolationLevel")
     assert counts.get("passed", 0) >= 15, printed[-3000:]
     assert not counts.keys() & {"failed", "error"}, printed[-3000:]
+
+
+def test_alembic_makes_a_table_anew_that_others_name(engine: Any) -> None:
+    pytest.importorskip("alembic", reason="needs the package alembic")
+    from alembic.migration import MigrationContext
+    from alembic.operations import Operations
+
+    with engine.connect() as connection:
+        for sql in (
+            "CREATE TABLE author (id INTEGER PRIMARY KEY, name TEXT)",
+            "CREATE TABLE book (id INTEGER PRIMARY KEY, author INTEGER REFERENCES author ON DELETE CASCADE)",
+            "INSERT INTO author VALUES (1, 'a')",
+            "INSERT INTO book VALUES (10, 1)",
+        ):
+            connection.exec_driver_sql(sql)
+        connection.commit()
+        connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
+        with Operations(MigrationContext.configure(connection)).batch_alter_table("author", recreate="always") as batch:
+            batch.add_column(sa.Column("born", sa.Integer))
+        connection.commit()
+        assert connection.exec_driver_sql("SELECT * FROM book").fetchall() == [(10, 1)]
+        assert connection.exec_driver_sql("SELECT * FROM author").fetchall() == [(1, "a", None)]
+        connection.commit()
+        with pytest.raises(sa.exc.IntegrityError):
+            connection.exec_driver_sql("INSERT INTO book VALUES (20, 2)")

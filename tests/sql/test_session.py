@@ -10,7 +10,7 @@ from tests.support.polling import until
 from buckram.client.client import Client
 from buckram.db.database import Database
 from buckram.db.settings import DatabaseLimits
-from buckram.errors import InvalidArgument, SqlError, TransactionExpired
+from buckram.errors import InvalidArgument, SqlError, StatementRefused, TransactionExpired
 from buckram.sql.session import Session
 
 
@@ -142,3 +142,126 @@ async def test_cancelling_a_statement_ends_its_transaction(database: Database) -
     assert (await other.execute("SELECT count(*) FROM t")).rows == [(0,)]
     await session.execute("ROLLBACK")
     assert session.autocommit
+
+
+CHANGE = (
+    "CREATE TABLE new_author (id INTEGER PRIMARY KEY, name TEXT NOT NULL, born INTEGER)",
+    "INSERT INTO new_author SELECT id, name, NULL FROM author",
+    "DROP TABLE author",
+    "ALTER TABLE new_author RENAME TO author",
+)
+"""How SQLite's manual changes a table: https://sqlite.org/lang_altertable.html, in twelve steps."""
+
+
+async def _library(session: Session) -> None:
+    for sql in (
+        "CREATE TABLE author (id INTEGER PRIMARY KEY, name TEXT)",
+        "CREATE TABLE book (id INTEGER PRIMARY KEY, author INTEGER REFERENCES author ON DELETE CASCADE)",
+        "INSERT INTO author VALUES (1, 'a'), (2, 'b')",
+        "INSERT INTO book VALUES (10, 1), (20, 2), (30, 2)",
+    ):
+        await session.execute(sql)
+
+
+async def test_a_table_is_made_anew_without_foreign_keys(database: Database) -> None:
+    one, other = Session(database), Session(database)
+    await _library(one)
+    await one.execute("PRAGMA foreign_keys = OFF")
+    assert (await one.execute("PRAGMA foreign_keys")).rows == [(0,)]
+    assert (await other.execute("PRAGMA foreign_keys")).rows == [(1,)]
+    await one.execute("BEGIN")
+    assert (await one.execute("PRAGMA foreign_keys")).rows == [(0,)]
+    for sql in CHANGE:
+        await one.execute(sql)
+    await one.execute("COMMIT")
+    assert (await other.execute("SELECT id, author FROM book ORDER BY id")).rows == [(10, 1), (20, 2), (30, 2)]
+    # It ended with the transaction, and never was anybody else's.
+    assert (await one.execute("PRAGMA foreign_keys")).rows == [(1,)]
+    for session in (one, other):
+        with pytest.raises(SqlError, match="FOREIGN KEY"):
+            await session.execute("INSERT INTO book VALUES (40, 99)")
+    await one.execute("DELETE FROM author WHERE id = 1")
+    assert (await other.execute("SELECT count(*) FROM book")).rows == [(2,)]
+
+
+async def test_foreign_keys_are_looked_at_before_the_commit(database: Database) -> None:
+    session = Session(database)
+    await _library(session)
+    await session.execute("PRAGMA foreign_keys(0);")
+    await session.execute("BEGIN IMMEDIATE")
+    await session.execute("DELETE FROM author WHERE id = 2")
+    with pytest.raises(SqlError, match=r"2 rows name rows that do not exist.*table book") as raised:
+        await session.execute("COMMIT")
+    assert raised.value.name == "SQLITE_CONSTRAINT_FOREIGNKEY"
+    assert not session.autocommit
+    await session.execute("INSERT INTO author VALUES (2, 'again')")
+    await session.execute("COMMIT")
+    await session.execute("PRAGMA foreign_keys=off")
+    await session.execute("BEGIN")
+    await session.execute("ROLLBACK")
+    assert (await session.execute("PRAGMA main.foreign_keys")).rows == [(1,)]
+    # Alone a statement is a transaction: it never does what foreign keys would have done, nor leaves them violated.
+    await session.execute("PRAGMA foreign_keys = 'no'")
+    with pytest.raises(SqlError, match="FOREIGN KEY"):
+        await session.execute("DROP TABLE author")
+    assert (await session.execute("INSERT INTO book VALUES (40, 1) RETURNING id")).rows == [(40,)]
+    await session.execute("PRAGMA foreign_keys = ON")
+    assert (await session.execute("SELECT count(*) FROM book JOIN author ON author.id = author")).rows == [(4,)]
+
+
+async def test_whoever_has_no_connection_cannot_turn_foreign_keys_off(database: Database) -> None:
+    with pytest.raises(StatementRefused, match="before BEGIN"):
+        await database.execute("PRAGMA foreign_keys = OFF")
+    session = Session(database)
+    await session.execute("BEGIN")
+    with pytest.raises(StatementRefused, match="before BEGIN"):
+        await session.execute("PRAGMA foreign_keys = OFF")
+    await session.close()
+
+
+async def test_foreign_keys_that_are_off_may_be_said_to_be_off_or_on_inside(database: Database) -> None:
+    """As tools do, which turn them off before the transaction and say so again in the migration. It changes nothing."""
+    session = Session(database)
+    await _library(session)
+    await session.execute("PRAGMA foreign_keys = OFF")
+    await session.execute("BEGIN")
+    for sql in ("PRAGMA foreign_keys=OFF", *CHANGE, "PRAGMA foreign_keys=ON", "PRAGMA foreign_keys=OFF"):
+        await session.execute(sql)
+    assert (await session.execute("PRAGMA foreign_keys")).rows == [(0,)]
+    await session.execute("COMMIT")
+    await session.execute("BEGIN")
+    await session.execute("PRAGMA foreign_keys=ON")
+    assert (await session.execute("PRAGMA foreign_keys")).rows == [(1,)]
+    await session.execute("ROLLBACK")
+    assert (await session.execute("SELECT count(*) FROM book")).rows == [(3,)]
+
+
+async def test_foreign_keys_are_on_again_however_the_transaction_ended(database: Database) -> None:
+    session = Session(database)
+    await _library(session)
+    await session.execute("PRAGMA foreign_keys = OFF")
+    await session.execute("BEGIN")
+    with pytest.raises(SqlError):
+        await session.execute("INSERT OR ROLLBACK INTO author VALUES (1, 'there')")
+    assert session.autocommit
+    assert (await session.execute("PRAGMA foreign_keys")).rows == [(1,)]
+
+
+async def test_whoever_lost_a_transaction_is_told_so_until_the_rollback(client: Client) -> None:
+    limits = DatabaseLimits(transaction_s=0.2)
+    async with client.namespace("shop").database("lost", limits=limits) as database:
+        await database.lead()
+        session = Session(database)
+        await session.execute("PRAGMA foreign_keys = OFF")
+        await session.execute("BEGIN")
+        transaction = session._transaction
+        assert transaction is not None
+        await until(lambda: not transaction.open)
+        with pytest.raises(TransactionExpired):
+            await session.execute("CREATE TABLE t (x)")
+        await session.execute("-- nothing")
+        for sql in ("CREATE TABLE t (x)", "PRAGMA foreign_keys"):
+            with pytest.raises(TransactionExpired):
+                await session.execute(sql)
+        await session.execute("ROLLBACK")
+        assert (await session.execute("PRAGMA foreign_keys")).rows == [(1,)]

@@ -6,10 +6,17 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from buckram.cli import values
+from buckram.cli.stream_read import Form
 from buckram.errors import InvalidArgument, OffsetOutOfRange
 from buckram.streams.namespace import Namespace
+from buckram.streams.shared import records
+from buckram.streams.shared.row_compare import first_difference
+from buckram.types import MAX_TIME, MIN_TIME
+from buckram.views.records import record_json
 
 NO_UTF8 = "\ud800"
 
@@ -135,3 +142,49 @@ async def test_bad_arguments_of_lists_are_refused(ns: Namespace) -> None:
             "limit 0": lambda: ns.cursors("s", limit=0),
         }
     )
+
+
+NANOSECONDS = 1_795_161_600_123_456_789
+
+
+async def test_event_times_that_are_no_microseconds_are_refused(ns: Namespace) -> None:
+    """What Python, Spark and SQL could not show later: nanoseconds since 1970, and times before the year 1."""
+    said = (
+        f"timestamp {NANOSECONDS}: is after the year 9999 (more than 253402300799999999): give microseconds since 1970"
+    )
+    await ns.create("bulk")
+    ledger = await (await ns.bulk("bulk", application="a", version=0)).create_ledger()
+    async with ns.writer("s") as w:
+        for attempt in (
+            lambda: w.append(b"", timestamp=NANOSECONDS),
+            lambda: w.append_nowait(b"", timestamp=NANOSECONDS),
+            lambda: w.append_many([b"", b""], timestamps=[0, NANOSECONDS]),
+            lambda: ledger.append_many([b""], timestamps=[NANOSECONDS]),
+        ):
+            with pytest.raises(InvalidArgument) as caught:
+                await done(attempt)
+            assert said in str(caught.value)
+            assert f"as nanoseconds it is {NANOSECONDS // 1000} microseconds" in str(caught.value)
+        with pytest.raises(InvalidArgument, match=r"before the year 1 .*give microseconds"):
+            await w.append(b"", timestamp=MIN_TIME - 1)
+        for time in (MIN_TIME, MAX_TIME):
+            await w.append(b"", timestamp=time)
+    async with ns.read("s") as reader:
+        times = [record.timestamp async for record in reader]
+    assert times == [MIN_TIME, MAX_TIME]
+    assert [values.iso(time)[:11] for time in times] == ["1-01-01T00:", "9999-12-31T"]
+
+
+async def test_event_times_of_earlier_releases_are_printed_as_numbers(
+    ns: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "MAX_TIME", 2**62)  # as it was
+    async with ns.writer("a") as a:
+        offset = await a.append(b"x", timestamp=NANOSECONDS)
+    record = await ns.get("a", offset)
+    assert record_json(record)["timestamp_us"] == NANOSECONDS
+    assert Form(False, False, None, True).show([record]) == b"%d us x\n" % NANOSECONDS
+    times = [pa.record_batch({"timestamp": pa.array([time], pa.timestamp("us", "UTC"))}) for time in (0, NANOSECONDS)]
+    found = first_difference(*times, ("timestamp",))
+    assert found is not None
+    assert (found.a, found.b) == ("1970-01-01 00:00:00+00:00", f"{NANOSECONDS} us")

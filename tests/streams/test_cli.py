@@ -77,6 +77,41 @@ def test_written_lines_are_read_back(ok: Run, run: Run) -> None:
     assert ok("stream", "write", "lines").json["first_offset"] is None
 
 
+def test_a_log_is_no_stream_to_be_deleted_and_lists_say_so(ok: Run, run: Run) -> None:
+    for create in (("namespace", "create", "logs"), ("stream", "create", "logs/orders"), ("db", "create", "logs/main")):
+        ok(*create)
+    shown = {row["stream"]: row["purpose"] for row in ok("stream", "list", "logs", "--long", "--json").json["streams"]}
+    assert shown == {"logs/main": "database", "logs/orders": "records"}
+    assert [line.split()[:2] for line in ok("stream", "list", "logs", "--long").out.splitlines()] == [
+        ["STREAM", "PURPOSE"],
+        ["logs/main", "database"],
+        ["logs/orders", "records"],
+    ]
+    assert "purpose database" in ok("stream", "show", "logs/main").out
+    refused = (
+        ("delete", "logs/main", "--yes"),
+        ("delete", "logs/main", "--force", "--yes"),
+        ("delete", "logs/main", "--purpose", "machine", "--yes"),
+        ("delete", "logs/orders", "--purpose", "database", "--yes"),
+        ("truncate", "logs/main", "--before", 0, "--yes"),
+        ("truncate", "logs/main", "--before-cursors", "--yes"),
+        ("end", "logs/main", "--yes"),
+        ("seal", "logs/main"),
+        ("write", "logs/main"),
+        ("fork", "logs/main", "logs/copy"),
+    )
+    for words in refused:
+        done = run("stream", *words, stdin=b"x\n")
+        assert (done.code, "Traceback" in done.err) == (Exit.USAGE, False), (words, done.err)
+    assert "`buckram db drop logs/main` deletes the database" in run("stream", "delete", "logs/main", "--yes").err
+    unknown = run("stream", "delete", "logs/main", "--purpose", "all", "--yes")
+    assert (unknown.code, "needs one of records, machine" in unknown.err) == (Exit.USAGE, True)
+    assert "logs/main, which is the log of a database" in run("namespace", "delete", "logs", "--yes").err
+    ok("db", "drop", "logs/main", "--yes")
+    ok("stream", "delete", "logs/orders", "--yes")
+    ok("namespace", "delete", "logs", "--yes")
+
+
 def test_json_lines_round_trip(ok: Run, run: Run) -> None:
     given = [
         {"value": "plain"}, {"value": None, "key": "gone"}, {"value_base64": base64.b64encode(b"\xff\x00").decode()},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 import urllib.request
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.conftest import Up, buckram
+from tests.support.polling import wait_until
 
 from buckram.cli import up_threads
+from buckram.client.client import Client
 from buckram.testing import ThreadedCluster
 
 
@@ -58,3 +61,17 @@ def test_up_serves_metrics_and_health(tmp_path: Path, option: str) -> None:
             assert page.read() == b"writable\n"
     finally:
         assert up.stop() == 0
+
+
+def test_work_that_failed_with_anything_is_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(up_threads, "AGAIN_S", 0.02)
+    begun: list[int] = []
+
+    async def work(client: Client, thread: up_threads.ClusterThread) -> None:
+        begun.append(len(begun))
+        if len(begun) == 1:
+            raise OSError(28, "No space left on device")
+        await asyncio.Event().wait()
+
+    with ThreadedCluster(bookies=1) as cluster, up_threads.ClusterThread("work", cluster.uri, work, otherwise="none"):
+        wait_until(lambda: len(begun) == 2, "it was not begun anew")

@@ -60,7 +60,7 @@ OWN = {
         "upload_name",
         "uploads",
     },
-    async_bulk.Bulk: {"publish_if", "purpose", "schemas"},
+    async_bulk.Bulk: {"also", "check_target", "lists", "publish_if", "purpose", "schemas"},
     async_bulk.BulkLedger: {"append_entries", "arrow_entries"},
 }
 """Methods that our own rooms use among themselves; and `database`, whose blocking way is buckram.db.connect."""

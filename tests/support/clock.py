@@ -1,4 +1,4 @@
-"""Time that passes for the event loop of a test without anybody waiting for it.
+"""Time that passes for the event loop of a test without anybody waiting for it, and clocks that a test sets.
 
 For tests that assert that something does not happen within some time, or that happens by a timer alone.
 """
@@ -6,12 +6,44 @@ For tests that assert that something does not happen within some time, or that h
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 STEP_S = 0.005
 TURNS = 10
 """Turns of the loop after each step: a request to a peer on the same loop and its reply take fewer."""
+
+
+SECOND = 1_000_000
+DAY = 86_400 * SECOND
+HELD_STEP = 600 * SECOND
+
+
+class SettableClock:
+    """The machine's time, with `passed` more microseconds that went by; its wall clock is wrong by `ahead`."""
+
+    def __init__(self, ahead: int = 0) -> None:
+        self.ahead, self.passed = ahead, 0
+
+    def wall_us(self) -> int:
+        return self.true_us() + self.ahead
+
+    def up_us(self) -> int:
+        return time.monotonic_ns() // 1000 + self.passed
+
+    def boot(self) -> str:
+        return ""
+
+    async def hold(self, us: int, look: Callable[[], Awaitable[object]]) -> None:
+        """Let the time go by in steps of ten minutes, and `look` at it after each, so that it is seen to hold."""
+        for left in range(us, 0, -HELD_STEP):
+            self.passed += min(left, HELD_STEP)
+            await look()
+
+    def true_us(self) -> int:
+        """The time that a right clock would show."""
+        return time.time_ns() // 1000 + self.passed
 
 
 class LoopClock:

@@ -35,6 +35,8 @@ class Store:
         self.session = turns.model.open_session(lambda notify: None, lambda: None)
         self.unaware = False
         """The session's file was removed, and the store has not noticed it yet."""
+        self.noticed = -1
+        """The moment at which it last noticed that; what was asked for before may have been read before, too."""
         self.keys.on_session_lost(self._lost)
         self._watch_writes()
         rng = turns.rng
@@ -45,7 +47,7 @@ class Store:
         self.tasks += [asyncio.create_task(self._follow(n, *place)) for n, place in enumerate(followed)]
 
     def _lost(self) -> None:
-        self.unaware = False
+        self.unaware, self.noticed = False, self.turns.moment
 
     def _watch_writes(self) -> None:
         tree, lane = self.keys._worker.tree, self.lane
@@ -138,7 +140,8 @@ class Store:
         """It was so at some moment since then. A key of a session that ended meanwhile may be absent already."""
         turns = self.turns
         ended = state is None and any(turns.ends[since:])
-        if not self.unaware and not ended and all(turns.state(kind, key, n) != state for n in turns.moments(since)):
+        unaware = self.unaware or since <= self.noticed
+        if not unaware and not ended and all(turns.state(kind, key, n) != state for n in turns.moments(since)):
             turns.wrong(f"{kind} of {key} read as {state}; it never was since moment {since}")
 
     # -- ends, between two steps

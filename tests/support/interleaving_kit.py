@@ -12,6 +12,7 @@ import contextlib
 import queue
 import random
 import sqlite3
+import sys
 import threading
 import time
 from collections import deque
@@ -24,7 +25,7 @@ import pytest
 from tests.support.interleaving_clients import Store
 
 from buckram.errors import BuckramError
-from buckram.metadata import session_lock, sqlite, sqlite_file
+from buckram.metadata import session_lock, sqlite, sqlite_commit, sqlite_file, sqlite_tree
 from buckram.metadata.memory import MemoryTree
 from buckram.types import Create, KeyOp, SetValue
 
@@ -63,7 +64,8 @@ class Lane:
             return False
         if self.at == "jobs":
             return bool(self.jobs) or self.patience is not None
-        return not (self.at.startswith("BEGIN") and self.turns.writer is not None)
+        begins = self.at == sqlite_commit.VIEW or (self.at.startswith("BEGIN") and not self.writing)
+        return not (begins and self.turns.writer is not None)
 
     # -- what sqlite.py takes for a queue
 
@@ -84,6 +86,17 @@ class Lane:
         return self.jobs.popleft()
 
 
+class Closing:
+    """A query that is held open, and says when it is closed."""
+
+    def __init__(self, rows: sqlite3.Cursor, closed: Callable[[], None]) -> None:
+        self._rows, self._closed = rows, closed
+
+    def close(self) -> None:
+        self._rows.close()
+        self._closed()
+
+
 class Connection:
     """A connection that waits for the scheduler before each statement, and sometimes fails."""
 
@@ -97,22 +110,36 @@ class Connection:
         failing = turns.rng.random() < turns.trouble
         if failing and not lane.writing and statement.startswith(("SELECT", "PRAGMA")):
             raise sqlite3.OperationalError("disk I/O error")
-        if statement == "COMMIT":
-            when = turns.rng.choice(("before", "after")) if failing else ""
-            if when == "before":
-                raise sqlite3.OperationalError("disk I/O error")
-            self._real.execute(statement)
-            turns.written(lane, in_doubt=when == "after")
-            self._done(lane)
-            if when == "after":
-                raise sqlite3.OperationalError("disk I/O error")
+        alone = not self.in_transaction
+        if statement == "COMMIT" or (alone and statement.startswith(sqlite_commit.COMMIT)):
+            self._commit(lane, failing, statement, *parameters)
             return None
         found = self._real.execute(statement, *parameters)
-        if statement.startswith("BEGIN"):
+        if statement == sqlite_commit.VIEW:
+            turns.writer, lane.writing = lane, True
+            return Closing(found, lambda: self._view_closed(lane))
+        if statement.startswith("BEGIN") and alone and not lane.writing:
             turns.writer, lane.writing = lane, True
         elif statement == "ROLLBACK":
             self._done(lane)
         return found
+
+    def _commit(self, lane: Lane, failing: bool, statement: str, *parameters: Any) -> None:
+        when = self._turns.rng.choice(("before", "after")) if failing else ""
+        if when == "before":
+            raise sqlite3.OperationalError("disk I/O error")
+        self._real.execute(statement, *parameters)
+        self._turns.written(lane, in_doubt=when == "after")
+        self._done(lane)
+        if when == "after":
+            raise sqlite3.OperationalError("disk I/O error")
+
+    def _view_closed(self, lane: Lane) -> None:
+        """Nothing was to be changed, or an error came before that."""
+        if lane.writing:
+            if sys.exc_info()[0] is None:
+                self._turns.written(lane, in_doubt=False)
+            self._done(lane)
 
     def _done(self, lane: Lane) -> None:
         self._turns.writer, lane.writing = None, False
@@ -339,6 +366,8 @@ def _in_turns(turns: Turns) -> Iterator[None]:
         patch.setattr(sqlite, "threading", SimpleNamespace(**{**vars(threading), "Thread": a_thread}))
         patch.setattr(sqlite, "time", SimpleNamespace(**{**vars(time), "monotonic": lambda: turns.now}))
         patch.setattr(sqlite_file, "connect", lambda *a: Connection(connect(*a), turns))
+        patch.setattr(sqlite_file, "sync_data", lambda fd: None)
+        patch.setattr(sqlite_tree, "first_in_line", lambda path, wait_s: contextlib.nullcontext(True))
         patch.setattr(session_lock, "alive", looked_at)
         yield
 

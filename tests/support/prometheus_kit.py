@@ -20,9 +20,9 @@ from tests.support.polling import wait_until
 from buckram.zookeeper_server.server import free_port
 
 ROOT = Path(__file__).parents[2]
-RULES = ROOT / "deploy" / "prometheus" / "alerts.yml"
-HURRIED = ((r"for: \d+[smh]", "for: 0s"), (r"\[\d+m\]", "[20s]"), ("> 3600", "> 0"), ("> 100000", "> 0"))
-"""A test cannot wait for an hour or for 100,000 records: no rule waits, and rates are of some seconds."""
+RULES = tuple(ROOT / "deploy" / "prometheus" / name for name in ("alerts.yml", "health.yml"))
+HURRIED = ((r"for: \d+[smh]", "for: 0s"), (r"\[\d+m\]", "[20s]"), ("> 100000", "> 0"))
+"""A test cannot wait for minutes or for 100,000 records: no rule waits, and rates are of some seconds."""
 
 
 def program(name: str) -> str:
@@ -66,14 +66,15 @@ class Prometheus:
 def prometheus(folder: Path, targets: Mapping[str, list[str]]) -> Iterator[Prometheus]:
     """`targets`: addresses by job. Rules are those of deploy/, hurried; scrapes and evaluations come each second."""
     command = program("prometheus")
-    rules = RULES.read_text()
-    for pattern, instead in HURRIED:
-        rules, count = re.subn(pattern, instead, rules)
-        assert count, f"no rule has {pattern} any more"
-    (folder / "alerts.yml").write_text(rules)
+    for path in RULES:
+        rules = path.read_text()
+        for pattern, instead in HURRIED:
+            rules, count = re.subn(pattern, instead, rules)
+            assert count or path is not RULES[0], f"no rule has {pattern} any more"
+        (folder / path.name).write_text(rules)
     jobs = [{"job_name": job, "static_configs": [{"targets": list(them)}]} for job, them in targets.items()]
     often = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
-    settings = {"global": often, "rule_files": ["alerts.yml"], "scrape_configs": jobs}
+    settings = {"global": often, "rule_files": [path.name for path in RULES], "scrape_configs": jobs}
     (folder / "prometheus.yml").write_text(json.dumps(settings))  # JSON is YAML
     address = f"127.0.0.1:{free_port('127.0.0.1')}"
     with (folder / "log").open("wb") as log:

@@ -18,7 +18,17 @@ from buckram.client.client import Client
 from buckram.config import ClientConfig, NetConfig
 from buckram.core.entries.entry import entry_ids
 from buckram.core.wire.adds import AddRun, walk_frames
-from buckram.core.wire.messages import BookieInfoReply, Force, ForceReply, GetBookieInfo, WriteLac, WriteLacReply
+from buckram.core.wire.availability import encode_runs
+from buckram.core.wire.messages import (
+    BookieInfoReply,
+    Force,
+    ForceReply,
+    GetBookieInfo,
+    ListEntries,
+    ListEntriesReply,
+    WriteLac,
+    WriteLacReply,
+)
 from buckram.core.wire.server import (
     Close,
     Incoming,
@@ -126,6 +136,9 @@ class ScriptedBookie:
             return encode_reply(context, ForceReply(self.force_code, request.ledger_id))
         if isinstance(request, GetBookieInfo):
             return encode_reply(context, BookieInfoReply(Code.OK, 1, 1))
+        if isinstance(request, ListEntries):
+            held = encode_runs([(entry, 1) for entry in self.ids(request.ledger_id)])
+            return encode_reply(context, ListEntriesReply(Code.OK, request.ledger_id, held))
         return encode_error(context, Code.BAD_REQUEST)
 
 

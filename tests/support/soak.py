@@ -4,12 +4,13 @@
 one changes with each commit (scripts/share.py), and `make soak` runs all of them. Tests of one file are counted
 together, or those of one folder that have the same name, `share(3, "kills")`; at least one of those that are collected
 runs. `pytest.mark.soak` marks what only a soak runs. A test whose name is given to pytest, or chosen with -k, always
-runs. `soak(full, usual)` is for a number of rounds or lives.
+runs. `soak(full, usual)` is for a number of rounds or lives, and `drawn` draws what a commit tries.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,6 +38,15 @@ def some_of(full: Sequence[T], count: int, soak: int = 0) -> Sequence[T]:
         return full[: soak or len(full)]
     first = share * count % (len(full) - count + 1)
     return full[first : first + count]
+
+
+def drawn(what: str) -> random.Random:
+    """Numbers for a test that tries others with each commit; a run with the same share draws the same ones.
+
+    `what` names the test, so that tests draw apart. In `make soak`, and where nothing is left out, each run draws anew.
+    """
+    share = share_of_this_run()
+    return random.SystemRandom() if SOAK or share is None else random.Random(f"{what} {share}")
 
 
 def stores(usual: str) -> list[str]:
@@ -93,4 +103,4 @@ def _nodeid(name: str, config: pytest.Config) -> str:
     return f"{Path(inside).as_posix()}::{test}"
 
 
-__all__ = ["SOAK", "deselect", "left_to_soak", "soak", "some_of", "stores"]
+__all__ = ["SOAK", "deselect", "drawn", "left_to_soak", "soak", "some_of", "stores"]

@@ -177,7 +177,7 @@ async def test_files_of_a_namespace_that_is_deleted_meanwhile(web: Web, client: 
     async with client.objects("brief") as objects:
         await objects.sweep()
     for stream in await client.namespace("brief").list():
-        await client.namespace("brief").delete(stream)
+        await client.namespace("brief").delete(stream, purpose="objects")
     await client.namespaces.delete("brief")
     message = await refused(web.create("/brief/file", b""), "FileNotFoundException")
     assert "brief" in message

@@ -95,10 +95,11 @@ async def test_what_files_cannot_do_is_refused_with_the_reason(web: Web) -> None
         await web.answer(f"GET {web.place('/shop/file', 'GETFILESTATUS')}&op=OPEN")
 
 
-async def test_what_is_known_of_a_server_and_a_file(web: Web) -> None:
+async def test_what_is_known_of_a_server_and_a_file(web: Web, client: Client) -> None:
     await web.create("/shop/file", b"x")
-    defaults = (await web.ask("GET", "/", "GETSERVERDEFAULTS"))["FsServerDefaults"]
-    assert defaults["encryptDataTransfer"] is False
+    said = await web.ask("GET", "/", "GETSERVERDEFAULTS")
+    assert said["FsServerDefaults"]["encryptDataTransfer"] is False
+    assert said["BuckramCluster"] == client.services.identities.cluster != ""
     assert (await web.ask("GET", "/", "GETHOMEDIRECTORY")) == {"Path": "/default"}
     located = await web.ask("GET", "/shop/file", "GETFILEBLOCKLOCATIONS", offset=0, length=1)
     assert [one["length"] for one in located["BlockLocations"]["BlockLocation"]] == [1]

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from buckram.addresses import read_address
 from buckram.admin.cluster_link import ClusterLink
 from buckram.admin.jobs import Job, Jobs, started
 from buckram.admin.routing import Wrong, body_object, flag
@@ -69,16 +70,17 @@ class BookiePages:
             for key, value in dataclasses.asdict(values).items()
         }
         bookie = self._site.settings["bookie"]
+        advertised, http = read_address(bookie.advertise), read_address(bookie.http)
         theirs = {
             "bookiePort": str(bookie.port),
-            "advertisedAddress": bookie.advertise.rpartition(":")[0] or bookie.host,
+            "advertisedAddress": advertised.host if advertised else bookie.host,
             "bookieId": bookie.bookie_id,
             "metadataServiceUri": self._site.metadata_uri,
             "ledgerDirectories": self._site.directory,
             "journalDirectories": self._site.directory,
             "httpServerEnabled": "true",
-            "httpServerPort": bookie.http.rpartition(":")[2],
-            "httpServerHost": bookie.http.rpartition(":")[0],
+            "httpServerPort": str(http.port) if http else "",
+            "httpServerHost": http.host if http else "",
             "nettyMaxFrameSizeBytes": str(self._site.settings["net"].max_frame_bytes),
             "logSizeLimit": str(self._site.settings["store"].segment_bytes),
         }

@@ -13,8 +13,9 @@ from buckram.core.healing.losses import DEFAULT_DELAY_S
 from buckram.core.ledgers.service_info import valid_bookie_id
 from buckram.errors import BuckramError, InvalidArgument
 from buckram.healing.decommission import Progress, decommission, forget
-from buckram.healing.depending import ledgers_naming
+from buckram.healing.depending import Refused, ledgers_naming
 from buckram.healing.room import spaces
+from buckram.health.removing import check_removable
 from buckram.metadata.election import Election, elected_of
 from buckram.metadata.underreplication import Underreplication
 from buckram.net.http import Answer, Handler, Request, json_answer, text_answer
@@ -170,6 +171,7 @@ class ClusterPages:
             raise Wrong(404, "Request body not contains bookie_src.")
         bookie = _bookie_id(body["bookie_src"])
         client = await self._link.client()
+        await _check_removable(client, bookie)
 
         async def work(job: Job) -> Mapping[str, Any]:
             def told(progress: Progress) -> None:
@@ -192,6 +194,8 @@ class ClusterPages:
             raise Wrong(404, 'ERROR parameters: bookie_src has to be a list of bookies, for example ["host:3181"]')
         bookie, forgotten = _bookie_id(sources[0]), bool(flag(body, "delete_cookie"))
         client = await self._link.client()
+        if forgotten:
+            await _check_removable(client, bookie)
 
         async def work(job: Job) -> Mapping[str, Any]:
             return await _recovered(client, bookie, forgotten, job)
@@ -215,6 +219,13 @@ async def _recovered(client: Client, bookie: BookieId, forgotten: bool, job: Job
     if forgotten and not left:
         await forget(store, bookie)
     return {"bookie": bookie, "ledgers": len(naming), "remaining": len(left), "failed": failed}
+
+
+async def _check_removable(client: Client, bookie: BookieId) -> None:
+    try:
+        await check_removable(client, bookie)
+    except Refused as error:
+        raise Wrong(400, str(error)) from None
 
 
 def _bookie_id(given: object) -> BookieId:

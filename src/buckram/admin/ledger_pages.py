@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from buckram.admin.cluster_link import ClusterLink
-from buckram.admin.routing import Wrong, needed_ledger, whole_number
+from buckram.admin.routing import Wrong, asked, needed_ledger, whole_number
 from buckram.client.client import Client
 from buckram.core.ledgers.metadata_codec import serialise
 from buckram.errors import LedgerError, NoSuchEntry, NoSuchLedger
@@ -104,12 +104,13 @@ class LedgerPages:
         return json_answer(found)
 
     async def _delete(self, request: Request) -> Answer:
-        """A ledger that is not there counts as deleted."""
+        """A ledger that is not there counts as deleted. With `force` its bookies may be gone."""
         ledger = needed_ledger(request, "Not ledger found. Should provide ledger_id=<id>")
+        force = asked(request, "force")
         client = await self._link.client()
         try:
             password = (await client.metadata(ledger)).password or b""
-            await client.delete(ledger, password=password)
+            await client.delete(ledger, password=password, force=force)
         except NoSuchLedger:
             pass
         except LedgerError as error:

@@ -73,6 +73,14 @@ def needed_ledger(request: Request, missing: str) -> int:
     return whole_number(request, "ledger_id", 0)
 
 
+def asked(request: Request, name: str) -> bool:
+    """A parameter of the query that is true or false; false if it is not there. Raises Wrong (400)."""
+    given = request.query.get(name, "false").lower()
+    if given not in ("true", "false"):
+        raise Wrong(400, f"{name} = {given[:40]!r}: needs true or false")
+    return given == "true"
+
+
 def body_object(request: Request, empty: int, why_empty: str, bad: int = 400) -> dict[str, Any]:
     """The body, a JSON object. Raises Wrong: with the status `empty` for no body, and `bad` for anything else."""
     if not request.body.strip():

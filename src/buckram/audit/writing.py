@@ -54,6 +54,7 @@ class AuditWriter:
                 await self.write()
                 delays.reset()
             except BuckramError as error:
+                self._prepared = False  # the stream may be gone
                 log.warning("%d events of the audit trail wait: %s", len(self._events), error)
                 await asyncio.sleep(delays.take())
                 continue
@@ -116,7 +117,7 @@ async def writing(
                     with suppress(TimeoutError):
                         async with asyncio.timeout(_SESSION_S):
                             await AuditWriter(client, store, events, events.bookie).run()
-            except BuckramError as error:
+            except Exception as error:  # whatever it was: the trail goes on when it is over
                 log.warning("the audit trail is not written: %s", error)
                 await asyncio.sleep(delays.take())
 

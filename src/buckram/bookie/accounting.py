@@ -82,6 +82,10 @@ class Accounting:
         self._recount_at = float("-inf")
         self._recounting: asyncio.Task[None] | None = None
         self._counts_round = 0
+        self.counts_begun = 0
+        """How often this bookie began to count everything."""
+        self.own_count = (-1, 0)
+        """The round that it published last, and which one of these counts that was."""
         self._counted = False
 
     @property
@@ -135,6 +139,8 @@ class Accounting:
 
         try:
             known = await self._metadata.known_bookies()
+            self.counts_begun += 1
+            begun = self.counts_begun
             found = await recount(self._store, self._metadata, everything=self._counts_for_all(), before_bytes=remember)
             names = dict.fromkeys([*found.stored, *tallies])
             if not self._counted:
@@ -143,6 +149,7 @@ class Accounting:
             self._base = {name: found.stored.get(name, 0) - tallies.get(name, 0) for name in names}
             if found.counts is not None:
                 self._counts_round = max(self._counts_round, self.published.counts_round) + 1
+                self.own_count = self._counts_round, begun
                 await self._tenants.publish_counts(found.counts, self._counts_round)
                 for gone in set(self.published.bookies) - set(known) - {self._bookie_id}:
                     await self._tenants.drop(gone)

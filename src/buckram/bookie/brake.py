@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import logging
 from array import array
+from collections.abc import Mapping
 
 from buckram.bookie.notes import Note
 from buckram.bookie.witness import Witness
 from buckram.core.cluster.history import parse_word
+from buckram.core.health.table import TABLE
 from buckram.errors import NoSuchKey
 from buckram.metadata.layout import BRAKES, COLLECT
 from buckram.metadata.used_ids import Intervals, is_used, parse_used, used_key
@@ -22,7 +24,7 @@ from buckram.types import BookieId, LedgerId
 
 log = logging.getLogger("buckram.bookie")
 AT_LEAST, SHARE = 1000, 0.2
-"""One round may delete this many ledgers, or that share of a bookie's, without confirmation."""
+"""Without confirmation so many ledgers may vanish between two listings, or that share of a bookie's."""
 
 
 class Brake:
@@ -47,11 +49,23 @@ class Brake:
         """Whether the listing of the store counts, because it did not go back. Raises MetadataError."""
         return await self._witness.confirm()
 
-    async def released(self, dead: array[int], own: int) -> tuple[bool, array[int]]:
+    def unambiguous(self, ledgers: array[int]) -> array[int]:
+        """Return those of which a recorded deletion can only mean the ledger that is here.
+
+        Ids may have been given twice up to the highest one that was here when a restored history was met: what is
+        recorded of these may be another ledger's deletion, so they go as what is absent without a record does.
+        """
+        memory = self._witness.memory
+        if memory.history.restore != self._witness.history.restore:
+            return array("q")  # it is not known yet up to where
+        return array("q", [one for one in ledgers if one > memory.settled])
+
+    async def released(self, dead: array[int], own: int, vanished: Mapping[LedgerId, int]) -> tuple[bool, array[int]]:
         """Return whether this history was reviewed, and which of the `dead` ledgers may be deleted.
 
-        `dead` are the ledgers that two listings lacked, `own` is the number of ledgers of this bookie. Raises
-        MetadataError.
+        `dead` are the ledgers that two listings lacked, `own` is the number of ledgers of this bookie, and `vanished`
+        tells with how many others each of them vanished between two listings: a store that lost a part of itself lost
+        many at once, and how many wait says nothing. Raises MetadataError.
         """
         known = await self._given(dead)
         self.above = len(dead) - len(known)
@@ -67,11 +81,10 @@ class Brake:
             await self._wait_for_word(0)
             return True, dead
         reviewed = self._witness.reviewed
-        if known and (not reviewed or len(known) > max(AT_LEAST, int(SHARE * own))):
-            await self._wait_for_word(len(known))
-            return reviewed, array("q")
-        await self._wait_for_word(0)
-        return reviewed, known
+        most = max(AT_LEAST, int(SHARE * own))
+        allowed = array("q", [one for one in known if reviewed and vanished[one] <= most])
+        await self._wait_for_word(len(known) - len(allowed))
+        return reviewed, allowed
 
     async def _given(self, dead: array[int]) -> array[int]:
         """Return those with ids that the store gave, or that clients chose and the store recorded."""
@@ -103,9 +116,10 @@ class Brake:
     async def _wait_for_word(self, ledgers: int) -> None:
         if ledgers and ledgers != self.waiting:
             log.warning(
-                "%d ledgers of this bookie are absent from the metadata store, more than go unasked: look at "
-                "`buckram cluster salvage`, then say `buckram cluster collect --yes`",
+                "%d ledgers of this bookie are absent from the metadata store, more than go unasked, and wait: %s says "
+                "what they may be",
                 ledgers,
+                TABLE["collection-waits"].runbook,
             )
         self.waiting = ledgers
         self._gauge.set(ledgers)

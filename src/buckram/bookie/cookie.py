@@ -1,39 +1,45 @@
 """Cookies: check at start that the data directory, the bookie's id and the cluster belong together.
 
-A wiped or swapped disk never passes for the old bookie (M8). The incarnation id belongs to the store and is never part
-of a cookie.
-Not here: the text format of a cookie (`core/cluster/cookie.py`).
+A wiped or swapped disk never passes for the old bookie (M8). An empty directory takes an id over in one step: it
+creates the cookie and names its incarnation in the witness key, with the next generation. Apache's bookies read cookies
+too, so the incarnation is never part of one.
+Not here: the text format of a cookie (`core/cluster/cookie.py`); whether a directory still is its id's newest
+incarnation (`bookie/witness.py`).
 """
 
 from __future__ import annotations
 
-import logging
+import random
 from dataclasses import dataclass
-from typing import TypeVar
 
+from buckram.bookie.storage import superblock
 from buckram.core.cluster.cookie import Cookie, check_cookie, encode_dirs, parse_cookie, serialise_cookie
+from buckram.core.cluster.history import Confirmed, Statement, encode_statement, parse_statement
+from buckram.core.cluster.incarnations import next_generation, why_replaced
 from buckram.core.ledgers.service_info import check_bookie_id
-from buckram.errors import CorruptStore, KeyExists, MalformedRecord, NoSuchKey, WrongCookie
-from buckram.seams import Disk, MetadataStore, Write
-from buckram.types import BookieId
+from buckram.errors import CorruptStore, KeyExists, MalformedRecord, NoSuchKey, VersionConflict, WrongCookie
+from buckram.metadata.layout import WITNESSES
+from buckram.seams import Clock, Disk, MetadataStore, Write
+from buckram.types import BookieId, Create, KeyOp, SetValue
 
 COOKIE_FILE = "VERSION"
 UNFINISHED_FILE = "VERSION.new"
 """The cookie of a first start whose store was not opened yet, so that the bookie has acknowledged nothing."""
 DIRECTORY = "buckram"
 """The cookie has this name for every directory, so that a directory may be moved or mounted elsewhere."""
-log = logging.getLogger("buckram.bookie")
 LARGEST_COOKIE = 64 * 1024
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The bookie's id, whether this is the first start of the directory, and the cluster's instance id."""
+    """The bookie's id, whether this is the first start of the directory, the cluster's instance id, the directory's
+    incarnation, and the cookie that the cluster has for it."""
 
     bookie_id: BookieId
     first_start: bool
-    cluster: str = ""
+    cluster: str
+    incarnation: str
+    cookie: Cookie
 
 
 async def claim(
@@ -42,12 +48,13 @@ async def claim(
     configured_id: str,
     default_id: str,
     *,
-    has_store: bool,
+    rng: random.Random,
+    clock: Clock,
 ) -> Claim:
     """Check at a start that directory and cluster belong together. Raises WrongCookie, which says what to do, if not.
 
-    The directory is locked, so that two first starts do not meet. `has_store`: whether it holds a store (its
-    superblock). Call `finish` when the store is open.
+    The directory is locked, so that two first starts do not meet. An empty directory takes the id over, and gets its
+    superblock here. Call `finish` when the store is open.
     """
     local, unfinished = _local(disk, COOKIE_FILE), _local(disk, UNFINISHED_FILE)
     known = local or unfinished
@@ -58,29 +65,46 @@ async def claim(
     if known is not None:
         check_cookie(master, known)
     if local is not None:
-        if not has_store:
-            raise WrongCookie(
-                f"bookie {bookie_id}: the directory has the bookie's cookie but its data is gone; restore the data, or "
-                "start with an empty directory and a new --id and let the ledgers be repaired"
-            )
+        incarnation = _incarnation(disk, bookie_id)
         if remote is None:
-            await _return(metadata, local)
+            await _refuse_removed(metadata, bookie_id)
         else:
             _check_remote(metadata, master, remote)
-        return Claim(bookie_id, False, cluster)
+        return Claim(bookie_id, False, cluster, incarnation, master)
     if unfinished is None:
-        _refuse_unless_new(disk, bookie_id, remote)
+        _refuse_unless_new(disk, bookie_id, remote, by_address=not configured_id)
         _write(disk, UNFINISHED_FILE, serialise_cookie(master))
-    elif remote is not None:
+    incarnation = superblock.read_or_create(disk, rng).incarnation
+    claimed = Claim(bookie_id, True, cluster, incarnation, master)
+    if remote is not None:
         _check_remote(metadata, master, remote)
-        return Claim(bookie_id, True, cluster)
+        await _check_unfinished(metadata, claimed)
+        return claimed
     try:
-        await _create_remote(metadata, bookie_id, serialise_cookie(master))
+        await _take_over(metadata, claimed, rng, clock)
     except WrongCookie:
         if unfinished is None:
+            disk.remove(superblock.NAME)
             disk.remove(UNFINISHED_FILE)
         raise
-    return Claim(bookie_id, True, cluster)
+    return claimed
+
+
+def _incarnation(disk: Disk, bookie_id: BookieId) -> str:
+    found = superblock.read_superblock(disk)
+    if found is None:
+        raise WrongCookie(
+            f"bookie {bookie_id}: the directory has the bookie's cookie but its data is gone; restore the data, or "
+            "start with an empty directory and a new --id and let the ledgers be repaired"
+        )
+    return found.incarnation
+
+
+async def _check_unfinished(metadata: MetadataStore, claimed: Claim) -> None:
+    """Check that the cookie is the one that this directory's first start created, before it was cut off."""
+    found = await read_witness(metadata, claimed.bookie_id)
+    if found is not None and found.value.incarnation != claimed.incarnation:
+        raise WrongCookie(why_replaced(claimed.bookie_id, claimed.incarnation, found.value))
 
 
 def finish(disk: Disk, claimed: Claim) -> None:
@@ -90,13 +114,12 @@ def finish(disk: Disk, claimed: Claim) -> None:
         disk.sync_names()
 
 
-async def _return(metadata: MetadataStore, local: Cookie) -> None:
-    """Write the cookie again into metadata that were restored from a backup older than this bookie.
+async def _refuse_removed(metadata: MetadataStore, bookie_id: BookieId) -> None:
+    """Raise WrongCookie for a missing cookie, unless metadata were restored from a backup older than this bookie.
 
-    Until the restore is accepted the bookie may come back, because what it holds is part of the cluster. Afterwards a
-    missing cookie raises WrongCookie.
+    Until the restore is accepted the bookie may come back, because what it holds is part of the cluster: the witness
+    writes its cookie again.
     """
-    bookie_id = local.bookie_host
     if (await metadata.history()).accepted:
         raise WrongCookie(
             f"bookie {bookie_id}: this cluster has no cookie of it; it was removed from the cluster, or --metadata "
@@ -104,11 +127,15 @@ async def _return(metadata: MetadataStore, local: Cookie) -> None:
             "older than this bookie and accepted without it: then `buckram cluster restore` that backup again, start "
             "all bookies, and only then `buckram cluster accept-restore`"
         )
-    await _create_remote(metadata, bookie_id, serialise_cookie(local))
-    log.warning("bookie %s is younger than the restored metadata: its cookie is written there again", bookie_id)
 
 
-def _refuse_unless_new(disk: Disk, bookie_id: BookieId, remote: Cookie | None) -> None:
+def _refuse_unless_new(disk: Disk, bookie_id: BookieId, remote: Cookie | None, *, by_address: bool) -> None:
+    if remote is not None and by_address:
+        raise WrongCookie(
+            f"no --id was given, so the id of this empty directory would be its address, {bookie_id}: a bookie that "
+            "has, or had, this address holds that id in this cluster. Give this one an id of its own: --id NAME; or "
+            "start the other one's directory, if this is its machine"
+        )
     if remote is not None:
         raise WrongCookie(
             f"bookie {bookie_id} is known to this cluster, but the directory is empty or was not made for it: a wiped "
@@ -172,9 +199,55 @@ def _node(metadata: MetadataStore, bookie_id: BookieId) -> str:
     return f"{metadata.uri}, node cookies/{bookie_id}"
 
 
-async def _create_remote(metadata: MetadataStore, bookie_id: BookieId, record: bytes) -> None:
-    """Create the cookie once. After a lost reply the next start finds the unfinished file and compares both."""
+# The witness key, which says whose an id is
+
+
+def witness_key(metadata: MetadataStore, bookie_id: BookieId) -> str:
+    return f"{metadata.own}/{WITNESSES}/{bookie_id}"
+
+
+async def read_witness(metadata: MetadataStore, bookie_id: BookieId) -> Confirmed | None:
+    """Return what the witness key of an id says; None without one. Raises MalformedRecord or MetadataUnavailable."""
+    key = witness_key(metadata, bookie_id)
     try:
-        await metadata.write_cookie(bookie_id, record, None)
-    except KeyExists:
-        raise WrongCookie(f"bookie {bookie_id}: another bookie took this id just now; choose another --id") from None
+        found = await metadata.keys.get(key)
+    except NoSuchKey:
+        return None
+    return Confirmed(found.version, parse_statement(key, found.value))
+
+
+async def _take_over(metadata: MetadataStore, claimed: Claim, rng: random.Random, clock: Clock) -> None:
+    """Create the cookie and name the incarnation in the witness key, in one step: once that is done, whoever had the id
+    before is out.
+
+    After a lost reply the next start finds the unfinished file, and compares both.
+    """
+    history = await metadata.history()
+    if not history.epoch:
+        history = await metadata.begin_history()
+    key, record = witness_key(metadata, claimed.bookie_id), serialise_cookie(claimed.cookie)
+    while True:
+        found = await read_witness(metadata, claimed.bookie_id)
+        value = encode_statement(
+            Statement(
+                claimed.incarnation,
+                0,
+                0,
+                0,
+                history.epoch,
+                history.restore,
+                f"{rng.getrandbits(64):016x}",
+                next_generation(claimed.incarnation, None, None if found is None else found.value),
+                clock.wall_us() // 1_000_000,
+            )
+        )
+        named: KeyOp = Create(key, value) if found is None else SetValue(key, value, found.version)
+        try:
+            await metadata.write_cookie(claimed.bookie_id, record, None, [named])
+            return
+        except (KeyExists, NoSuchKey, VersionConflict):
+            if await _remote(metadata, claimed.bookie_id) is not None:
+                raise WrongCookie(
+                    f"bookie {claimed.bookie_id}: another bookie took this id just now; choose another --id"
+                ) from None
+            # The bookie that had the id still wrote its key: it learns that it is out at its next look.

@@ -1,12 +1,16 @@
 """Holds ledgers, streams and databases that clients create through a bookie to the quotas of their namespaces.
 
-Streams are counted when one is created. Ledgers are counted now and then, by one bookie for all, and each bookie adds
-those that were created through it since: with many bookies a namespace may get a few more than its quota.
+Streams are counted when one is created, and those of one namespace are created one after the other. Ledgers are counted
+now and then, by one bookie for all, and each bookie adds those that were created through it since, and those that are
+being created: with many bookies a namespace may get a few more than its quota.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Protocol
 
 from buckram.bookie.recount import is_database, streams_in
@@ -17,6 +21,7 @@ from buckram.core.tenants.usage import Counts
 from buckram.errors import BuckramError, QuotaExceeded
 from buckram.metadata.tenants import Published
 from buckram.seams import MetadataStore
+from buckram.types import Create, KeyOp
 
 
 class Known(Protocol):
@@ -24,6 +29,11 @@ class Known(Protocol):
 
     quotas: Mapping[str, Quotas]
     published: Published
+
+    counts_begun: int
+    """How often this bookie began to count everything."""
+    own_count: tuple[int, int]
+    """The round that it published last, and which one of these counts that was."""
 
     @property
     def on(self) -> bool: ...
@@ -35,45 +45,88 @@ class QuotasOfCreations:
 
     def __init__(self, metadata: MetadataStore, known: Known) -> None:
         self._metadata, self._known = metadata, known
-        self._created: dict[str, int] = {}
-        """Ledgers that were created through this bookie since `_round`."""
+        self._created: dict[str, Counter[int]] = {}
+        """Ledgers that were created through this bookie and that the last count may lack: by namespace, and by how many
+        counts this bookie had begun then."""
+        self._making: Counter[str] = Counter()
+        """Those that are being created."""
         self._round = -1
         self._heads = f"{metadata.own}/streams/heads/"
+        self._turns: dict[str, asyncio.Lock] = {}
+        """Of namespaces whose streams have a quota: the turn to create some."""
 
-    async def ledger(self, value: bytes) -> None:
-        """A ledger with this record is about to be created. QuotaExceeded."""
-        if not self._known.on or not self._known.quotas:
+    @asynccontextmanager
+    async def ledger(self, value: bytes) -> AsyncIterator[None]:
+        """Around the creation of a ledger with this record. QuotaExceeded."""
+        namespace = self._limited(value)
+        if namespace is None:
+            yield
             return
+        self._making[namespace] += 1
+        try:
+            yield
+            self._created.setdefault(namespace, Counter())[self._known.counts_begun] += 1
+        finally:
+            self._making[namespace] -= 1
+
+    def _limited(self, value: bytes) -> str | None:
+        """The namespace of a ledger that counts; None where there is no quota of ledgers. QuotaExceeded."""
+        if not self._known.on or not self._known.quotas:
+            return None
         try:
             namespace = namespace_of_ledger(parse(value).custom_metadata)
         except BuckramError:
-            return  # whoever stores it says what is wrong with it
+            return None  # whoever stores it says what is wrong with it
         quotas = self._known.quotas.get(namespace, NONE)
         full = self._known.full(namespace)
         if full is not None:
             raise full
         if quotas.ledgers is None:
-            return
-        if self._round != self._known.published.counts_round:
-            self._round = self._known.published.counts_round
-            self._created.clear()
-        created = self._created.get(namespace, 0)
-        used = self._known.published.counts.get(namespace, Counts()).ledgers + created
+            return None
+        self._forget_counted()
+        used = self._known.published.counts.get(namespace, Counts()).ledgers + self._making[namespace]
+        used += sum(self._created.get(namespace, Counter()).values())
         if used >= quotas.ledgers:
             raise QuotaExceeded(namespace, "ledgers", used, quotas.ledgers)
-        self._created[namespace] = created + 1
+        return namespace
 
-    async def key(self, key: str, value: bytes) -> None:
-        """A key is about to be created; it may be a stream's. QuotaExceeded, MetadataError."""
-        if not self._known.on or not key.startswith(self._heads):
+    def _forget_counted(self) -> None:
+        """Of a new count by this bookie it is known when it began: what was created since is not in it."""
+        published = self._known.published.counts_round
+        if self._round == published:
             return
-        namespace, _, stream = key.removeprefix(self._heads).partition("/")
-        quotas = self._known.quotas.get(namespace, NONE)
-        database = is_database(key, value)
-        if not stream or (quotas.streams is None and (quotas.databases is None or not database)):
+        self._round = published
+        number, begun = self._known.own_count
+        if number != published:
+            self._created.clear()
+            return
+        for created in self._created.values():
+            for since in [one for one in created if one < begun]:
+                del created[since]
+
+    @asynccontextmanager
+    async def keys(self, ops: Sequence[KeyOp]) -> AsyncIterator[None]:
+        """Around a change, which may create streams. QuotaExceeded, MetadataError."""
+        made: dict[str, list[Create]] = {}
+        for op in ops if self._known.on else ():
+            namespace, _, stream = op.key.removeprefix(self._heads).partition("/")
+            if isinstance(op, Create) and op.key.startswith(self._heads) and stream:
+                made.setdefault(namespace, []).append(op)
+        async with AsyncExitStack() as turns:
+            for namespace in sorted(made):
+                quotas = self._known.quotas.get(namespace, NONE)
+                if quotas.streams is None and quotas.databases is None:
+                    continue
+                await turns.enter_async_context(self._turns.setdefault(namespace, asyncio.Lock()))
+                await self._check_streams(namespace, quotas, made[namespace])
+            yield
+
+    async def _check_streams(self, namespace: str, quotas: Quotas, made: Sequence[Create]) -> None:
+        more = sum(is_database(op.key, op.value) for op in made)
+        if quotas.streams is None and not more:
             return
         streams, databases = await streams_in(self._metadata, namespace)
-        if quotas.streams is not None and streams >= quotas.streams:
+        if quotas.streams is not None and streams + len(made) > quotas.streams:
             raise QuotaExceeded(namespace, "streams", streams, quotas.streams)
-        if quotas.databases is not None and database and databases >= quotas.databases:
+        if quotas.databases is not None and more and databases + more > quotas.databases:
             raise QuotaExceeded(namespace, "databases", databases, quotas.databases)

@@ -1,8 +1,9 @@
-"""Garbage collection: finds ledgers of this bookie that metadata no longer lists, and deletes them (F17).
+"""Garbage collection: deletes ledgers of this bookie that were deleted on purpose, and those that metadata no longer
+lists (F17).
 
-Not here: what a deletion does to the files (`bookie/storage/store_ledgers.py`, `bookie/storage/compaction.py`); limits
-on deletions (`bookie/brake.py`); what is kept, and why (`bookie/gc_account.py`); collecting on request
-(`bookie/collect_requests.py`).
+Not here: which deletions are recorded (`bookie/recorded.py`); what a deletion does to the files
+(`bookie/storage/store_ledgers.py`, `bookie/storage/compaction.py`); limits on deletions (`bookie/brake.py`); what is
+kept, and why (`bookie/gc_account.py`); collecting on request (`bookie/collect_requests.py`).
 """
 
 from __future__ import annotations
@@ -11,17 +12,22 @@ import asyncio
 import logging
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
 from buckram.bookie.brake import Brake
+from buckram.bookie.deletion_memory import DeletionMemory
 from buckram.bookie.gc_account import Account, Waiting, sum_of
+from buckram.bookie.recorded import RecordedDeletions
 from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.slices import Slices
 from buckram.bookie.storage.store import Store
 from buckram.config import BookieConfig
 from buckram.core.cluster.bookie_report import Collected, Kept
 from buckram.errors import AccessRefused, MalformedRecord, MetadataError, NoSuchKey, NoSuchLedger
+from buckram.metadata.behind import forget_deleted
 from buckram.seams import MetadataStore, Stats
 from buckram.types import BookieId, LedgerId, LedgerMetadata
 
@@ -30,6 +36,14 @@ PAGE = 1000
 COMPARED_AT_ONCE = 400
 DELETED_AT_ONCE = 8
 """Deletions per slice of work: each reads the index of every file and writes a state frame to the log."""
+ASKED_AT_ONCE = 64
+DEAD_SHARES = (0.1, 0.3, 0.6, 1.0, 1.25)
+"""Of [store] compaction_threshold. After deletions that are recorded, files go of which less than the first of these is
+alive: next to nothing is rewritten for it, and what dies soon is not copied before. The others follow while too much is
+dead."""
+MOST_DEAD = 0.5
+"""Too much is dead when it is more than this share of what lives, and a log file."""
+_LONGEST_PAUSE_S = 30.0
 EXAMINED_PER_ROUND = 2000
 """Ledger records that one round reads in search of copies that moved elsewhere; the next round continues there."""
 
@@ -43,20 +57,36 @@ class _Moved:
 
 
 class _Absent:
-    """Ledgers that a listing lacked, ascending, and the loop time of the first such listing; 16 bytes for each."""
+    """Ledgers that a listing lacked, ascending, the loop time of the first such listing, and how many others of this
+    bookie that listing was the first to lack; 24 bytes for each."""
 
-    __slots__ = ("ids", "since")
+    __slots__ = ("ids", "since", "vanished")
 
     def __init__(self) -> None:
         self.ids: array[int] = array("q")
         self.since: array[float] = array("d")
+        self.vanished: array[int] = array("q")
+
+    def add(self, ledger_id: LedgerId, since: float, vanished: int) -> None:
+        self.ids.append(ledger_id)
+        self.since.append(since)
+        self.vanished.append(vanished)
 
     def keep(self, held: frozenset[LedgerId], before: _Absent) -> None:
         """Keep ledgers that are due but may not be deleted now, so that the next round decides on them again."""
-        both = dict(zip(self.ids, self.since, strict=True))
-        both |= {one: since for one, since in zip(before.ids, before.since, strict=True) if one in held}
-        self.ids, self.since = array("q", sorted(both)), array("d")
-        self.since.extend(both[one] for one in self.ids)
+        both = {one: (since, together) for one, since, together in self._rows()}
+        both |= {one: (since, together) for one, since, together in before._rows() if one in held}
+        self.ids, self.since, self.vanished = array("q"), array("d"), array("q")
+        for one in sorted(both):
+            self.add(one, *both[one])
+
+    def _rows(self) -> Iterator[tuple[LedgerId, float, int]]:
+        return zip(self.ids, self.since, self.vanished, strict=True)
+
+    def vanished_with(self, ledger_id: LedgerId) -> int:
+        """With how many others the ledger vanished between two listings, itself included; 0: it is not absent."""
+        at = bisect_left(self.ids, ledger_id)
+        return self.vanished[at] if ledger_id in self else 0
 
     def __contains__(self, ledger_id: LedgerId) -> bool:
         at = bisect_left(self.ids, ledger_id)
@@ -102,12 +132,18 @@ class Collector:
         on_deleted: DeletionListener,
         brake: Brake | None = None,
         stats: Stats | None = None,
+        memory: DeletionMemory | None = None,
     ) -> None:
-        self._store, self._metadata, self._bookie_id = store, metadata, bookie_id
+        self._store, self._metadata, self._bookie_id, self._memory = store, metadata, bookie_id, memory
         self._config, self._on_deleted, self._brake = config, on_deleted, brake
         self._absent = _Absent()
+        self._recorded = RecordedDeletions(metadata)
+        self._contradicted: frozenset[LedgerId] = frozenset()
+        """Those that have a record although their deletion is recorded: they are kept."""
         self._held: frozenset[LedgerId] = frozenset()
         """Those of the absent ones that were absent for long enough, and that the brake keeps."""
+        self._to_go: frozenset[LedgerId] = frozenset()
+        """Those of the absent ones whose deletion is recorded."""
         self._moved: dict[LedgerId, _Moved] = {}
         self._examined_up_to: LedgerId = -1
         self._trusted = True
@@ -123,8 +159,26 @@ class Collector:
         self.ledgers = 0
         """Those with data here, as the newest round found them."""
         self._ended: float | None = None
+        self._looked_s = 0.0
+        """How long the newest look at the recorded deletions took."""
         self.last: Collected | None = None
         """What the newest collection found and did; None: there was none yet."""
+
+    async def follow(self) -> None:
+        """Delete what is recorded as deleted, again and again until cancelled.
+
+        It needs no listing and no age. A bookie with very many ledgers looks less often: no more than a twentieth of
+        its time goes into looking. What it finds to delete takes its time in any case, so that nothing waits for that.
+        """
+        interval = self._config.deletions_interval_s
+        while True:
+            await asyncio.sleep(max(interval, min(20 * self._looked_s, _LONGEST_PAUSE_S)))
+            try:
+                async with self._one_at_a_time:
+                    if await self.recorded_round():
+                        self.freed_bytes += await self._compact_dead()
+            except (MetadataError, StoreError, OSError) as error:
+                log.warning("what is recorded as deleted stays for now: %s", error)
 
     async def run(self) -> None:
         """Collect again and again until cancelled."""
@@ -146,7 +200,12 @@ class Collector:
             trouble: MetadataError | StoreError | None = None
             deleted: array[int] = array("q")
             try:
-                deleted = await self.round(whole=whole)
+                try:
+                    deleted = await self.recorded_round()
+                finally:  # what lacks a record has nothing to do with the records
+                    deleted += await self.round(whole=whole)
+                with suppress(AccessRefused):  # then administrators' processes do so, as autorecovery
+                    await forget_deleted(self._metadata)
             except (MetadataError, StoreError) as error:
                 trouble = error
             before = await self._kept()
@@ -158,13 +217,28 @@ class Collector:
                 raise trouble
             return self.last
 
-    async def _compact(self) -> int:
-        """Rewrite files that are mostly dead, unless that is suspended. The bytes that it freed."""
+    async def _compact_dead(self) -> int:
+        """Give back what is dead: all that costs next to nothing, and more as long as too much of the store is dead.
+
+        So files that hold a little of what stays among much that lived for a minute do not wait for a collection.
+        """
+        freed = 0
+        for share in DEAD_SHARES:
+            freed += await self._compact(share * self._store.compaction_threshold)
+            if not await self._store.is_dead_beyond(MOST_DEAD):
+                break
+        return freed
+
+    async def _compact(self, threshold: float | None = None) -> int:
+        """Rewrite files that are mostly dead, unless that is suspended. The bytes that it freed.
+
+        `threshold`: only those of which less than this share is alive.
+        """
         if self.suspended:
             return 0
         self.compacting = True
         try:
-            freed = await self._store.compact(None)
+            freed = await self._store.compact(None, threshold=threshold)
         finally:
             self.compacting = False
             self._ended = asyncio.get_running_loop().time()
@@ -183,8 +257,46 @@ class Collector:
                 self._brake.unknown if self._brake is not None else frozenset(),
                 self._held,
                 self._trusted,
+                self._to_go,
             )
         )
+
+    async def recorded_round(self) -> array[int]:
+        """Delete the ledgers here whose deletion is recorded, and return them. MetadataError, StoreError.
+
+        Each is asked for once more: one that has a record all the same is kept, because nobody can tell which of the
+        two is right.
+        """
+        deleted: array[int] = array("q")
+        if self._brake is not None and not await self._brake.trusted():
+            return deleted
+        if self._memory is not None:
+            await self._memory.note_ids(await self._metadata.next_ledger_id())
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        own = await self._store.live_ledger_ids()
+        self._recorded.forget_others(own)
+        dead = await self._recorded.among(own)
+        self._looked_s = loop.time() - began
+        if self._brake is not None:
+            dead = self._brake.unambiguous(dead)
+        if not dead or (self._brake is not None and not await self._brake.trusted()):
+            return deleted
+        kept: set[LedgerId] = set()
+        for start in range(0, len(dead), ASKED_AT_ONCE):
+            some = dead[start : start + ASKED_AT_ONCE]
+            there = await asyncio.gather(*map(self._has_record, some))
+            kept.update(one for one, is_there in zip(some, there, strict=True) if is_there)
+            going = array("q", [one for one in some if one not in kept])
+            if self._memory is not None:
+                await self._memory.remember(going)
+            await self._delete(going, deleted)
+        for one in sorted(kept - self._contradicted):
+            log.warning("ledger %d: its deletion is recorded, and it has metadata all the same: it is kept", one)
+        self._contradicted = frozenset(kept)
+        if deleted:
+            log.info("%d ledgers deleted here, as it is recorded", len(deleted))
+        return deleted
 
     async def round(self, *, whole: bool = False) -> array[int]:
         """Compare once and return the deleted ledgers.
@@ -201,21 +313,25 @@ class Collector:
         self.ledgers = len(own)
         began = asyncio.get_running_loop().time()
         present, missing = await self._compare(own)
-        dead, absent = await self._absent_long_enough(missing, began)
+        recorded = frozenset(await self._recorded.among(missing, anew=True))
+        if self._brake is not None:
+            recorded = frozenset(self._brake.unambiguous(array("q", sorted(recorded))))
+        dead, absent = await self._absent_long_enough(missing, began, recorded)
         deleted: array[int] = array("q")
         reviewed, held = True, frozenset[LedgerId]()
         if self._brake is not None:
             if not await self._brake.trusted():  # the listing may be of another history
                 self._trusted = False
                 return deleted
-            reviewed, allowed = await self._brake.released(dead, len(own))
+            vanished = {one: self._absent.vanished_with(one) for one in dead}
+            reviewed, allowed = await self._brake.released(dead, len(own), vanished)
             if len(allowed) < len(dead):
                 held = frozenset(dead) - frozenset(allowed)
                 absent.keep(held, self._absent)
             dead = allowed
         _report(dead)
         await self._delete_absent(dead, deleted)
-        self._absent, self._held = absent, held
+        self._absent, self._held, self._to_go = absent, held, recorded
         if reviewed:
             await self._collect_moved(present if whole else self._slice(present), deleted)
         self.rounds += 1
@@ -240,13 +356,19 @@ class Collector:
         missing.extend(own[at:])
         return present, missing
 
-    async def _absent_long_enough(self, missing: array[int], began: float) -> tuple[array[int], _Absent]:
-        """Return the ledgers that were absent for `collection_age_s`, and the others with the time of first absence."""
+    async def _absent_long_enough(
+        self, missing: array[int], began: float, recorded: frozenset[LedgerId]
+    ) -> tuple[array[int], _Absent]:
+        """Return the ledgers that were absent for `collection_age_s`, and the others with the time of first absence.
+
+        The `recorded` ones do not count as vanished: somebody decided that.
+        """
         ended, age = asyncio.get_running_loop().time(), self._config.collection_age_s
         known, slices = self._absent, Slices(COMPARED_AT_ONCE)
         dead: array[int] = array("q")
         absent = _Absent()
         at, count = 0, len(known.ids)
+        vanished = sum(one not in known and one not in recorded for one in missing)
         for ledger_id in missing:
             while at < count and known.ids[at] < ledger_id:
                 at += 1
@@ -254,8 +376,8 @@ class Collector:
             if since is not None and began - since >= age:
                 dead.append(ledger_id)
             else:
-                absent.ids.append(ledger_id)
-                absent.since.append(ended if since is None else since)
+                together = known.vanished[at] if since is not None else 0 if ledger_id in recorded else vanished
+                absent.add(ledger_id, ended if since is None else since, together)
             await slices.step()
         return dead, absent
 
@@ -272,13 +394,18 @@ class Collector:
             )
 
     async def _is_there(self, ledger_id: LedgerId) -> bool:
+        if not await self._has_record(ledger_id):
+            return False
+        log.warning("ledger %d: the listings lacked it, and it has a record now: it is kept", ledger_id)
+        return True
+
+    async def _has_record(self, ledger_id: LedgerId) -> bool:
         try:
             await self._metadata.read_ledger(ledger_id)
         except (NoSuchLedger, NoSuchKey):
             return False
         except (MalformedRecord, AccessRefused):
             pass
-        log.warning("ledger %d: the listings lacked it, and it has a record now: it is kept", ledger_id)
         return True
 
     async def _delete(self, dead: array[int], deleted: array[int]) -> None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from buckram.bookie.storage.store import Store
 from buckram.config import BookieConfig
 from buckram.core.cluster.bookie_report import Collected, Keeps, Kept
+from buckram.core.health.table import TABLE
 from buckram.net.stats import NullStats
 from buckram.seams import Stats
 from buckram.types import LedgerId
@@ -29,6 +30,8 @@ class Waiting(NamedTuple):
     """Those of the absent ones that were absent for long enough, and that the brake keeps."""
     trusted: bool
     """Whether the listing of the metadata store counts."""
+    recorded: frozenset[LedgerId] = frozenset()
+    """Those of the absent ones whose deletion is recorded: the next look at the records lets them go."""
 
 
 def sum_of(kept: Iterable[Kept]) -> int:
@@ -69,6 +72,7 @@ class Account:
         kinds |= dict.fromkeys(waiting.absent, Keeps.SECOND_LOOK)
         kinds |= dict.fromkeys(waiting.held, Keeps.BRAKE)
         kinds |= dict.fromkeys(waiting.unknown & waiting.absent, Keeps.UNKNOWN_IDS)
+        kinds |= dict.fromkeys(waiting.recorded & waiting.absent, Keeps.RECORDED)
         sizes = await self._store.bytes_by(kinds)
         numbers = dict.fromkeys(Keeps, 0)
         for kind in kinds.values():
@@ -86,11 +90,12 @@ class Account:
         return tuple(sorted(found, key=lambda one: -(one.bytes or 0)))
 
     def _why(self, kind: Keeps) -> str:
-        return _WHY[kind].format(age=f"{self._age_s:g} s")
+        state = TABLE["unknown-ledgers" if kind is Keeps.UNKNOWN_IDS else "collection-waits"]
+        return _WHY[kind].format(age=f"{self._age_s:g} s", runbook=state.runbook)
 
 
 _SECOND = "deleted when a second look finds the same, {age} after the first; no request shortens that"
-_WORD = "look at `buckram cluster salvage`, then say `buckram cluster collect`"
+_WORD = "{runbook} says how to decide"
 _WHY = {
     Keeps.MOSTLY_ALIVE: "dead bytes, headers and padding in log files that are mostly alive: a file is rewritten when "
     "less of it is alive than [store] compaction_threshold",
@@ -100,6 +105,7 @@ _WHY = {
     Keeps.NOT_SEALED: "dead bytes, headers and padding in the log file that is being written: it is rewritten after it "
     "is full and has its index",
     Keeps.SECOND_LOOK: f"ledgers that metadata does not list: {_SECOND}",
+    Keeps.RECORDED: "ledgers whose deletion is recorded: the next look at the records, within seconds, lets them go",
     Keeps.MOVED: f"copies that metadata places on other bookies: {_SECOND}",
     Keeps.BRAKE: f"more ledgers are absent from metadata than go unasked, or it was restored: {_WORD}",
     Keeps.UNKNOWN_IDS: f"ledgers with ids that the metadata store never gave: {_WORD}",

@@ -9,17 +9,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TypeVar
 
+from buckram.addresses import check_announced, check_reachable, parse_address
 from buckram.bookie import cookie, registration
 from buckram.bookie.accounting import Accounting
 from buckram.bookie.audit_log import AuditLog
 from buckram.bookie.brake import Brake
 from buckram.bookie.collect_requests import CollectRequests
 from buckram.bookie.creations import QuotasOfCreations
+from buckram.bookie.deletion_memory import DeletionMemory
 from buckram.bookie.disk_watch import DiskWatch
 from buckram.bookie.gc import Collector
 from buckram.bookie.handover import Handover
+from buckram.bookie.host_id import place_properties
 from buckram.bookie.limbo_end import LimboEnd
 from buckram.bookie.marks import Marks
 from buckram.bookie.mixed_logins import LOGIN_PROPERTY, check_others
@@ -32,17 +36,16 @@ from buckram.bookie.service.metadata import MetadataService, OpenStore
 from buckram.bookie.service.server import BookieServer, Service
 from buckram.bookie.service.session import Session
 from buckram.bookie.sources import Sources
-from buckram.bookie.storage import superblock
 from buckram.bookie.storage.position import NO_CLAIM, Claim
 from buckram.bookie.storage.store import Store
+from buckram.bookie.timekeeper import Timekeeper
 from buckram.bookie.wishes import Wishes
-from buckram.bookie.witness import NO_CONTACT, Contact, Witness
+from buckram.bookie.witness import NO_CONTACT, Contact, Witness, looked
 from buckram.bookie.witness_memory import FileWrite
 from buckram.config import BookieConfig, NetConfig, StoreConfig
 from buckram.core.backoff import REGISTRATION
-from buckram.core.ledgers.service_info import ADMISSION_PROPERTY
-from buckram.core.placement.policy import parse_location
-from buckram.core.placement.topology import LOCATION_PROPERTY
+from buckram.core.cluster import file_systems
+from buckram.core.ledgers.service_info import ADMISSION_PROPERTY, SESSION_PROPERTY
 from buckram.core.security.principal import Principal
 from buckram.core.security.tokens import TokenRefused
 from buckram.core.wire.introduction import (
@@ -59,8 +62,7 @@ from buckram.core.wire.introduction import (
 )
 from buckram.core.wire.messages import Trouble
 from buckram.disk.descriptors import Shares
-from buckram.errors import ConfigError, MetadataUnavailable
-from buckram.net.http import parse_address
+from buckram.errors import MetadataUnavailable, WrongCookie
 from buckram.net.retry import Attempt, retry
 from buckram.net.tasks import TaskScope
 from buckram.seams import Disk, MetadataStore, Runtime, Space
@@ -68,13 +70,13 @@ from buckram.types import BookieAddress, BookieId, BookieInfo
 
 log = logging.getLogger("buckram.bookie")
 T = TypeVar("T")
-_EVERYWHERE = ("", "0.0.0.0", "::")
 
 
 class Bookie:
-    """A storage server. `start` once, `stop` once; `failed` resolves to the error if the store fails.
+    """A storage server. `start` once, `stop` once; `failed` resolves to the error if the store fails, or to WrongCookie
+    if the bookie is a member no more: it was replaced or taken out.
 
-    After a failed sync the service stops by itself: it closes connections and listener, and removes the registration.
+    Then the service stops by itself: it closes connections and listener, and removes the registration.
     The disk and the metadata store belong to the caller and stay open. `open_store` opens further sessions with the
     store, through which the bookie serves it to clients; None: it does not. `door`: what connections pass first.
     `events` takes what the audit trail is to tell.
@@ -97,14 +99,13 @@ class Bookie:
         events: AuditLog | None = None,
         mixed_logins: bool = False,
     ) -> None:
-        self._open_store, self._events = open_store, events
-        self._door, self._mixed_logins = door, mixed_logins
+        self._open_store, self._events, self._door, self._mixed_logins = open_store, events, door, mixed_logins
         self._guard: Guard | None = None
         self._runtime, self._disk, self._metadata = runtime, disk, metadata_store
         self._config, self._store_config, self._net = bookie_config, store_config, net_config
-        self._properties = dict(properties or {})
+        self._properties, self.deletions = dict(properties or {}), DeletionMemory(disk, self)
         self._scope = TaskScope("bookie", on_error=self._task_failed)
-        self._server = BookieServer(runtime, bookie_config, net_config, shares, door)
+        self._server = BookieServer(runtime, bookie_config, net_config, shares, door, self._stood_still)
         self.service: Service | None = None
         self._registration: Registration | None = None
         self.store: Store | None = None
@@ -116,10 +117,10 @@ class Bookie:
         self.limbo_end: LimboEnd | None = None
         self.disk_watch: DiskWatch | None = None
         self.accounting: Accounting | None = None
-        self._cluster = ""
+        self.time = Timekeeper(runtime.clock, metadata_store, bookie_config.believe_clock_after_s, runtime.stats)
         self._address: BookieAddress | None = None
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
-        self._stopped = False
+        self._stopped, self._cluster = False, ""
 
     @property
     def server(self) -> BookieServer:
@@ -158,6 +159,7 @@ class Bookie:
         await self._check_logins(self.info)
         store.on_failed(self._store_failed)
         self._cluster = claimed.cluster
+        await self._retried(lambda: self.time.prepare(claimed.bookie_id))
         self.service = self._make_service(store, witness, claimed.bookie_id)
         self._server.judge(self.service)
         self._server.serve(self.service)
@@ -172,20 +174,21 @@ class Bookie:
         await self._registration.start(readonly=self._shown_readonly(store))
         if store.failed is not None:
             raise store.failed  # it served for a moment, and answered only what was durable
+        if witness.out:
+            raise WrongCookie(witness.out)
         store.on_space_change(self._space_changed)
         self._space_changed()
         self._scope.spawn(witness.run(), "witness")
+        self._scope.spawn(self._server.pulse.run(), "pulse")
+        self._scope.spawn(self.time.run(), "time")
         witness.wake()
+        stats, name = self._runtime.stats, claimed.bookie_id
+        brake = Brake(self._metadata, name, witness, stats)
         self.collector = Collector(
-            store,
-            self._metadata,
-            claimed.bookie_id,
-            self._config,
-            self.service.ledger_deleted,
-            Brake(self._metadata, claimed.bookie_id, witness, self._runtime.stats),
-            self._runtime.stats,
+            store, self._metadata, name, self._config, self.service.ledger_deleted, brake, stats, self.deletions
         )
         self._scope.spawn(self.collector.run(), "collection")
+        self._scope.spawn(self.collector.follow(), "recorded deletions")
         requests = CollectRequests(self._metadata, claimed.bookie_id, self.collector)
         self.wishes.on_collect = requests.ask
         self._scope.spawn(requests.run(), "collection on request")
@@ -215,13 +218,11 @@ class Bookie:
         )
 
     def _registered(self, store: Store) -> dict[str, str]:
-        """The properties of the registration. ConfigError for a location that is none."""
-        properties = self._properties | {INCARNATION_PROPERTY: store.incarnation, IDENTITY_PROPERTY: IDENTITY}
+        """The properties of the registration. ConfigError for a location or a host that is none."""
+        properties = self._properties | _told_of(store)
         if self._config.admission != "known":
             properties[ADMISSION_PROPERTY] = self._config.admission
-        if self._config.location:
-            parse_location("[bookie] location", self._config.location)
-            properties[LOCATION_PROPERTY] = self._config.location
+        properties |= place_properties(self._config.location, self._config.host_id)
         if self._door is not None and self._door.logins:
             properties[LOGIN_PROPERTY] = " ".join(sorted(self._door.logins))
         return properties
@@ -236,7 +237,7 @@ class Bookie:
         if self._door is not None and self._door.logins:
             guard = Guard(
                 self._metadata,
-                self._runtime.clock,
+                self.time,
                 authorises=self._door.authorises,
                 tokens="token" in self._door.logins,
             )
@@ -281,7 +282,7 @@ class Bookie:
         self._address = address
         claimed = await self._retried(lambda: self._claim(address))
         witness = self.witness = Witness(
-            self._disk, self._metadata, claimed.bookie_id, self, self._runtime.rng, self._runtime.stats
+            self._disk, self._metadata, claimed, self, self._runtime.rng, self._runtime.stats
         )
         known = await self._retried(lambda: witness.prepare(first_start=claimed.first_start))
         store = self.store = Store.open(self._disk, self._store_config, self._runtime.stats, self._runtime.rng, known)
@@ -314,7 +315,10 @@ class Bookie:
     def figures(self) -> dict[str, int]:
         """Return figures of the disk and of the check of its files, by name."""
         watching = [one for one in (self.disk_watch, self.scrub) if one is not None]
-        return {name: value for one in watching for name, value in one.figures().items()}
+        found = {name: value for one in watching for name, value in one.figures().items()}
+        with suppress(OSError):
+            found[file_systems.FIGURE] = file_systems.number_of(self._disk.identity())
+        return found
 
     def troubles(self) -> list[Trouble]:
         """Return what is wrong with this bookie now."""
@@ -323,7 +327,8 @@ class Bookie:
 
     def report(self) -> bytes:
         """Return what this bookie says of itself to operators, encoded (`core/cluster/bookie_report.py`)."""
-        return report_of(self).encode()
+        doubt = self.time.moment().why
+        return report_of(self, self._runtime.clock, self._store_config, self._door, self._guard, doubt).encode()
 
     def used_up(self, session: Session) -> dict[str, int]:
         """Return use and limit of quotas that are used up, of namespaces that the connection's principal may use."""
@@ -336,14 +341,15 @@ class Bookie:
         """Return what this bookie says of itself to clients that introduce themselves, once it serves."""
         assert self.info is not None
         assert self.store is not None
-        features = NAMES_LEDGERS | (METADATA if self._open_store is not None else 0)
+        wall_us, time_features = self.time.told()
+        features = time_features | NAMES_LEDGERS | (METADATA if self._open_store is not None else 0)
         features |= TRACES if self._runtime.traces is not None else 0
         features |= PULLS if self._runtime.files is not None else 0
         return Identity(
             self._cluster,
             self.info.bookie_id,
             self.store.incarnation,
-            wall_us=self._runtime.clock.wall_us(),
+            wall_us=wall_us,
             highest_ledger=self.store.highest_ledger,
             epoch=self.witness.epoch if self.witness else 0,
             features=features | (SUSPECT if self.witness and self.witness.suspect else 0),
@@ -368,19 +374,17 @@ class Bookie:
             self._metadata,
             self._config.bookie_id,
             str(address),
-            has_store=superblock.NAME in self._disk.names(),
+            rng=self._runtime.rng,
+            clock=self._runtime.clock,
         )
 
     def _advertised(self, port: int) -> BookieAddress:
         if self._config.advertise:
             address = parse_address(self._config.advertise, "advertise")
+            check_reachable(address.host, f"advertise = {self._config.advertise!r}")
             return BookieAddress(address.host, address.port or port)
-        if self._config.host in _EVERYWHERE:
-            raise ConfigError(
-                f"host = {self._config.host!r} listens everywhere, so clients need to be told where: "
-                "set advertise = HOST:PORT"
-            )
-        return BookieAddress(self._config.host, port)
+        host = self._config.host
+        return BookieAddress(check_announced(host, f"host = {host!r}", "set advertise = HOST:PORT"), port)
 
     async def _close(self, *, graceful: bool) -> None:
         if self._stopped:
@@ -445,6 +449,24 @@ class Bookie:
             self._registration.set_withdrawn(suspect or (self.wishes is not None and self.wishes.out))
         self._space_changed()
 
+    def put_out(self, why: str) -> None:
+        """Serve nothing more, on no connection: another incarnation has the id, or nobody."""
+        if self.store is None or self.failed.done():
+            return  # its start says so
+        log.error("the bookie stops: %s", why)
+        self._fail(WrongCookie(why))
+
+    def _stood_still(self) -> None:
+        log.warning("the process stood still: nothing is served until the metadata store says whose its id is")
+        self._server.doubt()
+        self._scope.spawn(self._confirm_member(), "confirmation")
+
+    async def _confirm_member(self) -> None:
+        assert self.witness is not None
+        await looked(self.witness, self._runtime.rng)
+        if not self.witness.out:
+            self._server.go_on()
+
     def _wishes_changed(self) -> None:
         if self.wishes is not None and self.store is not None:
             self.store.asked_readonly = self.wishes.readonly
@@ -462,6 +484,10 @@ class Bookie:
         if self.failed.done():
             return
         log.error("the store failed, the bookie stops: %s", error)
+        self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """Serve nothing more from this moment on."""
         self.failed.set_result(error)
         self._server.abort()
         if not self._stopped:
@@ -476,3 +502,9 @@ class Bookie:
     def _task_failed(self, error: BaseException) -> None:
         if not self.failed.done():
             self._store_failed(error)
+
+
+def _told_of(store: Store) -> dict[str, str]:
+    """What every registration says: who this is, and since which start."""
+    session = f"{store.incarnation}.{store.starts}"
+    return {INCARNATION_PROPERTY: store.incarnation, SESSION_PROPERTY: session, IDENTITY_PROPERTY: IDENTITY}

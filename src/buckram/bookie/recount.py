@@ -14,8 +14,10 @@ from buckram.bookie.storage.store import Store
 from buckram.core.security.namespaces import namespace_of_ledger
 from buckram.core.streams.head import decode_head
 from buckram.core.streams.names import OWNER_PURPOSE
+from buckram.core.streams.purposes import Purpose, purpose_of
 from buckram.core.tenants.usage import Counts
 from buckram.errors import BuckramError, MalformedRecord
+from buckram.metadata.listing import all_children, all_names
 from buckram.seams import MetadataStore
 from buckram.types import LedgerId, LedgerMetadata
 
@@ -91,24 +93,18 @@ def application_of(custom_metadata: Mapping[str, bytes]) -> str:
 
 async def _count_streams(metadata: MetadataStore, found: dict[str, _Counting]) -> None:
     keys, heads = metadata.keys, f"{metadata.own}/streams/heads"
-    after = ""
-    while names := await keys.children(heads, after=after):
-        for namespace in names:
-            counting = found.setdefault(namespace, _Counting())
-            counting.streams, counting.databases = await streams_in(metadata, namespace)
-        after = names[-1]
+    async for namespace in all_names(keys, heads):
+        counting = found.setdefault(namespace, _Counting())
+        counting.streams, counting.databases = await streams_in(metadata, namespace)
 
 
 async def streams_in(metadata: MetadataStore, namespace: str) -> tuple[int, int]:
     """How many streams a namespace has, and how many of them are logs of databases. MetadataError."""
     folder = f"{metadata.own}/streams/heads/{namespace}"
     streams = databases = 0
-    after = ""
-    while page := await metadata.keys.children_with_values(folder, after=after):
-        for name, value in page:
-            streams += 1
-            databases += is_database(f"{folder}/{name}", value.value)
-        after = page[-1][0]
+    async for name, value in all_children(metadata.keys, folder):
+        streams += 1
+        databases += is_database(f"{folder}/{name}", value.value)
     return streams, databases
 
 
@@ -118,4 +114,4 @@ def is_database(key: str, value: bytes) -> bool:
         head = decode_head(key, value)
     except BuckramError:
         return False
-    return head.snapshots is not None and head.properties.get("buckram") == "database"
+    return purpose_of("", head) is Purpose.DATABASE

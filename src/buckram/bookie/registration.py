@@ -9,16 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from dataclasses import replace
 
 from buckram.bookie.handover import Handover
 from buckram.bookie.trust import UNSEEN, Trust
 from buckram.core.backoff import REGISTRATION, Delays
+from buckram.core.ledgers.service_info import SESSION_PROPERTY
 from buckram.errors import AlreadyRegistered, MetadataError, MetadataUnavailable
 from buckram.net.tasks import TaskScope
 from buckram.seams import MetadataStore
 from buckram.types import BookieInfo
 
 log = logging.getLogger("buckram.bookie")
+HEARTBEAT_S, HUNG_S = 1.0, 2.0
+"""A process that is so much later than its heartbeat has hung: writers may have gone on without it."""
 WITHIN_S = 40.0
 """How long a start waits for the store, or for the session of a killed predecessor to end (Apache: 10-40 s)."""
 UNREGISTER_S = 5.0
@@ -28,7 +32,8 @@ class Registration:
     """Keeps one bookie registered. `start` registers and raises what went wrong; afterwards it tries for ever.
 
     Ahead of each attempt the session is written down for the next process (`handover`) and `trust` is asked: a store
-    that is not trusted gets no registration, and an existing one is removed, until `set_withdrawn(False)`.
+    that is not trusted gets no registration, and an existing one is removed, until `set_withdrawn(False)`. Nor does a
+    bookie register that was replaced or removed: what the look found is checked again in the step that registers it.
     """
 
     def __init__(
@@ -43,6 +48,8 @@ class Registration:
         self._metadata, self._info, self._rng = metadata, info, rng
         self._handover, self._trust = handover, trust
         self._withdrawn = False
+        self._breaks = 0
+        """How often this process was not there for a while, as others saw it."""
         self._scope = TaskScope("registration")
         self._changed = asyncio.Event()
         self._readonly = False
@@ -69,7 +76,8 @@ class Registration:
                     raise
             await asyncio.sleep(delays.take())
         if not self._closing:  # closed meanwhile: the store failed while this was registering
-            self._scope.spawn(self._follow(), "registration")
+            self._scope.keep(self._follow, "registration", wake=self._changed.set)
+            self._scope.keep(self._notice_hangs, "heartbeat")
 
     def set_readonly(self, readonly: bool) -> None:
         """Show the bookie as read-only or writable; takes effect in the background."""
@@ -98,6 +106,7 @@ class Registration:
 
     def _session_lost(self) -> None:
         self.registered = False
+        self._breaks += 1
         if not self._closing:
             self._changed.set()
 
@@ -109,12 +118,34 @@ class Registration:
         if self._withdrawn:
             await self._metadata.unregister(self._info.bookie_id)
             self.registered = False
+            self._breaks += 1
             return
         if self._handover is not None:
             self._handover.remember()
-        await self._metadata.register(self._info, readonly=readonly)
+        await self._metadata.register(self._told(), readonly=readonly, when=self._trust.unchanged())
         if readonly == self._readonly and not self._changed.is_set():
             self.registered = True
+
+    def _told(self) -> BookieInfo:
+        """What is registered: the session is another one after each break."""
+        started = self._info.properties.get(SESSION_PROPERTY)
+        if started is None:
+            return self._info
+        return replace(self._info, properties={**self._info.properties, SESSION_PROPERTY: f"{started}.{self._breaks}"})
+
+    async def _notice_hangs(self) -> None:
+        """Tell, by another session, that this process hung: autorecovery looks what it lacks since."""
+        loop = asyncio.get_running_loop()
+        while True:
+            before = loop.time()
+            await asyncio.sleep(HEARTBEAT_S)
+            late_s = loop.time() - before - HEARTBEAT_S
+            if late_s > HUNG_S:
+                log.warning(
+                    "bookie %s hung for %.1f s: it may lack what was written then", self._info.bookie_id, late_s
+                )
+                self._breaks += 1
+                self._changed.set()
 
     async def _follow(self) -> None:
         while True:

@@ -6,9 +6,15 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol
 
 from buckram.bookie.gc import Collector
+from buckram.bookie.service.door import Door
+from buckram.bookie.service.guard import Guard
 from buckram.bookie.service.server import BookieServer, Service
+from buckram.bookie.storage.store import Store
+from buckram.bookie.witness import Refusal, Witness
+from buckram.config import StoreConfig
 from buckram.core.cluster.bookie_report import BookieReport
 from buckram.disk.descriptors import current_limit, in_use
+from buckram.seams import Clock
 
 
 class Reporting(Protocol):
@@ -16,6 +22,8 @@ class Reporting(Protocol):
 
     collector: Collector | None
     service: Service | None
+    store: Store | None
+    witness: Witness | None
 
     @property
     def server(self) -> BookieServer: ...
@@ -31,9 +39,13 @@ def release() -> str:
         return "unknown"
 
 
-def report_of(bookie: Reporting) -> BookieReport:
-    """The bookie as it is now."""
-    collector, service = bookie.collector, bookie.service
+def report_of(
+    bookie: Reporting, clock: Clock, config: StoreConfig, door: Door | None, guard: Guard | None, time_doubt: str
+) -> BookieReport:
+    """The bookie as it is now. `time_doubt`: why it is in doubt of the time."""
+    collector, service, store = bookie.collector, bookie.service, bookie.store
+    refusal = bookie.witness.refusal if bookie.witness is not None else Refusal()
+    certificate, ends_s = door.certificate if door is not None else ("", 0)
     return BookieReport(
         version=release(),
         state=bookie.state,
@@ -49,4 +61,15 @@ def report_of(bookie: Reporting) -> BookieReport:
         read_entries=service.reads.served.entries if service is not None else 0,
         read_bytes=service.reads.served.bytes if service is not None else 0,
         collection=collector.last if collector is not None else None,
+        wall_us=clock.wall_us(),
+        time_is="doubt" if time_doubt else "certain",
+        time_doubt=time_doubt,
+        readonly_why=store.readonly_why if store is not None else "",
+        reserved_bytes=config.reserved_bytes,
+        writable_again_bytes=config.writable_again_bytes,
+        witness_refusal=refusal.denied,
+        metadata_refusal=refusal.unwritten,
+        certificate=certificate,
+        certificate_ends_s=ends_s,
+        expired_tokens=guard.expired_tokens() if guard is not None else (),
     )

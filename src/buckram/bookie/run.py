@@ -9,24 +9,29 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from buckram.addresses import join, parse_address
 from buckram.bookie.audit_log import AuditLog
 from buckram.bookie.beside import OtherLoop, beside
 from buckram.bookie.gauges import Figures, Gauges, figures_of
+from buckram.bookie.host_id import running_host
+from buckram.bookie.lost_metadata import refuse_lost
 from buckram.bookie.process import Bookie
 from buckram.bookie.service.door import Door
 from buckram.bookie.status_pages import StatusPages
 from buckram.config import AuthConfig, BookieConfig, NetConfig, StoreConfig, TelemetryConfig, TlsConfig
+from buckram.core.placement.topology import HOST_PROPERTY
 from buckram.disk.descriptors import shares_of_bookie
 from buckram.disk.local import LocalDisk
 from buckram.disk.neighbours import Neighbours
-from buckram.errors import ConfigError, CorruptStore, WrongCookie
+from buckram.errors import ClusterNotInitialised, ConfigError, CorruptStore, MetadataUnavailable, WrongCookie
 from buckram.metadata.uri import open_store
-from buckram.net.http import Handler, parse_address, serve_http
+from buckram.net.http import Handler, serve_http
 from buckram.net.loop import loop_factory
 from buckram.net.runtime import production_runtime
 from buckram.net.stats import NullStats, PrometheusStats
@@ -127,6 +132,8 @@ async def serve_bookie(
             cleanup.push_async_callback(telemetry.close)
         metadata = await open_store(metadata_uri, runtime)
         cleanup.push_async_callback(metadata.close)
+        with suppress(MetadataUnavailable):  # the start below tries for a while
+            await refuse_lost(metadata, [Path(directory)])
         events = None if audit is None else AuditLog(runtime.clock, stats)
         bookie = Bookie(
             runtime,
@@ -135,6 +142,7 @@ async def serve_bookie(
             bookie_config,
             store_config,
             net_config,
+            properties={HOST_PROPERTY: running} if (running := running_host()) else None,
             shares=available,
             door=door,
             events=events,
@@ -151,7 +159,7 @@ async def serve_bookie(
             site = Site(here, status, metadata_uri, directory, settings, bool(auth_config.logins))
             http = await cleanup.enter_async_context(_served(site, bookie_config, admin, environment))
         cleanup.push_async_callback(bookie.stop)
-        info = await _start_in(directory, bookie)
+        info = await _start_in(directory, bookie, metadata)
         if audit is not None and events is not None:
             await cleanup.enter_async_context(audit(bookie, events, metadata, metadata_uri, tls_config, auth_config))
         on_ready(info, http)
@@ -159,7 +167,8 @@ async def serve_bookie(
         await asyncio.wait((stopping, bookie.failed), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         if bookie.failed.done():
-            raise bookie.failed.result()
+            error = bookie.failed.result()
+            raise WrongCookie(f"{directory}: {error}") if isinstance(error, WrongCookie) else error
 
 
 def _telemetry(config: TelemetryConfig, instance: str) -> Telemetry | None:
@@ -205,7 +214,7 @@ async def _served(
                 where = parse_address(config.http, "http")
                 listener = await serve_http(network, where, handler)
                 open_here.push_async_callback(listener.close)
-                http = f"{where.host}:{listener.port}"
+                http = join(where.host, listener.port)
             started(http)
             await asyncio.Event().wait()
 
@@ -219,10 +228,13 @@ async def _served(
         sys.setswitchinterval(before)
 
 
-async def _start_in(directory: str, bookie: Bookie) -> BookieInfo:
+async def _start_in(directory: str, bookie: Bookie, metadata: MetadataStore) -> BookieInfo:
     """Start the bookie; errors about the directory name it, because the parts above the disk do not know its name."""
     try:
         return await bookie.start()
+    except ClusterNotInitialised:
+        await refuse_lost(metadata, [Path(directory)])
+        raise
     except (WrongCookie, CorruptStore) as error:
         raise type(error)(f"{directory}: {error}") from error
 

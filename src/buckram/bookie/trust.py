@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from buckram.types import LedgerId
+from buckram.types import CheckVersion, LedgerId
 
 
 class Trust(Protocol):
     """Whether the metadata store still holds what it once confirmed."""
 
     async def confirm(self) -> bool:
-        """Return whether the store is trusted, by a look that begins after this call. Raises MetadataUnavailable."""
+        """Return whether the store is trusted and this bookie a member, by a look that begins after this call. Raises
+        MetadataUnavailable."""
+        ...
+
+    def unchanged(self) -> tuple[CheckVersion, ...]:
+        """Return the versions of the keys that the last look found: while they hold, so does what it found."""
         ...
 
     def admitted(self, ledger_id: LedgerId, birth: bytes) -> None:
@@ -32,6 +37,9 @@ class _Unseen:
 
     async def confirm(self) -> bool:
         return True
+
+    def unchanged(self) -> tuple[CheckVersion, ...]:
+        return ()
 
     def admitted(self, ledger_id: LedgerId, birth: bytes) -> None:
         pass

@@ -2,8 +2,10 @@
 
 A key in the metadata store records how far the bookie's log is durable; the file WITNESS in the directory records what
 the store confirmed last. If the store is behind that file, the bookie is *suspect* and serves nothing but reads until
-the right store is back or an operator has accepted the present one.
-Not here: what counts as behind (`core/cluster/history.py`); the file (`bookie/witness_memory.py`).
+the right store is back or an operator has accepted the present one. The key also says whose the id is: a bookie that
+finds a later incarnation there, or its cookie gone, is *out* and ends.
+Not here: what counts as behind (`core/cluster/history.py`) and who is out (`core/cluster/incarnations.py`); the file
+(`bookie/witness_memory.py`).
 """
 
 from __future__ import annotations
@@ -12,12 +14,18 @@ import asyncio
 import json
 import logging
 import random
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
+from buckram.bookie.cookie import Claim as Claimed
+from buckram.bookie.deletion_memory import DeletionMemory
 from buckram.bookie.notes import Note
+from buckram.bookie.own_records import Found, OwnRecords
 from buckram.bookie.storage.position import Claim, Position
 from buckram.bookie.witness_memory import FILE, WitnessMemory, WriteReserve
+from buckram.core.backoff import REGISTRATION, Delays
+from buckram.core.cluster.cookie import serialise_cookie
 from buckram.core.cluster.history import (
     Confirmed,
     Contradiction,
@@ -26,7 +34,13 @@ from buckram.core.cluster.history import (
     encode_statement,
     judge,
     learn,
-    parse_statement,
+)
+from buckram.core.cluster.incarnations import (
+    Standing,
+    decide,
+    next_generation,
+    why_removed,
+    why_replaced,
 )
 from buckram.core.ledgers.metadata import birth_of
 from buckram.errors import (
@@ -38,10 +52,12 @@ from buckram.errors import (
     NoSuchLedger,
     StoreReplaced,
     VersionConflict,
+    WrongCookie,
 )
-from buckram.metadata.layout import SUSPECTS, WITNESSES
+from buckram.metadata.layout import SUSPECTS
+from buckram.metadata.told_deletions import tell
 from buckram.seams import Disk, MetadataStore, Stats
-from buckram.types import BookieId, History, KeyValue, LedgerId
+from buckram.types import CheckVersion, History, LedgerId
 
 log = logging.getLogger("buckram.bookie")
 LOOK_S = 2.0
@@ -60,6 +76,13 @@ class Contact(NamedTuple):
 NO_CONTACT = Contact("", -1)
 
 
+class Refusal(NamedTuple):
+    """Why a change was not made: the key is denied to this bookie, or the store takes no changes. Empty: it was."""
+
+    denied: str = ""
+    unwritten: str = ""
+
+
 class WitnessedBookie(WriteReserve, Protocol):
     """What the witness records of its bookie, and what it reports to it (`bookie/process.py`)."""
 
@@ -71,8 +94,17 @@ class WitnessedBookie(WriteReserve, Protocol):
         """Return where the bookie can be asked; NO_CONTACT before the store is open."""
         ...
 
+    @property
+    def deletions(self) -> DeletionMemory:
+        """Return what the bookie remembers of deletions and of the ids that were given."""
+        ...
+
     def trust_changed(self) -> None:
         """Called after `Witness.suspect` changed."""
+        ...
+
+    def put_out(self, why: str) -> None:
+        """Called once, when the bookie finds that it is no member of the cluster any more (`Witness.out`)."""
         ...
 
 
@@ -86,13 +118,15 @@ class Witness:
         self,
         disk: Disk,
         metadata: MetadataStore,
-        bookie_id: BookieId,
+        claimed: Claimed,
         bookie: WitnessedBookie,
         rng: random.Random,
         stats: Stats,
     ) -> None:
+        bookie_id = claimed.bookie_id
         self._metadata, self._rng, self._bookie_id, self._bookie = metadata, rng, bookie_id, bookie
-        self._key = f"{metadata.own}/{WITNESSES}/{bookie_id}"
+        self._claimed, self._records = claimed, OwnRecords(metadata, claimed)
+        self._key = self._records.key
         self._note = Note(metadata, f"{metadata.own}/{SUSPECTS}/{bookie_id}")
         self._lock, self._publish_lock = asyncio.Lock(), asyncio.Lock()
         """Held while looking, for which adds wait, and while publishing, which may wait for long work on the disk."""
@@ -107,6 +141,15 @@ class Witness:
         """The history that the store had at the last look."""
         self.suspect = ""
         """Why the store is not trusted; "" while it is."""
+        self.out = ""
+        """Why this bookie is no member any more, which stays so; "" while it is one."""
+        self.refusal = Refusal()
+        """Why its key could not be written at the last attempt, although the store answered."""
+        self._returning = False
+        """Its cookie lacks in restored metadata that nobody accepted yet."""
+        self._told = -1
+        """The version of the history's key from which on this bookie told what it saw deleted."""
+        self._unchanged: tuple[CheckVersion, ...] = ()
         self._suspect_gauge = stats.gauge(
             "buckram_bookie_suspect", "1 while the metadata store is behind what this bookie knows of it"
         )
@@ -130,10 +173,14 @@ class Witness:
     async def prepare(self, *, first_start: bool) -> Claim | None:
         """Look for the first time. Returns how far the log was when the store confirmed it last, None if unknown.
 
-        Raises MetadataUnavailable, and CorruptStore if the bookie's file is damaged.
+        Raises MetadataUnavailable, CorruptStore if the bookie's file is damaged, and WrongCookie if it is out.
         """
         self._memory.load()
+        self._bookie.deletions.load()
         found = await self._look()
+        if self.out:
+            raise WrongCookie(self.out)
+        await self._return()
         self._metadata.on_session_lost(self._wake.set)
         if first_start or found is None or self.suspect:
             return None  # an empty directory under a known id was admitted by whoever removed the cookie
@@ -189,7 +236,12 @@ class Witness:
         async with self._lock:
             if self._judged < mine:
                 await self._look()
-        return not self.suspect
+        return not self.suspect and not self.out
+
+    def unchanged(self) -> tuple[CheckVersion, ...]:
+        """Return the versions of cookie and witness key that the last look found: while they hold, so does what it
+        found."""
+        return self._unchanged
 
     # What admission learns of the store
 
@@ -250,55 +302,53 @@ class Witness:
         number = self._looks
         known = self.memory  # as of now: what changes meanwhile is newer than what is read here
         try:
-            history, found = await self._read_store()
-            if not history.epoch and not self.epoch:
-                history = await self._metadata.begin_history()
+            found = await self._read_store()
+            if not found.history.epoch and not self.epoch:
+                found = found._replace(history=await self._metadata.begin_history())
             await self._check_contradiction()
-            verdict = judge(replace(known, contradiction=self.memory.contradiction), history, found)
+            past = judge(replace(known, contradiction=self.memory.contradiction), found.history, found.witness)
         except (MetadataUnavailable, AccessRefused):
             raise
         except MetadataError as error:
             self._set_suspect(f"it cannot be read: {error}")
             self._judged = number
             return None
-        self.history = history
+        verdict = decide(
+            self._claimed.incarnation,
+            None if known.confirmed is None else known.confirmed.value,
+            None if found.witness is None else found.witness.value,
+            past,
+            has_cookie=found.cookie is not None,
+            restored=not found.history.accepted and not found.history.moved,
+        )
+        self.history = found.history
         self._judged = number
-        self._set_suspect(verdict.why)
-        return found
+        self._returning = verdict.standing is Standing.RETURNING
+        if verdict.out:
+            self._put_out(verdict.standing, found)
+            return found.witness
+        self._unchanged = self._records.versions(found)
+        self._set_suspect(verdict.suspicion)
+        return found.witness
 
-    async def _read_store(self) -> tuple[History, Confirmed | None]:
+    def _put_out(self, standing: Standing, found: Found) -> None:
+        if self.out:
+            return
+        if standing is Standing.REPLACED and found.witness is not None:
+            self.out = why_replaced(self._bookie_id, self._claimed.incarnation, found.witness.value)
+        else:
+            self.out = why_removed(self._bookie_id, self._claimed.incarnation)
+        self._bookie.put_out(self.out)
+
+    async def _read_store(self) -> Found:
         try:
-            history, _, found = await self._ask()
+            return await self._records.read()
         except StoreReplaced as error:
             self._set_suspect(str(error))  # first, so that nobody uses the next store before it is judged
             await self._metadata.reopen()
-            history, _, found = await self._ask()
+            found = await self._records.read()
             await self._check_admitted()
-        if found is None:
-            return history, None
-        return history, Confirmed(found.version, parse_statement(self._key, found.value))
-
-    async def _ask(self) -> tuple[History, str, KeyValue | None]:
-        """Read history, instance id and witness key at once, because adds of new ledgers wait for it.
-
-        The instance id shows whether the store still holds this cluster.
-        """
-        answers = await asyncio.gather(
-            self._metadata.history(), self._metadata.instance_id(), self._get_key(), return_exceptions=True
-        )
-        for answer in answers:  # the history's error comes first: it explains the others
-            if isinstance(answer, BaseException):
-                raise answer
-        history, instance, found = answers
-        assert isinstance(history, History)
-        assert isinstance(instance, str)
-        return history, instance, found  # type: ignore[return-value]
-
-    async def _get_key(self) -> KeyValue | None:
-        try:
-            return await self._metadata.keys.get(self._key)
-        except NoSuchKey:
-            return None
+            return found
 
     def _set_suspect(self, why: str) -> None:
         if why == self.suspect:
@@ -324,13 +374,19 @@ class Witness:
         admitted = list(self._admitted)
         async with self._lock:
             found = await self._look()
+        if self.out:
+            return
         if self.suspect:
+            await self._return()
+            await self._tell_deletions()
             await self._note.write(self._note_text())
             return
         await self._note.remove()
         claim, known = self._bookie.log_claim(), self.memory.confirmed
         if claim == self._published and found == known and self.history == self.memory.history:
             return
+        said = None if found is None else found.value
+        since = said.since if said is not None and said.incarnation == claim.incarnation else 0
         value = Statement(
             claim.incarnation,
             claim.starts,
@@ -338,23 +394,50 @@ class Witness:
             self.history.epoch,
             self.history.restore,
             f"{self._rng.getrandbits(64):016x}",
+            next_generation(claim.incarnation, None if known is None else known.value, said),
+            since,
         )
         try:
             version = await self._write(value, found)
         except (KeyExists, VersionConflict, NoSuchKey) as error:
             log.warning("bookie %s: somebody else writes its witness key: %s", self._bookie_id, error)
             return  # the next look judges what is there
+        except MetadataError as error:
+            denied = isinstance(error, AccessRefused)
+            self.refusal = Refusal(str(error) if denied else "", "" if denied else str(error))
+            raise
+        self.refusal = Refusal()
         if self.history.epoch > self.memory.history.epoch > 0:
-            highest = self._bookie.contact().highest_ledger
+            highest = self._contact().highest_ledger
             if highest >= 0:
                 await self._metadata.raise_next_id(highest)
             log.warning("bookie %s: goes on with epoch %d of metadata", self._bookie_id, self.history.epoch)
         await self._memory.save(
-            learn(self.memory, self.history, Confirmed(version, value), self._bookie.contact().highest_ledger)
+            learn(self.memory, self.history, Confirmed(version, value), self._contact().highest_ledger)
         )
         self._published = claim
         for ledger_id in admitted:
             self._admitted.pop(ledger_id, None)
+
+    async def _return(self) -> None:
+        """Write the cookie again into metadata that were restored from a backup older than this bookie, until that is
+        accepted: what the bookie holds is part of the cluster."""
+        if self._returning:
+            with suppress(KeyExists):
+                await self._metadata.write_cookie(self._bookie_id, serialise_cookie(self._claimed.cookie), None)
+            log.warning(
+                "bookie %s is younger than the restored metadata: its cookie is written there again", self._bookie_id
+            )
+
+    async def _tell_deletions(self) -> None:
+        """Tell restored metadata what this bookie saw deleted, again after each change of the history: what was told
+        before goes with another restore. The version is read first."""
+        if self.history.accepted or self.history.moved:
+            return
+        version = (await self._metadata.keys.get(f"{self._metadata.own}/history")).version
+        if version != self._told:
+            await tell(self._metadata, await self._bookie.deletions.known())
+            self._told = version
 
     async def _write(self, value: Statement, found: Confirmed | None) -> int:
         record = encode_statement(value)
@@ -371,9 +454,14 @@ class Witness:
             if not await self._memory.save(replace(self.memory, collected=nonce, reviewed=self.memory.history.restore)):
                 raise MetadataError(f"{FILE} cannot be written, the disk is full or files are short: it waits")
 
+    def _contact(self) -> Contact:
+        """Return where the bookie can be asked, and the highest id that it knows to be given."""
+        address, highest = self._bookie.contact()
+        return Contact(address, max(highest, self._bookie.deletions.next_id - 1)) if address else NO_CONTACT
+
     def _note_text(self) -> bytes:
         """Return where the bookie can be asked by operators, because it is in no list of bookies while suspect."""
-        address, highest = self._bookie.contact()
+        address, highest = self._contact()
         return json.dumps(
             {
                 "why": self.suspect,
@@ -381,6 +469,19 @@ class Witness:
                 "epoch": self.epoch,
                 "restore": self.memory.history.restore,
                 "highest_ledger": highest,
+                "told": self._told,
                 "incarnation": self._bookie.log_claim().incarnation,
             }
         ).encode()
+
+
+async def looked(witness: Witness, rng: random.Random) -> None:
+    """Return once a look that began later came to a judgement, however long the store is away."""
+    delays = Delays(REGISTRATION, rng)
+    while True:
+        try:
+            await witness.confirm()
+            return
+        except MetadataError as error:
+            log.info("the metadata store does not say whose the id is, so nothing is served: %s", error)
+        await asyncio.sleep(delays.take())

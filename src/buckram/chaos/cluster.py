@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from buckram.addresses import join
 from buckram.chaos.actors.bank import REPLICA_PORT
 from buckram.chaos.history import read_own
 from buckram.chaos.network import CONTROL, FIRST_ACTOR, FIRST_BOOKIE, FIRST_HEALER, FIRST_SERVER, Network
@@ -17,6 +18,7 @@ from buckram.chaos.plan import Plan
 from buckram.chaos.processes import PYTHON, Child, ProcessFailed, clean_environment
 from buckram.chaos.servers import PORT, PORTS
 from buckram.disk.faulty import DiskFaults
+from buckram.metadata.default import VARIABLE as METADATA
 from buckram.net.clock import OFFSET_VARIABLE
 
 REPLICA = "replica"
@@ -171,7 +173,7 @@ class Cluster:
         try:
             done = subprocess.run(
                 [PYTHON, "-m", "buckram", *words],
-                env={**clean_environment(), **self.net.machines.environment(CONTROL), "BUCKRAM_METADATA": self.uri},
+                env={**clean_environment(), **self.net.machines.environment(CONTROL), METADATA: self.uri},
                 capture_output=True,
                 text=True,
                 timeout=within_s,
@@ -200,7 +202,7 @@ class Cluster:
             ]
             server.spawn()
             self.servers.append(server)
-        addresses = ",".join(f"{host}:{PORT}" for host in hosts)
+        addresses = ",".join(join(host, PORT) for host in hosts)
         self.uri = {"zookeeper": f"zk://{addresses}/ledgers", "etcd": f"etcd://{addresses}/buckram"}[self.plan.metadata]
         self._initialise()
 

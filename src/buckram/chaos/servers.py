@@ -11,6 +11,7 @@ import argparse
 import os
 from pathlib import Path
 
+from buckram.addresses import join
 from buckram.etcd_server.server import EtcdSettings, etcd_command, find_etcd
 from buckram.zookeeper_server.directory import ServerDirectory
 from buckram.zookeeper_server.server import FOREIGN_VARIABLES
@@ -37,7 +38,7 @@ def zookeeper(data: Path, number: int, hosts: list[str], listen: str) -> list[st
 
 def etcd(data: Path, number: int, hosts: list[str], listen: str) -> list[str]:
     """The same for etcd."""
-    members = ",".join(f"etcd-{n}=http://{host}:{PEER_PORT}" for n, host in enumerate(hosts, 1))
+    members = ",".join(f"etcd-{n}=http://{join(host, PEER_PORT)}" for n, host in enumerate(hosts, 1))
     reached = hosts[number - 1]
     options = (
         *_ETCD_TIMES,

@@ -6,15 +6,29 @@ output.py hold what the commands share. Commands call the public client; no deci
 
 from __future__ import annotations
 
-from typing import NoReturn
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 
 def main() -> NoReturn:
     """Run the command line and exit."""
+    # What `signal` is made of, without the time that takes: until then Ctrl-C prints a traceback.
+    import _signal  # type: ignore[import-not-found]
+
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+    from buckram.cli.interrupt import CODE, exit_at_once
+
+    exit_at_once()
     from buckram.cli.stdout import name_output, open_standard_files
 
     open_standard_files()
     from buckram.cli.app import run
 
     name_output()
-    raise SystemExit(run())
+    try:
+        code = run()
+    except KeyboardInterrupt:  # a second one, while the first was told
+        code = CODE
+    raise SystemExit(code)

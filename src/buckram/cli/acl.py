@@ -17,7 +17,10 @@ from buckram.metadata.security import SecurityStore
 
 @click.group()
 def acl() -> None:
-    """Who may do what with namespaces, streams and objects, once bookies have `[auth] authorisation = on`."""
+    """Who may do what with namespaces, streams and objects.
+
+    Grants count once bookies have `[auth] authorisation = on`.
+    """
 
 
 def _permissions(text: str) -> list[str]:
@@ -52,7 +55,7 @@ permission_option = click.option(
 @metadata_option
 @json_option
 def grant(principal: str, text: str, namespace: str, uri: str | None, as_json: bool) -> None:
-    """Let a principal or role do more with NAMESPACE and all that is in it.
+    """Let a principal or role do more in a namespace. It counts for all that is in NAMESPACE.
 
     It may be a pattern such as 'shop-*'. NAMESPACE/STREAM is a single stream or database, and 'shop/o*' a pattern of
     them. NAMESPACE/objects/NAME is a single object, and 'NAMESPACE/objects/PREFIX*' all that begin so: such a grant
@@ -86,7 +89,7 @@ def grant(principal: str, text: str, namespace: str, uri: str | None, as_json: b
 @metadata_option
 @json_option
 def revoke(principal: str, text: str, namespace: str, uri: str | None, as_json: bool) -> None:
-    """Take permissions back, by the same words with which they were granted."""
+    """Take permissions back, by the words that granted them."""
     who, permissions = _who(principal), _permissions(text)
 
     async def main() -> Acl:

@@ -5,54 +5,21 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 
 import click
 
-from buckram.cli.exits import Exit, exit_code_of, line_of
+from buckram.cli.context import Chosen, context_option
+from buckram.cli.exits import Exit, Fault, fault_of
+from buckram.cli.nouns import GROUPS, NOUNS
+from buckram.cli.parts import Suggesting
 from buckram.cli.stdout import OutputLost, silence_output
-
-NOUNS = {
-    "up": "buckram.cli.up:up",
-    "bookie": "buckram.cli.bookie:bookie",
-    "ledger": "buckram.cli.ledger:ledger",
-    "stream": "buckram.cli.stream:stream",
-    "namespace": "buckram.cli.namespace:namespace",
-    "object": "buckram.cli.object:object_",
-    "db": "buckram.cli.db:db",
-    "gateway": "buckram.cli.gateway:gateway",
-    "checkpoint": "buckram.cli.checkpoint:checkpoint",
-    "spark-conf": "buckram.cli.spark_conf:spark_conf",
-    "status": "buckram.cli.status:status",
-    "top": "buckram.cli.top:top",
-    "doctor": "buckram.cli.doctor:doctor",
-    "autorecovery": "buckram.cli.autorecovery:autorecovery",
-    "placement": "buckram.cli.placement:placement",
-    "rebalance": "buckram.cli.rebalance:rebalance",
-    "metadata": "buckram.cli.metadata:metadata",
-    "cluster": "buckram.cli.cluster:cluster",
-    "token": "buckram.cli.token:token",
-    "acl": "buckram.cli.acl:acl",
-    "usage": "buckram.cli.usage:usage",
-    "audit": "buckram.cli.audit:audit",
-    "key": "buckram.cli.key:key",
-    "zookeeper": "buckram.cli.zookeeper:zookeeper",
-    "etcd": "buckram.cli.etcd:etcd",
-    "exporter": "buckram.cli.exporter:exporter",
-    "upgrade-check": "buckram.cli.upgrade_check:upgrade_check",
-    "plan": "buckram.cli.plan:plan",
-    "deploy": "buckram.cli.deploy:deploy",
-    "bench": "buckram.cli.bench:bench",
-    "job": "buckram.cli.job:job",
-    "replicate": "buckram.cli.replicate:replicate",
-}
 
 COMPLETION = "_BUCKRAM_COMPLETE"
 
 
-class Nouns(click.Group):
-    """A group whose commands are imported by name."""
+class Nouns(Suggesting):
+    """A group whose commands are imported by name, and told of without that."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(NOUNS)
@@ -60,14 +27,30 @@ class Nouns(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in NOUNS:
             return None
-        module, _, name = NOUNS[cmd_name].partition(":")
+        module, _, name = NOUNS[cmd_name].place.partition(":")
         command = getattr(importlib.import_module(module), name)
         assert isinstance(command, click.Command)
         return command
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Point to `buckram version` where an extra is missing."""
+        from buckram.extras import some_missing
+
+        if some_missing():
+            formatter.write_paragraph()
+            formatter.write_text("Some extras are not installed: `buckram version` says how.")
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        widest = max(map(len, NOUNS))
+        for group, nouns in GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl([(name.ljust(widest), noun.summary + ".") for name, noun in nouns.items()])
+
 
 @click.command(cls=Nouns, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@context_option
 @click.option(
+    "-V",
     "--version",
     is_flag=True,
     is_eager=True,
@@ -80,34 +63,35 @@ def app() -> None:
 
     \b
     Begin with
-      buckram up                                      three bookies in ./buckram-data
-      seq 5 | buckram stream write numbers            five lines become five records
+      buckram up                              three bookies in ./buckram-data
+      seq 5 | buckram stream write numbers    five lines become five records
       buckram stream tail -f numbers
 
     Exit codes: 0 it held; 1 it failed; 2 a wrong argument or setting; 3 no such ledger, stream, entry, offset or
     bookie; 4 it may succeed later; 5 refused (fenced, closed, wrong password, foreign directory); 70 a bug in
-    Buckram; 130 interrupted; 141 whoever read the output has gone.
+    Buckram; 130 interrupted; 141 whoever read the output has gone. With --json an error is one JSON line on standard
+    error.
     """
 
 
 def _version(context: click.Context, _: click.Parameter, asked: bool) -> None:
     if not asked:
         return
-    from importlib.metadata import version
+    from buckram.cli.version import version_line
 
-    from buckram.core.entries.hot import COMPILED
-
-    click.echo(f"buckram, version {version('buckram')}, compiled: {'yes' if COMPILED else 'no'}")
+    click.echo(version_line())
     context.exit()
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """The exit code. Never a traceback, unless BUCKRAM_DEBUG is set."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    chosen = Chosen(as_json=_wants_json(given))
     try:
         if COMPLETION in os.environ:
             app.main(prog_name="buckram", complete_var=COMPLETION)
         # Not app.main: it turns a reader of our output that left into an ordinary failure.
-        with app.make_context("buckram", list(sys.argv[1:] if arguments is None else arguments)) as context:
+        with app.make_context("buckram", list(given), obj=chosen) as context:
             app.invoke(context)
         if sys.stdout is not None:  # started with it closed
             sys.stdout.flush()
@@ -117,27 +101,34 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except click.exceptions.NoArgsIsHelpError as problem:
         problem.show()
         return problem.exit_code
-    except click.ClickException as problem:
-        print(f"buckram: {_usage_line(problem)}", file=sys.stderr)
-        return problem.exit_code
-    except click.Abort:
-        print("stopped", file=sys.stderr)
-        return Exit.INTERRUPTED
-    except BrokenPipeError as error:
+    except BrokenPipeError:
         # The reader of our output left (`| head`): say nothing.
         silence_output()
-        return exit_code_of(error)
+        return Exit.PIPE
     except (Exception, KeyboardInterrupt) as error:
-        if os.environ.get("BUCKRAM_DEBUG"):
+        if os.environ.get("BUCKRAM_DEBUG") and not isinstance(error, (click.ClickException, click.Abort)):
+            import traceback
+
             traceback.print_exc()
-        print(f"buckram: {line_of(error)}", file=sys.stderr)
+        _tell(fault_of(error, chosen.name), as_json=chosen.as_json)
         if isinstance(error, OutputLost):
             silence_output()
-        return exit_code_of(error)
+        return fault_of(error).exit_code
+    finally:
+        chosen.restore()
 
 
-def _usage_line(problem: click.ClickException) -> str:
-    """click's own form takes four lines."""
-    text = " ".join(problem.format_message().split()).rstrip(".")
-    context = problem.ctx if isinstance(problem, click.UsageError) else None
-    return f"{text}; see `{context.command_path} --help`" if context is not None else text
+def _wants_json(arguments: Sequence[str]) -> bool:
+    """Whether the command line asks for JSON; also where it could not be understood."""
+    return "--json" in (arguments[: arguments.index("--")] if "--" in arguments else arguments)
+
+
+def _tell(fault: Fault, *, as_json: bool) -> None:
+    """The one place that prints errors: a line for people, or one JSON line, on standard error."""
+    if as_json:
+        import json
+
+        line = json.dumps({"error": fault.as_json()})
+    else:
+        line = f"buckram: {fault.message}"
+    print(line, file=sys.stderr, flush=True)

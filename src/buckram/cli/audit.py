@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from buckram.cli import values
-from buckram.cli.options import connected, json_option, metadata_option, run_async
+from buckram.cli.options import connected, json_option, metadata_option, run_async, watch_async
 from buckram.cli.output import emit
 from buckram.core.tenants.audit import ACTIONS, NAMESPACE, STREAM, AuditEvent
 from buckram.errors import InvalidArgument, NoSuchNamespace, NoSuchStream
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def audit() -> None:
-    """The audit trail, which bookies with `[auth] audit = on` write into the stream system/audit."""
+    """The audit trail of a cluster. Bookies with `[auth] audit = on` write it into the stream system/audit."""
 
 
 @audit.command("tail")
@@ -29,7 +29,7 @@ def audit() -> None:
 @metadata_option
 @json_option
 def tail(count: int, follow: bool, uri: str | None, as_json: bool) -> None:
-    """Show the newest events.
+    """Show the newest events. The times that it prints are UTC (Z).
 
     \b
     Example:
@@ -43,7 +43,7 @@ def tail(count: int, follow: bool, uri: str | None, as_json: bool) -> None:
             async for event in _events(client, start=start, stop=None if follow else info[1], follow=follow):
                 _show(event, as_json)
 
-    run_async(main())
+    (watch_async if follow else run_async)(main())
 
 
 @audit.command("search")
@@ -51,10 +51,8 @@ def tail(count: int, follow: bool, uri: str | None, as_json: bool) -> None:
 @click.option("--action", type=click.Choice(ACTIONS), default=None, help="Only this action.")
 @click.option("--namespace", default="", metavar="NAME", help="Of this namespace.")
 @click.option("--what", default="", metavar="TEXT", help="About something with this in its name.")
-@click.option(
-    "--since", default="1d", show_default=True, metavar="TIME", help="From then on: 2h (ago), a date, @SECONDS."
-)
-@click.option("--until", default="", metavar="TIME", help="Until then.")
+@click.option("--since", default="1d", show_default=True, metavar="TIME", help=f"From then on: {values.MOMENTS}.")
+@click.option("--until", default="", metavar="TIME", help="Until then; as --since.")
 @metadata_option
 @json_option
 def search(
@@ -67,7 +65,7 @@ def search(
     uri: str | None,
     as_json: bool,
 ) -> None:
-    """Show the events of a time that fit all that is asked for.
+    """Show the events of a time that fit all that is asked for. The times that it prints are UTC (Z).
 
     \b
     Example:

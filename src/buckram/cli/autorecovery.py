@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def autorecovery() -> None:
-    """Copies that lost bookies held are made again, by themselves."""
+    """Make the copies again that lost bookies held."""
 
 
 @autorecovery.command("run")
@@ -108,13 +108,13 @@ def _seconds(seconds: float | None) -> str:
     return "" if seconds is None else f"{seconds:.0f} s"
 
 
-def check_lines(found: Overview) -> list[str]:
+def check_lines(found: Overview, *, placement: bool = True) -> list[str]:
     """What people should know of the last runs of the periodic checks."""
     lines: list[str] = []
-    placed, digests = found.checks.get("placementpolicycheck", {}), found.checks.get("digests", {})
-    if placed.get("misplaced"):
-        broken = counted(int(placed["misplaced"]), "ledger")
-        lines.append(f"{broken} broke the placement at the last check; `buckram placement check` names them")
+    digests = found.checks.get("digests", {})
+    if placement and found.misplaced:
+        broken = counted(found.misplaced, "ledger")
+        lines.append(f"{broken} broke the placement at the last check; `buckram placement check` names and moves them")
     if digests.get("skipped"):
         skipped = counted(int(digests["skipped"]), "ledger")
         lines.append(f"of {skipped} digests could not be checked: they have none, or a MAC and no password on record")
@@ -128,7 +128,7 @@ def check_lines(found: Overview) -> list[str]:
 @metadata_option
 @json_option
 def enable(uri: str | None, as_json: bool) -> None:
-    """Let auditors and workers of the whole cluster work, Apache's as well."""
+    """Let auditors and workers of the whole cluster work. Those of Apache, too."""
     _switch(uri, as_json, True)
 
 
@@ -136,7 +136,7 @@ def enable(uri: str | None, as_json: bool) -> None:
 @metadata_option
 @json_option
 def disable(uri: str | None, as_json: bool) -> None:
-    """Begin no copies any more in the whole cluster; what is being copied is completed."""
+    """Begin no copies any more in the whole cluster. What is being copied is completed."""
     _switch(uri, as_json, False)
 
 
@@ -190,7 +190,7 @@ def delay(seconds: str, uri: str | None, as_json: bool) -> None:
 @metadata_option
 @json_option
 def proceed(uri: str | None, as_json: bool) -> None:
-    """Copy although many bookies went at once: they are not coming back. See `buckram autorecovery status`."""
+    """Copy although many bookies went at once. They are not coming back. See `buckram autorecovery status`."""
 
     async def main() -> tuple[str, ...]:
         from buckram.healing.board import Board

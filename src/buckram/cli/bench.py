@@ -87,7 +87,7 @@ def write(
     uri: str | None,
     as_json: bool,
 ) -> None:
-    """Append to new ledgers and report throughput, latency and the client's CPU time.
+    """Append to new ledgers and report throughput and latency. The client's CPU time is reported, too.
 
     With --rate latency counts from the moment an entry was due. With --profile also: microseconds of CPU per entry by
     stage, of this client and of the bookies on this machine, and what copying, checksums, sending and syncing cost at
@@ -133,7 +133,7 @@ def read(
     uri: str | None,
     as_json: bool,
 ) -> None:
-    """Read a ledger once and report entries per second; --profile as with `bench write`.
+    """Read a ledger once and report entries per second. --profile is as with `bench write`.
 
     \b
     Example:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import sys
 from typing import Any
 
 import click
@@ -17,6 +16,7 @@ from buckram.cli.bookie_state import maintenance, readonly, writable
 from buckram.cli.logs import log_level
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import emit, table
+from buckram.cli.stdout import Payload
 from buckram.core.cluster.bookie_report import Kept
 from buckram.core.entries.entry import Digest
 from buckram.core.wire.availability import EntryList
@@ -69,7 +69,9 @@ for _command in (
 @metadata_option
 @json_option
 def list_bookies(uri: str | None, as_json: bool) -> None:
-    """Every bookie that the cluster knows: writable, readonly or down, and what it is asked to do.
+    """Every bookie that the cluster knows, and its state.
+
+    A bookie is writable, readonly or down; what it is asked to do is shown, too.
 
     \b
     Example:
@@ -93,7 +95,7 @@ def list_bookies(uri: str | None, as_json: bool) -> None:
 @metadata_option
 @json_option
 def show(bookie_id: str, uri: str | None, as_json: bool) -> None:
-    """One bookie: address, state, its disk, its memory, what is wrong, and what it keeps that nobody needs, and why.
+    """One bookie: address, state, disk, memory, and troubles. Also what it keeps that nobody needs, and why.
 
     Numbers of its collection are those of the newest round; `buckram bookie collect` runs one now.
 
@@ -172,10 +174,11 @@ async def _entries(uri: str | None, bookie_id: str, ledger_id: int) -> list[tupl
 @click.argument("bookie_id", shell_complete=completion.bookies)
 @click.option("--ledger", "ledger_id", type=ID, required=True)
 @click.option("--entry", "entry_id", type=ID, required=True)
+@click.option("--raw", is_flag=True, help="As it is, also to a terminal.")
 @metadata_option
 @json_option
-def read(bookie_id: str, ledger_id: int, entry_id: int, uri: str | None, as_json: bool) -> None:
-    """One entry as this bookie itself holds it, checked against its digest.
+def read(bookie_id: str, ledger_id: int, entry_id: int, raw: bool, uri: str | None, as_json: bool) -> None:
+    """One entry as this bookie holds it, with its digest checked.
 
     \b
     Example:
@@ -186,7 +189,7 @@ def read(bookie_id: str, ledger_id: int, entry_id: int, uri: str | None, as_json
         payload = base64.b64encode(shown.pop("payload")).decode()
         emit({**shown, "payload_base64": payload})
     else:
-        sys.stdout.buffer.write(shown["payload"] + b"\n")
+        Payload(raw=raw).write(shown["payload"] + b"\n")
 
 
 async def _read(uri: str | None, bookie_id: str, ledger_id: int, entry_id: int) -> dict[str, Any]:

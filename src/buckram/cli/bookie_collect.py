@@ -19,7 +19,7 @@ from buckram.core.ledgers.service_info import check_bookie_id
 @metadata_option
 @json_option
 def collect(bookie_id: str, uri: str | None, as_json: bool) -> None:
-    """Have a bookie delete what metadata does not place there, and give back the space of dead data, now.
+    """Have a bookie delete now what metadata does not place there. It also gives back the space of dead data.
 
     It is one more round of what it does by itself, with the same proofs: what metadata lacks goes only in a second look
     ([bookie] collection_age_s) after the first, so a ledger that was deleted a moment ago goes in a later round.

@@ -17,7 +17,7 @@ from buckram.errors import NoSuchBookie, NoSuchKey
 @metadata_option
 @json_option
 def forget(bookie_id: str, uri: str | None, as_json: bool) -> None:
-    """Remove a bookie that is gone for good from the cluster: its cookie goes.
+    """Remove the cookie of a bookie that is gone for good.
 
     Refused with exit code 1 while the bookie is registered or any ledger names it. Its old directory cannot join
     the cluster afterwards; an empty one under the same id can.
@@ -31,6 +31,7 @@ def forget(bookie_id: str, uri: str | None, as_json: bool) -> None:
     async def main() -> None:
         from buckram.healing.asking import refuse_named, refuse_registered
         from buckram.healing.decommission import forget as remove
+        from buckram.health.removing import check_removable
 
         async with connected(uri) as client:
             store = client.services.store
@@ -40,6 +41,7 @@ def forget(bookie_id: str, uri: str | None, as_json: bool) -> None:
                 await store.read_cookie(checked)
             except NoSuchKey:
                 raise NoSuchBookie(checked) from None
+            await check_removable(client, checked)
             await refuse_named(store, checked, "is not forgotten")
             # It may have come back while the ledgers were read.
             await refuse_registered(store, checked, "is not forgotten")
@@ -58,7 +60,7 @@ def forget(bookie_id: str, uri: str | None, as_json: bool) -> None:
 @metadata_option
 @json_option
 def rejoin(bookie_id: str, uri: str | None, as_json: bool) -> None:
-    """Let a bookie come back under its id with an empty directory, its disk being lost or replaced.
+    """Let a bookie come back with an empty directory. It keeps its id; its disk was lost or replaced.
 
     Refused with exit code 1 while it is registered, or any ledger names it: have that copied first (`buckram bookie
     decommission`, or wait for autorecovery). A directory that still has its data needs no such word.
@@ -71,8 +73,10 @@ def rejoin(bookie_id: str, uri: str | None, as_json: bool) -> None:
 
     async def main() -> None:
         from buckram.healing.asking import allow_rejoin
+        from buckram.health.removing import check_removable
 
         async with connected(uri) as client:
+            await check_removable(client, checked)
             await allow_rejoin(client, checked)
 
     with told():

@@ -63,7 +63,9 @@ def told() -> Iterator[None]:
 @metadata_option
 @json_option
 def drain(bookie_id: str, rate: str | None, uri: str | None, as_json: bool) -> None:
-    """Empty a bookie that lives: it becomes read-only, serves reads, and all that it holds is copied to others.
+    """Empty a bookie that lives by copying all that it holds.
+
+    It becomes read-only and serves reads, while others get copies of all that it holds.
 
     At the end it is proven that no ledger names it, so that it can be stopped, and removed with `bookie forget`.
     Ctrl-C only stops looking: the copying goes on, the same command continues, `bookie writable` takes it back.
@@ -90,7 +92,10 @@ def drain(bookie_id: str, rate: str | None, uri: str | None, as_json: bool) -> N
 @metadata_option
 @json_option
 def decommission(bookie_id: str, rate: str | None, uri: str | None, as_json: bool) -> None:
-    """Take a bookie out for good: stop it, then have all that it held copied to others, and its cookie removed.
+    """Take a bookie out for good, once its copies are elsewhere.
+
+    Stop it first; then all that it held is copied to others, and its cookie is removed. Refused while its process
+    answers, and while a restore of the metadata is not accepted.
 
     Autorecovery has to run somewhere (`buckram up`, `buckram autorecovery run`). Exit code 1 with the reasons when some
     ledgers cannot be copied; the bookie stays known then, and the command can be given again.
@@ -103,7 +108,9 @@ def decommission(bookie_id: str, rate: str | None, uri: str | None, as_json: boo
 
     async def leave(client: Client, show: OnProgress) -> Departure:
         from buckram.healing.decommission import decommission as take_out
+        from buckram.health.removing import check_removable
 
+        await check_removable(client, checked)
         return await take_out(client, checked, show, rate=limit)
 
     _tell(_run(uri, as_json, leave), as_json, f"bookie {checked} is out")
@@ -116,10 +123,12 @@ def decommission(bookie_id: str, rate: str | None, uri: str | None, as_json: boo
 @metadata_option
 @json_option
 def replace(old: str, new: str, rate: str | None, uri: str | None, as_json: bool) -> None:
-    """Put a bookie in the place of another, and forget that one: as `drain` while OLD lives, else as `decommission`.
+    """Put a bookie in the place of another, and forget that one.
+
+    This is done as `drain` does while OLD lives, and else as `decommission` does.
 
     NEW gets what OLD holds wherever the placement is no worse for it; else, or where no NEW is named, the placement
-    chooses. OLD is out at the end even while its process runs: stop that.
+    chooses. OLD is out at the end, and its process ends by itself with exit code 5.
 
     \b
     Example:
@@ -129,10 +138,12 @@ def replace(old: str, new: str, rate: str | None, uri: str | None, as_json: bool
 
     async def leave(client: Client, show: OnProgress) -> Departure:
         from buckram.healing.decommission import replace_bookie
+        from buckram.health.removing import check_removable
 
+        await check_removable(client, leaving)
         return await replace_bookie(client, leaving, coming, show, rate=limit)
 
-    _tell(_run(uri, as_json, leave), as_json, f"bookie {leaving} is out, and can be stopped where it runs")
+    _tell(_run(uri, as_json, leave), as_json, f"bookie {leaving} is out, and its process ends")
 
 
 def _run(

@@ -19,11 +19,13 @@ import click
 from buckram.cli.confirm import confirm_loss
 from buckram.cli.logs import level_on_hangup, service_log
 from buckram.cli.notify import notify_ready
-from buckram.cli.options import cluster_uri, json_option, metadata_option, read_toml, run_async, yes_option
+from buckram.cli.options import cluster_uri, json_option, read_toml, run_async, server_metadata_option, yes_option
 from buckram.cli.output import emit
-from buckram.config import Sourced, load
+from buckram.config import BookieConfig, Sourced, StoreConfig, load
+from buckram.disk.local import LOCK_NAME
+from buckram.disk.new_directory import removed_on_failure
 from buckram.errors import InvalidArgument
-from buckram.types import BookieInfo
+from buckram.types import BookieAddress, BookieInfo
 
 if TYPE_CHECKING:
     from buckram.logs.running import Log
@@ -58,7 +60,7 @@ def _load(config_file: str | None, arguments: dict[str, Any]) -> tuple[dict[str,
 
 
 @click.command("run")
-@metadata_option
+@server_metadata_option
 @click.option("--data", "directory", required=True, type=click.Path(file_okay=False), metavar="DIR", help="Its files.")
 @config_options
 @click.option("--until-stdin-closes", is_flag=True, hidden=True, help="End when the parent is gone.")
@@ -79,7 +81,8 @@ def run(
 ) -> None:
     """Run one bookie until SIGTERM or Ctrl-C.
 
-    An empty directory becomes a new bookie. A directory remembers its identity, so host and port may change.
+    An empty directory becomes a new bookie. A directory remembers its identity, so host and port may change. A start
+    that fails before the bookie has its identity leaves no directory that it made.
 
     \b
     Example:
@@ -89,9 +92,8 @@ def run(
     given = {"host": host, "port": port, "bookie_id": bookie_id, "advertise": advertise, "metrics": metrics}
     given |= {"location": location, "http": http}
     values, _ = _load(config_file, given)
-    with service_log(config_file=config_file) as log:
-        _remark_new_cluster(where)
-        run_async(_prepare(where))
+    with service_log(config_file=config_file) as log, removed_on_failure(directory, lock=LOCK_NAME):
+        run_async(_prepare(where, Path(directory), values["bookie"], values["store"]))
         _run(directory, where, values, log, config_file, until_stdin_closes, as_json)
 
 
@@ -126,7 +128,7 @@ def _run(
             emit({"id": info.bookie_id, "host": host, "port": port, "pid": os.getpid(), "http": http or None})
         else:
             told = f", HTTP at http://{http}/" if http else ""
-            print(f"bookie {info.bookie_id} serves at {host}:{port}, process {os.getpid()}{told}", flush=True)
+            print(f"bookie {info.bookie_id} serves at {address}, process {os.getpid()}{told}", flush=True)
         notify_ready()
 
     def on_loop(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
@@ -159,23 +161,42 @@ def _parent_gone(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> N
         stop()
 
 
-def _remark_new_cluster(uri: str) -> None:
-    """Say that there was no cluster, so that a mistyped path is seen."""
+def _is_new(uri: str) -> bool:
+    """Whether this start would make the cluster: that of a file of SQLite's which is not there."""
     from buckram.metadata.uri import MetadataUri, parse
 
     place = parse(uri)
-    if isinstance(place, MetadataUri) and place.scheme == "sqlite" and not Path(place.path).exists():
-        logging.getLogger(__name__).warning("there is no cluster at %s yet: this bookie makes a new one", uri)
+    return isinstance(place, MetadataUri) and place.scheme == "sqlite" and not Path(place.path).exists()
 
 
-async def _prepare(uri: str) -> None:
+async def _check_start(directory: Path, config: BookieConfig, store: StoreConfig) -> None:
+    """Raise what a start would raise for its directory and its addresses, before a cluster is made in vain."""
+    from buckram.addresses import parse_address
+    from buckram.bookie.run import open_disk
+    from buckram.net.tcp import TcpNetwork
+
+    open_disk(str(directory), store.disk_mode).close()
+    pages = (("metrics", config.metrics), ("http", config.http))
+    addresses = [BookieAddress(config.host, config.port), *(parse_address(at, what) for what, at in pages if at)]
+    for address in addresses:
+        listener = await TcpNetwork().listen(address.host, address.port, asyncio.Protocol)
+        await listener.close()
+
+
+async def _prepare(uri: str, directory: Path, config: BookieConfig, store_config: StoreConfig) -> None:
     """The embedded store is made where it is missing; a shared one is only ever made on purpose (`cluster init`)."""
     if not uri.startswith("sqlite:"):
         return
+    from buckram.bookie.lost_metadata import refuse_lost
     from buckram.metadata.uri import init_cluster, open_store
 
     store = await open_store(uri)
     try:
+        await refuse_lost(store, [directory])
+        if _is_new(uri):
+            await _check_start(directory, config, store_config)
+            # It is said so that a mistyped path is seen.
+            logging.getLogger(__name__).warning("there is no cluster at %s yet: this bookie makes a new one", uri)
         await init_cluster(store)
     finally:
         await store.close()
@@ -195,7 +216,9 @@ def config(
     http: str | None,
     as_json: bool,
 ) -> None:
-    """Print each setting in force and where it came from: default, file, environment or argument.
+    """Print each setting in force and where it came from.
+
+    That is its default, a file, the environment or an argument.
 
     \b
     Example:
@@ -219,7 +242,9 @@ def config(
 @yes_option
 @json_option
 def clear_limbo(directory: str, config_file: str | None, loss: int | None, yes: bool, as_json: bool) -> None:
-    """Your word that a bookie which may have lost data has all of it again. Stop the bookie first.
+    """Your word that a bookie has all its data again.
+
+    The bookie is one that may have lost data. Stop the bookie first.
 
     A bookie that found acknowledged data missing says "unknown" instead of "no such entry" from then on. Once every
     ledger that names it went through `buckram ledger repair` without anything left to repair, it may say no again.

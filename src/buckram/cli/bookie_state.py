@@ -19,7 +19,7 @@ from buckram.errors import InvalidArgument
 @metadata_option
 @json_option
 def readonly(bookie_id: str, uri: str | None, as_json: bool) -> None:
-    """Have a bookie take no new entries, also after a restart, until `bookie writable`. It serves reads.
+    """Have a bookie take no new entries until `bookie writable`. This holds after a restart, too. It serves reads.
 
     \b
     Example:
@@ -33,7 +33,7 @@ def readonly(bookie_id: str, uri: str | None, as_json: bool) -> None:
 @metadata_option
 @json_option
 def writable(bookie_id: str, uri: str | None, as_json: bool) -> None:
-    """Take back `readonly`, `drain` and `maintenance`: the bookie takes new entries again.
+    """Let a bookie take new entries again. This takes back `readonly`, `drain` and `maintenance`.
 
     Exit code 1 when it stays read-only for another reason, as a full disk is one.
 
@@ -70,7 +70,7 @@ def _ask(bookie_id: str, uri: str | None, as_json: bool, wanted: bool) -> None:
 @metadata_option
 @json_option
 def maintenance(bookie_id: str, duration: str | None, end: bool, uri: str | None, as_json: bool) -> None:
-    """Announce that a bookie will be away for a while: no new ensembles get it, and nothing is copied meanwhile.
+    """Announce that a bookie will be away for a while. No new ensembles get it, and nothing is copied meanwhile.
 
     It ends by itself. The time is counted by the auditor and the bookie, each by its own monotonic clock; `until` is
     what this machine's clock makes of it. Refused with exit code 1 where entries would have fewer copies than Qa.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def checkpoint() -> None:
-    """Checkpoints of Spark's streaming queries that are kept on gateways (webhdfs://...)."""
+    """Checkpoints of Spark that are kept on gateways. Spark's streaming queries name them webhdfs://..."""
 
 
 checkpoint.add_command(verify)
@@ -48,7 +48,9 @@ async def _described(client: Client, namespace: str, path: str) -> list[Checkpoi
 @metadata_option
 @json_option
 def list_checkpoints(place: str, uri: str | None, as_json: bool) -> None:
-    """Checkpoints at PLACE, NAMESPACE or NAMESPACE/PATH, and below; with --json one a line.
+    """Checkpoints at PLACE and below it.
+
+    PLACE is NAMESPACE or NAMESPACE/PATH. With --json each line is one checkpoint.
 
     \b
     Example:
@@ -78,7 +80,7 @@ def list_checkpoints(place: str, uri: str | None, as_json: bool) -> None:
 @metadata_option
 @json_option
 def show(name: str, uri: str | None, as_json: bool) -> None:
-    """Which query, which batch, which offsets, how old, how large its state is.
+    """Which query, batch and offsets, how old, how large. The size is that of its state.
 
     \b
     Example:
@@ -110,7 +112,9 @@ def show(name: str, uri: str | None, as_json: bool) -> None:
 @metadata_option
 @json_option
 def expire(place: str, older: str, dry_run: bool, yes: bool, uri: str | None, as_json: bool) -> None:
-    """Delete the checkpoints at PLACE and below whose queries did nothing for long. Each goes in one step.
+    """Delete checkpoints whose queries did nothing for long.
+
+    Those at PLACE and below it are looked at. Each goes in one step.
 
     A query that is started again without its checkpoint begins anew: stop it for good before its checkpoint expires.
 

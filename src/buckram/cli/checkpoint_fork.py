@@ -21,7 +21,7 @@ from buckram.spark.checkpoint_fork import CheckpointFork, fork_checkpoint
 @metadata_option
 @json_option
 def verify(name: str, uri: str | None, as_json: bool) -> None:
-    """Whether every file that Spark needs to go on is there and whole; exit code 1 says which is not.
+    """Whether all files that Spark needs are there and whole. Exit code 1 says which are not.
 
     Offsets and commits without a gap, the state of every partition as of the last batch, digests of all of these files.
 
@@ -62,10 +62,13 @@ def verify(name: str, uri: str | None, as_json: bool) -> None:
 def fork(
     source: str, new: str, batch: int | None, streams: bool, names: tuple[str, ...], uri: str | None, as_json: bool
 ) -> None:
-    """Copy the checkpoint SOURCE as of a batch to NEW, which another query goes on with. Both are of one namespace.
+    """Copy a checkpoint as of a batch for another query.
+
+    SOURCE is copied to NEW, with which the other query goes on. Both are of one namespace.
 
     With --streams the streams that the query reads are forked at the offsets of that batch, each under its name with
-    the last part of NEW behind it: start the query with those names. Bytes are shared, not copied.
+    the last part of NEW behind it: start the query with those names. Bytes are shared, not copied. Its sink begins with
+    the next batch, in a stream of its own: a new one, or a fork of the one that the query wrote, as of the same batch.
 
     \b
     Examples:
@@ -92,6 +95,8 @@ def fork(
     print(f"  {counted(made.files, 'file')} of {counted(made.bytes, 'byte')}")
     for name, forked in made.streams.items():
         print(f"  stream {forked}: {name} at offset {made.offsets[forked]}")
+    print("  start the query with this checkpointLocation, these streams, and a sink of its own: a new stream, or a")
+    print(f"  fork of the one that it wrote, as of batch {made.batch}")
 
 
 __all__ = ["fork", "verify"]

@@ -11,14 +11,17 @@ from buckram.cli import completion
 from buckram.cli.cluster_history import accept_restore, backup, collect, restore, salvage
 from buckram.cli.cluster_move import move_metadata
 from buckram.cli.cluster_require import require
+from buckram.cli.cluster_time import accept_time
 from buckram.cli.confirm import confirm_loss
 from buckram.cli.exits import Exit
+from buckram.cli.looking import gathering, last_line, lines_of
 from buckram.cli.options import cluster_uri, json_option, metadata_option, run_async, yes_option
 from buckram.cli.output import counted, emit, table
 from buckram.errors import ConfigError, InvalidArgument
 from buckram.views.ledgers import STATES
 
 if TYPE_CHECKING:
+    from buckram.health.gathering import Health
     from buckram.metadata.checkup import Checkup
     from buckram.metadata.store import TreeStore
 
@@ -30,7 +33,7 @@ def cluster() -> None:
     """Make, check and remove a cluster's metadata."""
 
 
-for command in (require, backup, restore, accept_restore, salvage, collect, move_metadata):
+for command in (require, backup, restore, accept_restore, accept_time, salvage, collect, move_metadata):
     cluster.add_command(command)
 
 
@@ -39,7 +42,7 @@ for command in (require, backup, restore, accept_restore, salvage, collect, move
 @metadata_option
 @json_option
 def init(manager: str | None, uri: str | None, as_json: bool) -> None:
-    """Make an empty cluster in a metadata store; where there is one already it says so and changes nothing.
+    """Make an empty cluster in a metadata store. Where there is one already it says so and changes nothing.
 
     \b
     Examples:
@@ -103,67 +106,42 @@ async def _init(uri: str) -> tuple[str, str, bool]:
 @json_option
 @click.pass_context
 def check(context: click.Context, uri: str | None, as_json: bool) -> None:
-    """Read the whole metadata of a cluster and name every node that is wrong. Changes nothing.
+    """Read all metadata of a cluster and name what is wrong. Changes nothing.
 
-    Exit code 1 if something is wrong.
+    Exit code 1 if something is an error; warnings leave it at 0.
 
     \b
     Example:
       buckram cluster check --metadata zk://zk1:2181/ledgers
     """
-    found = run_async(_check(cluster_uri(uri)))
+    found, health = run_async(_check(cluster_uri(uri)))
     if as_json:
-        emit(_as_json(found))
+        emit(_as_json(found, health))
     else:
-        _print(found)
-    if found.problems:
+        _print(found, health)
+    if not health.healthy:
         context.exit(Exit.FAILED)
 
 
-async def _check(uri: str) -> Checkup:
-    from buckram.metadata.checkup import examine
-
-    store = await _open(uri)
-    try:
-        found = await examine(store)
-        _examine_absent(found)
-        await _examine_clocks(store, found)
-        return found
-    finally:
-        await store.close()
-
-
-def _examine_absent(found: Checkup) -> None:
-    """Bookies that made a cookie once and are not registered now."""
-    from buckram.metadata.checkup import Problem
-
-    for name in found.cookies:
-        if name not in found.writable and name not in found.readonly:
-            named = name in found.away
-            leave = f"`buckram bookie {'decommission' if named else 'forget'} {name}`"
-            copies = " has others take its copies" if named else ""
-            advice = f"{'ledgers name it: ' if named else ''}start it again; if it is gone for good, {leave}{copies}"
-            found.problems.append(Problem(f"bookie {name}", "is down: it has a cookie and is not registered", advice))
-
-
-async def _examine_clocks(store: TreeStore, found: Checkup) -> None:
-    """The clock of this machine and those that bookies tell of."""
-    from buckram.client.client import connect
-    from buckram.errors import BuckramError
-    from buckram.healing.doctor import clock_problems
-    from buckram.metadata.checkup import Problem
+async def _check(uri: str) -> tuple[Checkup, Health]:
+    from buckram.errors import AccessRefused, MetadataUnavailable
+    from buckram.health.gathering import refused, unreachable
+    from buckram.metadata.checkup import Checkup, examine
 
     try:
-        async with connect(store) as client:
-            problems = await clock_problems(client)
-    except BuckramError:
-        return  # what is wrong with it is among the problems
-    for one in problems:
-        node = f"clock of bookie {one.where}" if one.what == "clock" else one.what
-        found.problems.append(Problem(node, one.why, one.do))
+        async with gathering(uri) as (store, gatherer):
+            health = await gatherer.look()
+            if health.facts.unreachable:
+                return Checkup(uri), health
+            found = await examine(store)
+            return found, health.with_noted(tuple(found.problems))
+    except AccessRefused as error:
+        return Checkup(uri), refused(uri, error)
+    except MetadataUnavailable as error:
+        return Checkup(uri), unreachable(uri, error)
 
 
-def _as_json(found: Checkup) -> dict[str, object]:
+def _as_json(found: Checkup, health: Health) -> dict[str, object]:
     return {
         "uri": found.uri,
         "instance_id": found.instance_id,
@@ -175,7 +153,10 @@ def _as_json(found: Checkup) -> dict[str, object]:
         "ledgers": {**{STATES[state]: count for state, count in found.ledgers.items()}, "unreadable": found.unreadable},
         "under_replicated": found.under_replicated,
         "away": found.away,
-        "problems": [{"node": one.node, "found": one.found, "advice": one.advice} for one in found.problems],
+        "healthy": health.healthy,
+        "problems": [
+            {"node": one.where, "found": one.why, "advice": one.do, **one.as_json()} for one in health.findings
+        ],
     }
 
 
@@ -183,7 +164,7 @@ def _names(bookies: list[str]) -> str:
     return f": {', '.join(sorted(bookies)[:10])}" if bookies else ""
 
 
-def _print(found: Checkup) -> None:
+def _print(found: Checkup, health: Health) -> None:
     cookies, under = counted(len(found.cookies), "cookie"), counted(found.under_replicated, "ledger")
     states = ", ".join(f"{count} {STATES[state]}" for state, count in found.ledgers.items())
     table(
@@ -198,12 +179,9 @@ def _print(found: Checkup) -> None:
             ("under-replicated", f"{under} with bookies that are away{_names(found.away)}"),
         ],
     )
-    if not found.problems:
-        click.echo("nothing is wrong")
-        return
-    click.echo(f"{counted(len(found.problems), 'problem')}:")
-    for one in found.problems:
-        click.echo(f"  {one.node}: {one.found}\n    {one.advice}")
+    for finding in health.findings:
+        click.echo("\n".join(lines_of(finding)))
+    click.echo(last_line(health.findings))
 
 
 @cluster.command("pardon")
@@ -212,7 +190,7 @@ def _print(found: Checkup) -> None:
 @yes_option
 @json_option
 def pardon(bookie_id: str, uri: str | None, yes: bool, as_json: bool) -> None:
-    """Forget what is held against a bookie that `buckram cluster check` calls convicted or suspect.
+    """Forget what is held against a bookie. `buckram cluster check` calls it convicted or suspect.
 
     It gets new ensembles again. Say so when you know what runs there and why it did what it did.
 
@@ -248,7 +226,7 @@ async def _pardon(uri: str, bookie_id: str) -> bool:
 @yes_option
 @json_option
 def nuke(instance_id: str | None, force: bool, uri: str | None, yes: bool, as_json: bool) -> None:
-    """Remove all metadata of a cluster in ZooKeeper or etcd: every ledger is lost.
+    """Remove all metadata of a cluster: every ledger is lost. The metadata is in ZooKeeper or etcd.
 
     Refused while bookies are registered or foreign nodes are below the root.
 

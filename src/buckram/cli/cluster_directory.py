@@ -13,8 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from buckram.errors import ConfigError, CorruptStore
+from buckram.metadata.default import DESCRIPTION
 
-DESCRIPTION = "cluster.json"
+LOCK = "up.lock"
+GATEWAY_URL = "gateway.url"
+"""The address of the gateway, a line of text, for as long as `up` runs."""
 FORMATS = {"sqlite": 1, "zookeeper": 2, "etcd": 3}
 """A number for each kind of metadata, so that a Buckram that does not know one puts no database beside it."""
 SECURED = 100
@@ -22,7 +25,9 @@ SECURED = 100
 ON_DISKS = 10
 """Added to it where bookies are on disks of their own: a Buckram that does not know that starts none elsewhere."""
 
-_OURS = re.compile(r"up\.lock|cluster\.json(\.new)?|metadata\.db.*|bookie-\d+|zookeeper|etcd|security|lost\+found")
+_OURS = re.compile(
+    r"up\.lock|gateway\.url|cluster\.json(\.new)?|metadata\.db.*|bookie-\d+|zookeeper|etcd|security|lost\+found"
+)
 """What a first start that was cut short may have left, and what every new file system has."""
 
 
@@ -104,6 +109,13 @@ class ClusterDirectory:
         """The directory of a bookie, which it keeps whatever disks are named later."""
         return self.places.get(number, self.root / f"bookie-{number}")
 
+    def bookie_directories(self) -> list[Path]:
+        """Where bookies are or may be: also those that a description which was lost had counted."""
+        there = [self.bookie(number) for number in range(1, self.bookies + 1)]
+        for above in (self.root, *self.disks):
+            there += sorted(above.glob("bookie-*/"))
+        return list(dict.fromkeys(there))
+
     def place(self, count: int) -> None:
         """Give each bookie that is new, up to number `count`, its directory: on one disk after the other."""
         for number in range(self.bookies + 1, count + 1) if self.disks else ():
@@ -137,13 +149,27 @@ def _is_free(port: int) -> bool:
 
 @contextlib.contextmanager
 def only_one(root: Path) -> Iterator[None]:
-    """Keeps a second `buckram up` off the directory."""
-    descriptor = os.open(root / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    """Keeps a second `buckram up` off the directory, which is made if it is missing."""
+    root.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigError(f"{root}: a `buckram up` runs this cluster; stop it or choose another --data") from None
+            raise ConfigError(f"{root}: {_who_runs(root)}; use it, stop it, or choose another --data") from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
         os.close(descriptor)
+
+
+def _who_runs(root: Path) -> str:
+    """What is known of the `buckram up` that has the lock: its process and the address of its gateway."""
+    found = ["", ""]
+    for place, (name, largest) in enumerate(((LOCK, 20), (GATEWAY_URL, 300))):
+        with contextlib.suppress(OSError, ValueError):
+            found[place] = (root / name).read_text("ascii")[:largest].strip()
+    pid, url = found
+    process = f" (process {pid})" if pid.isdigit() else ""
+    return f"a `buckram up`{process} runs this cluster" + (f", with its gateway at {url}" if url else "")

@@ -12,6 +12,9 @@ from buckram.cli.options import DIGESTS, cluster_uri, connected, json_option, me
 from buckram.cli.output import emit, table
 from buckram.errors import InvalidArgument
 
+SHOWN = 20
+"""Ledgers that a line names."""
+
 if TYPE_CHECKING:
     from buckram.client.maintain.salvage import Found
     from buckram.metadata.backup import Backup
@@ -33,7 +36,7 @@ async def open_tree(uri: str) -> TreeStore:
 @metadata_option
 @json_option
 def backup(file: Path, uri: str | None, as_json: bool) -> None:
-    """Copy a cluster's metadata to a file, also while the cluster is in use.
+    """Copy a cluster's metadata to a file. The cluster may be in use.
 
     \b
     Example:
@@ -73,7 +76,7 @@ async def _backup(uri: str, file: Path) -> Backup:
 @yes_option
 @json_option
 def restore(file: Path, uri: str | None, yes: bool, as_json: bool) -> None:
-    """Make a metadata store hold what a backup holds: an empty one, or the one the backup is of.
+    """Make a metadata store hold what a backup holds. The store is an empty one, or the one that the backup is of.
 
     Nobody writes with it before `buckram cluster accept-restore`: bookies serve reads, clients refuse it.
 
@@ -114,10 +117,11 @@ async def _restore(uri: str, made: Backup) -> tuple[History, int]:
 @yes_option
 @json_option
 def accept_restore(without: tuple[str, ...], uri: str | None, yes: bool, as_json: bool) -> None:
-    """Go on with a metadata store that was restored or that bookies say went back: it begins a new epoch.
+    """Begin a new epoch of a metadata store that went back. The store was restored, or bookies say that it went back.
 
     Ids go on behind all that bookies hold. What they hold and the store does not know is kept until `buckram cluster
-    collect`; `buckram cluster salvage` lists it and brings it back.
+    collect`; `buckram cluster salvage` lists it and brings it back. What came back with the backup although bookies saw
+    it deleted since is deleted again, and shown; streams begin after the segments that this was.
 
     \b
     Example:
@@ -127,28 +131,49 @@ def accept_restore(without: tuple[str, ...], uri: str | None, yes: bool, as_json
     confirm_loss(
         f"Go on with the metadata in {where} as it is now?",
         yes,
-        f"nothing is accepted (it gives up the metadata that {where} does not hold)",
+        f"nothing is accepted (it gives up the metadata that {where} does not hold, and deletes again what bookies saw "
+        "deleted since)",
     )
     shown = run_async(_accept(where, without))
     if as_json:
         emit(shown)
         return
     click.echo(f"{where} goes on in epoch {shown['epoch']}, the next ledger is {shown['next_id']} or higher")
+    again = shown["deleted_again"]
+    if again:
+        click.echo(
+            f"{len(again)} ledgers came back with the backup although they were deleted since, their entries are gone: "
+            f"they are deleted again: {_named(again)}"
+        )
+    for one in shown["lacking_records"]:
+        records = f"from {one['first']} on" if one["end"] is None else f"{one['first']} to {one['end'] - 1}"
+        lists = "does not list any more" if one["dropped"] else "lists, and cannot show to whoever reads them,"
+        click.echo(f"stream {one['stream']} {lists} the records {records}: they were deleted since the backup")
     if shown["salvageable"]:
         click.echo(f"bookies hold {len(shown['salvageable'])} ledgers that it does not know: buckram cluster salvage")
+
+
+def _named(ledgers: list[int]) -> str:
+    more = "" if len(ledgers) <= SHOWN else f" and {len(ledgers) - SHOWN} more (all of them: --json)"
+    return ", ".join(map(str, ledgers[:SHOWN])) + more
 
 
 async def _accept(uri: str, without: tuple[str, ...]) -> dict[str, Any]:
     import random
 
     from buckram.metadata.acceptance import accept
+    from buckram.streams.maintain.deleted_segments import begin_after_deleted
+    from buckram.streams.shared.metadata import StreamStore
 
     store = await open_tree(uri)
     try:
-        history = await accept(store, random.SystemRandom(), without)
+        accepted = await accept(store, random.SystemRandom(), without)
+        lacking = await begin_after_deleted(StreamStore(store), accepted.deleted_again)
         found, _ = await _find(store, await _addresses(store), ())
         return {
-            "epoch": history.epoch,
+            "epoch": accepted.history.epoch,
+            "deleted_again": accepted.deleted_again,
+            "lacking_records": [one._asdict() for one in lacking],
             "ledgers": await _count(store),
             "next_id": await store.next_ledger_id(),
             "salvageable": [one.ledger_id for one in found],
@@ -166,11 +191,12 @@ async def _count(store: TreeStore) -> int:
 
 async def _addresses(store: TreeStore) -> dict[BookieId, BookieAddress]:
     """Every bookie that can be asked, in a list of bookies or not."""
-    from buckram.config import host_port
+    from buckram.addresses import address_of_id
     from buckram.metadata.acceptance import suspects
-    from buckram.types import BookieAddress
 
-    found = {one.bookie_id: BookieAddress(*host_port(one.address, one.bookie_id)) for one in await suspects(store)}
+    found = {
+        one.bookie_id: address for one in await suspects(store) if (address := address_of_id(one.address)) is not None
+    }
     listed = await store.bookies()
     for group in (listed.writable, listed.readonly):
         found |= {name: info.address for name, info in group.items() if info.address is not None}
@@ -206,11 +232,11 @@ def salvage(
     uri: str | None,
     as_json: bool,
 ) -> None:
-    """Ledgers that bookies hold and metadata does not know: list them, or bring them back.
+    """List or bring back ledgers that metadata does not know. Bookies hold them.
 
     A ledger is brought back as one that all its holders keep whole, with its birth, and recovered with the password
-    that you give; its custom metadata is lost, and of which stream it was part. One that was deleted shortly before is
-    listed, too: bring back only what is missing.
+    that you give; its custom metadata is lost, and of which stream it was part. A ledger whose deletion is recorded is
+    neither listed nor brought back. One that Apache's clients deleted is listed: bring back only what is missing.
 
     \b
     Examples:
@@ -312,8 +338,9 @@ async def _bring_back(
 @yes_option
 @json_option
 def collect(uri: str | None, yes: bool, as_json: bool) -> None:
-    """Let bookies delete, once, what is in no listing of the metadata store: more at once than they do unasked, or
-    the first after a restore.
+    """Let bookies delete, once, what metadata does not list.
+
+    This is for more at once than they do unasked, or for the first time after a restore.
 
     \b
     Example:

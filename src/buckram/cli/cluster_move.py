@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @yes_option
 @json_option
 def move_metadata(source: str, target: str, abandon: bool, yes: bool, as_json: bool) -> None:
-    """Move a cluster's metadata to another store, of any kind, and compare both key by key.
+    """Move a cluster's metadata to another store, of any kind. Both are compared key by key.
 
     The bookies have to be stopped, or read-only; exit code 2 names those that are not. Meanwhile clients refuse both
     stores; afterwards they refuse FROM, and the cluster goes on at TO. Interrupted, the same command goes on where it

@@ -10,7 +10,7 @@ from buckram.cli.output import emit
 
 @click.group()
 def require() -> None:
-    """What clients of a cluster must insist on, from now on and until it is taken back."""
+    """What clients of a cluster must insist on. It holds from now on and until it is taken back."""
 
 
 @require.command("identity")
@@ -18,7 +18,7 @@ def require() -> None:
 @metadata_option
 @json_option
 def identity(off: bool, uri: str | None, as_json: bool) -> None:
-    """Refuse bookies that do not say who they are: Apache's, and those of earlier releases.
+    """Refuse bookies that do not say who they are. Those are Apache's, and bookies of earlier releases.
 
     Clients read this when they connect and follow it: what is open to such a bookie is closed, and it gets no new
     ledgers. Ledgers that only such bookies hold cannot be read meanwhile.

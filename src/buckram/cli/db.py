@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,21 +20,23 @@ from buckram.cli.exits import Exit
 from buckram.cli.namespace import policy_option
 from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
 from buckram.cli.output import emit, table
-from buckram.client.client import Client
 from buckram.core.streams.names import stream_name
 from buckram.db.logs import is_database
-from buckram.db.replicas import compare_replicas
-from buckram.db.transfer import Verified
 from buckram.errors import InvalidArgument
-from buckram.streams.info import StreamInfo
 from buckram.views.databases import database_json, database_shown, leader_of
+
+# The table engine and the client are imported by what runs, so that help needs neither.
+if TYPE_CHECKING:
+    from buckram.client.client import Client
+    from buckram.db.transfer import Verified
+    from buckram.streams.info import StreamInfo
 
 _PAGE = 1000
 
 
 @click.group()
 def db() -> None:
-    """SQL databases: SQLite as the table engine, and every commit in a replicated log before it is anywhere else."""
+    """SQL databases: SQLite's tables with a replicated log. Every commit is in the log before it is anywhere else."""
 
 
 db.add_command(shell)
@@ -93,7 +95,8 @@ def list_databases(namespace: str, uri: str | None, as_json: bool) -> None:
 
 
 async def _databases(client: Client, namespace: str) -> list[StreamInfo]:
-    ns, after, found = client.namespace(namespace), "", list[StreamInfo]()
+    found: list[StreamInfo] = []
+    ns, after = client.namespace(namespace), ""
     while page := await ns.list(after=after, limit=_PAGE):
         infos = [await ns.info(bare) for bare in page]
         found += filter(is_database, infos)
@@ -106,7 +109,8 @@ async def _databases(client: Client, namespace: str) -> list[StreamInfo]:
 @metadata_option
 @json_option
 def show(name: str, uri: str | None, as_json: bool) -> None:
-    """Who leads a database and which servers follow, how far each is, and which earlier states a fork can have.
+    """Who leads a database, who follows, and how far each is. Also which earlier states a fork can have, and the newest
+    backup that was made by its policy.
 
     \b
     Example:
@@ -128,12 +132,20 @@ def show(name: str, uri: str | None, as_json: bool) -> None:
     print(f"  states from offset {found['earliest']} on can be forked")
     for row in found["snapshots"]:
         print(f"  snapshot at offset {row['offset']}: {row['bytes']} bytes, {values.iso(row['time'])}")
+    if (kept := found["backup"]) is not None:
+        print(f"  backup at {kept['place']}, {kept['file']}: offset {kept['offset']}, {values.iso(kept['time'])}")
+    if found["backup_trouble"]:
+        print(f"  the last attempt to make a backup failed: {found['backup_trouble']}")
 
 
 @db.command("fork")
 @click.argument("source", shell_complete=completion.streams)
 @click.argument("name")
-@click.option("--at", metavar="TIME|OFFSET", help="The state of this moment, or below this offset; default the newest.")
+@click.option(
+    "--at",
+    metavar="TIME|OFFSET",
+    help=f"The state below this offset, or of this time: {values.MOMENTS}; default the newest.",
+)
 @policy_option
 @metadata_option
 @json_option
@@ -163,7 +175,11 @@ def fork(source: str, name: str, at: str | None, settings: tuple[str, ...], uri:
 @db.command("backup")
 @click.argument("name", shell_complete=completion.streams)
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--at", metavar="TIME|OFFSET", help="The state of this moment, or below this offset; default the newest.")
+@click.option(
+    "--at",
+    metavar="TIME|OFFSET",
+    help=f"The state below this offset, or of this time: {values.MOMENTS}; default the newest.",
+)
 @metadata_option
 @json_option
 def backup(name: str, file: Path, at: str | None, uri: str | None, as_json: bool) -> None:
@@ -195,7 +211,7 @@ def backup(name: str, file: Path, at: str | None, uri: str | None, as_json: bool
 @metadata_option
 @json_option
 def restore(file: Path, name: str, settings: tuple[str, ...], uri: str | None, as_json: bool) -> None:
-    """Make the database NAME of FILE, a backup or any other database of SQLite's.
+    """Make the database NAME of FILE, a database of SQLite's. FILE may be a backup.
 
     \b
     Example:
@@ -220,7 +236,7 @@ def restore(file: Path, name: str, settings: tuple[str, ...], uri: str | None, a
 @json_option
 @click.pass_context
 def verify(context: click.Context, name: str, uri: str | None, as_json: bool) -> None:
-    """Read all that is kept of a database, compare every digest, and have SQLite check the pages. 1 if it has faults.
+    """Read all that is kept of a database and compare every digest. SQLite checks the pages. 1 if it has faults.
 
     The digests are that of the log and those of servers that hold a replica, each after the transactions that it had
     when it was asked last; `equal` says that all of them are those that the log has there.
@@ -230,6 +246,8 @@ def verify(context: click.Context, name: str, uri: str | None, as_json: bool) ->
       buckram db verify shop/main
     """
     full = stream_name(name)
+
+    from buckram.db.replicas import compare_replicas
 
     async def main() -> tuple[Verified, dict[str, str]]:
         async with connected(uri) as client:
@@ -280,7 +298,7 @@ def drop(name: str, yes: bool, uri: str | None, as_json: bool) -> None:
             ns = client.namespace(full.namespace)
             if not is_database(await ns.info(full.stream)):
                 raise InvalidArgument(f"{full} is no database: it is not dropped")
-            await ns.delete(full.stream)
+            await ns.delete(full.stream, purpose="database")
 
     run_async(main())
     if as_json:

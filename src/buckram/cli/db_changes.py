@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from buckram.cli import completion, values
-from buckram.cli.options import connected, json_option, metadata_option, run_async
+from buckram.cli.options import connected, json_option, metadata_option, run_async, watch_async
 from buckram.cli.output import emit
 from buckram.core.db.changes import Change
 from buckram.core.streams.names import stream_name
@@ -22,7 +22,7 @@ from buckram.views.databases import plain
 @metadata_option
 @json_option
 def changes(name: str, first: int | None, follow: bool, uri: str | None, as_json: bool) -> None:
-    """Print what committed transactions did to rows, in their order, of a database that was made with --cdc.
+    """Print what committed transactions did to rows, in order. The database has to be made with --cdc.
 
     With --json blobs are {"base64": TEXT}. A program that was stopped goes on with --from and the offset after the last
     one that it has seen.
@@ -42,7 +42,7 @@ def changes(name: str, first: int | None, follow: bool, uri: str | None, as_json
                 else:
                     print(_line(change), flush=True)
 
-    run_async(main())
+    (watch_async if follow else run_async)(main())
 
 
 def _line(change: Change) -> str:

@@ -10,26 +10,32 @@ from urllib.parse import urlsplit
 import click
 
 from buckram.cli import completion, values
+from buckram.cli.limits import ChosenLimits, limit_option
 from buckram.cli.logs import service_log
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import emit
 from buckram.cli.serving import Reach, serving_options, stop_event
+from buckram.db.settings import DatabaseLimits
+from buckram.hrana.limits import HTTP_LIMITS, HranaLimits
+from buckram.http.limits import HttpLimits
 
 
 @click.command("serve")
 @click.argument("names", nargs=-1, required=True, metavar="NAME|NAMESPACE/...", shell_complete=completion.namespaces)
 @click.option("--idle", default="5m", show_default=True, help="A namespace's database closes when unused for so long.")
+@limit_option(DatabaseLimits, HranaLimits, HttpLimits)
 @serving_options
 @metadata_option
 @json_option
 def serve(
     names: tuple[str, ...],
     idle: str,
+    limits: tuple[str, ...],
     uri: str | None,
     as_json: bool,
     **reached: Any,
 ) -> None:
-    """Serve databases over HTTP by libSQL's protocol (Hrana), until SIGINT or SIGTERM.
+    """Serve databases over HTTP by libSQL's protocol (Hrana). It ends with SIGINT or SIGTERM.
 
     NAME is NAMESPACE/DATABASE (default/ may be left out), which is made if it does not exist. NAMESPACE/ with the slash
     serves all databases of a namespace, each opened when somebody asks for it. Servers of the same database elect a
@@ -40,32 +46,39 @@ def serve(
     \b
     Examples:
       buckram db serve shop/main tenants/ --port 8080
-      buckram db serve shop/main --host 0.0.0.0 --port 8443 --tokens --tls-cert db.pem --tls-key db.key
+      buckram db serve shop/main --limit result_bytes=256MiB --limit transaction_s=30s
+      buckram db serve shop/main --host 10.0.0.7 --port 8443 --tokens --tls-cert db.pem --tls-key db.key
     """
     namespaces = [name[:-1] for name in names if name.endswith("/")]
     databases = [name for name in names if not name.endswith("/")]
     reach = Reach.of(reached)
+    chosen = ChosenLimits(limits).of(DatabaseLimits(), HranaLimits(), HTTP_LIMITS)
     with service_log("warning"):
-        run_async(_serve(databases, namespaces, reach, values.duration("--idle", idle), uri, as_json))
+        run_async(_serve(databases, namespaces, reach, values.duration("--idle", idle), chosen, uri, as_json))
 
 
 async def _serve(
-    names: Sequence[str], namespaces: Sequence[str], reach: Reach, idle_s: float, uri: str | None, as_json: bool
+    names: Sequence[str],
+    namespaces: Sequence[str],
+    reach: Reach,
+    idle_s: float,
+    limits: Sequence[Any],
+    uri: str | None,
+    as_json: bool,
 ) -> None:
     from buckram.hrana.access import TokenAccess
-    from buckram.hrana.server import DatabaseServer, allow
-    from buckram.http.application import anybody
+    from buckram.hrana.server import DatabaseServer
     from buckram.http.origins import Origins
     from buckram.http.server import bind
-    from buckram.net.runtime import production_runtime
 
     stop = stop_event()
+    of_databases, of_streams, of_http = limits
     advertised = urlsplit(reach.advertise or "").hostname or ""
     origins = Origins([*reach.hosts, advertised], reach.pages, any_host=reach.tokens)
     with bind(reach.host, reach.port, "--host and --port") as listening:
         async with AsyncExitStack() as stack:
             client = await stack.enter_async_context(connected(uri))
-            access = TokenAccess(client.services.store, production_runtime().clock) if reach.tokens else None
+            access = TokenAccess(client.services.store, client.services.clocks) if reach.tokens else None
             if access is not None:
                 await stack.enter_async_context(access)
             server = await stack.enter_async_context(
@@ -76,10 +89,12 @@ async def _serve(
                     namespaces=namespaces,
                     advertise=reach.advertise,
                     idle_s=idle_s,
-                    authenticate=anybody if access is None else access.authenticate,
-                    authorize=allow if access is None else access.authorize,
+                    access=access,
                     origins=origins,
                     tls=reach.tls,
+                    database_limits=of_databases,
+                    limits=of_streams,
+                    http_limits=of_http,
                 )
             )
             if as_json:

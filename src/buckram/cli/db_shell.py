@@ -7,16 +7,20 @@ import sqlite3
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import click
 
 from buckram.cli import completion
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import counted, emit, remark, table
-from buckram.core.db.sql import SqlResult
 from buckram.core.streams.names import stream_name
-from buckram.db.database import Database
-from buckram.errors import BuckramError, InvalidArgument, NotLeader
+from buckram.errors import BuckramError, InvalidArgument, MirrorStream, NotLeader
+
+# Imported by what runs: help needs no table engine.
+if TYPE_CHECKING:
+    from buckram.core.db.sql import SqlResult
+    from buckram.db.database import Database
 
 _LEAD_WITHIN_S = 3.0
 
@@ -28,9 +32,9 @@ _LEAD_WITHIN_S = 3.0
 @metadata_option
 @json_option
 def shell(name: str, sql: str | None, create: bool, uri: str | None, as_json: bool) -> None:
-    """Execute SQL: what is given, or what stands in standard input, each statement by itself.
+    """Execute SQL that is given or stands in standard input. Each statement is executed by itself.
 
-    This process leads meanwhile if no other does. While another one leads, it reads the newest state and cannot write.
+    This process leads meanwhile if no other does. While another one leads, and in a mirror, it reads and cannot write.
 
     \b
     Examples:
@@ -44,13 +48,17 @@ def shell(name: str, sql: str | None, create: bool, uri: str | None, as_json: bo
             connected(uri) as client,
             client.namespace(full.namespace).database(full.stream, create=create) as db,
         ):
-            with suppress(TimeoutError):
+            try:
                 async with asyncio.timeout(_LEAD_WITHIN_S):
                     await db.lead()
-            if db.role != "leader":
+            except TimeoutError:
+                if (nobody := client.services.bookies.nobody()) is not None:
+                    raise nobody from None
                 remark(
                     f"{await db.leader_address() or 'another process'} leads {full}: it can be read here, not written"
                 )
+            except MirrorStream:
+                remark(f"{full} is a mirror of a database in another cluster: it can be read here, not written")
             if sql is not None:
                 for one in _split(iter((sql,))):
                     _print(await _execute(db, one), as_json)
@@ -102,9 +110,11 @@ def _split(lines: Iterator[str]) -> Iterator[str]:
 async def _execute(db: Database, sql: str) -> SqlResult:
     try:
         return await db.execute(sql)
-    except NotLeader as error:
+    except (NotLeader, MirrorStream) as error:
+        # What is new in a mirror is asked by whoever copies into it; what is there when the shell begins is shown.
+        at_most_s = 0 if isinstance(error, NotLeader) else None
         with suppress(BuckramError):
-            return await db.query(sql, consistency="stale", at_most_s=0)
+            return await db.query(sql, consistency="stale", at_most_s=at_most_s)
         raise error
 
 

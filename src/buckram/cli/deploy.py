@@ -59,7 +59,7 @@ def systemd(
     uri: str | None,
     as_json: bool,
 ) -> None:
-    """Write units for one machine, a bookie for each disk, and print how to install them. Nothing is installed.
+    """Write units for one machine, a bookie for each disk. How to install them is printed. Nothing is installed.
 
     A unit counts as started once its bookie is registered; a bookie whose settings or directory are wrong is not
     started again and again. `systemctl reload` reads the level of its log again.

@@ -7,15 +7,15 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from buckram.addresses import check_reachable, join, parse_host
 from buckram.core.ledgers.service_info import check_bookie_id
-from buckram.errors import InvalidArgument
+from buckram.errors import ConfigError, InvalidArgument
 
 ETC = "/etc/buckram"
 EXPORTER_PORT = 9110
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,30}")
 _PATH = re.compile(r"/[\w./@+,=-]*", re.ASCII)
 _URI = re.compile(r"[a-z+]+:[^\s\"'\\`$]{1,1000}")
-_HOST = re.compile(r"[\w.:-]{1,253}", re.ASCII)
 
 SANDBOX = """\
 NoNewPrivileges=yes
@@ -76,8 +76,10 @@ class Machine:
             raise InvalidArgument(f"--disk {' '.join(doubled)}: name each disk once, and at least one")
         if not _USER.fullmatch(self.user):
             raise InvalidArgument(f"--user {self.user[:40]!r}: needs a user's name such as buckram")
-        if not _HOST.fullmatch(self.host):
-            raise InvalidArgument(f"--host {self.host[:60]!r}: needs a name or an address that other machines reach")
+        try:
+            check_reachable(parse_host(self.host, "--host"), f"--host {self.host[:60]!r}")
+        except ConfigError as error:
+            raise InvalidArgument(str(error)) from None
         if self.location and not _PATH.fullmatch(self.location):
             raise InvalidArgument(f"--location {self.location[:60]!r}: needs a path such as /rack or /region/rack")
         if self.bookie_id:
@@ -122,7 +124,7 @@ class Machine:
         if self.janitor:
             found["systemd/buckram-janitor.service"] = self._beside("janitor", "stream janitor --every 1m")
         if self.exporter:
-            listen = f"exporter --listen {self.host}:{EXPORTER_PORT}"
+            listen = f"exporter --listen {join(self.host, EXPORTER_PORT)}"
             found["systemd/buckram-exporter.service"] = self._beside("exporter of metrics", listen, "notify")
             found["systemd/buckram-usage.service"] = self._beside("usage history", "plan record --every 10m")
         if self.gateway_port:
@@ -152,7 +154,7 @@ class Machine:
             *([f'bookie_id = "{named}"'] if named else []),
             f'host = "{self.host}"',
             f"port = {self.port + number}",
-            f'http = "{self.host}:{self.http_port + number}"',
+            f'http = "{join(self.host, self.http_port + number)}"',
             *([f'location = "{self.location}"'] if self.location else []),
             "",
             "[log]",

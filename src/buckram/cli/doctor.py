@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from buckram.cli.exits import Exit
+from buckram.cli.looking import gathering, last_line, lines_of
 from buckram.cli.options import cluster_uri, json_option, metadata_option, run_async
-from buckram.cli.output import counted, emit, table
-from buckram.core.cluster.problem import Problem
-from buckram.errors import BuckramError
+from buckram.cli.output import emit, table
 
 if TYPE_CHECKING:
     from buckram.client.client import Client
-    from buckram.healing.doctor import Finding, Patient
+    from buckram.core.health.facts import BookieFacts, Noted
+    from buckram.core.health.findings import Finding
+    from buckram.errors import BuckramError
+    from buckram.healing.doctor import Fixable
+    from buckram.health.gathering import Gatherer, Health
     from buckram.metadata.store import TreeStore
 
 
@@ -23,16 +27,17 @@ if TYPE_CHECKING:
 class Examined:
     """What the doctor found; after a fix, what is still there."""
 
-    bookies: list[Patient] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-    done: list[tuple[Problem, str]] = field(default_factory=list)
-    """Problems about which something was done, and what."""
-    failed: dict[Problem, str] = field(default_factory=dict)
-    """Problems whose fix failed, and why."""
+    health: Health
+    fixable: list[Fixable] = field(default_factory=list)
+    """What may be mended now."""
+    done: list[tuple[Noted, str]] = field(default_factory=list)
+    """What something was done about, and what."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """By the place of those whose fix failed: why."""
 
-    def because(self, problem: Problem) -> str:
-        """Why a fix left a problem."""
-        return self.failed.get(problem, "it could lose data, or needs somebody to decide or to do something")
+    def because(self, finding: Finding) -> str:
+        """Why a fix left a finding."""
+        return self.failed.get(finding.where, "it could lose data, or needs somebody to decide or to do something")
 
 
 @click.command()
@@ -40,10 +45,12 @@ class Examined:
 @metadata_option
 @json_option
 def doctor(fix: bool, uri: str | None, as_json: bool) -> None:
-    """Look at everything: metadata, bookies, disks, clocks, healing, streams; and say what is wrong and what to do.
+    """Look at everything, and say what is wrong and what to do.
+
+    That is metadata, bookies, disks, clocks, healing and streams.
 
     It reads every ledger's record and asks every bookie. With --fix it removes leftovers and orphans; what could lose
-    data, or needs somebody to decide, is left and said. Exit code 1 while something is wrong.
+    data, or needs somebody to decide, is left and said. Exit code 1 while something is an error.
 
     \b
     Examples:
@@ -55,105 +62,104 @@ def doctor(fix: bool, uri: str | None, as_json: bool) -> None:
         emit(_json(found, fix))
     else:
         _print(found, fix)
-    if found.findings:
+    if not found.health.healthy:
         raise click.exceptions.Exit(Exit.FAILED)
 
 
 async def _examine(uri: str, fix: bool) -> Examined:
-    from buckram.cli.cluster_history import open_tree
-    from buckram.client.client import connect
-    from buckram.healing.doctor import Finding, mend
+    from buckram.errors import AccessRefused, MetadataUnavailable
+    from buckram.healing.doctor import mend
+    from buckram.health.gathering import refused, unreachable
 
-    store = await open_tree(uri)
     try:
-        found = await _metadata(store)
-        try:
-            async with connect(store) as client:
-                await _look(client, found)
-                if fix:
-                    done, failed = await mend(found.findings)
-                    found = await _metadata(store)
-                    found.done, found.failed = done, failed
-                    await _look(client, found)
-        except BuckramError as error:
-            problem = Problem("client", uri, f"no program can use the cluster now: {error}", "see the other problems")
-            found.findings.append(Finding(problem))
-        return found
-    finally:
-        await store.close()
+        async with gathering(uri) as (store, gatherer), AsyncExitStack() as stack:
+            client = await _client_of(store, stack)
+            found = await _look(store, gatherer, client)
+            if fix and found.fixable:
+                done, failed = await mend(found.fixable)
+                found = await _look(store, gatherer, client)
+                found.done, found.failed = done, failed
+            return found
+    except AccessRefused as error:
+        return Examined(refused(uri, error))
+    except MetadataUnavailable as error:
+        return Examined(unreachable(uri, error))
 
 
-async def _metadata(store: TreeStore) -> Examined:
-    from buckram.healing.doctor import Finding
+async def _client_of(store: TreeStore, stack: AsyncExitStack) -> Client | BuckramError:
+    """A client for what only clients see and mend; the error where none may use the cluster now."""
+    from buckram.client.client import connect
+    from buckram.errors import BuckramError
+
+    try:
+        return await stack.enter_async_context(connect(store))
+    except BuckramError as error:
+        return error
+
+
+async def _look(store: TreeStore, gatherer: Gatherer, client: Client | BuckramError) -> Examined:
+    """A look at the cluster's health, all records of the metadata, and what nobody needs any more."""
+    from buckram.core.health.facts import Noted
+    from buckram.core.health.findings import may_remove
+    from buckram.errors import BuckramError
+    from buckram.health.examining import fixable_of
     from buckram.metadata.checkup import examine
 
-    checkup = await examine(store)
-    return Examined(
-        findings=[Finding(Problem("metadata", one.node, one.found, one.advice)) for one in checkup.problems]
-    )
-
-
-async def _look(client: Client, found: Examined) -> None:
-    """What needs a client: the bookies and what they say, healing, clocks, streams."""
-    from buckram.healing import doctor
-    from buckram.healing.leftovers import findings_of_leftovers
-    from buckram.views.status import look
-
-    store = client.services.store
-    status = await look(client)
-    registered = await store.bookies()
-    found.bookies = await doctor.ask_patients(client, registered)
-    found.findings += [doctor.Finding(one) for one in status.problems]
-    found.findings += doctor.findings_of_healing(status.healing)
-    found.findings += await doctor.findings_of_bookies(client, registered, found.bookies)
-    found.findings += [doctor.Finding(one) for one in await doctor.clock_problems(client)]
-    found.findings += await findings_of_leftovers(store)
-    found.findings += await doctor.findings_of_streams(client)
+    health = await gatherer.look()
+    if health.facts.unreachable:
+        return Examined(health)
+    noted = (await examine(store)).problems
+    fixable: list[Fixable] = []
+    try:
+        if isinstance(client, BuckramError):
+            raise client
+        fixable = await fixable_of(client)
+    except BuckramError as error:
+        noted.append(Noted("not-asked", "leftovers and orphans", str(error)))
+    health = health.with_noted((*noted, *(one.noted for one in fixable)))
+    return Examined(health, [one for one in fixable if may_remove(health.facts, one.noted)])
 
 
 def _json(found: Examined, fix: bool) -> dict[str, Any]:
-    problems = [one.problem.as_json() for one in found.findings]
-    refused = [one.problem.as_json() | {"because": found.because(one.problem)} for one in found.findings]
+    from buckram.core.health.findings import finding_of
+    from buckram.views.status import problems_json
+
+    problems, facts = problems_json(found.health), found.health.facts
+    refused = [one.as_json() | {"because": found.because(one)} for one in found.health.findings]
     return {
-        "healthy": not problems,
-        "problems": problems,
-        "fixed": [problem.as_json() | {"done": said} for problem, said in found.done],
+        **problems,
+        "fixed": [finding_of(facts, one).as_json() | {"done": said} for one, said in found.done],
         "refused": refused if fix else [],
-        "bookies": [
-            {
-                "id": one.bookie,
-                "state": "readonly" if one.readonly else "writable",
-                "version": one.report.version if one.report else None,
-                "sync_us": one.figures.get("sync_us") or None,
-                "open_files": one.report.open_files if one.report else None,
-                "most_files": one.report.most_files if one.report else None,
-            }
-            for one in found.bookies
-        ],
+        "bookies": [_bookie(one) for one in found.health.facts.bookies if one.state != "down"],
+    }
+
+
+def _bookie(one: BookieFacts) -> dict[str, Any]:
+    return {
+        "id": one.id,
+        "state": one.state,
+        "version": one.report.version if one.report else None,
+        "sync_us": one.sync_us or None,
+        "open_files": one.report.open_files if one.report else None,
+        "most_files": one.report.most_files if one.report else None,
     }
 
 
 def _print(found: Examined, fix: bool) -> None:
     rows = []
-    for one in found.bookies:
-        state, report = "readonly" if one.readonly else "writable", one.report
+    for one in (one for one in found.health.facts.bookies if one.state != "down"):
+        report = one.report
         files = f"{report.open_files}/{report.most_files}" if report is not None else ""
-        sync_us = one.figures.get("sync_us", 0)
         release = report.version if report is not None else "does not say"
-        rows.append((one.bookie, state, release, round(sync_us / 1000, 2) if sync_us else "", files))
+        rows.append((one.id, one.state, release, round(one.sync_us / 1000, 2) if one.sync_us else "", files))
     if rows:
         table(("BOOKIE", "STATE", "RELEASE", "SYNC MS", "FILES"), rows)
         print()
-    for problem, said in found.done:
-        print(f"fixed: {problem.what} {problem.where}: {said}")
-    for finding in found.findings:
-        problem = finding.problem
-        print(f"{problem.what} {problem.where}: {problem.why}\n  {problem.do}")
+    for noted, said in found.done:
+        print(f"fixed: {noted.state} {noted.where}: {said}")
+    for finding in found.health.findings:
+        print(*lines_of(finding), sep="\n")
         if fix:
-            print(f"  not fixed: {found.because(problem)}")
-    fixable = sum(finding.fix is not None for finding in found.findings)
-    if not found.findings:
-        print("nothing is wrong")
-    else:
-        can = f"; `buckram doctor --fix` mends {fixable} of them" if fixable and not fix else ""
-        print(f"{counted(len(found.findings), 'problem')}{can}")
+            print(f"  not fixed: {found.because(finding)}")
+    can = f"; `buckram doctor --fix` mends {len(found.fixable)} of them" if found.fixable and not fix else ""
+    print(f"{last_line(found.health.findings)}{can}")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from buckram.addresses import parse_host
 from buckram.cli.options import json_option
 from buckram.cli.output import emit
 
@@ -48,6 +49,7 @@ def run(directory: str, port: int | None, host: str, as_json: bool) -> None:
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
+    host = parse_host(host, "--host")
     if port is None:
         port = known_port(Path(directory)) or DEFAULT_PORT
     try:

@@ -1,12 +1,16 @@
-"""Exit codes, and the one place where an exception becomes a line on standard error."""
+"""Exit codes, and the one place where an exception becomes a line, or a JSON object, on standard error."""
 
 from __future__ import annotations
 
 import enum
-import sqlite3
+import functools
+import sys
+from dataclasses import dataclass
+from typing import Any
 
-from buckram import errors
-from buckram.errors.groups import ABSENT, CONFLICTS
+import click
+
+from buckram.cli.stdout import OutputLost
 
 
 class Exit(enum.IntEnum):
@@ -32,27 +36,6 @@ class Exit(enum.IntEnum):
     """Whoever read its output has gone."""
 
 
-_NOT_FOUND = (*ABSENT, errors.OffsetOutOfRange, errors.OffsetTruncated)
-_USAGE = (errors.InvalidArgument, errors.ConfigError, errors.ClusterNotInitialised)
-_REFUSED = (
-    *CONFLICTS,
-    errors.Unauthorized,
-    errors.EncryptionKeyMissing,
-    errors.AccessRefused,
-    errors.QuotaExceeded,
-    errors.TooManyUploads,
-    errors.WrongCookie,
-    errors.CorruptStore,
-    errors.EntryTooLarge,
-    errors.ValueTooLarge,
-    errors.WrongCluster,
-    errors.WriterLost,
-    errors.RecordTooLarge,
-    errors.UnknownQuery,
-    errors.DatabaseExists,
-)
-
-
 _OPTIONS = {
     'on_truncated="skip"': "--skip-truncated",
     "wait=True, --wait": "--wait",
@@ -65,38 +48,177 @@ _OPTIONS = {
 """What errors say to programs, and what they say at the command line."""
 
 
+@dataclass(frozen=True)
+class Fault:
+    """What ends a command, as it is told."""
+
+    kind: str
+    """The name of the error's class, or Usage, Interrupted, Declined."""
+    message: str
+    """One line that a person can act on."""
+    exit_code: Exit
+    retryable: bool
+    """Whether the same command may succeed later."""
+    do: str | None = None
+    """A command that helps."""
+    context: str | None = None
+    """The context that named the cluster."""
+
+    def as_json(self) -> dict[str, Any]:
+        found = {"kind": self.kind, "message": self.message, "exit_code": int(self.exit_code)}
+        found |= {"retryable": self.retryable}
+        found |= {"do": self.do} if self.do else {}
+        return found | ({"context": self.context} if self.context else {})
+
+
+def fault_of(error: BaseException, context: str | None = None) -> Fault:
+    """What is told of an error that ends a command, whose cluster was named by `context`."""
+    if isinstance(error, click.Abort):
+        return Fault("Aborted", "stopped", Exit.INTERRUPTED, True)
+    if isinstance(error, click.ClickException):
+        return _usage(error)
+    code = exit_code_of(error)
+    kind = "Interrupted" if code is Exit.INTERRUPTED else type(error).__name__
+    retryable = code is Exit.INTERRUPTED or bool(getattr(error, "retryable", code is Exit.TRY_AGAIN))
+    message = line_of(error)
+    if context is not None and _is_about_a_cluster(error):
+        message += f" (context {context})"
+    do = "BUCKRAM_DEBUG=1 shows where; please report it" if code is Exit.INTERNAL else None
+    return Fault(kind, message, code, retryable, do, context)
+
+
+def _usage(problem: click.ClickException) -> Fault:
+    """click's own form takes four lines."""
+    text = " ".join(problem.format_message().split()).rstrip(".")
+    context = problem.ctx if isinstance(problem, click.UsageError) else None
+    if context is None:
+        kind = "Usage" if isinstance(problem, click.UsageError) else type(problem).__name__
+        return Fault(kind, text, Exit(problem.exit_code), False)
+    do = f"{context.command_path} --help"
+    return Fault("Usage", f"{text}; see `{do}`", Exit.USAGE, False, do)
+
+
 def exit_code_of(error: BaseException) -> Exit:
     """The exit code for an error that ends a command."""
-    if isinstance(error, KeyboardInterrupt):
+    if isinstance(error, click.ClickException):
+        return Exit(error.exit_code)
+    if isinstance(error, (KeyboardInterrupt, click.Abort)):
         return Exit.INTERRUPTED
     if isinstance(error, BrokenPipeError):
         return Exit.PIPE
-    if isinstance(error, _USAGE):
-        return Exit.USAGE
-    if isinstance(error, _NOT_FOUND):
-        return Exit.NOT_FOUND
-    if isinstance(error, _REFUSED):
-        return Exit.REFUSED
-    if isinstance(error, errors.InvariantViolation):
-        return Exit.INTERNAL
+    if isinstance(error, OutputLost):
+        return Exit.FAILED
+    from buckram import errors
+
+    if isinstance(error, errors.OffsetNotReadable):
+        return Exit.TRY_AGAIN  # it is there, unlike what its base says
+    for code, kinds in _by_code().items():
+        if isinstance(error, kinds):
+            return code
     if isinstance(error, errors.BuckramError):
         return Exit.TRY_AGAIN if error.retryable else Exit.FAILED
-    if isinstance(error, (OSError, TimeoutError, sqlite3.Error)):
+    if _extra_of(error) is not None:
+        return Exit.USAGE
+    if (status := _http_status(error)) is not None:
+        return _BY_STATUS.get(status, Exit.TRY_AGAIN if status >= 500 else Exit.FAILED)
+    sqlite3 = sys.modules.get("sqlite3")
+    if isinstance(error, (OSError, TimeoutError)) or (sqlite3 is not None and isinstance(error, sqlite3.Error)):
         return Exit.FAILED
     return Exit.INTERNAL
 
 
+def _extra_of(error: BaseException) -> str | None:
+    """The extra that brings the package whose absence this error is about."""
+    if not isinstance(error, ModuleNotFoundError):
+        return None
+    from buckram.extras import extra_of
+
+    return extra_of(error.name or "")
+
+
+_BY_STATUS = {
+    400: Exit.USAGE,
+    401: Exit.REFUSED,
+    403: Exit.REFUSED,
+    404: Exit.NOT_FOUND,
+    409: Exit.REFUSED,
+    410: Exit.NOT_FOUND,
+    412: Exit.REFUSED,
+    413: Exit.REFUSED,
+    422: Exit.USAGE,
+    429: Exit.TRY_AGAIN,
+}
+
+
+def _http_status(error: BaseException) -> int | None:
+    """That of a problem which a part that serves HTTP found before it served."""
+    problems = sys.modules.get("buckram.http.problems")
+    return error.status if problems is not None and isinstance(error, problems.HttpProblem) else None
+
+
+@functools.cache
+def _by_code() -> dict[Exit, tuple[type[BaseException], ...]]:
+    """The first one that has the error counts. Imported when an error is there, as they are many."""
+    from buckram import errors
+    from buckram.errors.groups import ABSENT, CONFLICTS
+
+    return {
+        Exit.USAGE: (
+            errors.InvalidArgument,
+            errors.ConfigError,
+            errors.ClusterNotInitialised,
+            errors.MissingCodec,
+            errors.MissingEngine,
+        ),
+        Exit.NOT_FOUND: (*ABSENT, errors.OffsetOutOfRange, errors.OffsetTruncated),
+        Exit.REFUSED: (
+            *CONFLICTS,
+            errors.Unauthorized,
+            errors.EncryptionKeyMissing,
+            errors.AccessRefused,
+            errors.QuotaExceeded,
+            errors.TooManyUploads,
+            errors.WrongCookie,
+            errors.CorruptStore,
+            errors.EntryTooLarge,
+            errors.ValueTooLarge,
+            errors.WrongCluster,
+            errors.WriterLost,
+            errors.RecordTooLarge,
+            errors.UnknownQuery,
+            errors.BatchesLost,
+            errors.DatabaseExists,
+        ),
+        Exit.INTERNAL: (errors.InvariantViolation,),
+    }
+
+
+def _is_about_a_cluster(error: BaseException) -> bool:
+    """Whether it helps to know which cluster was asked, and who named it."""
+    from buckram import errors
+
+    asked = (errors.ClusterNotInitialised, errors.ConfigError, errors.AccessRefused, errors.Unauthorized)
+    return isinstance(error, (*asked, errors.WrongCluster, errors.MetadataUnavailable, errors.BookieUnavailable))
+
+
 def line_of(error: BaseException) -> str:
     """One line that a person can act on."""
+    code = exit_code_of(error)
     message = str(error)
+    if code is Exit.INTERRUPTED:
+        return f"interrupted: {message}" if message else "interrupted"
+    from buckram import errors
+
+    if (extra := _extra_of(error)) is not None:
+        missing = getattr(error, "name", "")
+        from buckram.extras import needs
+
+        return needs(f"{missing} is not installed, and this", extra)
     if isinstance(error, OSError) and error.strerror:  # without the number, which helps nobody
         message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     text = " ".join(message.split()) or type(error).__name__
     for python, option in _OPTIONS.items():
         text = text.replace(python, option)
-    code = exit_code_of(error)
-    if code is Exit.INTERRUPTED:
-        return "interrupted"
     if code is Exit.INTERNAL:
         return f"internal error: {type(error).__name__}: {text} (BUCKRAM_DEBUG=1 shows where; please report it)"
     if isinstance(error, TimeoutError) and not isinstance(error, errors.BuckramError):

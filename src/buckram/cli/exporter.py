@@ -21,7 +21,9 @@ from buckram.cli.serving import stoppable
 @metadata_option
 @json_option
 def exporter(listen: str, every: str, streams: int, uri: str | None, as_json: bool) -> None:
-    """Serve metrics of streams, cursors, databases, namespaces and lost copies, until Ctrl-C. One is enough.
+    """Serve metrics of streams, cursors, databases and more.
+
+    Also of namespaces and lost copies, until Ctrl-C. One is enough.
 
     Bookies serve their own (`bookie run --metrics`). It only reads, and a scrape costs the cluster nothing: what it
     saw last is shown. Dashboards and alert rules for both are in deploy/.
@@ -30,28 +32,31 @@ def exporter(listen: str, every: str, streams: int, uri: str | None, as_json: bo
     Example:
       buckram exporter --listen 0.0.0.0:9110
     """
-    from buckram.net.http import parse_address
+    from buckram.addresses import join, parse_address
 
     address, pause = parse_address(listen, "--listen"), max(values.duration("--every", every), 0.1)
 
     async def main() -> None:
-        from buckram.exporter.serving import Exporter, cluster
+        from buckram.exporter.serving import Exporter, cluster, health
+        from buckram.health.gathering import Gatherer
         from buckram.net.http import serve_http
         from buckram.net.tcp import TcpNetwork
 
         async with connected(uri) as client:
-            made = Exporter(cluster(client, streams), pause)
+            gatherer = Gatherer.of(client)
+            made = Exporter(cluster(client, streams), pause, health(gatherer))
             listener = await serve_http(TcpNetwork(), address, made.answer)
             try:
                 ended = stoppable(made.run())
                 if as_json:
                     emit({"host": address.host, "port": listener.port, "pid": os.getpid()})
                 else:
-                    remark(f"metrics at http://{address.host}:{listener.port}/metrics; Ctrl-C ends it")
+                    remark(f"metrics at http://{join(address.host, listener.port)}/metrics; Ctrl-C ends it")
                 notify_ready()
                 await ended
             finally:
                 await listener.close()
+                await gatherer.close()
 
     with service_log("warning"):
         run_async(main())

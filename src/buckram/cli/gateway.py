@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
 import click
 
+from buckram.cli.limits import ChosenLimits, limit_option
 from buckram.cli.logs import service_log
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import emit
 from buckram.cli.serving import Reach, serving_options, stop_event
+from buckram.db.settings import DatabaseLimits
 from buckram.disk.descriptors import raise_limit
 from buckram.errors import ConfigError, InvalidArgument
+from buckram.extras import needs
+from buckram.gateway.limits import HTTP_LIMITS, GatewayLimits
+from buckram.hrana.limits import HranaLimits
+from buckram.http.limits import HttpLimits
 
 
 @click.command()
 @serving_options
+@limit_option(GatewayLimits, HranaLimits, DatabaseLimits, HttpLimits)
 @click.option("--open", "open_to_all", is_flag=True, help="Without --tokens: let other machines change things, too.")
 @metadata_option
 @json_option
-def gateway(open_to_all: bool, uri: str | None, as_json: bool, **reached: Any) -> None:
-    """Serve the cluster over HTTP until SIGINT or SIGTERM: streams and ledgers for any language, and a web console.
+def gateway(open_to_all: bool, limits: tuple[str, ...], uri: str | None, as_json: bool, **reached: Any) -> None:
+    """Serve the cluster over HTTP, with a web console.
+
+    Streams, ledgers, objects and databases are there for any language, until SIGINT or SIGTERM.
 
     Any number of gateways may run; a client is sent on to the one that writes its stream. Without --tokens whoever is
     on this machine may do everything, and others may read. With it a client sends a token (`buckram token create`) as
@@ -30,28 +40,29 @@ def gateway(open_to_all: bool, uri: str | None, as_json: bool, **reached: Any) -
     \b
     Examples:
       buckram gateway --port 8080
-      buckram gateway --host 0.0.0.0 --port 8443 --tokens --tls-cert gateway.pem --tls-key gateway.key
+      buckram gateway --host 10.0.0.7 --port 8443 --tokens --tls-cert gateway.pem --tls-key gateway.key
     """
     reach = Reach.of(reached)
     if open_to_all and reach.tokens:
         raise InvalidArgument("--open and --tokens exclude each other: with tokens grants decide who may change what")
+    chosen = ChosenLimits(limits).of(GatewayLimits(), HranaLimits(), DatabaseLimits(), HTTP_LIMITS)
     raise_limit()
     with service_log("warning"):
-        run_async(_serve(reach, open_to_all, uri, as_json))
+        run_async(_serve(reach, open_to_all, chosen, uri, as_json))
 
 
-async def _serve(reach: Reach, open_to_all: bool, uri: str | None, as_json: bool) -> None:
+async def _serve(reach: Reach, open_to_all: bool, limits: Sequence[Any], uri: str | None, as_json: bool) -> None:
     check_installed()
     from buckram.gateway.server import Gateway
     from buckram.http.server import bind
     from buckram.http.tokens import ClusterTokens
-    from buckram.net.runtime import production_runtime
 
     stop = stop_event()
+    of_gateway, of_streams, of_databases, of_http = limits
     with bind(reach.host, reach.port, "--host and --port") as listening:
         async with AsyncExitStack() as stack:
             client = await stack.enter_async_context(connected(uri, service="buckram-gateway"))
-            tokens = ClusterTokens(client.services.store, production_runtime().clock) if reach.tokens else None
+            tokens = ClusterTokens(client.services.store, client.services.clocks) if reach.tokens else None
             if tokens is not None:
                 await stack.enter_async_context(tokens)
             server = await stack.enter_async_context(
@@ -64,6 +75,10 @@ async def _serve(reach: Reach, open_to_all: bool, uri: str | None, as_json: bool
                     hosts=reach.hosts,
                     pages=reach.pages,
                     tls=reach.tls,
+                    limits=of_gateway,
+                    http_limits=of_http,
+                    hrana_limits=of_streams,
+                    database_limits=of_databases,
                 )
             )
             if as_json:
@@ -78,8 +93,8 @@ def check_installed() -> None:
     try:
         import starlette
         import uvicorn
-    except ImportError as error:
-        raise ConfigError(f"the gateway needs more ({error}): pip install 'buckram[serve]'") from None
+    except ImportError:
+        raise ConfigError(needs("the gateway", "serve")) from None
     del starlette, uvicorn
 
 

@@ -42,7 +42,7 @@ class _Jobs(click.Group):
             return super().get_command(ctx, cmd_name)
         from buckram.cli.stream import stream
 
-        return stream.commands[cmd_name]
+        return stream.get_command(ctx, cmd_name)
 
 
 @click.group(cls=_Jobs)
@@ -83,11 +83,12 @@ def _session(
     name: str, master: str | None, cores: int, settings: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
     from buckram.errors import ConfigError
+    from buckram.extras import needs
 
     try:
         from pyspark.sql import SparkSession as Sessions
     except ImportError:
-        raise ConfigError("jobs run on Spark, which is not installed: pip install 'buckram[spark]'") from None
+        raise ConfigError(needs("a job runs on Spark and", "spark")) from None
     if _SUBMITTED in os.environ:
         session = Sessions.builder.appName(name).getOrCreate()
     else:
@@ -143,8 +144,9 @@ def scrub_command(
     uri: str | None,
     as_json: bool,
 ) -> None:
-    """Read every replica from the bookie that holds it, verify it, and list the bad ones with the command that repairs
-    each.
+    """Verify every replica on its bookie, and list the bad ones.
+
+    Each bad one is listed with the command that repairs it.
 
     Exit code 1 if a replica is bad or could not be read.
 
@@ -269,7 +271,9 @@ def orphans_command(
     uri: str | None,
     as_json: bool,
 ) -> None:
-    """As `buckram stream orphans`, for very many ledgers: those that were made for a stream and have no place in it.
+    """As `buckram stream orphans`, for very many ledgers.
+
+    Those are ledgers that were made for a stream and have no place in it.
 
     \b
     Example:
@@ -347,7 +351,7 @@ def import_kafka_command(
     uri: str | None,
     as_json: bool,
 ) -> None:
-    """Import a topic of Kafka into a stream, which is made if it does not exist. Each committed record once.
+    """Import a topic of Kafka into a stream. It is made if it does not exist. Each committed record once.
 
     It ends at what the topic had when it began. May be killed at any time, and repeated: it goes on where it was. Each
     record keeps its value, key, headers, time and the order in its partition, and says in the header kafka.origin where

@@ -18,14 +18,14 @@ _HEAD = "# Keys of Buckram, the one for new ledgers first. Whoever has this file
 
 @click.group()
 def key() -> None:
-    """Keys of namespaces whose entries are encrypted; see [encryption] in the settings."""
+    """Keys of namespaces whose entries are encrypted. See [encryption] in the settings."""
 
 
 @key.command("create")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @json_option
 def create(file: Path, as_json: bool) -> None:
-    """Make a new key and put it first into FILE, which is made with mode 0600 if it does not exist.
+    """Make a new key and put it first into FILE. The file is made with mode 0600 if it does not exist.
 
     New ledgers are encrypted with the first key; those below it stay for what was written before. So this is how a
     key is changed: every reader needs the new FILE before a writer has it.

@@ -26,7 +26,7 @@ from buckram.cli.options import (
 )
 from buckram.cli.output import emit, print_ledger, remark, table
 from buckram.core.ledgers.quorum import Quorum
-from buckram.errors import MetadataError
+from buckram.errors import MetadataError, RecoveryFailed
 from buckram.types import LedgerMetadata
 from buckram.views.ledgers import STATES, ledger_json, listed_json, records_of
 from buckram.views.ledgers import away as away_of
@@ -202,27 +202,40 @@ def close(ledger_id: int, password: str, yes: bool, uri: str | None, as_json: bo
 
 @ledger.command("delete")
 @click.argument("ledger_id", type=LEDGER)
+@click.option("--force", is_flag=True, help="Also when its bookies are gone, so that a live writer cannot be fenced.")
 @password_option
 @yes_option
 @metadata_option
 @json_option
-def delete(ledger_id: int, password: str, yes: bool, uri: str | None, as_json: bool) -> None:
-    """Delete a ledger; one that is open is recovered first, so a live writer is fenced.
+def delete(ledger_id: int, force: bool, password: str, yes: bool, uri: str | None, as_json: bool) -> None:
+    """Delete a ledger, whose live writer is fenced. A ledger that is open is recovered first.
 
-    Bookies give the space back when they next compare their store with the metadata.
+    Bookies give the space back when they next compare their store with the metadata, so one that is away and comes back
+    holds its entries until then. Where too few bookies answer for a recovery, --force removes the ledger's metadata all
+    the same: a writer that still reaches its bookies may go on until they collect the ledger, and what it wrote is
+    lost. A ledger of a stream is refused, with --force, too: `stream delete --force` deletes it with its stream.
 
     \b
-    Example:
+    Examples:
       buckram ledger delete 7 --yes
+      buckram ledger delete 7 --force --yes
     """
     confirm_loss(f"Delete ledger {ledger_id} and all its entries?", yes, f"ledger {ledger_id} is not deleted")
-    run_async(_delete(uri, ledger_id, password))
+    fenced = run_async(_delete(uri, ledger_id, password, force))
     if as_json:
-        emit({"ledger": ledger_id, "deleted": True})
-    else:
-        print(f"ledger {ledger_id} deleted")
+        emit({"ledger": ledger_id, "deleted": True, "fenced": fenced})
+        return
+    print(f"ledger {ledger_id} deleted")
+    if not fenced:
+        print(
+            "  it was not closed and its bookies are gone: a writer that reaches them may go on until they collect it"
+        )
 
 
-async def _delete(uri: str | None, ledger_id: int, password: str) -> None:
+async def _delete(uri: str | None, ledger_id: int, password: str, force: bool) -> bool:
     async with connected(uri) as client:
-        await client.delete(ledger_id, password=password)
+        try:
+            return await client.delete(ledger_id, password=password, force=force)
+        except RecoveryFailed:
+            remark(f"`buckram ledger delete {ledger_id} --force` deletes it without its bookies")
+            raise

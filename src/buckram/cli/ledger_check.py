@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from buckram.client.maintain.repair_report import RepairReport
 
 _AT_ONCE = 8
+COPIES = ("replicas", "replicas_lacking", "replicas_unknown")
 _PROBLEMS = 100
 """So many problems stand in the last line; each ledger's line has its own."""
 
@@ -58,6 +59,8 @@ class Sums:
     states: Counter[str] = field(default_factory=Counter)
     entries: int = 0
     bytes: int = 0
+    copies: Counter[str] = field(default_factory=Counter)
+    """Of `check`: how many copies of entries there must be, lack, and could not be looked at."""
     problems: list[Problem] = field(default_factory=list)
     code: Exit = Exit.OK
     stopped: str = ""
@@ -68,6 +71,8 @@ class Sums:
         self.states[one.state] += 1
         self.entries += one.line.get("entries_copied", 0)
         self.bytes += one.line.get("bytes_copied", 0)
+        for key in COPIES:
+            self.copies[key] += one.line.get(key, 0)
         self.problems += one.problems[: max(0, _PROBLEMS - len(self.problems))]
         self.code = max(self.code, one.code)
 
@@ -159,13 +164,14 @@ def _failed(ledger: int, error: BuckramError) -> Outcome:
     )
 
 
-def _end(sums: Sums, as_json: bool, alone: bool, extra: dict[str, Any]) -> None:
+def _end(sums: Sums, as_json: bool, alone: bool, extra: dict[str, Any], more: str = "") -> None:
+    """`extra` and `more` are what the last line says beside the ledgers and their states."""
     if not alone and as_json:
         shown = {"ledgers": sums.ledgers, "healthy": not sums.problems and not sums.stopped, "states": sums.states}
         emit(shown | extra | {"stopped": sums.stopped or None, "problems": [one.as_json() for one in sums.problems]})
     elif not alone:
         states = ", ".join(f"{number} {state}" for state, number in sorted(sums.states.items()))
-        print(f"{counted(sums.ledgers, 'ledger')}: {states or 'none'}")
+        print(f"{counted(sums.ledgers, 'ledger')}: {states or 'none'}{more}")
     if sums.stopped:
         remark(f"stopped before all were done: {sums.stopped}")
     if sums.code is not Exit.OK:
@@ -184,10 +190,10 @@ def check(
 ) -> None:
     """Whether every bookie has all the entries that it must have. Changes nothing.
 
-    Says of each ledger: healthy, lacks copies (which bookie, which entries), damaged (with --read), or unknown, where
-    a bookie does not answer. Nothing is said of entries that can still be written. With --json a line for each ledger,
-    and for more than one a last line with the sums. The exit code is the highest that any ledger has: 1 copies lack, 4
-    it could not be told.
+    Says of each ledger: healthy, lacks copies (how many of how many, which bookie, which entries), damaged (with
+    --read), or unknown, where a bookie does not answer. Nothing is said of entries that can still be written. With
+    --json a line for each ledger, and for more than one a last line with the sums. The exit code is the highest that
+    any ledger has: 1 copies lack, 4 it could not be told.
 
     \b
     Examples:
@@ -204,7 +210,17 @@ def check(
 
         return _checked(await check_ledger(client.services, ledger, read=read, pace=pace))
 
-    _end(run_async(_run(uri, wanted, work, as_json)), as_json, wanted is not None and len(wanted) == 1, {})
+    sums = run_async(_run(uri, wanted, work, as_json))
+    numbers = {key: sums.copies[key] for key in COPIES}
+    said = f"; {_of_copies(*numbers.values())}" if sums.problems else ""
+    _end(sums, as_json, wanted is not None and len(wanted) == 1, numbers, said)
+
+
+def _of_copies(copies: int, lacking: int, unknown: int) -> str:
+    """What lacks, of how many copies of entries."""
+    parts = [f"{lacking} of {counted(copies, 'copy')} of entries lack"] if lacking else []
+    parts += [f"{unknown} of {counted(copies, 'copy')} of entries could not be looked at"] if unknown else []
+    return ", ".join(parts) or f"{counted(copies, 'copy')} of entries"
 
 
 def _checked(found: CheckReport) -> Outcome:
@@ -223,10 +239,13 @@ def _checked(found: CheckReport) -> Outcome:
         for bookie, why in found.unknown.items()
     ]
     still = "" if found.open_from is None else f"; entries from {found.open_from} on can still be written"
-    texts = [f"ledger {ledger}: {found.state}, {counted(found.replicas, 'copy')} of entries{still}"]
+    said = _of_copies(found.replicas, found.replicas_lacking, found.replicas_unknown)
+    texts = [f"ledger {ledger}: {found.state}, {said}{still}"]
     texts += [f"  {one.where}: {one.why}" for one in problems]
     line = {
         "replicas": found.replicas,
+        "replicas_lacking": found.replicas_lacking,
+        "replicas_unknown": found.replicas_unknown,
         "lacking": [dataclasses.asdict(one) for one in found.lacking],
         "unknown": found.unknown,
         "open_from": found.open_from,
@@ -245,7 +264,7 @@ def _checked(found: CheckReport) -> Outcome:
 def repair(
     ledgers: tuple[int, ...], everything: bool, rate: str | None, password: str, uri: str | None, as_json: bool
 ) -> None:
-    """Copy missing or bad entries from good replicas; where a bookie is gone, onto another one.
+    """Copy missing or bad entries from good replicas. Where a bookie is gone, they go onto another one.
 
     Every copy is read. Says what it did; a ledger that cannot be repaired stops no other. With --json a line for each
     ledger, and for more than one a last line with the sums. The exit code is the highest that any ledger has: 1 when

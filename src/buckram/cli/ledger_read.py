@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from buckram.cli.options import connected, json_option, metadata_option, password_option, run_async
+from buckram.cli.options import connected, json_option, metadata_option, password_option, run_async, watch_async
 from buckram.cli.output import emit, remark, transfer
+from buckram.cli.stdout import Payload
 from buckram.core.streams.names import owner_of
 from buckram.errors import InvalidArgument
 from buckram.types import Entry
@@ -37,7 +38,7 @@ WINDOW_ENTRIES = 10_000
 @click.argument("ledger_id", type=LEDGER)
 @click.option("--first", type=LEDGER, default=0, show_default=True, help="First entry.")
 @click.option("--last", type=LEDGER, help="Last entry, itself included; default is the last readable one.")
-@click.option("--raw", is_flag=True, help="Payloads one after another, no line ends between them.")
+@click.option("--raw", is_flag=True, help="Payloads one after another, as they are.")
 @password_option
 @metadata_option
 @json_option
@@ -93,26 +94,26 @@ def _print_json(entries: Sequence[Entry]) -> None:
 
 
 def _print_payloads(payloads: Sequence[bytes], raw: bool) -> None:
-    end = b"" if raw else b"\n"
-    sys.stdout.buffer.write(b"".join(payload + end for payload in payloads))
-    sys.stdout.buffer.flush()
+    end, out = b"" if raw else b"\n", Payload(raw=raw)
+    out.write(b"".join(payload + end for payload in payloads))
+    out.flush()
 
 
 @click.command("tail")
 @click.argument("ledger_id", type=LEDGER)
 @click.option("--first", type=LEDGER, default=0, show_default=True, help="First entry.")
-@click.option("--raw", is_flag=True, help="Payloads one after another, no line ends between them.")
+@click.option("--raw", is_flag=True, help="Payloads one after another, as they are.")
 @password_option
 @metadata_option
 @json_option
 def tail(ledger_id: int, first: int, raw: bool, password: str, uri: str | None, as_json: bool) -> None:
-    """Print entries as they become readable, until the ledger is closed.
+    """Print entries as they become readable, until the end. The end is the closing of the ledger, or Ctrl-C.
 
     \b
     Example:
       buckram ledger tail 7
     """
-    run_async(_tail(uri, ledger_id, first, raw, password, as_json))
+    watch_async(_tail(uri, ledger_id, first, raw, password, as_json))
 
 
 async def _tail(uri: str | None, ledger_id: int, first: int, raw: bool, password: str, as_json: bool) -> None:

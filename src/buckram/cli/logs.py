@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from buckram.addresses import host_port
 from buckram.cli.options import json_option, read_toml
 from buckram.cli.output import emit
-from buckram.config import host_port, load
+from buckram.config import load
 from buckram.errors import BuckramError, ConfigError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def _read_again(running: Log, config_file: str | None) -> None:
 @click.argument("level", required=False)
 @json_option
 def log_level(address: str, level: str | None, as_json: bool) -> None:
-    """Show the level of a running bookie's log, or change it until the bookie ends.
+    """Show or change the level of a running bookie's log. A change holds until the bookie ends.
 
     HOST:PORT is where its HTTP API is (`bookie run --http`). LEVEL is debug, info, warning or error, and after it
     perhaps LOGGER=LEVEL for single parts. Where the bookie asks for logins, BUCKRAM_TOKEN has to be an administrator's.

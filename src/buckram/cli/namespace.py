@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import click
@@ -13,17 +13,16 @@ from buckram.cli.confirm import confirm_loss
 from buckram.cli.fitting import refuse_too_large
 from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
 from buckram.cli.output import emit, remark
-from buckram.core.tenants.quotas import NONE, Quotas
-from buckram.core.tenants.usage import NOTHING
-from buckram.metadata.audit_notes import leave_note
-from buckram.metadata.tenants import TenantStore
 
 if TYPE_CHECKING:
     from buckram.client.client import Client
+    from buckram.core.tenants.quotas import Quotas
+    from buckram.streams.shared.namespaces import NamespaceInfo
+
+    Shown: TypeAlias = tuple[NamespaceInfo, Quotas]
+    """A namespace's record, and its quotas."""
 
 F = TypeVar("F", bound=Callable[..., Any])
-Shown: TypeAlias = tuple[Mapping[str, Any], Quotas]
-"""What is set for a namespace, and its quotas."""
 _PAGE = 1000
 
 
@@ -37,7 +36,7 @@ def policy_option(command: F) -> F:
         shell_complete=completion.policy_keys,
         help="Policy; repeatable. Keys: ensemble, digest, placement, roll_bytes, roll_s, retention_s, "
         "retention_bytes, retention_cursors, retention_consumed, offload_to, offload_after_s, offload_bytes, "
-        "compression, max_producers, producer_s, max_uploads. "
+        "backup_every_s, backup_to, backup_keep, compression, max_producers, producer_s, max_uploads. "
         "Durations as 7d, sizes as 10GiB; none takes a setting back.",
     )(command)
 
@@ -79,14 +78,16 @@ def create(
     Example:
       buckram namespace create shop --set retention_s=7d --set ensemble=3/3/2
     """
+    from buckram.core.tenants.quotas import NONE
+
     chosen, quotas = values.policy(settings), values.quotas(limits)
 
     async def main() -> Shown:
         async with connected(uri) as client:
             if not force:
                 await refuse_too_large(client, chosen)
-            policy = (await client.namespaces.create(name, **chosen)).policy
-            return policy, await client.namespaces.set_quotas(name, **quotas) if quotas else NONE
+            made = await client.namespaces.create(name, **chosen)
+            return made, await client.namespaces.set_quotas(name, **quotas) if quotas else NONE
 
     _show(name, run_async(main()), as_json, "created")
 
@@ -132,7 +133,7 @@ def show(name: str, uri: str | None, as_json: bool) -> None:
 
     async def main() -> Shown:
         async with connected(uri) as client:
-            return (await client.namespaces.get(name)).policy, await client.namespaces.quotas(name)
+            return await client.namespaces.get(name), await client.namespaces.quotas(name)
 
     _show(name, run_async(main()), as_json, "")
 
@@ -154,19 +155,21 @@ def set_policy(
       buckram namespace set shop --set retention_s=none --set roll_bytes=256MiB
       buckram namespace set shop --quota stored_bytes=10GiB --quota in_entries_per_s=5000
     """
+    from buckram.metadata.audit_notes import leave_note
+
     chosen, quotas = values.policy(settings), values.quotas(limits)
 
     async def main() -> Shown:
         async with connected(uri) as client:
             if not force:
                 await refuse_too_large(client, chosen)
-            policy = (await client.namespaces.set(name, **chosen)).policy
+            changed = await client.namespaces.set(name, **chosen)
             if not quotas:
-                return policy, await client.namespaces.quotas(name)
+                return changed, await client.namespaces.quotas(name)
             found = await client.namespaces.set_quotas(name, **quotas)
             await leave_note(client.services.store, "quota", f"namespace {name}", name, " ".join(limits))
             await _remark_if_over(client, name, found)
-            return policy, found
+            return changed, found
 
     _show(name, run_async(main()), as_json, "")
 
@@ -198,6 +201,9 @@ def delete(name: str, yes: bool, uri: str | None, as_json: bool) -> None:
 
 async def _remark_if_over(client: Client, name: str, quotas: Quotas) -> None:
     """Say what a quota below what is stored does."""
+    from buckram.core.tenants.usage import NOTHING
+    from buckram.metadata.tenants import TenantStore
+
     stored = (await TenantStore(client.services.store).published()).total.get(name, NOTHING).stored_bytes
     if quotas.stored_bytes is not None and stored > quotas.stored_bytes:
         remark(
@@ -209,13 +215,21 @@ async def _remark_if_over(client: Client, name: str, quotas: Quotas) -> None:
 def _show(name: str, found: Shown, as_json: bool, done: str) -> None:
     from buckram.core.streams.policy import merged
 
-    overrides, quotas = found
+    info, quotas = found
+    overrides = info.policy
     whole = dataclasses.asdict(merged(overrides))
     if as_json:
         emit({"namespace": name, "overrides": dict(overrides), "policy": whole, "quotas": quotas.limits()})
         return
     print(f"namespace {name}{' ' + done if done else ''}")
     for key, value in whole.items():
-        print(f"  {key} = {values.shown_setting(key, value)}{'  (set here)' if key in overrides else ''}")
+        print(f"  {key} = {values.shown_setting(key, value)}{_origin(info, key)}")
     for key, limit in quotas.limits().items():
         print(f"  quota {key} = {values.shown_setting(key, limit)}")
+
+
+def _origin(info: NamespaceInfo, key: str) -> str:
+    """Whose choice a setting is, where it is not the default."""
+    if key == "ensemble" and info.fitted:
+        return "  (as few bookies as there are; `buckram up` with more widens it)"
+    return "  (set here)" if key in info.policy else ""

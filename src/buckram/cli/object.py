@@ -7,34 +7,45 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import click
 
 from buckram.cli import completion, values
 from buckram.cli.confirm import confirm_loss
+from buckram.cli.interrupt import Interrupted, interruptible
 from buckram.cli.object_uploads import abort, uploads
 from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
 from buckram.cli.output import Bar, counted, emit, input_size, table, transfer
+from buckram.cli.stdout import Payload
 from buckram.core.objects.rows import check_object_name
-from buckram.core.streams.names import check_name
-from buckram.errors import InvalidArgument
+from buckram.core.streams.names import DEFAULT_NAMESPACE, check_name
+from buckram.errors import InvalidArgument, NoSuchNamespace
 from buckram.net.blocking import read_beside
-from buckram.objects.objects import ObjectInfo
+from buckram.objects.objects import ObjectInfo, Objects
 from buckram.views.objects import object_json
+
+if TYPE_CHECKING:
+    from buckram.client.client import Client
 
 _PAGE = 1000
 _PIECE_BYTES = 1024 * 1024
 
 
+class Sink(Protocol):
+    """Where the bytes of an object go."""
+
+    def write(self, data: bytes, /) -> object: ...
+    def flush(self) -> None: ...
+
+
 @click.group("object")
 def object_() -> None:
-    """Objects: immutable bytes under names, put as a whole or not at all."""
+    """Immutable bytes under names, put as a whole or not at all."""
 
 
 def split(full: str) -> tuple[str, str]:
@@ -43,6 +54,20 @@ def split(full: str) -> tuple[str, str]:
     if not slash:
         raise InvalidArgument(f"object {full!r}: needs NAMESPACE/NAME, such as default/{full or 'report.pdf'}")
     return check_name("namespace", namespace), check_object_name(name)
+
+
+@asynccontextmanager
+async def objects_of(client: Client, namespace: str, name: str) -> AsyncIterator[Objects]:
+    """The objects of a namespace. Where there is none, the first part of a name with slashes may have been taken for
+    it: NoSuchNamespace says so."""
+    try:
+        async with client.objects(namespace) as objects:
+            yield objects
+    except NoSuchNamespace as error:
+        if error.namespace != namespace:
+            raise
+        instead = f"an object's name begins with its namespace: name it {DEFAULT_NAMESPACE}/{namespace}/{name}"
+        raise NoSuchNamespace(namespace, instead) from None
 
 
 @object_.command("put")
@@ -64,7 +89,7 @@ def put(
     uri: str | None,
     as_json: bool,
 ) -> None:
-    """Put FILE (- is standard input) as the object NAME, in the place of one of this name.
+    """Put FILE (- is standard input) as the object NAME. It takes the place of an object of this name.
 
     \b
     Example:
@@ -75,7 +100,7 @@ def put(
     expires_s = None if expires is None else values.duration("--expires", expires)
 
     async def main(data: BinaryIO | FileIO, bar: Bar) -> ObjectInfo:
-        async with connected(uri) as client, client.objects(namespace) as objects:
+        async with connected(uri) as client, objects_of(client, namespace, path) as objects:
             pieces = _counted(read_beside(data.read, _PIECE_BYTES), bar)
             return await objects.put(
                 path, pieces, if_absent=if_absent, if_match=if_match, metadata=extra, expires_s=expires_s
@@ -94,9 +119,10 @@ def put(
 @click.argument("file", default="-")
 @click.option("--start", type=click.IntRange(0), default=0, show_default=True, help="From this byte on.")
 @click.option("--length", type=click.IntRange(0), help="So many bytes at most.")
+@click.option("--raw", is_flag=True, help="As they are, also to a terminal.")
 @metadata_option
 @json_option
-def get(name: str, file: str, start: int, length: int | None, uri: str | None, as_json: bool) -> None:
+def get(name: str, file: str, start: int, length: int | None, raw: bool, uri: str | None, as_json: bool) -> None:
     """Write the bytes of an object to FILE, default standard output. With --json only what is known of it is printed.
 
     A file appears when all of it is there and has the object's digest.
@@ -107,8 +133,8 @@ def get(name: str, file: str, start: int, length: int | None, uri: str | None, a
     """
     namespace, path = split(name)
 
-    async def main(out: BinaryIO | None) -> ObjectInfo:
-        async with connected(uri) as client, client.objects(namespace) as objects:
+    async def main(out: Sink | None) -> ObjectInfo:
+        async with connected(uri) as client, objects_of(client, namespace, path) as objects:
             info = await objects.info(path)
             if start > info.size:
                 raise InvalidArgument(f"--start {start}: object {name} has {info.size} bytes; choose a smaller one")
@@ -124,7 +150,7 @@ def get(name: str, file: str, start: int, length: int | None, uri: str | None, a
     if file != "-":
         info = _to_file(Path(file), main)
     else:
-        info = run_async(main(None if as_json else sys.stdout.buffer))
+        info = run_async(main(None if as_json else Payload(raw=raw)))
     if as_json:
         emit(object_json(namespace, info))
 
@@ -137,7 +163,7 @@ def get(name: str, file: str, start: int, length: int | None, uri: str | None, a
 @metadata_option
 @json_option
 def list_objects(namespace: str, prefix: str, after: str, limit: int | None, uri: str | None, as_json: bool) -> None:
-    """Objects of a namespace in the order of their names; with --json one object a line.
+    """Objects of a namespace in the order of their names. With --json each line is one object.
 
     \b
     Example:
@@ -172,7 +198,7 @@ def list_objects(namespace: str, prefix: str, after: str, limit: int | None, uri
 @metadata_option
 @json_option
 def copy(source: str, name: str, if_absent: bool, uri: str | None, as_json: bool) -> None:
-    """Put an object under another name of its namespace as well; no byte is copied.
+    """Put an object under another name of its namespace as well. No byte is copied.
 
     \b
     Example:
@@ -183,7 +209,7 @@ def copy(source: str, name: str, if_absent: bool, uri: str | None, as_json: bool
     _check_same(namespace, other)
 
     async def main() -> ObjectInfo:
-        async with connected(uri) as client, client.objects(namespace) as objects:
+        async with connected(uri) as client, objects_of(client, namespace, path) as objects:
             return await objects.copy(path, target, if_absent=if_absent)
 
     info = run_async(main())
@@ -199,7 +225,7 @@ def copy(source: str, name: str, if_absent: bool, uri: str | None, as_json: bool
 @metadata_option
 @json_option
 def rename(source: str, name: str, uri: str | None, as_json: bool) -> None:
-    """Give an object, or a directory with all that is in it, another name in one step.
+    """Give an object or a directory another name in one step. A directory takes all that is in it along.
 
     \b
     Example:
@@ -210,7 +236,7 @@ def rename(source: str, name: str, uri: str | None, as_json: bool) -> None:
     _check_same(namespace, other)
 
     async def main() -> None:
-        async with connected(uri) as client, client.objects(namespace) as objects:
+        async with connected(uri) as client, objects_of(client, namespace, path) as objects:
             await objects.rename(path, target)
 
     run_async(main())
@@ -241,7 +267,7 @@ def delete(name: str, if_match: int | None, recursive: bool, yes: bool, uri: str
     confirm_loss(f"Delete {what} {name}?", yes, f"{what} {name} is not deleted")
 
     async def main() -> None:
-        async with connected(uri) as client, client.objects(namespace) as objects:
+        async with connected(uri) as client, objects_of(client, namespace, path) as objects:
             if recursive:
                 await objects.remove(path, recursive=True)
             else:
@@ -258,7 +284,7 @@ def delete(name: str, if_match: int | None, recursive: bool, yes: bool, uri: str
 @metadata_option
 @json_option
 def sweep(namespace: str, grace: str, uri: str | None, as_json: bool) -> None:
-    """Give back the space of objects that were deleted or have expired, and of writers that died.
+    """Give back the space of what was deleted or has expired. What writers left that died goes as well.
 
     A process that writes objects for long does so by itself. Fit for cron where only short commands write.
 
@@ -302,18 +328,21 @@ async def _counted(pieces: AsyncGenerator[bytes, None], bar: Bar) -> AsyncIterat
             yield piece
 
 
-def _to_file(file: Path, read: Callable[[BinaryIO], Coroutine[Any, Any, ObjectInfo]]) -> ObjectInfo:
+def _to_file(file: Path, read: Callable[[Sink], Coroutine[Any, Any, ObjectInfo]]) -> ObjectInfo:
     """Give the file its name when all of it is there."""
     if file.is_dir() or not file.parent.is_dir():
         trouble = "is a folder" if file.is_dir() else f"folder {file.parent} does not exist"
         raise InvalidArgument(f"file {file}: {trouble}; choose the name of a file in a folder that is there")
     part = file.with_name(f"{file.name}.part-{os.getpid()}")
-    try:
-        with part.open("xb") as out:
-            info = run_async(read(out))
-        part.replace(file)
-    finally:
-        part.unlink(missing_ok=True)
+    with interruptible():
+        try:
+            with part.open("xb") as out:
+                info = run_async(read(out))
+            part.replace(file)
+        except KeyboardInterrupt:
+            raise Interrupted(f"file {file} is not written") from None
+        finally:
+            part.unlink(missing_ok=True)
     return info
 
 

@@ -23,7 +23,7 @@ _PAGE = 1000
 @metadata_option
 @json_option
 def uploads(namespace: str, prefix: str, limit: int | None, uri: str | None, as_json: bool) -> None:
-    """Open uploads of objects in parts, in the order in which they began; with --json one upload a line.
+    """Open uploads of objects in parts, the oldest first. With --json each line is one upload.
 
     A namespace has at most max_uploads of them. One that was not completed for a week is given up by itself.
 
@@ -62,7 +62,7 @@ def uploads(namespace: str, prefix: str, limit: int | None, uri: str | None, as_
 @metadata_option
 @json_option
 def abort(namespace: str, numbers: tuple[int, ...], yes: bool, uri: str | None, as_json: bool) -> None:
-    """Give uploads up, by their numbers; the parts that were put go, and their space returns.
+    """Give uploads up, by their numbers. The parts that were put go, and their space returns.
 
     \b
     Example:

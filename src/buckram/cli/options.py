@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import tomllib
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from buckram.config import load
-from buckram.core.ledgers.quorum import Quorum
-from buckram.errors import ConfigError, InvalidArgument
-from buckram.net.loop import loop_factory
+from buckram.cli.context import cluster_of_context, context_option
+from buckram.cli.exits import Exit
+from buckram.cli.interrupt import interruptible
+from buckram.errors import BuckramError, ConfigError, InvalidArgument, NoSuchNamespace, NoSuchStream
+from buckram.metadata.default import VARIABLE as METADATA
+from buckram.metadata.default import default_uri
 
 if TYPE_CHECKING:
     from buckram.client.client import Client
+    from buckram.core.ledgers.quorum import Quorum
+    from buckram.metadata.store import TreeStore
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -28,6 +29,8 @@ DIGESTS = ("crc32c", "crc32", "mac", "dummy")
 
 def quorum(text: str, write: int | None, ack: int | None) -> Quorum:
     """From `E` or `E/Qw/Qa` and the two other options; what is left out: Qw = E, Qa = the majority of Qw."""
+    from buckram.core.ledgers.quorum import Quorum
+
     if write is None and ack is None:
         return Quorum.parse(text)
     if "/" in text:
@@ -38,13 +41,27 @@ def quorum(text: str, write: int | None, ack: int | None) -> Quorum:
 
 
 def metadata_option(command: F) -> F:
+    """`--metadata` and `--context`: the cluster of a command."""
     return click.option(
         "--metadata",
         "uri",
         metavar="URI",
-        envvar="BUCKRAM_METADATA",
+        envvar=METADATA,
+        callback=cluster_of_context,
         help="The cluster, e.g. sqlite:///abs/path, zk://host:2181/ledgers or etcd://host:2379/buckram; default "
-        "BUCKRAM_METADATA, else the one in ./buckram-data.",
+        "BUCKRAM_METADATA, else the context's, else the one in ./buckram-data.",
+    )(context_option(command))
+
+
+def server_metadata_option(command: F) -> F:
+    """`--metadata` of what becomes a part of a cluster, which no context chooses."""
+    return click.option(
+        "--metadata",
+        "uri",
+        metavar="URI",
+        envvar=METADATA,
+        help="The cluster, e.g. sqlite:///abs/path, zk://host:2181/ledgers or etcd://host:2379/buckram; default "
+        "BUCKRAM_METADATA, else the one in ./buckram-data; contexts do not count.",
     )(command)
 
 
@@ -96,28 +113,61 @@ def custom_metadata(pairs: tuple[str, ...]) -> dict[str, bytes]:
 
 def cluster_uri(given: str | None) -> str:
     """The URI in force; ConfigError that says how to start or name a cluster when there is none."""
-    from buckram.metadata.uri import default_uri
-
-    return given or default_uri(os.environ, Path.cwd())
+    return given or default_uri(os.environ, Path.cwd(), how="give --metadata URI")
 
 
 def connected(
     uri: str | None, *, wire_protocol: int | None = None, service: str = ""
 ) -> AbstractAsyncContextManager[Client]:
     """The client of one command, configured by the environment. `service`: its name in telemetry, if it serves."""
+    from dataclasses import replace
+
     from buckram.client.client import connect
+    from buckram.config import load
 
     config, _ = load("client", None, os.environ, {"wire_protocol": wire_protocol})
     net, _ = load("net", None, os.environ)
     telemetry, _ = load("telemetry", None, os.environ)
     if service and not telemetry.service:
         telemetry = replace(telemetry, service=service)
-    return connect(cluster_uri(uri), config=config, net=net, telemetry=telemetry)
+    return _explained(connect(cluster_uri(uri), config=config, net=net, telemetry=telemetry))
+
+
+@asynccontextmanager
+async def _explained(opening: AbstractAsyncContextManager[Client]) -> AsyncIterator[Client]:
+    """A client whose commands say of a stream that does not exist that its namespace does not."""
+    async with opening as client:
+        try:
+            yield client
+        except NoSuchStream as error:
+            why: BuckramError = error
+            try:
+                await client.namespaces.get(error.stream.partition("/")[0])
+            except NoSuchNamespace as missing:
+                why = missing
+            except BuckramError:
+                pass  # whatever that is, it is not why
+            raise why from None
+
+
+@asynccontextmanager
+async def metadata_of(uri: str | None) -> AsyncIterator[TreeStore]:
+    """The cluster's metadata store alone, for what needs no bookie: a client costs half a second of imports."""
+    from buckram.metadata.uri import open_store
+
+    store = await open_store(cluster_uri(uri))
+    try:
+        await store.instance_id()  # ClusterNotInitialised, as a client says
+        yield store
+    finally:
+        await store.close()
 
 
 def read_toml(path: str | None) -> Mapping[str, Any]:
     if path is None:
         return {}
+    import tomllib
+
     try:
         with Path(path).open("rb") as file:
             return tomllib.load(file)
@@ -129,12 +179,42 @@ def read_toml(path: str | None) -> Mapping[str, Any]:
         raise ConfigError(f"{path}: {error.strerror}; --config needs a TOML file that can be read") from None
 
 
+_CANCELLED_WITHIN_S = 3.0
+"""What goes on until Ctrl-C has nothing to put in order that takes longer."""
+
+
 def run_async(main: Coroutine[Any, Any, T]) -> T:
     """Run on uvloop where it is installed; BUCKRAM_LOOP=asyncio switches it off."""
+    import asyncio
+
+    from buckram.net.loop import loop_factory
+
     try:
-        factory = loop_factory(os.environ)
-    except ConfigError:
+        with asyncio.Runner(loop_factory=loop_factory(os.environ)) as runner, interruptible():
+            return runner.run(main)
+    finally:
+        main.close()  # where it never began: Python would warn of it
+
+
+def watch_async(main: Coroutine[Any, Any, None]) -> None:
+    """As `run_async`, for what goes on until Ctrl-C, which is its normal end."""
+    try:
+        run_async(_until_cancelled(main))
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(Exit.OK) from None
+    finally:
         main.close()
+
+
+async def _until_cancelled(main: Coroutine[Any, Any, None]) -> None:
+    """Run it. A cancellation that gets lost, because what it interrupted ended in the same moment, comes again."""
+    import asyncio
+
+    task = asyncio.ensure_future(main)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            task.cancel()
+            await asyncio.wait([task], timeout=_CANCELLED_WITHIN_S)
         raise
-    with asyncio.Runner(loop_factory=factory) as runner:
-        return runner.run(main)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from buckram.cli.stdout import obeyed
 from buckram.core.streams.names import owner_of
 from buckram.types import LedgerMetadata
 from buckram.views.ledgers import ledger_json
@@ -161,7 +162,7 @@ def transfer(
         TransferSpeedColumn() if by_bytes else TextColumn(""),
         TimeRemainingColumn(),
     ]
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=Console(file=obeyed(sys.stderr)), transient=True) as bar:
         task = bar.add_task(noun, total=total if by_bytes else count, rest="")
         began, done, moved = bar.get_time(), 0, 0
 
@@ -198,7 +199,7 @@ def progress(title: str, total: int | None, *, show: bool = True, rest: bool = F
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     more = (TextColumn("{task.fields[rest]}"),) if rest else ()
-    with Progress(*columns, *more, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, *more, console=Console(file=obeyed(sys.stderr)), transient=True) as bar:
         task = bar.add_task(title, total=total, rest="")
 
         def advance(amount: int, whole: int | None = None, text: str = "") -> None:

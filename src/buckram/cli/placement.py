@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,18 +17,20 @@ from buckram.cli.ledger_read import LEDGER
 from buckram.cli.options import connected, json_option, metadata_option, password_option, run_async
 from buckram.cli.output import counted, emit, table
 from buckram.core.ledgers.quorum import Quorum
+from buckram.core.placement.shortages import placement_states
 from buckram.core.placement.topology import LEVELS, RackMap, Topology, parse_lines
-from buckram.errors import BuckramError, InvalidArgument, MalformedRecord, NoSuchBookie
+from buckram.errors import AccessRefused, BuckramError, InvalidArgument, MalformedRecord, NoSuchBookie
 
 if TYPE_CHECKING:
     from buckram.client.client import Client
     from buckram.client.maintain.placement import Explained, Misplaced
     from buckram.client.maintain.repair_report import RepairReport
+    from buckram.core.placement.shortages import Shortage
 
 
 @click.group()
 def placement() -> None:
-    """Which bookies hold which copies: by region, zone, rack and host."""
+    """Which bookies hold which copies, by region, zone and rack."""
 
 
 # -- explain ----------------------------------------------------------------------------------------------------------
@@ -40,7 +43,7 @@ def placement() -> None:
 @metadata_option
 @json_option
 def explain(ledger_id: int | None, new: bool, name: str | None, uri: str | None, as_json: bool) -> None:
-    """Why each bookie is a member of a ledger or is not, and whether the placement is met.
+    """Why each bookie is a member of a ledger or is not. Also whether the placement is met.
 
     Exit code 1 when it is not.
 
@@ -99,11 +102,12 @@ def _explained_json(one: Explained) -> dict[str, Any]:
 @metadata_option
 @json_option
 def check(fix: bool, password: str, uri: str | None, as_json: bool) -> None:
-    """List ledgers whose bookies break their placement; exit code 1 when there are any (left).
+    """List ledgers whose bookies break their placement. Exit code 1 when there are any (left).
 
     The placement is the one a ledger was made with, else that of this command (BUCKRAM_CLIENT_PLACEMENT). With --fix
     a new member has all its entries before it takes the place of the old one, so there are never fewer copies. The
-    open end of a ledger stays as it is until it is closed.
+    open end of a ledger stays as it is until it is closed. Too few hosts, racks, zones or regions are said, too; a
+    ledger that is as good as a new one would be is not listed for them.
 
     \b
     Example:
@@ -119,6 +123,7 @@ def check(fix: bool, password: str, uri: str | None, as_json: bool) -> None:
                 "broken": [one.ledger_id for one, _, left in found.rows if left],
                 "found": [_misplaced_json(one, done, left) for one, done, left in found.rows],
                 "unreadable": [str(error) for error in found.unreadable],
+                "short": [asdict(one) for one in found.short],
             }
         )
     else:
@@ -138,21 +143,41 @@ class Checked:
     ledgers: int = 0
     rows: list[Row] = field(default_factory=list)
     unreadable: list[MalformedRecord] = field(default_factory=list)
+    short: list[Shortage] = field(default_factory=list)
+    """What no choice of bookies would give: no fault of a ledger, and no move mends it."""
 
 
 async def _check(uri: str | None, fix: bool, password: str) -> Checked:
-    from buckram.client.maintain.placement import judged
+    from buckram.client.maintain.placement import Shapes, judged
 
     checked, broken = Checked(), list["Misplaced"]()
     async with connected(uri) as client:
-        async for _, found in judged(client.services):
+        bookies = client.services.bookies
+        shapes: Shapes = {(Quorum(3, 3, 2), str(bookies.policy)): bookies.policy}
+        async for _, found in judged(client.services, shapes):
             checked.ledgers += 1
             if isinstance(found, MalformedRecord):
                 checked.unreadable.append(found)
             elif found is not None:
                 broken.append(found)
         checked.rows = [await _mended(client, one, password) if fix else (one, None, True) for one in broken]
+        lacking = [one for (quorum, _), policy in shapes.items() for one in bookies.shortages(quorum, policy)]
+        checked.short = list(dict.fromkeys(lacking))
+        await _note(client, checked)
     return checked
+
+
+async def _note(client: Client, checked: Checked) -> None:
+    """Have `status` tell what is left, and not what the last check of the auditor found."""
+    from buckram.healing.board import Board
+    from buckram.healing.ledger_walk import Checked as Counted
+    from buckram.healing.overview import PLACEMENT
+
+    left = sum(left for _, _, left in checked.rows)
+    counted_ones = Counted(checked.ledgers, unreadable=len(checked.unreadable), misplaced=left, complete=True)
+    at_ms = client.services.runtime.clock.wall_us() // 1000
+    with suppress(AccessRefused):  # who may read alone
+        await Board(client.services.store).say_checked(PLACEMENT, {**asdict(counted_ones), "at_ms": at_ms})
 
 
 async def _mended(client: Client, one: Misplaced, password: str) -> Row:
@@ -167,6 +192,8 @@ async def _mended(client: Client, one: Misplaced, password: str) -> Row:
 
 
 def _print_check(checked: Checked, fix: bool) -> None:
+    from buckram.core.health.table import TABLE
+
     rows = checked.rows
     for one, done, left in rows:
         state = "open" if one.open else "closed"
@@ -183,9 +210,12 @@ def _print_check(checked: Checked, fix: bool) -> None:
             print(f"  from entry {change.first_entry}: {change.new} instead of {change.old}")
         for problem in done.problems:
             print(f"  left: {problem}")
+    for short, lack in zip(checked.short, placement_states(checked.short, 0), strict=True):
+        print(f"{lack.where}: {lack.why}\n  {TABLE[lack.name].cure.format(level=short.level)}")
     left_over = sum(left for _, _, left in rows)
     if not rows:
-        print(f"every ledger{' that can be read' if checked.unreadable else ''} meets its placement")
+        best = "meets its placement" if not checked.short else "meets its placement as far as it can"
+        print(f"every ledger{' that can be read' if checked.unreadable else ''} {best}")
     elif fix:
         print(f"{counted(len(rows) - left_over, 'ledger')} mended, {left_over} left")
     else:
@@ -245,7 +275,7 @@ def show(uri: str | None, as_json: bool) -> None:
 def set_location(
     bookie_id: str, path: str | None, labels: tuple[str, ...], remove: bool, uri: str | None, as_json: bool
 ) -> None:
-    """Say where a bookie is: /rack, /region/rack, /region/zone/rack, or levels by name such as /zone=a/rack=r1.
+    """Say where a bookie is. /rack, /region/rack, /region/zone/rack, or levels by name such as /zone=a/rack=r1.
 
     \b
     Example:
@@ -261,7 +291,7 @@ def set_location(
 @metadata_option
 @json_option
 def load(file: str, uri: str | None, as_json: bool) -> None:
-    """Take all locations from a file with BOOKIE PATH [LABEL ...] in each line; they replace what was set before.
+    """Take all locations from a file. Each line is BOOKIE PATH [LABEL ...]; they replace what was set before.
 
     \b
     Example:

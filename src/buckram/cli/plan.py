@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ RESERVED, COPY_RATE = StoreConfig().reserved_bytes, HealingConfig().copy_bytes_p
 
 @click.group()
 def plan() -> None:
-    """When disks are full, what a change would do, how many bookies a load needs."""
+    """When disks are full, and how many bookies a load needs. Also what a change would do."""
 
 
 # -- the history ------------------------------------------------------------------------------------------------------
@@ -38,7 +39,7 @@ def plan() -> None:
 @metadata_option
 @json_option
 def record(every: str | None, uri: str | None, as_json: bool) -> None:
-    """Add the space of all bookies to the usage history, the stream system/usage; it is kept for 400 days.
+    """Add the space of all bookies to the usage history. That is the stream system/usage; it is kept for 400 days.
 
     Several may run: a sample that is younger than half of --every is enough for all of them.
 
@@ -76,7 +77,13 @@ def record(every: str | None, uri: str | None, as_json: bool) -> None:
 
 
 @plan.command("full")
-@click.option("--since", default="90d", show_default=True, metavar="TIME", help="How much of the history counts.")
+@click.option(
+    "--since",
+    default="90d",
+    show_default=True,
+    metavar="TIME",
+    help=f"The history from then on counts: {values.MOMENTS}.",
+)
 @click.option("--add", "added", multiple=True, metavar="RACK=N", help="What if RACK had N bookies more; repeatable.")
 @click.option("--bookie-size", metavar="SIZE", help="Disk of each bookie that is added, such as 4TB.")
 @click.option("--rebalance", is_flag=True, help="And if old copies were moved to them.")
@@ -98,7 +105,7 @@ def full(
     uri: str | None,
     as_json: bool,
 ) -> None:
-    """Days until each rack is full, from the usage history, as things go or after a change.
+    """Days until each rack is full, by the usage history. As things go, or after a change.
 
     \b
     Examples:
@@ -108,8 +115,8 @@ def full(
     """
     change = _change(added, bookie_size, rebalance, copies)
     reserved = RESERVED if reserve is None else values.size("--reserve", reserve)
-    seconds = values.duration("--since", since)
-    samples = _read_file(file) if file is not None else run_async(_history(uri, seconds))
+    begin = values.moment("--since", since, int(time.time() * values.US))
+    samples = _read_file(file) if file is not None else run_async(_history(uri, begin))
     found = outlook(samples, reserved, change)
     if picture is not None:
         Path(picture).write_text(svg(found), encoding="utf-8")
@@ -121,12 +128,11 @@ def full(
         remark(f"drawn: {picture}")
 
 
-async def _history(uri: str | None, seconds: float) -> list[Sample]:
+async def _history(uri: str | None, begin_us: int) -> list[Sample]:
     from buckram.planning.recording import history
 
     async with connected(uri) as client:
-        now_s = client.services.runtime.clock.wall_us() / 1e6
-        return await history(client, now_s - seconds)
+        return await history(client, begin_us / 1e6)
 
 
 def _read_file(name: str) -> list[Sample]:

@@ -25,7 +25,9 @@ _SHOWN = 10
 @metadata_option
 @json_option
 def rebalance(within: str, dry_run: bool, rate: str | None, uri: str | None, as_json: bool) -> None:
-    """Move copies of closed ledgers from the fullest bookies to the emptiest, as after bookies were added.
+    """Move copies from the fullest bookies to the emptiest.
+
+    They are copies of closed ledgers; do it after bookies were added.
 
     A new copy is complete before metadata names it, so there are never fewer copies, and no placement gets worse. What
     was moved away is freed by the collection of the old bookie. Ctrl-C leaves nothing half done, and the same command

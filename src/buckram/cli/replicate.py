@@ -11,6 +11,7 @@ import click
 
 from buckram.cli import completion, values
 from buckram.cli.confirm import confirm_loss
+from buckram.cli.context import cluster_of_context
 from buckram.cli.exits import Exit
 from buckram.cli.logs import service_log
 from buckram.cli.notify import notify_ready
@@ -19,6 +20,7 @@ from buckram.cli.output import counted, emit, remark, table
 from buckram.cli.serving import stoppable
 from buckram.core.streams.names import check_name
 from buckram.errors import ReplicationRefused
+from buckram.metadata.default import VARIABLE as METADATA
 
 if TYPE_CHECKING:
     from buckram.replication.object_differences import KeptObjects, MissingObjects
@@ -35,15 +37,33 @@ _SKIP = click.option(
     is_flag=True,
     help="Begin a mirror anew where the source truncated records before they were copied.",
 )
+_KEEP = click.option(
+    "--keep-diverged",
+    is_flag=True,
+    help="Where the source went back, keep aside what only the mirror has, and begin it anew.",
+)
 _ON = click.option(
-    "--on", "uri", metavar="URI", envvar="BUCKRAM_METADATA", help="The cluster that is asked; default BUCKRAM_METADATA."
+    "--on",
+    "uri",
+    metavar="URI",
+    envvar=METADATA,
+    callback=cluster_of_context,
+    help="The cluster that is asked; default BUCKRAM_METADATA, else the context's.",
 )
 _OTHER = click.option("--other", default="", metavar="URI", help="Where the other cluster is now, if not where it was.")
 
 
+def _say_if_unasked(other: str) -> None:
+    """Say why the other cluster is not looked for."""
+    from buckram.replication.status import has_login
+
+    if not other and has_login(os.environ):
+        remark("a login is set, which goes to no address that is only noted: name the other cluster with --other")
+
+
 @click.group()
 def replicate() -> None:
-    """Copy namespaces into another cluster, continuously, and change sides when one is lost."""
+    """Copy namespaces into another cluster; change sides. It copies continuously; sides change when one is lost."""
 
 
 @replicate.command("run")
@@ -53,6 +73,7 @@ def replicate() -> None:
 @click.option("--once", "ends", is_flag=True, help="End when everything that is there now is copied.")
 @_RATE
 @_SKIP
+@_KEEP
 @click.option("--listen", metavar="HOST:PORT", help="Serve metrics there, for Prometheus; port 0: a free one.")
 @json_option
 def run(
@@ -62,10 +83,11 @@ def run(
     ends: bool,
     rate: str | None,
     skip_truncated: bool,
+    keep_diverged: bool,
     listen: str | None,
     as_json: bool,
 ) -> None:
-    """Copy streams with their offsets, until Ctrl-C, or with --once until all is there. Each record once.
+    """Copy streams with their offsets, until Ctrl-C. With --once it ends when all is there. Each record once.
 
     A whole namespace is copied with its databases, machines, objects and grants. May be killed at any time, and run
     again: it goes on after the last record that the target has. What is in the target is a mirror, which nobody else
@@ -77,10 +99,10 @@ def run(
       buckram replicate run --from zk://a:2181/ledgers --to zk://b:2181/ledgers shop/orders logs --once
     """
     if ends:
-        _once(places, source, target, rate, skip_truncated, as_json)
+        _once(places, source, target, rate, skip_truncated, keep_diverged, as_json)
         return
     with service_log("warning"):
-        run_async(_follow(places, source, target, rate, skip_truncated, listen, as_json))
+        run_async(_follow(places, source, target, rate, skip_truncated, keep_diverged, listen, as_json))
 
 
 @click.command("replicate")
@@ -89,21 +111,26 @@ def run(
 @_TARGET
 @_RATE
 @_SKIP
+@_KEEP
 @json_option
-def once(
-    places: tuple[str, ...], source: str, target: str, rate: str | None, skip_truncated: bool, as_json: bool
-) -> None:
-    """Copy streams into another cluster as they are now: `buckram replicate run --once`.
+def once(**given: Any) -> None:
+    """Copy streams into another cluster as they are now. It is `buckram replicate run --once`.
 
     \b
     Example:
       buckram job replicate --from zk://a:2181/ledgers --to zk://b:2181/ledgers shop
     """
-    _once(places, source, target, rate, skip_truncated, as_json)
+    _once(**given)
 
 
 def _once(
-    places: Sequence[str], source: str, target: str, rate: str | None, skip_truncated: bool, as_json: bool
+    places: Sequence[str],
+    source: str,
+    target: str,
+    rate: str | None,
+    skip_truncated: bool,
+    keep_diverged: bool,
+    as_json: bool,
 ) -> None:
     async def main() -> Replication:
         from buckram.replication.run import Replication
@@ -116,6 +143,7 @@ def _once(
                 places,
                 pace=values.pace(rate),
                 skip_truncated=skip_truncated,
+                keep_diverged=keep_diverged,
             )
             await stoppable(work.once())
             return work
@@ -132,6 +160,8 @@ def _once(
         elif not as_json:
             moved = counted(copying.copy.records, "record")
             print(f"{copying.copy.name}: {moved} copied, the mirror ends at offset {copying.copy.copied}")
+            if copying.kept:
+                print(f"  what only the mirror had is kept in {copying.kept}")
     for one in objects:
         if as_json and (one.copy.objects or one.copy.removed or one.trouble) and len(found) > 1:
             emit(one.as_json())
@@ -140,6 +170,8 @@ def _once(
         elif not as_json and (one.copy.objects or one.copy.removed):
             moved = f"{counted(one.copy.objects, 'object')} copied, {one.copy.removed} removed"
             print(f"objects of {one.copy.name.namespace}: {moved}")
+            if one.kept:
+                print(f"  what only the mirror had is kept in the namespace {one.kept}")
     if as_json:
         records, size = sum(one.copy.records for one in found), sum(one.copy.bytes for one in found)
         total: dict[str, Any] = {"streams": len(found), "failed": failed, "records": records, "bytes": size}
@@ -157,11 +189,13 @@ async def _follow(
     target: str,
     rate: str | None,
     skip_truncated: bool,
+    keep_diverged: bool,
     listen: str | None,
     as_json: bool,
 ) -> None:
+    from buckram.addresses import parse_address
     from buckram.exporter.serving import Exporter
-    from buckram.net.http import parse_address, serve_http
+    from buckram.net.http import serve_http
     from buckram.net.stats import PrometheusStats
     from buckram.net.tcp import TcpNetwork
     from buckram.replication.gauges import show_replication
@@ -171,7 +205,14 @@ async def _follow(
     address = None if listen is None else parse_address(listen, "--listen")
     async with connected(source, service="replication") as one, connected(target) as two:
         here, there = await side_of(one), await side_of(two)
-        work = await Replication.prepare(here, there, places, pace=values.pace(rate), skip_truncated=skip_truncated)
+        work = await Replication.prepare(
+            here,
+            there,
+            places,
+            pace=values.pace(rate),
+            skip_truncated=skip_truncated,
+            keep_diverged=keep_diverged,
+        )
 
         async def shown(stats: PrometheusStats) -> None:
             await show_replication(work, here, there, stats)
@@ -207,7 +248,7 @@ async def _follow(
 @_OTHER
 @json_option
 def status(namespaces: tuple[str, ...], uri: str | None, other: str, as_json: bool) -> None:
-    """Which namespaces are replicated, and how far mirrors are behind in records, bytes and seconds.
+    """Which namespaces are replicated, and how far behind. The lag is in records, bytes and seconds.
 
     Lags are exact where both clusters can be reached. Otherwise they are as they were last written down.
 
@@ -224,6 +265,7 @@ def status(namespaces: tuple[str, ...], uri: str | None, other: str, as_json: bo
         async with connected(uri) as client:
             side = await side_of(client)
             names = namespaces or await replicated_namespaces(side)
+            _say_if_unasked(other)
             found = [await status_of(side, check_name("namespace", name), other) for name in names]
             for name, one in zip(names, found, strict=True):
                 if one is None:
@@ -248,6 +290,11 @@ def status(namespaces: tuple[str, ...], uri: str | None, other: str, as_json: bo
     for one in found:
         if one.objects is not None:
             print(f"objects of {one.namespace}: {_told_objects(one.objects)}")
+            if one.objects.trouble:
+                print(f"  not copied since {values.iso(one.objects.since)}: {one.objects.trouble}")
+        for lag in one.streams:
+            if lag.trouble:
+                print(f"{lag.stream}: not copied since {values.iso(lag.since)}: {lag.trouble}")
     if not found:
         print("nothing is replicated from or to this cluster")
 
@@ -272,7 +319,7 @@ def _shown(value: float | None) -> float | str:
 @yes_option
 @json_option
 def promote(namespace: str, uri: str | None, other: str, force: bool, yes: bool, as_json: bool) -> None:
-    """Make the mirrors of a namespace writable, and say which records and objects of the other side were not copied.
+    """Make the mirrors of a namespace writable. Records and objects of the other side that were not copied are told.
 
     The other side takes no records from then on, or as soon as a replication meets it again if it cannot be reached
     now. Records that it has and that were not copied stay there: `buckram replicate reconcile` says which.
@@ -300,6 +347,7 @@ def promote(namespace: str, uri: str | None, other: str, force: bool, yes: bool,
             link = await read_link(side, namespace)
             if link is None:
                 return await promoted(side, namespace, None)
+            _say_if_unasked(other)
             async with other_side(link, other) as source:
                 return await promoted(side, namespace, source, force=force)
 
@@ -309,12 +357,16 @@ def promote(namespace: str, uri: str | None, other: str, force: bool, yes: bool,
         return
     print(f"{namespace}: promoted here, epoch {found.epoch}")
     for one in found.streams:
-        if one.source_end is None:
+        if one.differs is not None:
+            known = f"the other side went back and has other records from offset {one.differs} on"
+        elif one.source_end is None:
             known = "what the other side has beyond is not known"
         elif one.missing:
             known = f"{counted(one.missing, 'record')} ({one.end} to {one.source_end - 1}) are only on the other side"
-        else:
+        elif one.compared:
             known = "every record that is known was copied"
+        else:
+            known = "no record is known to be missing, but nothing was compared with the other side"
         print(f"  {one.stream}: goes on at offset {one.end}; {known}{'' if one.exact else ', unknown beyond'}")
         if one.lacks_state:
             print("    its state is not here: no snapshot of it had been copied yet")
@@ -341,7 +393,7 @@ def promote(namespace: str, uri: str | None, other: str, force: bool, yes: bool,
 def reconcile(
     namespace: str, uri: str | None, other: str, dry_run: bool, rate: str | None, yes: bool, as_json: bool
 ) -> None:
-    """On the side that was replaced by a promotion: say which records only it has, keep them, and let it be a mirror.
+    """Make a mirror of the side that a promotion replaced. It tells which records only this side has, and keeps them.
 
     They are copied, with their offsets, into streams NAME.kept-EPOCH of the same namespace, and objects into the
     namespace NAMESPACE.kept-EPOCH. Then the streams and objects are deleted here, and `buckram replicate run` in the
@@ -372,6 +424,8 @@ def reconcile(
         if one.records:
             where = f"{'would be ' if dry_run else ''}kept in {one.kept}"
             print(f"{one.stream}: {counted(one.records, 'record')} ({one.first} to {one.end - 1}) only here, {where}")
+            if one.others:
+                print(f"  the other side has other records at {one.others} of these offsets, which stay there")
         else:
             print(f"{one.stream}: no record is only here")
     if objects is not None and objects.objects:
@@ -397,6 +451,7 @@ async def _reconciled(
             raise ReplicationRefused(
                 namespace, "it is not replicated in this cluster, so there is nothing to reconcile"
             )
+        _say_if_unasked(other)
         async with other_side(link, other) as new:
             if new is None:
                 raise ReplicationRefused(

@@ -83,6 +83,7 @@ class SecureDirectory:
             "BUCKRAM_AUTH_LOGINS": "token certificate",
             "BUCKRAM_AUTH_AUTHORISATION": "on",
             "BUCKRAM_AUTH_AUDIT": "on",
+            "BUCKRAM_AUTH_UNIX_ADMIN": "0",  # there is a token for whoever may read this directory
         }
 
     def admin_settings(self) -> dict[str, str]:

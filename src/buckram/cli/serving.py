@@ -7,9 +7,11 @@ import signal
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import click
 
+from buckram.addresses import check_announced, check_reachable, parse_host
 from buckram.config import TlsConfig
 from buckram.errors import InvalidArgument
 
@@ -35,11 +37,16 @@ class Reach:
         advertise = options.pop("advertise")
         if advertise is not None and not advertise.startswith(("http://", "https://")):
             raise InvalidArgument(f"--advertise {advertise!r}: needs a URL such as http://10.0.0.7:8080")
+        if advertise is not None:
+            check_reachable(urlsplit(advertise).hostname or "", f"--advertise {advertise!r}")
         certificate, key, ca = (options.pop(name) for name in ("tls_cert", "tls_key", "tls_ca"))
         if bool(certificate) != bool(key):
             raise InvalidArgument("--tls-cert and --tls-key go together: give both, or none")
         tls = TlsConfig("required", ca or "", certificate, key or "") if certificate else None
         rest = {name: options.pop(name) for name in ("host", "port", "tokens", "hosts", "pages")}
+        rest["host"] = host = parse_host(rest["host"], "--host")
+        if advertise is None:
+            check_announced(host, f"--host {host}", "give --advertise URL, such as http://10.0.0.7:8080")
         return cls(advertise=advertise, tls=tls, **rest)
 
 

@@ -49,7 +49,7 @@ def spark_conf(
     trust_store: Path | None,
     as_json: bool,
 ) -> None:
-    """Print what spark-defaults.conf needs for files at URI, webhdfs://HOST:PORT[,HOST:PORT...]/PATH.
+    """Print what spark-defaults.conf needs for files on gateways. URI is webhdfs://HOST:PORT[,HOST:PORT...]/PATH.
 
     With several gateways paths begin with webhdfs://buckram/, and the client goes on with another gateway when one
     dies. In Python `buckram.spark.configure(builder, URI)` sets the same, and starts a relay between the driver and

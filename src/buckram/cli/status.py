@@ -11,17 +11,17 @@ import click
 
 from buckram.cli import values
 from buckram.cli.autorecovery import check_lines
+from buckram.cli.context import context_in_use
 from buckram.cli.exits import Exit
-from buckram.cli.options import connected, json_option, metadata_option, run_async
+from buckram.cli.looking import gathering, last_line, lines_of, look_once
+from buckram.cli.options import cluster_uri, json_option, metadata_option, run_async, watch_async
 from buckram.cli.output import counted, emit, table
-from buckram.core.cluster.problem import Problem
-from buckram.errors import MetadataUnavailable
-from buckram.views.status import MOST_LEDGERS, BookieState, Status, look, status_json
+from buckram.cli.stdout import clear_screen
+from buckram.views.status import MOST_LEDGERS, BookieState, bookie_states, space_of, status_json
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
-
-_CLEAR = "\x1b[2J\x1b[H"
+    from buckram.healing.overview import Overview
+    from buckram.health.gathering import Gatherer, Health
 
 
 @click.command()
@@ -30,7 +30,9 @@ _CLEAR = "\x1b[2J\x1b[H"
 @metadata_option
 @json_option
 def status(watch: bool, every: str, uri: str | None, as_json: bool) -> None:
-    """How the cluster is: bookies, space, and every ledger that lacks copies, with the reason. Exit code 1 if not well.
+    """How the cluster is: bookies, space, ledgers without copies.
+
+    Every ledger that lacks copies has its reason. Exit code 1 if something is an error; warnings leave it at 0.
 
     \b
     Examples:
@@ -39,67 +41,59 @@ def status(watch: bool, every: str, uri: str | None, as_json: bool) -> None:
     """
     pause = max(values.duration("--every", every), 0.1)
 
-    async def main() -> Status:
-        async with connected(uri) as client:
-            if watch:
-                await _watch(client, pause, as_json)
-            found = await look(client)
-            _show(found, as_json)
-            return found
+    async def main() -> Health:
+        found = await look_once(cluster_uri(uri))
+        _show(found, as_json, context_in_use())
+        return found
 
-    if run_async(main()).problems:
+    async def watching() -> None:
+        async with gathering(cluster_uri(uri)) as (_, gatherer):
+            await _watch(gatherer, pause, as_json)
+
+    if watch:
+        watch_async(watching())
+    elif not run_async(main()).healthy:
         raise click.exceptions.Exit(Exit.FAILED)
 
 
-async def _watch(client: Client, pause: float, as_json: bool) -> None:
+async def _watch(gatherer: Gatherer, pause: float, as_json: bool) -> None:
     """Look for ever. While the metadata store is away that is said, and it goes on when it is back."""
     while True:
-        try:
-            found: Status | None = await look(client)
-            away = ""
-        except MetadataUnavailable as error:
-            found, away = None, str(error)
-        if not as_json and sys.stdout.isatty():
-            print(_CLEAR, end="")
-        if found is not None:
-            _show(found, as_json)
-        elif as_json:
-            do = "see that it runs and can be reached; what is open is written and read meanwhile"
-            emit(
-                {
-                    "healthy": False,
-                    "problems": [Problem("metadata store", client.services.store.uri, away, do).as_json()],
-                }
-            )
-        else:
-            print(f"the metadata store cannot be asked: {away}")
+        found = await gatherer.look()
+        if not as_json:
+            clear_screen()
+        _show(found, as_json, context_in_use())
         sys.stdout.flush()
         await asyncio.sleep(pause)
 
 
-def _show(found: Status, as_json: bool) -> None:
+def _show(found: Health, as_json: bool, context: str | None) -> None:
     if as_json:
-        emit(status_json(found))
+        emit({**status_json(found), "context": context})
         return
-    for problem in found.problems[:1] if found.healing.brake is not None else ():
-        print(f"NOTHING IS COPIED: {problem.why}: {problem.where}\n  {problem.do}\n")
-    _show_bookies(found.bookies)
+    if context is not None:
+        print(f"context {context}")
     healing = found.healing
+    if healing is not None and healing.brake is not None:
+        print(f"NOTHING IS COPIED: {healing.brake.why}: {', '.join(healing.brake.bookies)}\n")
+    if not found.facts.unreachable:
+        _show_bookies(bookie_states(found))
+    if healing is not None:
+        _show_healing(healing)
+    for finding in found.findings:
+        print(*lines_of(finding), sep="\n")
+    print(last_line(found.findings))
+
+
+def _show_healing(healing: Overview) -> None:
     rate = sum(worker.bytes_per_s for worker in healing.workers)
     workers = f"{counted(len(healing.workers), 'replicator')}, {rate / 1e6:.1f} MB/s"
     print(f"auditor {healing.auditor or 'none'}, {workers}, delay {healing.delay_s:g} s")
-    down = [one.id for one in found.bookies if one.state in ("down", "silent")]
-    if down and len(down) == len(found.bookies):
-        print("no bookie serves: nothing can be read or written")
-    if not healing.queue and down:
-        are = "is" if len(down) == 1 else "are"
-        print(f"no ledger is marked; {', '.join(down)} {are} away, whose ledgers are looked for after the delay")
-    elif not healing.queue:
-        print("every ledger has all its copies, as far as it is known")
-    else:
+    if healing.queue:
         if healing.oldest is not None and healing.oldest.age_s is not None:
             print(f"ledger {healing.oldest.ledger} has been marked for longest: for {healing.oldest.age_s:.0f} s")
-        print(f"{counted(len(healing.queue), 'ledger')} lack copies, {found.unavailable} of them cannot be read whole")
+        unreadable = sum(one.unreadable for one in healing.queue)
+        print(f"{counted(len(healing.queue), 'ledger')} lack copies, {unreadable} of them cannot be read whole")
         table(
             ("LEDGER", "STATE", "MARKED", "ETA", "WHY"),
             [
@@ -109,11 +103,8 @@ def _show(found: Status, as_json: bool) -> None:
         )
         if len(healing.queue) > MOST_LEDGERS:
             print(f"and {len(healing.queue) - MOST_LEDGERS} more: `buckram autorecovery status`")
-    for line in check_lines(healing):
+    for line in check_lines(healing, placement=False):  # that is among the warnings
         print(line)
-    for problem in found.problems:
-        if not problem.what.startswith(("ledger ", "nothing ")):
-            print(f"{problem.what} {problem.where}: {problem.why}\n  {problem.do}")
 
 
 def _show_bookies(bookies: tuple[BookieState, ...]) -> None:
@@ -124,9 +115,11 @@ def _show_bookies(bookies: tuple[BookieState, ...]) -> None:
     if len(bookies) > len(shown):
         print(f"and {len(bookies) - len(shown)} more that are writable and have more space")
     states = collections.Counter(one.state for one in bookies)
-    free, total = sum(one.free_bytes or 0 for one in bookies), sum(one.total_bytes or 0 for one in bookies)
+    free, total = space_of(bookies)
+    shared = len({one.file_system for one in bookies if one.file_system})
+    on = ", on one file system" if len(bookies) > 1 and shared == 1 and all(one.file_system for one in bookies) else ""
     counts = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
-    print(f"{counted(len(bookies), 'bookie')}: {counts}; {_gb(free)} of {_gb(total)} GB free\n")
+    print(f"{counted(len(bookies), 'bookie')}: {counts}; {_gb(free)} of {_gb(total)} GB free{on}\n")
 
 
 def ago(seconds: float | None) -> str:

@@ -1,19 +1,30 @@
-"""Standard output whose failures can be told from those of any other file."""
+"""Standard output and standard error: failures with a name, any character in any encoding, terminals kept safe.
+
+What goes to a terminal has its control characters escaped, because records, keys and names are written by others, and
+a terminal obeys them. What goes to a file or a pipe is exact.
+"""
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
+import re
 import sys
-from typing import TYPE_CHECKING
-
-from buckram.errors import BuckramError
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
+_CLEAR = "\x1b[2J\x1b[H"
+_OBEYED = re.compile(
+    # C0 but tab and line feed, DEL, C1; signs that turn the direction of writing or end lines; halves of characters.
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+_ERRORS = "buckram-printable"
 
-class OutputLost(BuckramError):
+
+class OutputLost(Exception):
     """Standard output takes no more, so what was printed is incomplete."""
 
 
@@ -27,6 +38,68 @@ class _Output(io.FileIO):
             raise OutputLost(
                 f"standard output: {error.strerror}: what was printed is incomplete; send it where there is room"
             ) from None
+
+
+class Screen(io.TextIOWrapper):
+    """A terminal: what would make it do something is shown instead."""
+
+    def write(self, text: str, /) -> int:
+        super().write(visible(text))
+        return len(text)
+
+    def obey(self, text: str) -> int:
+        """Write what the terminal shall do: our own control characters."""
+        return super().write(text)
+
+
+class Obeyed:
+    """A Screen for those who know what they write, such as a progress bar."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self.write = screen.obey
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._screen, name)
+
+
+class Payload:
+    """Where bytes of records, entries and objects are written: as they are, or escaped where a terminal is."""
+
+    def __init__(self, *, raw: bool = False) -> None:
+        """`raw`: as they are, also to a terminal."""
+        sys.stdout.flush()  # what was printed as text comes before
+        self._screen = None if raw or not isinstance(sys.stdout, Screen) else sys.stdout
+        self._text = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+
+    def write(self, data: bytes) -> None:
+        if self._screen is None:
+            sys.stdout.buffer.write(data)
+        else:
+            self._screen.write(self._text.decode(data))
+
+    def flush(self) -> None:
+        sys.stdout.flush()
+
+
+def visible(text: str) -> str:
+    """The text with escapes, such as \\x1b, in the place of control characters."""
+    return _OBEYED.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found[0].encode("ascii", "backslashreplace").decode() if found[0] > "\x7f" else f"\\x{ord(found[0]):02x}"
+
+
+def clear_screen() -> None:
+    """Begin a new screen, where there is one."""
+    if isinstance(sys.stdout, Screen):
+        sys.stdout.obey(_CLEAR)
+
+
+def obeyed(stream: IO[str]) -> IO[str]:
+    """The stream without escapes."""
+    return Obeyed(stream) if isinstance(stream, Screen) else stream  # type: ignore[return-value]
 
 
 def open_standard_files() -> None:
@@ -43,15 +116,30 @@ def open_standard_files() -> None:
 
 
 def name_output() -> None:
-    """From now on printing raises OutputLost where it raised an OSError without a name. For a process's main only."""
+    """From now on printing raises OutputLost where it raised an OSError without a name, prints escapes for what the
+    encoding does not have, and escapes what a terminal would obey. For a process's main only."""
+    codecs.register_error(_ERRORS, _printable)
     old = sys.stdout
-    if old is None:  # started with standard output closed
-        return
-    old.flush()
-    raw = _Output(old.fileno(), "wb", closefd=False)
-    sys.stdout = io.TextIOWrapper(
-        io.BufferedWriter(raw), encoding=old.encoding, errors=old.errors, line_buffering=raw.isatty()
-    )
+    if old is not None:  # started with standard output closed
+        old.flush()
+        raw = _Output(old.fileno(), "wb", closefd=False)
+        form = Screen if raw.isatty() else io.TextIOWrapper
+        sys.stdout = form(io.BufferedWriter(raw), encoding=old.encoding, errors=_ERRORS, line_buffering=raw.isatty())
+    if sys.stderr.isatty():
+        said = sys.stderr
+        file = io.FileIO(said.fileno(), "wb", closefd=False)
+        sys.stderr = Screen(io.BufferedWriter(file), encoding=said.encoding, errors=_ERRORS, line_buffering=True)
+
+
+def _printable(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Bytes that came as bytes go as bytes, such as those of a name on the command line; the rest is escaped."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    part = error.object[error.start : error.end]
+    return b"".join(
+        bytes((ord(one) - 0xDC00,)) if "\udc80" <= one <= "\udcff" else one.encode("ascii", "backslashreplace")
+        for one in part
+    ), error.end
 
 
 def silence_output() -> None:

@@ -7,6 +7,7 @@ Not here: how streams are printed (`cli/stream_show.py`), records (`cli/stream_w
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,38 +17,44 @@ from buckram.cli import completion, values
 from buckram.cli.confirm import confirm, confirm_loss
 from buckram.cli.fitting import refuse_blanks, refuse_too_large
 from buckram.cli.namespace import policy_option
-from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
+from buckram.cli.options import connected, json_option, metadata_of, metadata_option, run_async, yes_option
 from buckram.cli.output import emit, table
-from buckram.cli.stream_cursor import cursor
-from buckram.cli.stream_fork import fork
-from buckram.cli.stream_history import check, export, offload, verify
-from buckram.cli.stream_import import import_
-from buckram.cli.stream_janitor import janitor, orphans
-from buckram.cli.stream_read import read, tail
+from buckram.cli.parts import PartsGroup
 from buckram.cli.stream_show import last_append_text, print_stream, writer_text
-from buckram.cli.stream_write import write
-from buckram.core.streams.names import stream_name
-from buckram.errors import InvalidArgument
+from buckram.core.streams.names import DEFAULT_NAMESPACE, check_name, stream_name
+from buckram.errors import InvalidArgument, NoSuchKey, NoSuchNamespace
 from buckram.views.streams import info_json, tiers_json, with_last_append
 
 if TYPE_CHECKING:
     from buckram.client.client import Client
     from buckram.core.streams.head import Segment
+    from buckram.seams import KeyStore, MetadataStore
     from buckram.streams.info import StreamInfo
     from buckram.streams.namespace import Namespace
     from buckram.streams.read.cursors import CursorInfo
 
+PARTS = {
+    "write": "buckram.cli.stream_write:write",
+    "read": "buckram.cli.stream_read:read",
+    "tail": "buckram.cli.stream_read:tail",
+    "cursor": "buckram.cli.stream_cursor:cursor",
+    "janitor": "buckram.cli.stream_janitor:janitor",
+    "orphans": "buckram.cli.stream_janitor:orphans",
+    "offload": "buckram.cli.stream_history:offload",
+    "export": "buckram.cli.stream_history:export",
+    "check": "buckram.cli.stream_history:check",
+    "verify": "buckram.cli.stream_history:verify",
+    "import": "buckram.cli.stream_import:import_",
+    "fork": "buckram.cli.stream_fork:fork",
+}
 OFFSET = click.IntRange(min=0)
 _PAGE = 1000
+_AT_ONCE = 32
 
 
-@click.group()
+@click.group(cls=PartsGroup, parts=PARTS)
 def stream() -> None:
     """Create, write, read and manage streams. A stream's name is NAMESPACE/STREAM; without a slash it is in default."""
-
-
-for command in (write, read, tail, cursor, janitor, orphans, offload, export, import_, check, verify, fork):
-    stream.add_command(command)
 
 
 @stream.command("create")
@@ -82,7 +89,7 @@ def create(
 @stream.command("list")
 @click.argument("namespace", required=False, shell_complete=completion.namespaces)
 @click.option("--prefix", default="", help="Only streams whose bare name begins so.")
-@click.option("--long", "with_state", is_flag=True, help="With offsets, segments and writer of each.")
+@click.option("--long", "with_state", is_flag=True, help="With purpose, offsets, segments and writer of each.")
 @metadata_option
 @json_option
 def list_streams(namespace: str | None, prefix: str, with_state: bool, uri: str | None, as_json: bool) -> None:
@@ -94,34 +101,49 @@ def list_streams(namespace: str | None, prefix: str, with_state: bool, uri: str 
     """
 
     async def main() -> tuple[list[str], list[StreamInfo]]:
+        if not with_state:
+            async with metadata_of(uri) as store:
+                return await _names(store, namespace, prefix), []
         async with connected(uri) as client:
-            names = await _names(client, namespace, prefix)
-            return names, [await _info(client, full) for full in names] if with_state else []
+            names = await _names(client.services.store, namespace, prefix)
+            found: list[StreamInfo] = []
+            for begin in range(0, len(names), _AT_ONCE):
+                found += await asyncio.gather(*(_info(client, one) for one in names[begin : begin + _AT_ONCE]))
+            return names, found
 
     names, infos = run_async(main())
     if as_json:
         emit({"streams": [info_json(info) for info in infos] if with_state else names})
     elif with_state:
-        head = ("STREAM", "EARLIEST", "END", "SEGMENTS", "LAST APPEND", "WRITER")
-        rows = [(i.name, i.earliest, i.end, i.segments, last_append_text(i.last_append), writer_text(i)) for i in infos]
+        head = ("STREAM", "PURPOSE", "EARLIEST", "END", "SEGMENTS", "LAST APPEND", "WRITER")
+        rows = [
+            (i.name, i.purpose.value, i.earliest, i.end, i.segments, last_append_text(i.last_append), writer_text(i))
+            for i in infos
+        ]
         table(head, rows)
     else:
         print("\n".join(names), end="\n" if names else "")
 
 
-async def _names(client: Client, namespace: str | None, prefix: str) -> list[str]:
-    namespaces = [namespace] if namespace is not None else []
-    while namespace is None:
-        page = await client.namespaces.list(after=namespaces[-1] if namespaces else "", limit=_PAGE)
-        if not page:
-            break
-        namespaces += page
+async def _names(store: MetadataStore, namespace: str | None, prefix: str) -> list[str]:
+    from buckram.streams.shared.layout import Layout
+
+    layout, keys = Layout(store), store.keys
+    if namespace is not None and check_name("namespace", namespace) != DEFAULT_NAMESPACE:
+        try:
+            await keys.get(layout.namespace(namespace))
+        except NoSuchKey:
+            raise NoSuchNamespace(namespace) from None
+    namespaces = [namespace] if namespace is not None else await _all(keys, layout.namespaces, "")
+    return [f"{name}/{bare}" for name in namespaces for bare in await _all(keys, layout.heads(name), prefix)]
+
+
+async def _all(keys: KeyStore, parent: str, prefix: str) -> list[str]:
+    from buckram.streams.shared.layout import list_names
+
     found: list[str] = []
-    for name in namespaces:
-        ns, after = client.namespace(name), ""
-        while page := await ns.list(prefix=prefix, after=after, limit=_PAGE):
-            found += [f"{name}/{bare}" for bare in page]
-            after = page[-1]
+    while page := await list_names(keys, parent, prefix, found[-1] if found else "", _PAGE):
+        found += page
     return found
 
 
@@ -185,7 +207,7 @@ def set_stream(
     uri: str | None,
     as_json: bool,
 ) -> None:
-    """Change the policy, properties or schema of a stream; `none` takes a setting back to the namespace's.
+    """Change the policy, properties or schema of a stream. `none` takes a setting back to the namespace's.
 
     A schema may get new fields that are null by default, wider types (int to long or double, float to double) and null
     where there was none; Spark then reads and writes its fields as columns.
@@ -214,7 +236,7 @@ def set_stream(
 @stream.command("truncate")
 @click.argument("name", shell_complete=completion.streams)
 @click.option("--before", type=OFFSET, help="Drop the records below this offset.")
-@click.option("--before-time", metavar="TIME", help="Drop what was appended before: 7d (ago), 2026-11-21T08:00.")
+@click.option("--before-time", metavar="TIME", help=f"Drop what was appended before: {values.MOMENTS}.")
 @click.option("--keep-bytes", metavar="SIZE", help="Drop the oldest segments that are not needed to keep so much.")
 @click.option("--before-cursors", is_flag=True, help="Drop what every cursor has passed.")
 @yes_option
@@ -230,7 +252,7 @@ def truncate(
     uri: str | None,
     as_json: bool,
 ) -> None:
-    """Drop the oldest records, exactly; space follows by whole segments.
+    """Drop the oldest records, exactly. Space follows by whole segments.
 
     \b
     Example:
@@ -263,22 +285,30 @@ def truncate(
 @stream.command("delete")
 @click.argument("name", shell_complete=completion.streams)
 @click.option("--force", is_flag=True, help="Also when its bookies are gone and a live writer cannot be fenced.")
+@click.option("--purpose", default="records", help="That of a stream which is not for records, see below.")
 @yes_option
 @metadata_option
 @json_option
-def delete(name: str, force: bool, yes: bool, uri: str | None, as_json: bool) -> None:
-    """Delete a stream with its records, cursors and ledgers; a live writer is fenced.
+def delete(name: str, force: bool, purpose: str, yes: bool, uri: str | None, as_json: bool) -> None:
+    """Delete a stream with its records, cursors and ledgers. A live writer is fenced.
+
+    The log of a machine or of all objects of a namespace, or the audit trail, takes what it is for along, and is
+    deleted only with its purpose, which `stream show` shows: machine, objects, audit. `db drop` deletes a database.
 
     \b
-    Example:
+    Examples:
       buckram stream delete shop/orders --yes
+      buckram stream delete shop/inventory --purpose machine --yes
     """
-    full = stream_name(name)
-    confirm_loss(f"Delete stream {full} and all its records?", yes, f"stream {full} is not deleted")
+    from buckram.core.streams.purposes import Purpose, purpose_named
+
+    full, owner = stream_name(name), purpose_named(purpose)
+    what = "all its records" if owner is Purpose.RECORDS else f"all that it is for ({owner.value})"
+    confirm_loss(f"Delete stream {full} and {what}?", yes, f"stream {full} is not deleted")
 
     async def main() -> None:
         async with connected(uri) as client:
-            await client.namespace(full.namespace).delete(full.stream, force=force)
+            await client.namespace(full.namespace).delete(full.stream, force=force, purpose=owner.value)
 
     run_async(main())
     if as_json:
@@ -310,7 +340,9 @@ def _closing(name: str, takeover: bool, uri: str | None, as_json: bool, *, end: 
 @metadata_option
 @json_option
 def end(name: str, takeover: bool, yes: bool, uri: str | None, as_json: bool) -> None:
-    """Mark the end of a stream: readers that follow it end there, and it takes no more records, ever.
+    """Mark the end of a stream, which takes no more records.
+
+    Readers that follow it end there. It can never be written again.
 
     \b
     Example:
@@ -328,7 +360,7 @@ def end(name: str, takeover: bool, yes: bool, uri: str | None, as_json: bool) ->
 @metadata_option
 @json_option
 def seal(name: str, takeover: bool, yes: bool, uri: str | None, as_json: bool) -> None:
-    """Seal the segment that a writer left open when it died, as the next writer would.
+    """Seal the segment that a writer left open when it died. The next writer would do the same.
 
     \b
     Example:

@@ -20,12 +20,18 @@ if TYPE_CHECKING:
 @click.command("fork")
 @click.argument("source", shell_complete=completion.streams)
 @click.argument("name")
-@click.option("--at", metavar="OFFSET|TIME", help="The records below this offset, or from before; default all.")
+@click.option(
+    "--at",
+    metavar="OFFSET|TIME",
+    help=f"The records below this offset, or from before a time: {values.MOMENTS}; default all.",
+)
 @policy_option
 @metadata_option
 @json_option
 def fork(source: str, name: str, at: str | None, settings: tuple[str, ...], uri: str | None, as_json: bool) -> None:
-    """Make the stream NAME, in the same namespace, of the records of SOURCE below an offset. Both go on by themselves.
+    """Make a stream of the records of another below an offset.
+
+    NAME becomes a stream in the same namespace as SOURCE. Both go on by themselves.
 
     They share the segments that are whole below the offset: these are stored once, and deleted when neither stream
     needs them. The records of the segment in which the offset lies are copied. Whoever writes SOURCE is not disturbed.

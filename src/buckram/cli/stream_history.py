@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.argument("name", shell_complete=completion.streams)
 @click.option("--to", "location", metavar="URL", help="A directory or a URL of fsspec; default is the policy's.")
 @click.option("--before", type=click.IntRange(min=0), help="Only segments that end at or below this offset.")
-@click.option("--before-time", metavar="TIME", help="Only what was appended before: 7d (ago), 2026-11-21T08:00.")
+@click.option("--before-time", metavar="TIME", help=f"Only what was appended before: {values.MOMENTS}.")
 @click.option("--rate", metavar="SIZE", help="The most bytes to read in a second, such as 50MiB.")
 @metadata_option
 @json_option
@@ -98,7 +98,7 @@ def _is_before(row: Segment, offset: int | None, time: int | None) -> bool:
 @metadata_option
 @json_option
 def export(name: str, location: str, prune: bool, rate: str | None, uri: str | None, as_json: bool) -> None:
-    """Copy sealed segments as Parquet files to a place outside the cluster; the stream keeps them, too.
+    """Copy sealed segments to Parquet files outside the cluster. The stream keeps them, too.
 
     Only what is not there yet is copied, so repeat it as often as you like. Files and table are those of an offload.
     May be killed at any time.
@@ -137,7 +137,7 @@ def export(name: str, location: str, prune: bool, rate: str | None, uri: str | N
 @metadata_option
 @json_option
 def check(name: str, uri: str | None, as_json: bool) -> None:
-    """Check that a stream's segments follow one another and are there, and read all files of its history.
+    """Check that a stream's segments are there and are in order. All files of its history are read, too.
 
     The copies on bookies are not read: `buckram ledger check` and `buckram job scrub` do that. Exit code 1 if something
     is wrong.
@@ -175,7 +175,9 @@ def check(name: str, uri: str | None, as_json: bool) -> None:
 @metadata_option
 @json_option
 def verify(a: str, b: str, other_metadata: str | None, rate: str | None, uri: str | None, as_json: bool) -> None:
-    """Compare stream A with B, record by record: another stream, or the place that A was exported or offloaded to.
+    """Compare a stream, record by record, with another one.
+
+    B is a stream, or the place that A was exported or offloaded to.
 
     Two streams are compared from where both begin, and must end at the same offset. Files are compared as far as they
     go. Exit code 1 if there is a difference; the first one is told.

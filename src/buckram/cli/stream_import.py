@@ -46,7 +46,7 @@ def import_(
     uri: str | None,
     as_json: bool,
 ) -> None:
-    """Import files into a stream, which is made if it does not exist. Each row is imported once.
+    """Import files into a stream, made if it does not exist. Each row is imported once.
 
     May be killed at any time, and repeated: it goes on where it was, and takes files that came after the others. A row
     that is no record is refused with file and line, and nothing of its range is imported.

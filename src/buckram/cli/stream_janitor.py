@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from buckram.cli.output import counted, emit, remark, table
 from buckram.cli.serving import stoppable
 
 if TYPE_CHECKING:
+    from buckram.core.streams.offload_places import OffloadPlaces
     from buckram.streams.maintain.janitor_report import JanitorReport
     from buckram.streams.maintain.orphans import Orphan
 
@@ -35,7 +37,10 @@ if TYPE_CHECKING:
 @metadata_option
 @json_option
 def janitor(every: str | None, grace: str, wait: str, with_orphans: bool, uri: str | None, as_json: bool) -> None:
-    """Carry out retention, free space, and remove what crashes left, in all streams of the cluster.
+    """Carry out retention, free space, remove what crashes left. This is done in all streams of the cluster.
+
+    It also makes the backups of databases that policies ask for, at the places of BUCKRAM_JANITOR_BACKUP_PLACES, and
+    keeps history at those of BUCKRAM_JANITOR_OFFLOAD_PLACES only.
 
     Deletes what a policy names and what no stream can ever list, nothing else. May be killed at any time; several may
     run at once. `buckram up` runs one by itself. Exit code 1 if something was put off.
@@ -48,8 +53,10 @@ def janitor(every: str | None, grace: str, wait: str, with_orphans: bool, uri: s
       buckram stream janitor --every 1m
     """
     from buckram.cli.exits import Exit
+    from buckram.db.backups import Backups
     from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 
+    places, history = janitor_places()
     seal_s = values.duration("--wait", wait)
     settings = JanitorSettings(
         grace_s=values.duration("--grace", grace), orphans=with_orphans, seal_s=seal_s if seal_s > 0 else math.inf
@@ -58,7 +65,7 @@ def janitor(every: str | None, grace: str, wait: str, with_orphans: bool, uri: s
 
     async def main() -> JanitorReport:
         async with connected(uri) as client:
-            worker = Janitor(client, settings)
+            worker = Janitor(client, settings, Backups(client, places), history)
             if interval is None:
                 return await worker.finish(_waiting) if seal_s > 0 else await worker.clean()
             await stoppable(worker.run(interval, lambda report: _tell(report, as_json)))
@@ -69,6 +76,16 @@ def janitor(every: str | None, grace: str, wait: str, with_orphans: bool, uri: s
     _tell(report, as_json)
     if report.problems:
         raise click.exceptions.Exit(Exit.FAILED)
+
+
+def janitor_places() -> tuple[dict[str, str], OffloadPlaces]:
+    """Where backups of databases and history may be, as an operator has listed it. ConfigError."""
+    from buckram.config import load
+    from buckram.core.db.backups import parse_places
+    from buckram.core.streams.offload_places import parse_offload_places
+
+    config, _ = load("janitor", None, os.environ)
+    return parse_places(config.backup_places), parse_offload_places(config.offload_places)
 
 
 def _waiting(streams: int) -> None:
@@ -95,7 +112,7 @@ def _tell(report: JanitorReport, as_json: bool) -> None:
 @metadata_option
 @json_option
 def orphans(delete: bool, yes: bool, uri: str | None, as_json: bool) -> None:
-    """Ledgers that were made for a stream and have no place in it, and which of them are safe to delete.
+    """Ledgers that were made for a stream but have no place in it. Those that are safe to delete are told.
 
     Reads the record of every ledger. One that is in progress may still become a segment: the janitor knows when not.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -13,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from buckram.cli import completion, values
-from buckram.cli.options import connected, json_option, metadata_option, run_async
+from buckram.cli.options import connected, json_option, metadata_option, run_async, watch_async
 from buckram.cli.output import shows_bar, transfer
+from buckram.cli.stdout import Payload
 from buckram.core.streams.names import StreamName, stream_name
 from buckram.errors import InvalidArgument
-from buckram.views.records import record_line
 
 if TYPE_CHECKING:
     from buckram.client.client import Client
@@ -40,6 +39,8 @@ class Form:
 
     def show(self, records: Iterable[Record]) -> bytes:
         if self.as_json:
+            from buckram.views.records import record_line
+
             return "".join([record_line(record) for record in records]).encode()
         if self.raw:
             return b"".join(record.value or b"" for record in records)
@@ -56,7 +57,7 @@ def form_options(command: Any) -> Any:
     for option in (
         click.option("--times", is_flag=True, help="Each line begins with the event time (UTC)."),
         click.option("--key-separator", metavar="TEXT", help="Print the key and this before the value."),
-        click.option("--raw", is_flag=True, help="Values one after another, no line ends between them."),
+        click.option("--raw", is_flag=True, help="Values one after another, as they are."),
     ):
         command = option(command)
     return command
@@ -66,8 +67,8 @@ def form_options(command: Any) -> Any:
 @click.argument("name", shell_complete=completion.streams)
 @click.option("--start", metavar="OFFSET", help='First offset, "earliest" or "latest"; default earliest.')
 @click.option("--stop", type=OFFSET, help="The offset to end before; default: what is readable now.")
-@click.option("--since", metavar="TIME", help="Appended at or after: 10m (ago), 2026-11-21T08:00, @SECONDS.")
-@click.option("--until", metavar="TIME", help="Appended before.")
+@click.option("--since", metavar="TIME", help=f"Appended at or after: {values.MOMENTS}.")
+@click.option("--until", metavar="TIME", help="Appended before; as --since.")
 @click.option("--txid", type=OFFSET, help="Begin at the first record with at least this transaction id.")
 @click.option("-n", "--count", type=click.IntRange(1), help="At most so many records.")
 @click.option("--cursor", metavar="NAME", help="Begin at this durable cursor, if it exists.")
@@ -131,14 +132,14 @@ def read(
                 expected = left if count is None else min(left, count)
             await _print(reader, form, count, commit, expected)
 
-    run_async(main())
+    (watch_async if follow else run_async)(main())
 
 
 @click.command("tail")
 @click.argument("name", shell_complete=completion.streams)
 @click.option("-n", "--count", type=click.IntRange(0), default=10, show_default=True, help="Begin with so many.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with new records until Ctrl-C or the end of the stream.")
-@click.option("--since", metavar="TIME", help="Instead of -n: appended at or after: 10m (ago), 2026-11-21T08:00.")
+@click.option("--since", metavar="TIME", help=f"Instead of -n: appended at or after: {values.MOMENTS}.")
 @form_options
 @metadata_option
 @json_option
@@ -166,7 +167,7 @@ def tail(
         async with connected(uri) as client:
             await _print(await _tail_reader(client, full, count, since, follow), form, None, False)
 
-    run_async(main())
+    (watch_async if follow else run_async)(main())
 
 
 async def _tail_reader(client: Client, name: StreamName, count: int, since: str | None, follow: bool) -> StreamReader:
@@ -192,6 +193,7 @@ async def _print(
 ) -> None:
     """Until the end, `count`, or Ctrl-C, which is how one ends following. What was printed is committed soon after."""
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    out = Payload(raw=form.raw)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     async with reader, AsyncExitStack() as stack:
@@ -215,7 +217,8 @@ async def _print(
                     batch = batch if count is None else batch.between(batch.first_offset, batch.first_offset + count)
                     count = None if count is None else count - len(batch)
                     data = form.show(batch.records()) if _needs_records(form) else _values(batch.values())
-                    _out(data)
+                    out.write(data)
+                    out.flush()
                     bar.advance(len(batch), len(data))
                     printed = batch.next_offset if commit else None
                 if printed is not None and loop.time() >= due:
@@ -233,8 +236,3 @@ def _needs_records(form: Form) -> bool:
 
 def _values(rows: list[bytes | None]) -> bytes:
     return b"\n".join([row if row is not None else b"" for row in rows]) + b"\n"
-
-
-def _out(data: bytes) -> None:
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()

@@ -46,6 +46,8 @@ def print_stream(
     state = "ended" if info.ended else f"writer {writer_text(info)}" if info.writer else "no writer"
     segments = counted(info.segments, "segment")
     print(f"stream {info.name}: offsets {info.earliest}..{info.end} (not included), {segments}, {state}")
+    if info.purpose.value != "records":
+        print(f"  purpose {info.purpose.value}")
     if info.fork is not None:
         print(f"  fork of {info.fork.source} at offset {info.fork.at}")
     if info.last_append:

@@ -17,11 +17,11 @@ from buckram.cli.stdin import Lines
 from buckram.core.streams.names import StreamName, stream_name
 from buckram.errors import BuckramError, InvalidArgument, NoSuchStream, WriterExists, WriterLost
 from buckram.net.tasks import TaskScope
-from buckram.views.record_lines import BadLine, JsonLines, PlainLines, Rows
 
 if TYPE_CHECKING:
     from buckram.client.client import Client
     from buckram.streams.write.writer import StreamWriter
+    from buckram.views.record_lines import BadLine, JsonLines, PlainLines, Rows
 
 BATCHES_IN_FLIGHT = 32
 BATCH_RECORDS = 2_000
@@ -80,7 +80,7 @@ def write(
     uri: str | None,
     as_json: bool,
 ) -> None:
-    """Append the lines of standard input to a stream, each as one record.
+    """Append lines of standard input to a stream as records.
 
     With --jsonl a line is an object with value or value_base64 (null deletes a key), and optionally key or key_base64,
     headers, timestamp_us and txid. SIGTERM and Ctrl-C end the input: what was read is written.
@@ -101,6 +101,8 @@ def write(
         raise InvalidArgument("--takeover and --wait exclude each other")
     if start is not None and producer is None:
         raise InvalidArgument(f"--start {start} says where a producer begins: give it with --producer")
+    from buckram.views.record_lines import JsonLines, PlainLines
+
     separator = key_separator.encode() if key_separator is not None else None
     lines = JsonLines() if jsonl else PlainLines(separator)
     choice = Choice(takeover, wait, create, end, acks, linger_ms, writer, producer, sequence, start, lines)
@@ -118,7 +120,7 @@ class _Copy:
         self._last: int | None = None
         self._failure: BuckramError | None = None
         # What is wrong with a JSON record may come out as late as when it is appended: none may be behind it.
-        self._in_flight = 1 if isinstance(choice.lines, JsonLines) else BATCHES_IN_FLIGHT
+        self._in_flight = 1 if choice.lines.one_by_one else BATCHES_IN_FLIGHT
         self._room = asyncio.Semaphore(self._in_flight)
 
     async def run(self, uri: str | None) -> None:
@@ -171,6 +173,8 @@ class _Copy:
 
     async def _finish(self, writer: StreamWriter) -> None:
         """Say what is stored, then what went wrong. A line that was refused keeps none before it from being stored."""
+        from buckram.views.record_lines import BadLine
+
         failure = self._failure
         if failure is None and writer.lost.is_set():
             failure = WriterLost(writer.stream, writer.lost_reason)

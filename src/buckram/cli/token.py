@@ -24,7 +24,7 @@ DEFAULT_DAYS = "30d"
 
 @click.group()
 def token() -> None:
-    """Tokens, by which clients are known to bookies that ask for them."""
+    """Tokens, by which clients are known to bookies."""
     need_extra("buckram token")
 
 
@@ -100,7 +100,7 @@ _NAMES = {"id": "jti", "subject": "sub", "roles": "roles", "cluster": "aud", "is
 @metadata_option
 @json_option
 def verify(text: str, uri: str | None, as_json: bool) -> None:
-    """Say whether a token counts in this cluster now; exit code 5 if it does not. TOKEN - is standard input."""
+    """Say whether a token counts in this cluster now. Exit code 5 if it does not. TOKEN - is standard input."""
     from buckram.core.security.tokens import Token, TokenRefused
     from buckram.core.security.tokens import verify as verified
     from buckram.errors import Unauthorized
@@ -134,7 +134,10 @@ def list_(uri: str | None, as_json: bool) -> None:
     if as_json:
         emit({"tokens": found})
         return
-    rows = [(one["id"], one["subject"], " ".join(one["roles"]), _time(one["expires_s"]), _state(one)) for one in found]
+    rows = [
+        (one["id"], one["subject"], " ".join(one["roles"]), time_text(one["expires_s"]), state_text(one, "revoked"))
+        for one in found
+    ]
     table(("id", "subject", "roles", "expires", "state"), rows)
 
 
@@ -177,15 +180,17 @@ def _print(found: dict[str, Any], as_json: bool) -> None:
         emit(found)
         return
     for name, value in found.items():
-        shown = _time(value) if name.endswith("_s") and value is not None else value
+        shown = time_text(value) if name.endswith("_s") and value is not None else value
         click.echo(f"{name.removesuffix('_s')}: {shown}")
 
 
-def _time(seconds: float) -> str:
+def time_text(seconds: float) -> str:
+    """A time in seconds since 1970, for people."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _state(one: dict[str, Any]) -> str:
-    if one["revoked"]:
-        return "revoked"
+def state_text(one: dict[str, Any], ended: str) -> str:
+    """Whether a token or a certificate counts; `ended`: the key that says that it was taken back."""
+    if one[ended]:
+        return ended
     return "expired" if one["expires_s"] <= time.time() else "counts"

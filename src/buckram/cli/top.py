@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from buckram.cli import values
-from buckram.cli.options import connected, json_option, metadata_option, run_async
+from buckram.cli.options import connected, json_option, metadata_option, run_async, watch_async
 from buckram.cli.output import emit, table
+from buckram.cli.stdout import clear_screen
 from buckram.core.cluster.bookie_report import BookieReport, parse_report
 from buckram.core.wire.messages import FREE_DISK_SPACE, REPORT, BookieInfoReply, GetBookieInfo
 from buckram.errors import BuckramError, Code, MetadataUnavailable
@@ -19,7 +20,6 @@ from buckram.errors import BuckramError, Code, MetadataUnavailable
 if TYPE_CHECKING:
     from buckram.client.client import Client
 
-_CLEAR = "\x1b[2J\x1b[H"
 _MOST_STREAMS = 200
 """So many streams are looked at, in the order of their names."""
 _AT_ONCE = 32
@@ -50,7 +50,9 @@ class Look:
 @metadata_option
 @json_option
 def top(every: str, once: bool, uri: str | None, as_json: bool) -> None:
-    """What bookies and streams do now: entries and bytes per second, free space, lag of cursors. Ctrl-C ends it.
+    """What bookies and streams do now, again and again.
+
+    Entries and bytes per second, free space, lag of cursors. Ctrl-C ends it.
 
     \b
     Examples:
@@ -74,7 +76,7 @@ def top(every: str, once: bool, uri: str | None, as_json: bool) -> None:
                     return
                 before = now
 
-    run_async(main())
+    (run_async if once else watch_async)(main())
 
 
 async def _look(client: Client) -> Look:
@@ -162,8 +164,8 @@ def _show(found: dict[str, Any], as_json: bool, *, live: bool) -> None:
     if as_json:
         emit(found)
         return
-    if live and sys.stdout.isatty():
-        print(_CLEAR, end="")
+    if live:
+        clear_screen()
     rows = [
         (
             one["id"],

@@ -6,28 +6,28 @@ import os
 import signal
 import threading
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import click
 
+from buckram.addresses import host_port, join
 from buckram.cli import values
-from buckram.cli.cluster_directory import GATEWAY, ClusterDirectory, only_one
+from buckram.cli.cluster_directory import GATEWAY, GATEWAY_URL, LOCK, ClusterDirectory, only_one
 from buckram.cli.exits import Exit
 from buckram.cli.options import json_option, run_async
 from buckram.cli.output import counted, emit, remark
 from buckram.cli.secure_directory import FOLDER, SecureDirectory
 from buckram.cli.secure_store import SecureStore
 from buckram.cli.up_gateway import running_gateway
-from buckram.cli.up_threads import healing_thread, janitor_thread
-from buckram.config import host_port
+from buckram.cli.up_threads import BEGUN_S, healing_thread, janitor_thread
+from buckram.disk.new_directory import removed_on_failure
 from buckram.errors import ChildFailed, ConfigError, EtcdFailed, InvalidArgument, ZooKeeperFailed
 from buckram.etcd_server import EtcdServer, start_etcd
+from buckram.metadata.default import DATA_DIR, DATABASE, DESCRIPTION, sqlite_uri
 from buckram.processes import BookieProcess, ReadyLine, stop_all
 from buckram.zookeeper_server import ZooKeeperServer, start_zookeeper
-
-if TYPE_CHECKING:
-    from buckram.seams import MetadataStore
 
 MAX_BOOKIES = 100
 SERVER_SECONDS = 120.0
@@ -38,7 +38,15 @@ NAMES = {"sqlite": "the embedded metadata database", "zookeeper": "ZooKeeper", "
 
 @click.command()
 @click.option("--bookies", type=int, help="How many; default 3, or as many as the directory has.")
-@click.option("--data", "directory", default="buckram-data", show_default=True, metavar="DIR", help="Where it lives.")
+@click.option(
+    "--data",
+    "directory",
+    default=DATA_DIR,
+    show_default=True,
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Where it lives.",
+)
 @click.option(
     "--disks",
     metavar="A,B,...",
@@ -86,6 +94,7 @@ def up(
 
     The bookies are child processes with their data under DIR. The same DIR again starts the same cluster again.
     A bookie that is killed stays down: start it again with `buckram bookie run`, or `up` as a whole.
+    While it runs, DIR/gateway.url has the address of its gateway, for scripts.
 
     With --disks a disk that fails is a bookie that fails, and nothing else: DIR then holds the metadata and remembers
     which bookie is where.
@@ -103,9 +112,8 @@ def up(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     root = Path(directory).absolute()
-    root.mkdir(parents=True, exist_ok=True)
     try:
-        with only_one(root):
+        with removed_on_failure(root, lock=LOCK, whole=True, unless=DESCRIPTION), only_one(root):
             place = ClusterDirectory.read(root)
             place.check_is_ours()
             if disks is not None:
@@ -138,16 +146,21 @@ def _run(
     inner = None if guard is None or place.kind == "sqlite" else SecureStore(guard, place.kind)
     with ExitStack() as cleanup:
         server: ZooKeeperServer | EtcdServer | None = None
+        users = 0
         if place.kind != "sqlite":
+            if inner is not None:
+                inner.prepare()
+                users = inner.users_version()
             server = _start_server(place, inner, stop)
             cleanup.callback(server.stop)
         if inner is not None:
             os.environ.update(inner.settings())  # for this process, and the bookies
+        uri = place.metadata or sqlite_uri(place.root / DATABASE)
+        run_async(_check_not_lost(uri, place))
         # Before the first bookie makes its directory: a start that is cut short must not lose count of them.
         place.place(count)
         before, place.bookies = place.bookies, count
         place.write()
-        uri = place.metadata or f"sqlite://{place.root / 'metadata.db'}"
         run_async(_prepare(uri, before, count, guard))
         if guard is not None:
             os.environ.update(guard.admin_settings())  # for the threads below, which are clients, too
@@ -168,19 +181,22 @@ def _run(
         if janitor_s is not None:
             cleanup.enter_context(janitor_thread(uri, janitor_s))
         if healing:
-            cleanup.enter_context(healing_thread(uri, LOST_BOOKIE_DELAY_S))
+            cleanup.enter_context(healing_thread(uri, LOST_BOOKIE_DELAY_S)).begun.wait(BEGUN_S)
         opening = None if inner is None else inner.write_settings(uri)
         console = _gateway(place, uri, cleanup) if gateway else None
         _report(children, uri, place.kind, server, pages, guard, console, opening, as_json)
-        _watch(children, NAMES[place.kind], server, stop)
+        _watch(children, NAMES[place.kind], server, None if inner is None else _Users(inner, users), stop)
 
 
 def _gateway(place: ClusterDirectory, uri: str, cleanup: ExitStack) -> str | None:
     """Start the gateway, at the port that it had before if that is free. Returns its URL."""
     url = cleanup.enter_context(running_gateway(uri, place.free_port(GATEWAY), tokens=place.secure))
     if url is not None:
-        place.ports[GATEWAY] = int(url.rpartition(":")[2])
+        place.ports[GATEWAY] = urlsplit(url).port or 0
         place.write()
+        address = place.root / GATEWAY_URL
+        address.write_text(f"{url}\n")
+        cleanup.callback(address.unlink, missing_ok=True)
     return url
 
 
@@ -231,7 +247,7 @@ def _pages(option: str, given: str | None, count: int) -> dict[int, str]:
     host, port = host_port(given, f"{option} {given!r}")
     if not 0 < port <= 65_535 - count:
         raise InvalidArgument(f"{option} {given!r}: needs a port from 1 to {65_535 - count}, one for each bookie")
-    return {n: f"{host}:{port + n - 1}" for n in range(1, count + 1)}
+    return {n: join(host, port + n - 1) for n in range(1, count + 1)}
 
 
 def _choose_kind(place: ClusterDirectory, kind: str | None) -> None:
@@ -274,33 +290,59 @@ def _choose_security(place: ClusterDirectory, secure: bool) -> None:
     place.secure = place.secure or secure
 
 
+async def _check_not_lost(uri: str, place: ClusterDirectory) -> None:
+    """WrongCluster where bookies have data and the metadata do not know their cluster."""
+    from buckram.bookie.lost_metadata import refuse_lost
+    from buckram.metadata.uri import open_store
+
+    advice = ""
+    if place.kind != "sqlite":
+        data = place.root / place.kind
+        advice = f"This {NAMES[place.kind]} runs alone with `buckram {place.kind} run --data {data}`. "
+    store = await open_store(uri)
+    try:
+        await refuse_lost(store, place.bookie_directories(), advice)
+    finally:
+        await store.close()
+
+
 async def _prepare(uri: str, before: int, count: int, guard: SecureDirectory | None) -> None:
     from buckram.metadata.uri import init_cluster, open_store
+    from buckram.streams.shared.metadata import StreamStore
+    from buckram.streams.shared.namespaces import fit_namespaces
 
     store = await open_store(uri)
     try:
         await init_cluster(store)
-        await _fit_policy(store, before, count)
+        await fit_namespaces(StreamStore(store), before, count)
         if guard is not None:
             await guard.prepare(store)
     finally:
         await store.close()
 
 
-async def _fit_policy(store: MetadataStore, before: int, count: int) -> None:
-    """Streams of namespace default can be written with as few bookies as there are. What somebody else chose stays."""
-    from buckram.client.write.create import fitting
-    from buckram.core.streams.policy import DEFAULTS
-    from buckram.streams.shared.metadata import StreamStore
-    from buckram.streams.shared.namespaces import Namespaces
+@dataclass
+class _Users:
+    """The users that ZooKeeper was started with."""
 
-    usual = DEFAULTS.quorum
-    namespaces = Namespaces(StreamStore(store))
-    present = (await namespaces.get("default")).policy.get("ensemble")
-    ours = None if not 0 < before < usual.ensemble_size else str(fitting(before, usual))
-    wanted = str(fitting(count, usual)) if count < usual.ensemble_size else None
-    if present == ours and present != wanted:
-        await namespaces.set("default", ensemble=wanted)
+    store: SecureStore
+    version: int
+
+    def changed(self) -> bool:
+        before, self.version = self.version, self.store.users_version()
+        return self.version != before
+
+
+def _start_again(server: ZooKeeperServer, stop: threading.Event) -> None:
+    """ZooKeeper reads its users when it starts. Sessions go on, but those of a login that was taken away."""
+    remark("the logins of ZooKeeper have changed: starting it again")
+    server.kill()
+    try:
+        server.start()
+        server.wait_ready(SERVER_SECONDS, stop.is_set)
+    except ZooKeeperFailed as error:
+        if not stop.is_set():
+            remark(str(error))
 
 
 def _why_not(place: ClusterDirectory, number: int, more: str) -> str:
@@ -362,7 +404,7 @@ def _report(
     lines: list[tuple[ReadyLine, str | None]] = [
         (child.ready, pages.get(n)) for n, child in children.items() if child.ready is not None
     ]
-    service = f"buckram{'+tls' if guard else ''}://{','.join(f'{line.host}:{line.port}' for line, _ in lines)}/"
+    service = f"buckram{'+tls' if guard else ''}://{','.join(join(line.host, line.port) for line, _ in lines)}/"
     if as_json:
         missing = [f"bookie-{n}" for n, child in children.items() if child.ready is None]
         address = server.address if server is not None else None
@@ -389,7 +431,7 @@ def _report(
         click.echo(f"  administrators of this machine open it with what is in {opening}: run `. {opening}` in a shell")
     for line, page in lines:
         told = f", metrics at http://{page}/metrics" if page else ""
-        click.echo(f"  {line.bookie_id} at {line.host}:{line.port}, process {line.pid}{told}")
+        click.echo(f"  {line.bookie_id} at {join(line.host, line.port)}, process {line.pid}{told}")
     if console is not None:
         click.echo(f"  console and HTTP for any language: {console}")
         click.echo(f"  files and checkpoints for Spark: webhdfs://{console.partition('://')[2]}/")
@@ -402,11 +444,17 @@ def _report(
 
 
 def _watch(
-    children: dict[int, BookieProcess], name: str, server: ZooKeeperServer | EtcdServer | None, stop: threading.Event
+    children: dict[int, BookieProcess],
+    name: str,
+    server: ZooKeeperServer | EtcdServer | None,
+    users: _Users | None,
+    stop: threading.Event,
 ) -> None:
     """Until told to stop; says once what ended, and gives up when no bookie is left."""
     running = {n: child for n, child in children.items() if child.ready is not None}
     while not stop.wait(0.2):
+        if isinstance(server, ZooKeeperServer) and users is not None and users.changed():
+            _start_again(server, stop)
         for n, child in list(running.items()):
             if not child.alive:
                 del running[n]

@@ -13,9 +13,8 @@ from buckram.cli.up_threads import ClusterThread
 from buckram.errors import ConfigError
 
 if TYPE_CHECKING:
-    import socket
-
     from buckram.client.client import Client
+    from buckram.http.server import Listening
 
 
 @contextmanager
@@ -34,14 +33,14 @@ def running_gateway(uri: str, port: int, *, tokens: bool) -> Iterator[str | None
         yield url_of(listening)
 
 
-def _thread(uri: str, listening: socket.socket, url: str, tokens: bool) -> ClusterThread:
+def _thread(uri: str, listening: Listening, url: str, tokens: bool) -> ClusterThread:
     async def serve(client: Client, thread: ClusterThread) -> None:
         from buckram.gateway.server import Gateway
         from buckram.http.tokens import ClusterTokens
 
         async with AsyncExitStack() as stack:
-            store, clock = client.services.store, client.services.runtime.clock
-            known = await stack.enter_async_context(ClusterTokens(store, clock)) if tokens else None
+            store, clocks = client.services.store, client.services.clocks
+            known = await stack.enter_async_context(ClusterTokens(store, clocks)) if tokens else None
             await stack.enter_async_context(Gateway(client, listening.dup(), advertise=url, tokens=known))
             await asyncio.Event().wait()
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 ORPHANS_S = 600.0
 """Between two looks at every ledger of the cluster."""
 STOP_S = 10.0
+_POLL_S = 0.02
+BEGUN_S = 10.0
+"""So long is waited for work that is to be seen by others before the cluster is called ready."""
 AGAIN_S = 5.0
 """After a failure, before the work begins anew with another client."""
 
@@ -38,6 +41,8 @@ class ClusterThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._ready, self._said = threading.Event(), ""
+        self.begun = threading.Event()
+        """Set by work that is to be waited for, when others can see that it is done."""
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
 
     def __enter__(self) -> ClusterThread:
@@ -86,18 +91,22 @@ class ClusterThread:
             try:
                 async with connected(self._uri) as client:
                     await self._work_on(client, self)
-            except BuckramError as error:
-                self.say(str(error))
+            except Exception as error:  # also a disk that is full for a time: it goes on when that is over
+                self.say(str(error) if isinstance(error, BuckramError) else repr(error))
             await asyncio.sleep(AGAIN_S)
 
 
 def janitor_thread(uri: str, every_s: float) -> ClusterThread:
-    """Retention and what crashes left, again and again."""
+    """Retention, what crashes left and backups, again and again. ConfigError for a wrong list of places."""
+    from buckram.cli.stream_janitor import janitor_places
+
+    places, history = janitor_places()
 
     async def clean(client: Client, thread: ClusterThread) -> None:
+        from buckram.db.backups import Backups
         from buckram.streams.maintain.janitor import Janitor
 
-        loop, worker = asyncio.get_running_loop(), Janitor(client)
+        loop, worker = asyncio.get_running_loop(), Janitor(client, None, Backups(client, places), history)
         looked = loop.time()
         while True:
             orphans = loop.time() - looked > ORPHANS_S
@@ -110,6 +119,16 @@ def janitor_thread(uri: str, every_s: float) -> ClusterThread:
     return ClusterThread("janitor", uri, clean, otherwise=otherwise)
 
 
+async def _auditor_seen(client: Client, thread: ClusterThread) -> None:
+    """Say that there is an auditor: without one a cluster is not healthy, and `up` is ready when its cluster is."""
+    from buckram.metadata.election import Election
+
+    store = client.services.store
+    while not await Election(store.keys, store.root, "").votes():  # noqa: ASYNC110 - of this process and of others
+        await asyncio.sleep(_POLL_S)
+    thread.begun.set()
+
+
 def healing_thread(uri: str, delay_s: float) -> ClusterThread:
     """An auditor and a replicator; `delay_s`: how long a bookie may be away before its ledgers are copied."""
 
@@ -118,7 +137,11 @@ def healing_thread(uri: str, delay_s: float) -> ClusterThread:
         from buckram.healing.daemon import heal
 
         config, _ = load("healing", {"healing": {"lost_bookie_delay_s": delay_s}}, os.environ)
-        await heal(client, f"up-{os.getpid()}", config)
+        seen = asyncio.ensure_future(_auditor_seen(client, thread))
+        try:
+            await heal(client, f"up-{os.getpid()}", config)
+        finally:
+            seen.cancel()
 
     otherwise = "lost bookies' ledgers are copied when one runs: `buckram autorecovery run`"
     return ClusterThread("autorecovery", uri, work, otherwise=otherwise)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,12 +11,16 @@ from typing import Any
 import click
 
 from buckram.cli.exits import Exit
-from buckram.cli.options import connected, json_option, metadata_option, read_toml, run_async
+from buckram.cli.looking import look_once
+from buckram.cli.options import cluster_uri, json_option, metadata_option, read_toml, run_async
 from buckram.cli.output import emit, table
 from buckram.config import SECTIONS, load
 from buckram.core.cluster.problem import Problem
 from buckram.core.cluster.upgrade import RELEASES, release_problems, series
 from buckram.errors import BuckramError, ConfigError, CorruptStore
+
+_ALLOWED = ("auditor-missing", "autorecovery-disabled")
+"""Errors that do not stand against an upgrade: nobody needs copies made while bookies restart in turn."""
 
 
 @dataclass(slots=True)
@@ -38,7 +41,7 @@ class Checked:
 @metadata_option
 @json_option
 def upgrade_check(directories: tuple[str, ...], files: tuple[str, ...], uri: str | None, as_json: bool) -> None:
-    """Whether the bookies of a cluster can be upgraded to the release of this command. Nothing is changed.
+    """Whether bookies can be upgraded to this release. This is the release of the command. Nothing is changed.
 
     Run the new release's command, before the first bookie is stopped and again after each. It asks whether every ledger
     has its copies and every bookie runs, which releases they run, and, on a bookie's machine, whether this release
@@ -109,15 +112,13 @@ def _directories(found: Checked, directories: Sequence[str]) -> None:
 
 
 async def _cluster(found: Checked, uri: str | None, own: str) -> None:
-    from buckram.cli.top import bookie_report
-    from buckram.views.status import look
+    from buckram.core.health.states import Severity
 
-    async with connected(uri) as client:
-        status = await look(client)
-        rows = await asyncio.gather(*(bookie_report(client, one.id, one.state) for one in status.bookies))
-    found.problems += status.problems
-    for bookie, (_, _, report) in zip(status.bookies, rows, strict=True):
-        found.bookies[bookie.id] = report.version
+    health = await look_once(cluster_uri(uri))
+    errors = [one for one in health.findings if one.state.severity is Severity.ERROR and one.state.name not in _ALLOWED]
+    found.problems += [Problem(one.state.name, one.where, one.why, one.do) for one in errors]
+    for bookie in health.facts.bookies:
+        found.bookies[bookie.id] = "" if bookie.report is None else bookie.report.version
     found.problems += release_problems(found.bookies, own if series(own) in RELEASES else RELEASES[-1])
     releases = sorted({version for version in found.bookies.values() if version})
     if len(releases) > 1:

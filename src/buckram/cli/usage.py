@@ -23,7 +23,9 @@ from buckram.views.usage import WITHIN_S, fresh, usage_rows
 @metadata_option
 @json_option
 def usage(only: str, applications: bool, uri: str | None, as_json: bool) -> None:
-    """What namespaces store, send and receive, and their quotas; from all bookies, a few seconds old at most.
+    """What namespaces store, send and receive, and their quotas.
+
+    The figures are from all bookies, and a few seconds old at most.
 
     Bookies count from the first time that anybody asks, or sets a quota.
 
@@ -36,6 +38,8 @@ def usage(only: str, applications: bool, uri: str | None, as_json: bool) -> None
         async with connected(uri) as client:
             store = client.services.store
             found, missing = await fresh(store)
+            if (nobody := client.services.bookies.nobody()) is not None:
+                raise nobody
             if missing:
                 remark(f"not counted: {', '.join(missing)} said nothing within {WITHIN_S:g} s")
             return found, await TenantStore(store).quotas()

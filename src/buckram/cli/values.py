@@ -1,4 +1,8 @@
-"""Values of stream commands as people type them: times, durations, sizes, policy settings, properties."""
+"""Values of commands as people type them: times, durations, sizes, policy settings, properties.
+
+A time without a zone is one of this machine, which is said on standard error; times that are printed are UTC and end
+in Z.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from buckram.cli.output import remark
 from buckram.errors import InvalidArgument
+from buckram.types import MAX_TIME, MIN_TIME
 
 if TYPE_CHECKING:
     from buckram.client.client import Client
@@ -39,6 +45,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_S = 10**12
 _MOST_DIGITS = 40
 NONE = "none"
+MOMENTS = "10m (ago), 2026-11-21T08:00 (local time), 2026-11-21T08:00Z, @SECONDS (since 1970)"
+"""What the help of an option says of the times that it takes."""
 
 
 def text_file(what: str, path: Path) -> str:
@@ -89,21 +97,25 @@ def _short(text: str) -> str:
 
 
 def moment(what: str, text: str, now_us: int) -> int:
-    """Microseconds UTC, from a duration ago (10m), ISO 8601 (UTC where it has no zone) or @SECONDS since 1970."""
+    """Microseconds UTC, from a duration ago (10m), ISO 8601 (local time where it has no zone) or @SECONDS since 1970.
+
+    What was taken for local time is said on standard error. InvalidArgument.
+    """
     given = text.strip()
-    if given.startswith("@"):
-        try:
-            return int(float(given[1:]) * US)
-        except (ValueError, OverflowError):
-            raise _no_moment(what, text) from None
-    if is_ago(given):
-        return now_us - int(duration(what, given) * US)
     try:
+        if given.startswith("@"):
+            return int(float(given[1:]) * US)
+        if is_ago(given):
+            return now_us - int(duration(what, given) * US)
         time = datetime.fromisoformat(given)
-    except ValueError:
+        if time.tzinfo is None:
+            time = time.astimezone()
+            remark(f"{what} {text}: local time, {time.isoformat()} ({time.tzname()})")
+        return (time - _EPOCH) // timedelta(microseconds=1)
+    except InvalidArgument:
+        raise  # it is a ValueError, too, and names the limit
+    except (ValueError, OverflowError):
         raise _no_moment(what, text) from None
-    time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-    return (time - _EPOCH) // timedelta(microseconds=1)
 
 
 def offset_or_moment(what: str, text: str | None, now_us: int) -> tuple[int | None, int | None]:
@@ -126,11 +138,13 @@ async def past_moment(client: Client, what: str, text: str) -> int:
 
 
 def _no_moment(what: str, text: str) -> InvalidArgument:
-    return InvalidArgument(f"{what} {text!r}: needs a time such as 10m (ago), 2026-11-21T08:00:00 or @1795161600")
+    return InvalidArgument(f"{what} {_short(text)!r}: needs a time such as {MOMENTS}")
 
 
 def iso(time_us: int) -> str:
-    """As people read it, UTC."""
+    """As people read it, UTC; a number if it is no date, as earlier releases took event times in nanoseconds."""
+    if not MIN_TIME <= time_us <= MAX_TIME:
+        return f"{time_us} us"
     return (_EPOCH + timedelta(microseconds=time_us)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
@@ -172,7 +186,7 @@ def quotas(given: tuple[str, ...]) -> dict[str, int | None]:
 
 
 def _setting(key: str, text: str, default: object) -> Any:
-    if text.lower() == NONE and (key in ("placement", "offload_to") or not isinstance(default, str)):
+    if text.lower() == NONE and (key in ("placement", "offload_to", "backup_to") or not isinstance(default, str)):
         return None
     if key.endswith("_s"):
         return duration(f"--set {key}", text)

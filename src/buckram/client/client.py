@@ -14,12 +14,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from buckram.client.maintain.delete import delete_ledger
-from buckram.client.maintain.recover import recover_ledger
-from buckram.client.maintain.repair import repair_ledger
-from buckram.client.maintain.repair_report import Progress, RepairReport
-from buckram.client.read.open import check_ledger_id, list_ledgers, open_ledger
-from buckram.client.read.reader import Reader
 from buckram.client.shared import leftover
 from buckram.client.shared.arguments import custom_metadata_bytes, digest_type, password_bytes
 from buckram.client.shared.bookies import BookieWatcher
@@ -30,9 +24,7 @@ from buckram.client.shared.lagging import LaggingLedgers
 from buckram.client.shared.opening import NotBlocking, Opening
 from buckram.client.shared.past import Past, guarded
 from buckram.client.shared.services import Services
-from buckram.client.write.create import choose_members, register
-from buckram.client.write.engine import LedgerAppender
-from buckram.client.write.writer import Writer
+from buckram.client.shared.slow import SlowMembers
 from buckram.config import ClientConfig, EncryptionConfig, NetConfig, TelemetryConfig, TlsConfig, load
 from buckram.core.ledgers.metadata import birth_of, created
 from buckram.core.ledgers.quorum import Quorum
@@ -43,8 +35,11 @@ from buckram.errors import (
     ForkedClient,
     HandleClosed,
     InvalidArgument,
+    WrongEventLoop,
 )
-from buckram.metadata.uri import default_uri, open_store
+from buckram.metadata.default import default_uri
+from buckram.metadata.recorded_time import read_times
+from buckram.metadata.uri import open_store
 from buckram.net.forks import generation
 from buckram.net.introductions import Introductions
 from buckram.net.logins import secured_by
@@ -56,6 +51,10 @@ from buckram.seams import MetadataStore, Runtime
 from buckram.types import BIRTH_SIZE, MAX_LEDGER_ID, DigestType, LedgerId, LedgerMetadata
 
 if TYPE_CHECKING:
+    from buckram.client.maintain.repair_report import Progress, RepairReport
+    from buckram.client.read.reader import Reader
+    from buckram.client.write.engine import LedgerAppender
+    from buckram.client.write.writer import Writer
     from buckram.machine.settings import MachineSettings
     from buckram.objects.objects import Objects
     from buckram.streams.namespace import Namespace
@@ -106,12 +105,7 @@ def connect(
         owned = None
         store = metadata if metadata is not None else default_uri(os.environ, Path.cwd())
         uri = store if isinstance(store, str) else ""
-        secured = tls
-        if uri.lower().startswith(
-            "buckram+tls:"
-        ):  # Bookies are spoken to through TLS as well, and no token goes in clear.
-            secured = replace(tls or tls_of_environment(os.environ), mode="required")
-        world = replace(world, network=secured_by(os.environ, world.network, tls=secured, token=token))
+        world = secured_world(world, uri, tls, token)
         if isinstance(store, str):
             store = owned = await open_store(store, world)
         keys = EncryptionKeys(encryption or load("encryption", environment=os.environ)[0])
@@ -127,6 +121,14 @@ def connect(
         return client
 
     return Opening(start, "connect()")
+
+
+def secured_world(world: Runtime, uri: str, tls: TlsConfig | None = None, token: str = "") -> Runtime:
+    """The world as who connects to this metadata sees it: with the TLS and the token that hold there. ConfigError."""
+    secured = tls
+    if uri.lower().startswith("buckram+tls:"):  # Bookies are spoken to through TLS as well, and no token goes in clear.
+        secured = replace(tls or tls_of_environment(os.environ), mode="required")
+    return replace(world, network=secured_by(os.environ, world.network, tls=secured, token=token))
 
 
 def _telemetry(config: TelemetryConfig, world: Runtime) -> Telemetry | None:
@@ -153,8 +155,9 @@ class Client(NotBlocking):
     """One connection to a cluster, shared by all its handles; use connect().
 
     Belongs to one event loop and one process. `async with` or close(). Errors of every call: InvalidArgument,
-    ForkedClient (in a child process), HandleClosed (after close()), MetadataUnavailable, StoreReplaced, WrongCluster,
-    MalformedRecord (the metadata store holds what does not parse). InvariantViolation is a bug: please report it.
+    ForkedClient (in a child process), WrongEventLoop (in another asyncio.run), HandleClosed (after close()),
+    MetadataUnavailable, StoreReplaced, WrongCluster, MalformedRecord (the metadata store holds what does not parse).
+    InvariantViolation is a bug: please report it.
     """
 
     def __init__(
@@ -173,7 +176,7 @@ class Client(NotBlocking):
         bookies = BookieWatcher(runtime, store, config)
         past = Past(store)
         identities = Identities(store, bookies, past)
-        clocks = Clocks(runtime, bookies, identities)
+        clocks = Clocks(runtime, bookies, identities, partial(read_times, store), config.believe_clock_after_s)
         identities.clocks = clocks
         introductions = Introductions(identities)
         pool = BookiePool(
@@ -192,13 +195,17 @@ class Client(NotBlocking):
             self._guard,
             clocks,
             LaggingLedgers(bookies),
+            SlowMembers(runtime, store, bookies, config),
             encryption=encryption or EncryptionKeys(),
+            check_loop=self._check_loop,
         )
+        bookies.on_change(self.services.forget_changed)
         self._owned = owned
         self.uri = uri
         """The URI of the cluster's metadata; empty if the caller passed an open store."""
         self._process, self._forks = os.getpid(), generation()
         self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = asyncio._get_running_loop()
         self._handles = self.services.handles
 
     def __repr__(self) -> str:
@@ -233,8 +240,15 @@ class Client(NotBlocking):
         the client's setting for this ledger; the record keeps it, so that ensemble changes, recovery and repair follow
         it. Entries are encrypted where there is a key for the ledger's namespace; `encrypt`: refuse to write without
         one (ConfigError). Errors: NotEnoughBookies, LedgerExists (the id is taken), LedgerIdUsed (a ledger of this id
-        was deleted), LedgerIdsExhausted, QuotaExceeded (the namespace has as many ledgers as it may).
+        was deleted), LedgerIdRefused (where grants are, the cluster gives ids), LedgerIdsExhausted, QuotaExceeded (the
+        namespace has as many ledgers as it may), ReplicationRefused (the side of its namespace in another cluster was
+        promoted).
         """
+        # What only some commands do is imported when they do it: a command is to start quickly.
+        from buckram.client.write.create import check_side, choose_members, register
+        from buckram.client.write.engine import LedgerAppender
+        from buckram.client.write.writer import Writer
+
         quorum = Quorum.parse(ensemble)
         if write_quorum is not None or ack_quorum is not None:
             width = write_quorum if write_quorum is not None else quorum.write_quorum
@@ -264,11 +278,12 @@ class Client(NotBlocking):
                 digest_type=kind,
                 password=secret,
                 custom_metadata={**custom, **sealing.mark},
-                creation_time_ms=services.runtime.clock.wall_us() // 1000,
+                creation_time_ms=services.clocks.now() // 1000,
                 creator_token=services.runtime.rng.randrange(1, 2**63 - 1),
                 birth=services.runtime.rng.getrandbits(8 * BIRTH_SIZE).to_bytes(BIRTH_SIZE, "big"),
             )
             chosen, current = await register(services, ledger_id, record)
+            await check_side(services, chosen, current)
             self._guard()
             key = object()
 
@@ -306,6 +321,8 @@ class Client(NotBlocking):
         The metadata name the digest; pass `digest` only for old records that do not. Errors: NoSuchLedger,
         Unauthorized, EncryptionKeyMissing, ReadFailed (too few bookies of an open ledger answer).
         """
+        from buckram.client.read.open import open_ledger
+
         secret, kind = password_bytes(password), None if digest is None else digest_type(digest)
         return Opening(
             lambda: self._reader(
@@ -322,6 +339,8 @@ class Client(NotBlocking):
         Errors: NoSuchLedger, Unauthorized and EncryptionKeyMissing (nothing was fenced or written), RecoveryFailed (too
         few bookies, try later).
         """
+        from buckram.client.maintain.recover import recover_ledger
+
         secret, kind = password_bytes(password), None if digest is None else digest_type(digest)
         return Opening(
             lambda: self._reader(
@@ -345,21 +364,30 @@ class Client(NotBlocking):
         password: bytes | str = b"",
         digest: str | DigestType | None = None,
         force: bool = False,
-    ) -> None:
+    ) -> bool:
         """Delete a ledger; one that is not closed is recovered first. With `force` it is deleted even if that fails.
 
+        Returns False if it could not be recovered: then its writer may go on until its bookies collect the ledger.
         Errors: NoSuchLedger, Unauthorized, RecoveryFailed (not with `force`), LedgerOfStream (the ledger belongs to a
         stream: truncate or delete the stream instead).
         """
+        from buckram.client.maintain.delete import delete_ledger
+
         kind = None if digest is None else digest_type(digest)
-        await delete_ledger(self.services, ledger_id, password=password_bytes(password), digest=kind, force=force)
+        return await delete_ledger(
+            self.services, ledger_id, password=password_bytes(password), digest=kind, force=force
+        )
 
     def list(self) -> AsyncIterator[LedgerId]:
         """Iterate over all ledger ids, ascending: `async for ledger_id in client.list()`."""
+        from buckram.client.read.open import list_ledgers
+
         return list_ledgers(self.services)
 
     async def metadata(self, ledger_id: LedgerId) -> LedgerMetadata:
         """Read a ledger's metadata from the metadata store. NoSuchLedger if there is none."""
+        from buckram.client.read.open import check_ledger_id
+
         self._guard()
         return (await self.services.store.read_ledger(check_ledger_id(ledger_id))).metadata
 
@@ -378,6 +406,8 @@ class Client(NotBlocking):
         replaced, too. The report also lists what could not be repaired. Errors: NoSuchLedger, Unauthorized,
         MetadataUnavailable.
         """
+        from buckram.client.maintain.repair import repair_ledger
+
         kind = None if digest is None else digest_type(digest)
         return await repair_ledger(
             self.services, ledger_id, password=password_bytes(password), digest=kind, progress=progress, move=move
@@ -430,6 +460,8 @@ class Client(NotBlocking):
         Writers that are still open do not seal their ledgers. Bookies that lag behind first receive what sealed ledgers
         still have for them; one that hangs is given up after `request_timeout_s`.
         """
+        if not self._closed:
+            self._check_loop()
         self._closed = True
         # Each step may be repeated: a close that was cancelled is finished by the next.
         for stop in list(self._handles.values()):
@@ -438,7 +470,9 @@ class Client(NotBlocking):
         until = loop.time() + self.services.net.request_timeout_s
         for copies in list(self.services.pending_copies):
             await copies.wait(max(0.0, until - loop.time()))
+        self.services.clocks.close()
         await self.services.lagging.close()
+        await self.services.slow.close()
         await self.services.identities.close()
         await self.services.bookies.close()
         await self.services.pool.close()
@@ -466,6 +500,15 @@ class Client(NotBlocking):
             )
         if self._closed:
             raise HandleClosed("the client is closed; connect again")
+        if asyncio._get_running_loop() is not self._loop:
+            self._check_loop()
+
+    def _check_loop(self) -> None:
+        """WrongEventLoop in another loop than the one of `connect`, whose connections do not work in this one."""
+        loop: asyncio.AbstractEventLoop | None = self._loop
+        running: asyncio.AbstractEventLoop | None = asyncio._get_running_loop()
+        if loop is not None and loop is not running and (running is not None or loop.is_closed()):
+            raise WrongEventLoop(ended=loop.is_closed())
 
 
 async def _close_left(uri: str, ledger_id: LedgerId, birth: bytes, password: bytes) -> None:

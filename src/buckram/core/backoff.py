@@ -60,12 +60,18 @@ LEADER_WAIT = Backoff(0.02, 0.5)
 """A server whose replica follows, while the leader of a database changes: a client waits for the answer."""
 STREAM_HEAD = Backoff(0.01, 1.0)
 """A compare-and-set of a stream's head, which several writers and the janitor change."""
+READABLE = Backoff(0.002, 0.1)
+"""A look how far a stream is readable after its open ledger was waited for: the wait itself paces it."""
 STORE_WATCH = Backoff(0.05, 2.0)
 """Following a key whose last known value stays in force meanwhile, so that no caller waits."""
+FOLLOWER = Backoff(0.5, 30.0)
+"""Whoever follows something and failed with what nobody expected begins anew."""
 REGISTRATION = Backoff(0.05, 2.0)
 """A bookie's registration; all bookies register at once when the store comes back, so callers add a random factor."""
 ADMISSION = Backoff(0.02, 1.0)
 """A bookie's look at the metadata of a ledger that it has never seen, while an add waits."""
+UNREAD_OWNER = Backoff(0.5, 30.0)
+"""A bookie's next look whose ledgers are that it could not read: their requests pass meanwhile, and nobody waits."""
 SCRUB = Backoff(1.0, 60.0)
 """A bookie's check of its own files that lacks descriptors or the metadata store; nobody waits for it."""
 LIMBO = Backoff(5.0, 300.0)

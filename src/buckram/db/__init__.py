@@ -2,7 +2,7 @@
 
 `ns.database("main")` gives a `Database` (`db/database.py`). `buckram.db.connect(uri, "shop/main")` is DB-API 2.0, whose
 names this package has from `buckram.sql`, where they are made. docs/tutorial/database.md shows the use of both,
-docs/explanation/databases-design.md how databases work. It needs `pip install 'buckram[db]'`.
+docs/explanation/databases-design.md how databases work.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from buckram.errors import (
     NotLeader,
     ReplicaStopped,
 )
+from buckram.errors.databases import limit_named
 from buckram.machine.leader import Leader, Result
 from buckram.machine.replica import Replica
 from buckram.net.tasks import TaskScope
@@ -78,12 +79,12 @@ class Committing:
     def full(self) -> DatabaseBusy | None:
         """Why no new token can be used: each must be known for a day. For the process that leads."""
         limit, leader = self._state.engine.limits.token_bytes, self._leader
-        now = max(self._replica.fold.time_us, leader.engine.now()) if leader is not None else 0
+        now = max(self._replica.fold.time_us, leader.engine.moment().earliest) if leader is not None else 0
         count = self._state.outcomes.full(now, limit)
         if not count:
             return None
         text = f"{count} tokens of the last 24 hours take {limit} bytes or more; commit without a token, or later"
-        return DatabaseBusy(self._state.database, f"{text} (limit: DatabaseLimits.token_bytes)")
+        return DatabaseBusy(self._state.database, f"{text} ({limit_named('token_bytes')})")
 
     def own_token(self, pending: Pending) -> str:
         """The token under which anybody can ask what became of a group."""

@@ -27,19 +27,18 @@ from buckram.db.replicas import ReplicaReport, ReplicaSign
 from buckram.db.row_images import RowImages
 from buckram.db.settings import DatabaseLimits
 from buckram.db.state import DatabaseState
-from buckram.db.statements import first_word, is_vacuum, statement
+from buckram.db.statements import first_word, is_vacuum, probably_reads, statement
 from buckram.db.transactions import Mode, OpenTransaction, Transactions, begin_transaction
 from buckram.db.writer import Writer
-from buckram.errors import DatabaseFailed, InvalidArgument, SnapshotDamaged, SqlError, StatementRefused
+from buckram.errors import DatabaseFailed, InvalidArgument, SnapshotDamaged, SqlError, StatementRefused, TooStale
 from buckram.machine.machine import Consistency
-from buckram.machine.replica import Replica
+from buckram.machine.replica import Replica, Role
 from buckram.net.tasks import TaskScope
 from buckram.seams import THREADS, Threads
 
 Outcome = Literal["committed", "pending", "aborted"]
 """What became of the transaction of a token. "aborted": nothing was committed under it, and nothing that was begun
 before will be. "pending": it waits or is being executed, or this replica cannot know because it does not lead."""
-_READS = frozenset(("SELECT", "VALUES", "EXPLAIN"))
 _READONLY = 8
 _BACKUPS = 2
 """So many are written at the same time; each has open files, and keeps the log from being begun anew."""
@@ -70,6 +69,7 @@ class Database(NotBlocking):
         self._sign: ReplicaSign | None = None
         self._backups = asyncio.Semaphore(_BACKUPS)
         self._open = Transactions(name, limits)
+        self._has_begun = False
         self._replica: Replica
         self._committing: Committing
         self._writer: Writer
@@ -135,14 +135,14 @@ class Database(NotBlocking):
         CommitUnknown, DatabaseBusy, TransactionExpired, TransactionTooLarge.
         """
         one = statement(sql, parameters)
-        word = first_word(sql)
-        if word in _READS and token is None:
+        if token is None and probably_reads(sql):
             try:
                 return await self._query(one, "linearizable", None, None)
             except SqlError as error:
                 if error.code != _READONLY:
                     raise
         self._engine.check()
+        word = first_word(sql)
         if word == "VACUUM" and not is_vacuum(sql):
             raise StatementRefused(self.name, "VACUUM INTO and parts of a database: use backup, or VACUUM alone")
         if token is not None:
@@ -174,15 +174,15 @@ class Database(NotBlocking):
         """Execute a statement that only reads.
 
         "linearizable": everything that was committed anywhere before this call is seen; leader only, and costs a round
-        to the bookies, shared by all reads that wait. "leader": without that question. "stale": what this replica has;
-        with `at_most_s` it lacks nothing that was committed so many seconds before the call, with `after` nothing
-        below this offset (`applied` of the leader after a write). Raises NotLeader, TooStale.
+        to the bookies, shared by all reads that wait. "leader": without that question. "stale": what this replica has,
+        at least what the log had when it was opened; with `at_most_s` it lacks nothing that was committed so many
+        seconds before the call, with `after` nothing below this offset (`applied` of the leader after a write). Raises
+        NotLeader, TooStale.
         """
         one = statement(sql, parameters)
         if consistency != "stale" or at_most_s is not None or after is not None:
             return await self._query(one, consistency, at_most_s, after)
-        self._engine.check()
-        self._replica.check_running()
+        await self._begun()
         return await self._readers.execute(one)
 
     async def _query(self, one: Any, consistency: Consistency, at_most_s: float | None, after: int | None) -> SqlResult:
@@ -193,7 +193,7 @@ class Database(NotBlocking):
         elif consistency == "leader" and at_most_s is None:
             await replica.leading()
         elif consistency == "stale":
-            replica.check_running()
+            await self._begun()
             if at_most_s is not None:
                 if (
                     isinstance(at_most_s, bool)
@@ -208,34 +208,55 @@ class Database(NotBlocking):
                 "at_most_s is for stale"
             )
         if after is not None:
-            if type(after) is not int or after < 0:
-                raise InvalidArgument(f"after={after!r}: an offset is an int from 0 on")
-            await replica.applied_at_least(after)
+            await self.applied_at_least(after)
         if consistency != "stale" or at_most_s is not None or after is not None:
             await self._engine.settled(self._state.sequence)
         return await self._readers.execute(one)
 
-    async def describe(self, sql: str) -> Described:
-        """What is known of a statement without executing it, in the state that this replica has."""
+    async def applied_at_least(self, offset: int) -> None:
+        """Return when this replica has everything below an offset. Raises TooStale after DatabaseLimits.query_s."""
+        if type(offset) is not int or offset < 0:
+            raise InvalidArgument(f"after={offset!r}: an offset is an int from 0 on")
+        if self.applied >= offset:
+            return
+        limit_s = self._engine.limits.query_s
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._replica.applied_at_least(offset)
+        except TimeoutError:
+            reason = f"it has applied everything below {self.applied}, and not below {offset} within {limit_s:g} s"
+            raise TooStale.behind(self.name, reason) from None
+
+    async def _begun(self) -> None:
+        """Return when the files have had what was in the log when this replica was opened. Raises TooStale."""
         self._engine.check()
         self._replica.check_running()
+        if not self._has_begun:
+            await self._replica.begun()
+            await self._engine.settled(self._state.sequence)
+            self._has_begun = True
+
+    async def describe(self, sql: str) -> Described:
+        """What is known of a statement without executing it, in the state that this replica has."""
         statement(sql)
+        await self._begun()
         found: Described = await self._readers.run(lambda reading: reading.executor().describe(sql))
         return found
 
     # -- transactions -------------------------------------------------------------------------------------
 
-    async def begin(self, mode: Mode = "deferred") -> OpenTransaction:
+    async def begin(self, mode: Mode = "deferred", *, foreign_keys: bool = True) -> OpenTransaction:
         """Begin a transaction, which sees what was committed before.
 
         "deferred": it takes its turn with its first write, and reads one state beside others until then. "immediate":
-        at once. From its turn on it has the database for DatabaseLimits.transaction_s at most, and others wait. Raises
-        NotLeader, DatabaseBusy.
+        at once. From its turn on it has the database for DatabaseLimits.transaction_s at most, and others wait.
+        `foreign_keys` False: it takes its turn at once, foreign keys are not looked at while a table is made anew, and
+        before the commit all of them are. Raises NotLeader, DatabaseBusy.
         """
         if mode not in ("deferred", "immediate", "exclusive"):
             raise InvalidArgument(f"mode {mode!r}: choose deferred or immediate")
         self._engine.check()
-        return await begin_transaction(self._engine, self._committing, self._writer, self._open, mode)
+        return await begin_transaction(self._engine, self._committing, self._writer, self._open, mode, foreign_keys)
 
     def transaction(self, mode: Mode = "deferred") -> TransactionContext:
         """`async with db.transaction() as t:` commits at the end, and rolls back after an error."""
@@ -285,10 +306,19 @@ class Database(NotBlocking):
 
         The file has its name when all of it is there. Transactions go on meanwhile.
         """
-        self._engine.check()
-        self._replica.check_running()
+        return (await self.backup_at(path))[1]
+
+    async def backup_at(self, path: str | Path) -> tuple[int, int]:
+        """As `backup`; returns the offset below which everything is in the file, and its bytes."""
+        await self._begun()
         async with self._backups:
-            return await write_in_thread(await self._engine.image(self._state.sequence), Path(path))
+            offset, image = self.applied, self._engine.image(self._state.sequence)
+            return offset, await write_in_thread(await image, Path(path))
+
+    async def catch_up(self, at_most_s: float) -> None:
+        """Return when this replica lacks nothing that was committed so many seconds before this call. TooStale."""
+        await self._begun()
+        await self._replica.fresh(at_most_s)
 
     @property
     def groups(self) -> int:
@@ -353,6 +383,8 @@ class Database(NotBlocking):
 
     async def aclose(self) -> None:
         """Stop following or leading, after everything in flight, and remove the local files. Idempotent."""
+        if self._replica.role is not Role.STOPPED:
+            self._replica.place.client.services.check_loop()
         if self._sign is not None:
             await self._sign.close()
         self._writer.close()

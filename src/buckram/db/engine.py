@@ -23,7 +23,7 @@ from buckram.core.db.group import Group
 from buckram.db.directories import Directory
 from buckram.db.execution import Execution, Pending
 from buckram.db.settings import DatabaseLimits
-from buckram.db.wal_files import Image, WalFiles
+from buckram.db.wal_files import FilesGone, Image, WalFiles
 from buckram.errors import BuckramError, DatabaseBusy, DatabaseFailed, HandleClosed
 from buckram.net.tasks import thread_ended
 from buckram.seams import THREADS, StartedThread, Threads
@@ -31,6 +31,8 @@ from buckram.seams import THREADS, StartedThread, Threads
 T = TypeVar("T")
 _log = logging.getLogger("buckram.db")
 _MOST_QUEUED_BYTES = 64 * 1024 * 1024
+_LOOK_S = 1.0
+"""So often are the files looked for."""
 _GROUP_BYTES = 64
 """A group that waits counts for so many bytes besides those that it changes."""
 Done = Callable[[Any, BaseException | None], None]
@@ -100,6 +102,8 @@ class Engine:
         """What the leader executes; its methods are for `run`."""
         self._closed = False
         self._thread = threads.start(self._run, f"database {database}")
+        self._parent = directory
+        self._look_again = self._loop.call_later(_LOOK_S, self._look)
 
     def _no_files(self, error: Exception) -> DatabaseFailed:
         return DatabaseFailed(self.database, f"its files cannot be made: {error}")
@@ -214,14 +218,55 @@ class Engine:
             raise self.failure.with_traceback(None)
 
     def ask_for_commit(self, pending: Pending) -> None:
-        """Have the loop write a group into the log and decide. Thread."""
-        self._take_images()  # After the commit it would be too late.
+        """Have the loop write a group into the log, and wait until it has decided. Thread."""
         self._tell(self._events.commit_wanted, pending)
+        pending.decided.wait()
+        # Whoever asks from the decision on wants the state after it. The files have the one before: this is the last
+        # moment for those who asked until then.
+        self._take_images()
 
     @property
     def superseded(self) -> bool:
         """Whether others have written what is not in the files yet: what is being executed can never be committed."""
         return self._queued > 0 or self._replaced != self._replacements
+
+    # -- files that somebody deleted ----------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """The usual place is a folder that is emptied by others."""
+        if self._closed or self.failure is not None:
+            return
+        if not self.files.intact:
+            self._jobs.put((self.keep_files, None))
+        self._look_again = self._loop.call_later(_LOOK_S, self._look)
+
+    def keep_files(self) -> None:
+        """Make the files anew of what is open, if somebody deleted them. Thread.
+
+        A transaction that is open ends before that: its connection has all that it needs. Raises DatabaseFailed.
+        """
+        before = self.files
+        if before.intact or self.execution.open:
+            return
+        self.execution.discard()
+        try:
+            if self._parent is not None:
+                self._parent.mkdir(parents=True, exist_ok=True)
+            directory, self._directory = self._directory, Directory(self._parent)
+            self.files = WalFiles(self._new_path(), before.contents())
+        except (OSError, apsw.Error) as error:
+            text = (
+                f"its files in {before.path} were deleted, and cannot be made anew: {error}. Close it and open it again"
+            )
+            raise DatabaseFailed(self.database, text) from error
+        before.close()
+        directory.close()
+        _log.warning(
+            "database %s: its files in %s were deleted, and are made anew in %s; choose a place that nobody empties",
+            self.database,
+            directory.path,
+            self._directory.path,
+        )
 
     # -- what is in the log -------------------------------------------------------------------------------
 
@@ -306,6 +351,9 @@ class Engine:
             elif not wanted.future.cancelled():
                 try:
                     image: Image | Exception = self.files.image()
+                except FilesGone:
+                    text = "its local files were deleted, and are being made anew; try again"
+                    image = DatabaseBusy(self.database, text)
                 except (apsw.Error, OSError) as error:
                     image = DatabaseFailed(self.database, f"its files cannot be opened once more: {error}")
                 if not self._tell(_deliver, wanted.future, image) and isinstance(image, Image):
@@ -321,6 +369,7 @@ class Engine:
         """End the thread and remove the files. Nothing may be pending. Idempotent."""
         if not self._closed:
             self._closed = True
+            self._look_again.cancel()
             self._jobs.put(None)
         await thread_ended(self._thread)
 

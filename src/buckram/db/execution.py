@@ -23,7 +23,7 @@ from buckram.core.streams.codecs import Codec
 from buckram.db.capture import Captured, CaptureVfs
 from buckram.db.row_images import RowImages
 from buckram.db.settings import DatabaseLimits
-from buckram.db.statements import Executor, is_vacuum, outcome_function
+from buckram.db.statements import Executor, is_vacuum, may_return_changes, outcome_function
 from buckram.db.wal_files import WalFiles
 from buckram.errors import BuckramError, DatabaseFailed, NotLeader, SqlError, TransactionTooLarge
 from buckram.seams import Signal, Threads
@@ -75,7 +75,11 @@ class Host(Protocol):
         ...
 
     def ask_for_commit(self, pending: Pending) -> None:
-        """Have the loop write the group into the log and decide."""
+        """Have the loop write the group into the log, and wait until it has decided."""
+        ...
+
+    def keep_files(self) -> None:
+        """Make the files anew if somebody deleted them."""
         ...
 
     @property
@@ -103,8 +107,12 @@ class Execution:
         """Whether a transaction of one caller is open."""
         self._behind = False
         """Whether somebody else may have changed the schema since the connection looked at it."""
+        self._keys_off = False
+        """Whether the last transaction began without foreign keys."""
         self._leadership = 0
         self._receipts: list[Receipt] = []
+        self._partly: set[int] = set()
+        """Units of the group that failed and keep what they did: statements alone that say OR FAIL."""
         self._wrote = False
         self._captured: tuple[Captured, dict[int, tuple[bytes, int]], int] | None = None
 
@@ -148,15 +156,16 @@ class Execution:
         Raises what decided against the commit.
         """
         results: dict[int, Given] = {}
+        self._partly.clear()
         while True:
             try:
                 again, wrote = self._attempt(leadership, units, results)
             except TransactionTooLarge as error:
-                if len(units) - _failed(results) > 1:
+                if len(units) - _failed(results) + len(self._partly) > 1:
                     return self._one_by_one(leadership, units, results)
                 again, wrote = False, False
                 for index in range(len(units)):
-                    if not isinstance(results.get(index), Exception):
+                    if index in self._partly or not isinstance(results.get(index), Exception):
                         results[index] = error
             if not again:
                 return list(map(results.__getitem__, takewhile(results.__contains__, range(len(units))))), wrote
@@ -166,12 +175,13 @@ class Execution:
     ) -> tuple[list[Given], bool]:
         """Together they are too large for one transaction."""
         found: list[Given] = []
+        partly = set(self._partly)
         all_wrote, room = True, self._host.limits.result_bytes
         for index, unit in enumerate(units):
             if room <= 0:
                 break
             before = results.get(index)
-            if isinstance(before, Exception):
+            if isinstance(before, Exception) and index not in partly:
                 found.append(before)
                 continue
             try:
@@ -191,15 +201,16 @@ class Execution:
     def _attempt(self, leadership: int, units: Sequence[Unit], results: dict[int, Given]) -> tuple[bool, bool]:
         """Returns whether the rest must be tried again, because one of them made SQLite roll everything back."""
         executor, room = self._begin(leadership), self._host.limits.result_bytes
-        for index in [index for index, given in results.items() if not isinstance(given, Exception)]:
+        for index in [one for one, given in results.items() if one in self._partly or not isinstance(given, Exception)]:
             del results[index]
+        self._partly.clear()
         try:
             for index, unit in enumerate(units):
                 if isinstance(results.get(index), Exception):
                     continue
                 if room <= 0:
                     break
-                given = results[index] = self._unit(executor, unit)
+                given = results[index] = self._unit(executor, unit, index)
                 room -= executor.given_bytes
                 if isinstance(given, NotLeader) or (isinstance(given, TransactionTooLarge) and len(units) > 1):
                     raise given
@@ -211,8 +222,9 @@ class Execution:
             self._roll_back()
         return False, self._wrote
 
-    def _unit(self, executor: Executor, unit: Unit) -> Given:
+    def _unit(self, executor: Executor, unit: Unit, index: int) -> Given:
         connection = executor.connection
+        before = connection.total_changes()
         mark = None if self.rows is None else self.rows.mark()
         executor.inside("SAVEPOINT buckram_unit")
         executor.given_bytes = 0
@@ -220,29 +232,37 @@ class Execution:
         executor.guard.deadline = self._host.threads.now() + self._host.limits.transaction_s
         try:
             given = [self._execute(executor, statement) for statement in unit.statements]
-            if connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0]:
-                raise SqlError(
-                    self._host.database,
-                    "FOREIGN KEY constraint failed",
-                    19,
-                    _FOREIGN_KEYS,
-                    "SQLITE_CONSTRAINT_FOREIGNKEY",
-                )
+            if _deferred(connection):
+                raise self._violated()
         except Exception as error:
             if connection.in_transaction:
-                executor.inside("ROLLBACK TO buckram_unit")
+                # A statement alone that says OR FAIL keeps what it did before it failed, as with SQLite.
+                kept = isinstance(error, SqlError) and connection.total_changes() != before
+                kept = kept and len(unit.statements) == 1 and unit.token is None
+                if kept and _deferred(connection):
+                    kept, error = False, self._violated()
+                if kept:
+                    self._partly.add(index)
+                else:
+                    executor.inside("ROLLBACK TO buckram_unit")
                 executor.inside("RELEASE buckram_unit")
                 if self.rows is not None and mark is not None:
-                    self.rows.end_unit(mark, rolled_back=True)
+                    self.rows.end_unit(mark, rolled_back=not kept)
             return error
         finally:
             executor.guard.deadline = 0.0
+            executor.give_back()
         executor.inside("RELEASE buckram_unit")
         if self.rows is not None and mark is not None:
             self.rows.end_unit(mark, rolled_back=False)
         if unit.token is not None:
             self._receipts.append(Receipt(unit.token, encode_counts(given)))
         return given
+
+    def _violated(self) -> SqlError:
+        """What SQLite says with the commit."""
+        text, name = "FOREIGN KEY constraint failed", "SQLITE_CONSTRAINT_FOREIGNKEY"
+        return SqlError(self._host.database, text, 19, _FOREIGN_KEYS, name)
 
     def alone(self, leadership: int, statement: Statement, token: str | None = None) -> tuple[SqlResult, bool]:
         """Execute a statement that must not stand in a transaction, such as VACUUM. It counts no rows."""
@@ -268,9 +288,9 @@ class Execution:
         self._record_receipts()
         return result, self._wrote
 
-    def begin(self, leadership: int) -> None:
-        """Begin a transaction of one caller."""
-        executor = self._begin(leadership)
+    def begin(self, leadership: int, foreign_keys: bool = True) -> None:
+        """Begin a transaction of one caller. `foreign_keys` False: they are not looked at before the commit."""
+        executor = self._begin(leadership, foreign_keys)
         executor.connection.set_last_insert_rowid(0)
         # While a savepoint is open, SQLite writes every page that it adds, also those that are free again.
         executor.inside("SAVEPOINT buckram_all")
@@ -281,6 +301,8 @@ class Execution:
         executor = self._opened()
         executor.given_bytes, executor.guard.deadline = 0, deadline
         try:
+            if may_return_changes(statement.sql):
+                return self._all_or_nothing(executor, statement)
             return self._execute(executor, statement)
         finally:
             executor.guard.deadline = 0.0
@@ -288,6 +310,27 @@ class Execution:
                 self._roll_back()
             if not executor.connection.in_transaction:
                 self.open = False
+
+    def _all_or_nothing(self, executor: Executor, statement: Statement) -> SqlResult:
+        """Execute a statement whose rows may be too many when all that it changes is changed.
+
+        SQLite undoes what fails by itself, and keeps what INSERT OR FAIL did; what fails here is undone here.
+        """
+        mark = None if self.rows is None else self.rows.mark()
+        executor.inside("SAVEPOINT buckram_statement")
+        try:
+            result = self._execute(executor, statement)
+        except Exception as error:
+            spoiled = self.rows is not None and self.rows.spoiled
+            if executor.connection.in_transaction and not spoiled:
+                if not isinstance(error, SqlError):
+                    executor.inside("ROLLBACK TO buckram_statement")
+                    if self.rows is not None and mark is not None:
+                        self.rows.end_unit(mark, rolled_back=True)
+                executor.inside("RELEASE buckram_statement")
+            raise
+        executor.inside("RELEASE buckram_statement")
+        return result
 
     def _opened(self) -> Executor:
         if not self.open or self._writing is None:
@@ -299,6 +342,8 @@ class Execution:
         executor = self._opened()
         self._receipts = [] if receipt is None else [receipt]
         try:
+            if self._keys_off:
+                self._check_keys(executor)
             self._commit()
             self._record_receipts()
         except Exception as error:
@@ -310,6 +355,20 @@ class Execution:
                 self.open = False
         return self._wrote
 
+    def _check_keys(self, executor: Executor) -> None:
+        """Raises SqlError if a row names one that does not exist."""
+        missing = executor.inside("PRAGMA foreign_key_check")
+        if missing:
+            table, row, parent, _ = missing[0]
+            raise SqlError(
+                self._host.database,
+                f"FOREIGN KEY constraint failed: {len(missing)} rows name rows that do not exist, such as row {row} of "
+                f"table {table}, of {parent} (PRAGMA foreign_key_check shows them)",
+                19,
+                _FOREIGN_KEYS,
+                "SQLITE_CONSTRAINT_FOREIGNKEY",
+            )
+
     def roll_back(self) -> None:
         """Roll the caller's transaction back, if it is open, also because somebody else's is applied."""
         self._behind = True
@@ -319,8 +378,14 @@ class Execution:
     # -- transactions -------------------------------------------------------------------------------------
 
     def _prepare(self, leadership: int) -> Executor:
+        if self._writing is None:
+            self._host.keep_files()
         self._host.files.checkpoint_if_due()
         executor = self._executor()
+        executor.give_back()
+        if self._keys_off:
+            executor.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 1)
+            self._keys_off = False
         if self._behind and not executor.connection.in_transaction:
             # SQLite compiles by the schema that it knows, and some errors come of that before it has looked again.
             executor.inside("SELECT count(*) FROM sqlite_schema")
@@ -333,10 +398,13 @@ class Execution:
             self.rows.begin()
         return executor
 
-    def _begin(self, leadership: int) -> Executor:
+    def _begin(self, leadership: int, foreign_keys: bool = True) -> Executor:
         executor = self._prepare(leadership)
         if executor.connection.in_transaction:  # of a caller who was cancelled and could not end it
             self._roll_back()
+        if not foreign_keys:
+            self._keys_off = True
+            executor.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 0)
         executor.inside("BEGIN IMMEDIATE")
         return executor
 
@@ -362,7 +430,6 @@ class Execution:
     def _have_decided(self, pending: Pending) -> None:
         """Wait until the group is in the log. Raises why it is not."""
         self._host.ask_for_commit(pending)
-        pending.decided.wait()
         if pending.error is not None:
             raise pending.error
         self._wrote = True
@@ -443,6 +510,11 @@ class Execution:
         if self.rows is not None:
             self.rows.begin()
         return self._grouped(pages, size)[0]
+
+
+def _deferred(connection: apsw.Connection) -> bool:
+    """Whether a foreign key that is looked at with the commit is violated now."""
+    return bool(connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0])
 
 
 def _failed(results: dict[int, list[SqlResult] | Exception]) -> int:

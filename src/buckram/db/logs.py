@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from buckram.core.streams.purposes import DATABASE_PROPERTIES, Purpose
 from buckram.errors import DatabaseExists, NotDatabase, StreamExists
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from buckram.streams.info import StreamInfo
     from buckram.streams.namespace import Namespace
 
-PROPERTIES = {"buckram": "database"}
+PROPERTIES = DATABASE_PROPERTIES
 """Properties of a log that is a database's."""
 CDC = {"cdc": "on"}
 """And of one that has changes of rows."""
@@ -37,7 +38,7 @@ async def check_database(ns: Namespace, name: StreamName) -> Head:
 
 def is_database(info: StreamInfo) -> bool:
     """Whether a stream is the log of a database."""
-    return PROPERTIES.items() <= info.properties.items()
+    return info.purpose is Purpose.DATABASE
 
 
 def has_changes(head: Head) -> bool:

@@ -17,6 +17,7 @@ from buckram.machine.machine import process_name
 from buckram.machine.opening import open_on_log
 from buckram.machine.replica import Candidacy
 from buckram.machine.settings import MachineSettings
+from buckram.streams.shared.namespaces import Namespaces
 
 if TYPE_CHECKING:
     from buckram.client.client import Client
@@ -41,6 +42,7 @@ async def open_database(
     check_writer_name(announce)
     if not await ns.exists(name.stream):
         if not create:
+            await Namespaces(ns.store).get(name.namespace)  # or that is what does not exist
             raise NoSuchDatabase(str(name))
         with suppress(DatabaseExists):
             await create_log(ns, name, policy)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,8 +19,8 @@ from buckram.core.db.sql import SqlResult, Statement
 from buckram.db.engine import Engine
 from buckram.db.statements import Executor, outcome_function
 from buckram.db.waiting import Room
-from buckram.db.wal_files import WalFiles
-from buckram.errors import BuckramError, HandleClosed, SqlError
+from buckram.db.wal_files import FilesGone, WalFiles
+from buckram.errors import BuckramError, DatabaseBusy, HandleClosed, SqlError
 from buckram.net.tasks import thread_ended
 from buckram.seams import StartedThread
 
@@ -27,6 +28,8 @@ _THREADS = 2
 _AT_ONCE = 64
 _FEW = 4
 """More statements than these share a transaction."""
+_ANEW_S, _PAUSE_S = 8.0, 0.02
+"""For so long does a reader wait for files that are made anew, and so often does it look."""
 _LARGE_BYTES = 1024 * 1024
 """Rows of more bytes are handed over before the next statement is executed."""
 _SLOW_S = 0.005
@@ -55,21 +58,34 @@ class Reading:
             files = self._engine.files
             try:
                 connection = files.connect()
-            except apsw.CantOpenError:
-                self._engine.check()
-                if files is self._engine.files:
-                    raise
-                continue  # The files were replaced at this moment.
+            except FilesGone:
+                self._await_others(files)
+                continue
             connection.execute("PRAGMA query_only = 1").fetchall()
             connection.execute(f"PRAGMA mmap_size = {2**30}").fetchall()
             limits = self._engine.limits
             self._executor = Executor(
-                self._engine.database, connection, limits.result_bytes, limits.query_s, self._engine.threads.now
+                self._engine.database,
+                connection,
+                limits.result_bytes,
+                limits.query_s,
+                self._engine.threads.now,
+                limit="query_s",
             )
             outcome_function(connection, lambda token: self._engine.outcome(token))
             self._files = files
         self._engine.check()
         return self._executor
+
+    def _await_others(self, files: WalFiles) -> None:
+        """These cannot be opened: they were replaced at this moment, or deleted, and are made anew within seconds."""
+        pause, until = threading.Event(), time.monotonic() + _ANEW_S
+        while files is self._engine.files:
+            self._engine.check()
+            if time.monotonic() > until:
+                text = "its local files were deleted, and are not made anew while a transaction is open; try again"
+                raise DatabaseBusy(self._engine.database, text)
+            pause.wait(_PAUSE_S)
 
     def execute(self, statement: Statement) -> SqlResult:
         executor, engine = self.executor(), self._engine
@@ -144,8 +160,8 @@ class Reading:
         self._executor = self._files = None
 
 
-_Job = tuple[Statement | Callable[[Reading], Any], "asyncio.Future[Any]", int]
-"""What is to be executed or done, whoever waits for it, and how much room it takes while it waits."""
+_Job = tuple[Statement | Callable[[Reading], Any], "asyncio.Future[Any]", int, int]
+"""What is to be executed or done, whoever waits for it, how much room it takes while it waits, and its number."""
 _Answer = tuple["asyncio.Future[Any]", int, Any, Exception | None]
 
 
@@ -166,6 +182,8 @@ class Readers:
         self._awake = 0
         """The number of threads that were called and have not found the end of what waits."""
         self._waiting: deque[_Job] = deque()
+        self._newest = 0
+        """The number of what was asked last."""
         self._done: deque[_Answer] = deque()
         self._asked = False
         self._delivered = self._delivered_before = 0
@@ -188,7 +206,8 @@ class Readers:
 
     def _ask(self, work: Statement | Callable[[Reading], Any], size: int) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._waiting.append((work, future, size))
+        self._newest += 1
+        self._waiting.append((work, future, size, self._newest))
         if not self._asked:
             self._asked = True
             self._loop.call_soon(self._begin)
@@ -232,21 +251,32 @@ class Readers:
         waiting = self._waiting
         while count := min(len(waiting), _AT_ONCE):
             # What is asked from now on may have to see a later state, and is not of this transaction.
+            newest = self._newest
             pinned = _pinned(reading) if count > _FEW else None
-            try:
-                self._work_off(reading, count, reading.execute if pinned is None else pinned)
-            finally:
-                if pinned is not None:
+            if pinned is not None:
+                try:
+                    count = self._work_off(reading, count, newest, pinned)
+                finally:
                     reading.unpin()
+            if count:
+                self._work_off(reading, count, None, reading.execute)
             if waiting:
                 self._tell(False)
         self._tell(True)
 
-    def _work_off(self, reading: Reading, count: int, execute: Callable[[Statement], SqlResult]) -> None:
+    def _work_off(
+        self, reading: Reading, count: int, newest: int | None, execute: Callable[[Statement], SqlResult]
+    ) -> int:
+        """Do so much of what waits, up to the number `newest`. Returns how many are left of what may be done."""
         waiting, done = self._waiting, self._done
         with suppress(IndexError):  # Another thread may have helped.
-            for _ in range(count):
-                work, future, size = waiting.popleft()
+            for left in range(count, 0, -1):
+                job = waiting.popleft()
+                work, future, size, number = job
+                if newest is not None and number > newest:
+                    # Another thread has done what this one was to do, and this was asked after the state was taken.
+                    waiting.appendleft(job)
+                    return left
                 given: Any = None
                 failed: Exception | None = None
                 try:
@@ -257,6 +287,7 @@ class Readers:
                 done.append((future, size, given, failed))
                 if reading.given_bytes >= _LARGE_BYTES:
                     self._tell(False)
+        return 0
 
     def _tell(self, ended: bool) -> None:
         with suppress(RuntimeError):

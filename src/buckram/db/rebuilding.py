@@ -17,10 +17,19 @@ from buckram.db.execution import Pending
 from buckram.db.logs import check_database
 from buckram.db.settings import DatabaseLimits
 from buckram.db.state import DatabaseState
-from buckram.errors import DatabaseFailed, NoEarlierState, OffsetTruncated, SnapshotDamaged, StateLost
+from buckram.errors import (
+    DatabaseFailed,
+    NoEarlierState,
+    NoSuchLedger,
+    OffsetNotReadable,
+    OffsetTruncated,
+    ReadFailed,
+    SnapshotDamaged,
+    StateLost,
+)
 from buckram.machine.snapshots import Loaded, Place, load_newest
 from buckram.seams import Threads
-from buckram.streams.read.locate import known_end, offset_at_time
+from buckram.streams.read.locate import end_of_acknowledged, known_end, offset_at_time, readable_end
 
 if TYPE_CHECKING:
     from buckram.client.client import Client
@@ -96,8 +105,7 @@ async def _read(
     time_us: int | None,
     from_oldest: bool,
 ) -> None:
-    head = (await ns.store.read(name)).head
-    end = await known_end(client, name, head)
+    head, end = await _newest(client, ns, name)
     if time_us is not None:
         offset = await offset_at_time(client, ns.store, name, head, time_us)
     stop = end if offset is None else offset
@@ -119,6 +127,19 @@ async def _read(
                         await full
                     found.fold.apply(at, value)
     await found.engine.settled(found.state.sequence)
+
+
+async def _newest(client: Client, ns: Namespace, name: StreamName) -> tuple[Head, int]:
+    """The head, and the offset below which everything is that was acknowledged before this call.
+
+    Without a leader the end of what was acknowledged is decided by the next one; until then it is what is known of it.
+    """
+    try:
+        wanted = await end_of_acknowledged(client, ns.store, name)
+        return await readable_end(client, ns.store, name, wanted)
+    except (OffsetNotReadable, NoSuchLedger, ReadFailed):
+        head = (await ns.store.read(name)).head
+        return head, await known_end(client, name, head)
 
 
 async def _oldest(

@@ -45,7 +45,7 @@ class ReplicaSign:
         self._scope = TaskScope(f"sign {key}")
 
     def start(self) -> None:
-        self._scope.spawn(self._keep(), "keep")
+        self._scope.keep(self._keep, "keep")
 
     async def _keep(self) -> None:
         while True:

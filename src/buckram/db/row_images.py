@@ -8,7 +8,7 @@ here: the bytes (`core/db/changes.py`), transactions (`db/execution.py`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import count
+from itertools import count, islice
 from typing import Any, NamedTuple
 
 import apsw
@@ -124,7 +124,8 @@ class RowImages:
             result = self._execute(executor, statement)
         except Exception:
             # Most that fail are undone. INSERT OR FAIL keeps what it did, and so does one whose result is too large.
-            if connection.total_changes() != before and connection.in_transaction:
+            # What triggers did is counted in both cases.
+            if connection.total_changes() != before and connection.in_transaction and self._is_kept(executor):
                 self._settle(executor)
             self._seen.clear()
             raise
@@ -190,11 +191,9 @@ class RowImages:
     def _note_table(self, executor: Executor, name: str) -> None:
         """A new table has rows if it was made of a query, which the hook does not tell."""
         shape = self._shape(executor, name)
-        columns = {column.lower() for column in shape.table.columns} if shape.table is not None else set()
-        rowid = next((one for one in _ROWID_NAMES if one not in columns), None)
-        if shape.table is None or not shape.table.has_rowid or rowid is None:
+        if shape.table is None or not shape.table.has_rowid or not (handle := _handle(shape.table)):
             return
-        for row in executor.inside(f"SELECT {rowid}, * FROM {_quoted(name)}"):
+        for row in executor.inside(f"SELECT {handle[0]}, * FROM {_quoted(name)}"):
             self._note(RowChange(INSERT, shape.table, row[0], row[0], None, row[1:]), _size(row))
 
     def _settle(self, executor: Executor) -> None:
@@ -208,6 +207,35 @@ class RowImages:
         if self._failure is not None:
             self.spoiled = True
             raise self._failure
+
+    def _is_kept(self, executor: Executor) -> bool:
+        """Whether what the failed statement did is there. Any row tells that it left other than it had found it."""
+        if self._failure is not None:
+            return True
+        found, left = dict[tuple[str, tuple[Any, ...]], Row | None](), dict[tuple[str, tuple[Any, ...]], Row | None]()
+        for one in self._seen:
+            for row, rowid, state in ((one.old, one.rowid, found), (one.new, one.moved_to, left)):
+                shape = self._shape(executor, one.table)
+                if row is None or shape.table is None or not _handle(shape.table):
+                    continue
+                values = _picked(row, shape.places)
+                key = one.table, (rowid,) if shape.table.has_rowid else _key_of(shape.table, values or ())
+                if state is found:
+                    found.setdefault(key, values)
+                    left[key] = None
+                else:
+                    found.setdefault(key, None)
+                    left[key] = values
+        changed = ((key, row) for key, row in left.items() if row != found[key])
+        return all(self._row(executor, table, key) == row for (table, key), row in islice(changed, 1))
+
+    def _row(self, executor: Executor, name: str, key: tuple[Any, ...]) -> Row | None:
+        """The row of a table that is there now."""
+        table = self._shape(executor, name).table
+        assert table is not None
+        columns, where = ", ".join(map(_quoted, table.columns)), " AND ".join(f"{one} IS ?" for one in _handle(table))
+        rows = executor.inside(f"SELECT {columns} FROM {_quoted(name)} WHERE {where}", key)
+        return rows[0] if rows else None
 
     def _shape(self, executor: Executor, name: str) -> _Shape:
         if not self._checked:
@@ -263,6 +291,18 @@ def _size(row: Sequence[Any]) -> int:
 
 def _picked(row: tuple[Any, ...] | None, places: tuple[int, ...]) -> Row | None:
     return None if row is None else tuple(row[place] for place in places)
+
+
+def _handle(table: TableShape) -> list[str]:
+    """The columns by which a row is found; none where others have taken all names of its row id."""
+    if not table.has_rowid:
+        return [*map(_quoted, table.key)]
+    named = {column.lower() for column in table.columns}
+    return [one for one in _ROWID_NAMES if one not in named][:1]
+
+
+def _key_of(table: TableShape, row: Row) -> Row:
+    return tuple(row[table.columns.index(column)] for column in table.key)
 
 
 def _quoted(name: str) -> str:

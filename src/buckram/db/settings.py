@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from buckram.errors import InvalidArgument
+from buckram.bounds import check_bounds
 
 _MIB = 1024 * 1024
 _BOUNDS: dict[str, tuple[float, float]] = {
@@ -19,7 +19,6 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "reading_transactions": (1, 10_000),
     "token_bytes": (64 * 1024, 2**36),
 }
-_SECONDS = "_s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +47,7 @@ class DatabaseLimits:
     """So many bytes of memory may the tokens of a day have, about 200 each; calls under new ones get DatabaseBusy."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value, (least, most) = getattr(self, field.name), _BOUNDS[field.name]
-            whole = not field.name.endswith(_SECONDS)
-            good = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-            if not good or not least <= value <= most:
-                kind = "a whole number" if whole else "a number of seconds"
-                raise InvalidArgument(f"{field.name} = {value!r}: needs {kind} from {least:g} to {most:g}")
+        check_bounds(self, _BOUNDS)
 
 
 __all__ = ["DatabaseLimits"]

@@ -73,6 +73,10 @@ class DatabaseState:
         self._hand_over(entry.offset, group)
         return group.digest.to_bytes(8, "big")
 
+    def set_back(self, time_us: int) -> None:
+        """As KeepsTimes: tokens are known for a day from now on at the longest."""
+        self.outcomes.set_back(time_us)
+
     def _hand_over(self, offset: int, group: Group) -> None:
         pending = self.pending
         own = pending is not None and (pending.leadership, pending.sequence) == (group.leadership, group.sequence)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import apsw
 import apsw.ext
 
-from buckram.core.db.sql import Described, SqlResult, Statement, pragma_refusal
+from buckram.core.db.sql import GIVEN_BACK, TEMPORARY, Described, SqlResult, Statement, pragma_refusal
 from buckram.errors import (
     BuckramError,
     DatabaseBusy,
@@ -27,25 +27,34 @@ from buckram.errors import (
     TransactionExpired,
 )
 
-_TEMPORARY = frozenset(
+_CREATIONS = frozenset(
     (
+        apsw.SQLITE_CREATE_INDEX,
+        apsw.SQLITE_CREATE_TABLE,
         apsw.SQLITE_CREATE_TEMP_INDEX,
         apsw.SQLITE_CREATE_TEMP_TABLE,
         apsw.SQLITE_CREATE_TEMP_TRIGGER,
         apsw.SQLITE_CREATE_TEMP_VIEW,
+        apsw.SQLITE_CREATE_TRIGGER,
+        apsw.SQLITE_CREATE_VIEW,
+        apsw.SQLITE_CREATE_VTABLE,
+        # A trigger of the schema temp on a table of another one is seen by the row of the schema's table alone.
+        apsw.SQLITE_INSERT,
     )
 )
-_CHECKED = _TEMPORARY | {
+_CHECKED = _CREATIONS | {
     apsw.SQLITE_ATTACH,
     apsw.SQLITE_DETACH,
     apsw.SQLITE_PRAGMA,
     apsw.SQLITE_TRANSACTION,
     apsw.SQLITE_SAVEPOINT,
     apsw.SQLITE_FUNCTION,
-    apsw.SQLITE_CREATE_VTABLE,
 }
 _INSERTS = frozenset(("INSERT", "REPLACE", "WITH"))
 _CHANGES = frozenset(("INSERT", "REPLACE", "UPDATE", "DELETE"))
+_CHANGED_AND_RETURNED = _CHANGES | {"WITH"}
+_READS = frozenset(("SELECT", "VALUES", "EXPLAIN"))
+_CHANGE_AFTER_WITH = re.compile(r"\b(?:INSERT|UPDATE|DELETE|REPLACE\s+INTO)\b", re.IGNORECASE)
 OWN_NAMES = "buckram_"
 """Savepoints of the database itself begin so."""
 _VACUUM = re.compile(r"\s*vacuum(\s+main)?\s*;?\s*", re.IGNORECASE)
@@ -71,6 +80,8 @@ class _Text(NamedTuple):
     """Whether no other statement can follow in it."""
     silent: bool
     """Whether it is single, and certainly has no columns."""
+    reads: bool
+    """Whether it most probably only reads."""
 
 
 _MOST_CACHED = 1000
@@ -92,6 +103,9 @@ class Guard:
         """When a running statement is stopped, by the monotonic clock."""
         self.overdue = self.superseded = False
         """Why a running statement was stopped: by its deadline, or because it can never be committed any more."""
+        self.lent: set[str] = set()
+        """Settings of the connection that a caller changed for the transaction that is open."""
+        self._connection = connection
         connection.authorizer = self._authorize
         connection.set_progress_handler(self._progress, _STEPS)
 
@@ -102,9 +116,15 @@ class Guard:
         if action in (apsw.SQLITE_ATTACH, apsw.SQLITE_DETACH):
             refusal = "ATTACH and DETACH: a replicated database stands alone; open the other one by its own name"
         elif action == apsw.SQLITE_PRAGMA:
-            refusal = pragma_refusal(one or "", two)
-        elif action in _TEMPORARY or (action == apsw.SQLITE_CREATE_VTABLE and (database or "").lower() == "temp"):
-            refusal = "temporary tables: the connection that writes is everybody's; use WITH, or a table"
+            refusal = pragma_refusal(one or "", two, database, in_transaction=self._connection.in_transaction)
+            if not refusal and two is not None and (one or "").lower() in GIVEN_BACK:
+                self.lent.add((one or "").lower())
+        elif action in _CREATIONS:
+            if (database or "").lower() == TEMPORARY:
+                refusal = (
+                    "temporary tables, views, triggers and indexes, and whatever else would be in the schema temp: "
+                )
+                refusal += "the connection that writes is everybody's, and temp is in no log; use WITH, or a table"
         elif action == apsw.SQLITE_TRANSACTION:
             refusal = f"{one}: transactions are begun and ended by begin(), commit() and rollback()"
         elif action == apsw.SQLITE_SAVEPOINT and (two or "").lower().startswith(OWN_NAMES):
@@ -133,12 +153,15 @@ class Executor:
         limit_s: float,
         now: Callable[[], float] = time.monotonic,
         superseded: Callable[[], bool] | None = None,
+        *,
+        limit: str = "transaction_s",
     ) -> None:
+        """`limit`: the name of the limit of time, `limit_s`, for errors."""
         self.connection = connection
         self.guard = Guard(connection, now, superseded)
         self.given_bytes = 0
         """The bytes of all rows since it was set to 0; more than `result_bytes` are refused."""
-        self._database, self._result_bytes, self._limit_s = database, result_bytes, limit_s
+        self._database, self._result_bytes, self._limit_s, self._limit = database, result_bytes, limit_s, limit
         self.pinned = False
         self._described: dict[str, _Shape] = {}
         """Columns of statements that were executed since `pin`."""
@@ -149,13 +172,19 @@ class Executor:
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 1)
         connection.config(apsw.SQLITE_DBCONFIG_DQS_DDL, 0)
 
-    def inside(self, sql: str) -> list[tuple[Any, ...]]:
+    def inside(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """Execute a statement of the database's own, and return its rows."""
         self.guard.inside = True
         try:
-            return self.connection.execute(f"{sql} /*{_OWN}*/").fetchall()
+            return self.connection.execute(f"{sql} /*{_OWN}*/", values).fetchall()
         finally:
             self.guard.inside = False
+
+    def give_back(self) -> None:
+        """Set again what the caller of a transaction that has ended had changed of the connection."""
+        while self.guard.lent:
+            name = self.guard.lent.pop()
+            self.inside(f"PRAGMA {name} = {GIVEN_BACK[name]}")
 
     def execute(self, statement: Statement) -> SqlResult:
         """Execute one statement. Raises SqlError, StatementRefused, InvalidArgument, ResultTooLarge and whatever the
@@ -231,6 +260,7 @@ class Executor:
         """End it, if it has not ended by itself."""
         self.pinned = False
         self._described.clear()
+        self.give_back()
         if self.connection.in_transaction:
             self.inside("ROLLBACK")
 
@@ -270,11 +300,15 @@ class Executor:
         if self.guard.superseded and isinstance(error, apsw.InterruptError):
             return NotLeader(name, "")
         if self.guard.overdue and isinstance(error, apsw.InterruptError):
-            return TransactionExpired(name, self._limit_s)
+            return TransactionExpired(name, self._limit_s, self._limit)
         if self.guard.refusal and isinstance(error, apsw.AuthError):
             return StatementRefused(name, self.guard.refusal)
         if isinstance(error, apsw.BindingsError | TypeError | OverflowError | UnicodeEncodeError):
             return InvalidArgument(f"database {name}: the values of the placeholders do not fit: {error}")
+        if isinstance(error, UnicodeDecodeError):
+            return InvalidArgument(
+                f"database {name}: a row has a text that is not UTF-8: read it with CAST(... AS BLOB)"
+            )
         if isinstance(error, apsw.Error):
             extended = getattr(error, "extendedresult", 1)
             label = apsw.mapping_extended_result_codes.get(extended) or apsw.mapping_result_codes.get(extended)
@@ -312,6 +346,17 @@ def is_vacuum(sql: str) -> bool:
     return _VACUUM.fullmatch(sql) is not None
 
 
+def probably_reads(sql: str) -> bool:
+    """Whether a statement that is no PRAGMA most probably only reads. SQLite says if it does not."""
+    return _text(sql).reads
+
+
+def may_return_changes(sql: str) -> bool:
+    """Whether a statement may change rows and return some: all is changed by the time the first row is returned."""
+    text = _text(sql)
+    return text.word in _CHANGED_AND_RETURNED and not text.silent
+
+
 def after_comments(sql: str) -> str:
     """What follows the comments, spaces and semicolons at the beginning of a text."""
     rest = sql.lstrip(_ENDS)
@@ -333,7 +378,8 @@ def _text(sql: str) -> _Text:
 def _looked_at(sql: str) -> _Text:
     found = _WORD.match(after_comments(sql))
     word, single = found[0].upper() if found is not None else "", ";" not in sql.rstrip(_ENDS)
-    return _Text(word, single, single and word in _CHANGES and "RETURNING" not in sql.upper())
+    reads = word in _READS or (word == "WITH" and _CHANGE_AFTER_WITH.search(sql) is None)
+    return _Text(word, single, single and word in _CHANGES and "RETURNING" not in sql.upper(), reads)
 
 
 _known_text = lru_cache(500)(_looked_at)
@@ -343,4 +389,13 @@ def _short(sql: str) -> str:
     return repr(sql if len(sql) <= 60 else f"{sql[:57]}...")
 
 
-__all__ = ["OWN_NAMES", "Executor", "first_word", "is_vacuum", "outcome_function", "statement"]
+__all__ = [
+    "OWN_NAMES",
+    "Executor",
+    "first_word",
+    "is_vacuum",
+    "may_return_changes",
+    "outcome_function",
+    "probably_reads",
+    "statement",
+]

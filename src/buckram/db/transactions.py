@@ -9,32 +9,39 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from buckram.core.db.group import Receipt
 from buckram.core.db.outcomes import check_token
-from buckram.core.db.sql import Parameters, SqlResult, Statement, counts_of, decode_counts, encode_counts
+from buckram.core.db.sql import (
+    Parameters,
+    SqlResult,
+    Statement,
+    counts_of,
+    decode_counts,
+    encode_counts,
+    pragma_only_reads,
+)
 from buckram.db.committing import Committing
 from buckram.db.engine import Engine
 from buckram.db.readers import Reading
 from buckram.db.settings import DatabaseLimits
-from buckram.db.statements import first_word, statement
+from buckram.db.statements import after_comments, first_word, probably_reads, statement
 from buckram.db.writer import Writer
 from buckram.errors import BuckramError, CommitUnknown, DatabaseBusy, HandleClosed, SqlError, TransactionExpired
+from buckram.errors.databases import limit_named
 
 T = TypeVar("T")
 Mode = Literal["deferred", "immediate", "exclusive"]
 """When a transaction takes its turn: "deferred" with its first write, the others when they begin."""
-_READS = frozenset(("SELECT", "VALUES", "EXPLAIN"))
 _READONLY, _BUSY_SNAPSHOT = 8, 517
 
 
 def only_reads(sql: str) -> bool:
     """Whether a statement most probably only reads; SQLite says if it does not."""
-    word = first_word(sql)
-    if word == "PRAGMA":
-        return "=" not in sql and "defer_foreign_keys" not in sql.lower()
-    return word in _READS
+    if first_word(sql) == "PRAGMA":
+        return pragma_only_reads(after_comments(sql))
+    return probably_reads(sql)
 
 
 class Transactions:
@@ -60,18 +67,21 @@ class Transactions:
         self.reading += 1
 
     def _full(self, why: str, limit: str) -> DatabaseBusy:
-        return DatabaseBusy(self._database, f"{why}; end some, or try again (limit: DatabaseLimits.{limit})")
+        return DatabaseBusy(self._database, f"{why}; end some, or try again ({limit_named(limit)})")
 
 
 class OpenTransaction:
     """From `db.begin()`. `commit` or `rollback` ends it; after its time it is rolled back: TransactionExpired."""
 
-    def __init__(self, engine: Engine, committing: Committing, writer: Writer, others: Transactions) -> None:
+    def __init__(
+        self, engine: Engine, committing: Committing, writer: Writer, others: Transactions, *, foreign_keys: bool = True
+    ) -> None:
         """Raises DatabaseBusy if too many are open."""
+        self._foreign_keys = foreign_keys
         self._engine, self._committing, self._writer, self._others = engine, committing, writer, others
         others.begins()
         self._loop = asyncio.get_running_loop()
-        self._limit_s = engine.limits.query_s
+        self._limit_s, self._limit = engine.limits.query_s, "query_s"
         self._timer = self._loop.call_later(self._limit_s, self._expire)
         self._deadline = 0.0
         self._turn: asyncio.Future[None] | None = None
@@ -121,7 +131,7 @@ class OpenTransaction:
 
     def _check(self) -> None:
         if self._expired:
-            raise TransactionExpired(self._engine.database, self._limit_s)
+            raise TransactionExpired(self._engine.database, self._limit_s, self._limit)
         if self._closed:
             raise HandleClosed(f"database {self._engine.database}: the transaction has ended; begin another one")
 
@@ -153,14 +163,14 @@ class OpenTransaction:
                     # Some errors, of INSERT OR ROLLBACK for example, roll all of it back.
                     self._end()
                 if self._expired:
-                    raise TransactionExpired(self._engine.database, self._limit_s) from None
+                    raise TransactionExpired(self._engine.database, self._limit_s, self._limit) from None
                 raise error
             self._results.append(counts_of(result))
             return result
 
     async def _run(self, work: Callable[[], T]) -> T:
         """In the engine's thread; cancelling the caller does not stop it."""
-        return await asyncio.shield(self._engine.run(work))
+        return await _shielded(self._engine.run(work))
 
     async def _read(self, one: Statement) -> SqlResult:
         """In the state of the first read, beside everything else."""
@@ -168,7 +178,7 @@ class OpenTransaction:
             self._others.begins_to_read()
             self._reading, self._sequence = Reading(self._engine), self._engine.sequence
         reading = self._reading
-        return await asyncio.shield(self._loop.run_in_executor(None, reading.execute_pinned, one))
+        return await _shielded(self._loop.run_in_executor(None, reading.execute_pinned, one))
 
     async def take_turn(self) -> None:
         """Wait for a turn and begin to write. Raises DatabaseBusy, NotLeader."""
@@ -181,7 +191,7 @@ class OpenTransaction:
             if self._reading is not None and self._engine.sequence != self._sequence:
                 text = "others wrote since this transaction read first; roll it back and begin again"
                 raise DatabaseBusy(self._engine.database, text, _BUSY_SNAPSHOT, "SQLITE_BUSY_SNAPSHOT")
-            await self._engine.run(lambda: self._engine.execution.begin(leadership))
+            await self._engine.run(lambda: self._engine.execution.begin(leadership, self._foreign_keys))
             self._check()
         except BaseException:
             # It may have begun all the same, or begin yet: the next turn comes after this.
@@ -196,7 +206,7 @@ class OpenTransaction:
             self._others.reading -= 1
             reading.close()
         self._timer.cancel()
-        self._limit_s = self._engine.limits.transaction_s
+        self._limit_s, self._limit = self._engine.limits.transaction_s, "transaction_s"
         self._deadline = self._engine.threads.now() + self._limit_s
         self._timer = self._loop.call_later(self._limit_s, self._expire)
 
@@ -234,7 +244,7 @@ class OpenTransaction:
             writer.use(token)
             work.add_done_callback(lambda done: writer.unuse(token))
         try:
-            await asyncio.shield(work)  # Cancelling the caller does not stop it.
+            await _shielded(work)  # Cancelling the caller does not stop it.
         except SqlError:
             if not self._engine.execution.open:  # As after a full disk: SQLite has rolled it back.
                 self._end()
@@ -264,18 +274,24 @@ class OpenTransaction:
             self._end()  # Also where the caller is cancelled: what is asked next comes after it.
 
 
-def _seen(done: asyncio.Future[None]) -> None:
+async def _shielded(work: asyncio.Future[T]) -> T:
+    """Wait for what goes on when its caller is cancelled; nobody hears of its error then, and asyncio says nothing."""
+    work.add_done_callback(_seen)
+    return await asyncio.shield(work)
+
+
+def _seen(done: asyncio.Future[Any]) -> None:
     if not done.cancelled():
         done.exception()  # The engine failed: it tells everybody.
 
 
 async def begin_transaction(
-    engine: Engine, committing: Committing, writer: Writer, others: Transactions, mode: Mode
+    engine: Engine, committing: Committing, writer: Writer, others: Transactions, mode: Mode, foreign_keys: bool
 ) -> OpenTransaction:
     """Begin a transaction. What it reads is linearizable: nobody else led after it was asked for."""
-    transaction = OpenTransaction(engine, committing, writer, others)
+    transaction = OpenTransaction(engine, committing, writer, others, foreign_keys=foreign_keys)
     try:
-        if mode == "deferred":
+        if mode == "deferred" and foreign_keys:
             await committing.prove()
             await engine.settled(committing.sequence)
         else:

@@ -26,7 +26,7 @@ from buckram.db.logs import check_database, create_log
 from buckram.db.rebuilding import rebuilt
 from buckram.db.state import DatabaseState
 from buckram.db.wal_files import Image
-from buckram.errors import DatabaseFailed, InvalidArgument, StateLost
+from buckram.errors import DatabaseFailed, DatabaseNotEmpty, InvalidArgument, StateLost
 from buckram.machine.snapshots import Place, load_newest
 
 if TYPE_CHECKING:
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 _PAGES = 4096
 """Of a group. Its parts are written behind one another, and the next group waits for the last of them."""
 _WAL = b"\2\2"
+_SCHEMA = slice(40, 44)
+"""Of the first page: the number of the schema, by which a connection knows whether what it has read of it still holds.
+"""
 _BUSY_MS = 5000
 Pages = Callable[[int], bytes]
 """Page N, from 1 on; called in any thread."""
@@ -79,6 +82,19 @@ async def restore(client: Client, ns: Namespace, name: StreamName, path: Path, p
         await _import(ns, name, source.page, source.size, policy)
 
 
+async def load(database: Database, path: Path) -> int:
+    """Fill an open database, which must have nothing in it, with a file of SQLite's; returns the bytes of its pages.
+
+    It is empty until all of it is there, and after a failure. Leader only. Raises NotLeader, DatabaseNotEmpty,
+    DatabaseBusy, InvalidArgument for a file that is no database, CommitUnknown, OSError.
+    """
+    loop = asyncio.get_running_loop()
+    with ExitStack() as stack:
+        source = stack.enter_context(await loop.run_in_executor(None, _File, path))
+        await _write_pages(database, source.page, source.size, into_empty=True)
+        return source.size * PAGE_BYTES
+
+
 async def fork(
     client: Client,
     ns: Namespace,
@@ -105,16 +121,22 @@ async def _import(ns: Namespace, name: StreamName, pages: Pages, size: int, poli
             await database.lead()
             await _write_pages(database, pages, size)
     except BaseException:
-        await ns.delete(name.stream)
+        await ns.delete(name.stream, purpose="database")
         raise
 
 
-async def _write_pages(database: Database, pages: Pages, size: int) -> None:
+async def _write_pages(database: Database, pages: Pages, size: int, *, into_empty: bool = False) -> None:
     async with database.exclusive() as (engine, committing, leadership):
+        if into_empty:
+            found = await database.query("SELECT count(*) FROM sqlite_schema", consistency="leader")
+            if found.rows != [(0,)]:
+                raise DatabaseNotEmpty(database.name)
 
         async def write(numbers: range, whole: int) -> None:
             def group() -> Pending:
                 found = {number: pages(number) for number in numbers if number != LOCK_PAGE}
+                if 1 in found:
+                    found[1] = _schema_after(engine.files.page(1)[0], found[1])
                 return engine.execution.pages_group(leadership, found, whole)
 
             await committing.write(await engine.run(group))
@@ -124,6 +146,12 @@ async def _write_pages(database: Database, pages: Pages, size: int) -> None:
             numbers = range(first, min(first + _PAGES, size + 1))
             await write(numbers, numbers[-1])
         await write(range(1, 2), size)
+
+
+def _schema_after(before: bytes, page: bytes) -> bytes:
+    """The first page with a number of its schema that no schema of this database has had."""
+    numbers = int.from_bytes(before[_SCHEMA], "big") + 1, int.from_bytes(page[_SCHEMA], "big")
+    return page[: _SCHEMA.start] + (max(numbers) % 2**32).to_bytes(4, "big") + page[_SCHEMA.stop :]
 
 
 class _File:
@@ -225,12 +253,26 @@ def _faults(image: Image, digest: int) -> list[str]:
 def _checked(path: str) -> list[str]:
     connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
     try:
-        said = [str(row[0]) for row in connection.execute("PRAGMA integrity_check")]
+        faults = _integrity(connection)
         missing = connection.execute("PRAGMA foreign_key_check").fetchall()
     finally:
         connection.close()
-    faults = [] if said == ["ok"] else [f"SQLite: {text}" for text in said]
     return faults + [f"table {row[0]}: row {row[1]} names a row of {row[2]} that does not exist" for row in missing]
 
 
-__all__ = ["Verified", "backup", "fork", "restore", "verify"]
+def integrity_faults(path: Path) -> list[str]:
+    """What SQLite finds wrong with the pages of a file that nobody writes, one sentence each. It is not changed."""
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    try:
+        with closing(apsw.Connection(f"{path.absolute().as_uri()}?immutable=1", flags=flags)) as connection:
+            return _integrity(connection)
+    except apsw.Error as error:
+        return [f"SQLite: {error}"]
+
+
+def _integrity(connection: apsw.Connection) -> list[str]:
+    said = [str(row[0]) for row in connection.execute("PRAGMA integrity_check")]
+    return [] if said == ["ok"] else [f"SQLite: {text}" for text in said]
+
+
+__all__ = ["Verified", "backup", "fork", "integrity_faults", "load", "restore", "verify"]

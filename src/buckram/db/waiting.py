@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from buckram.core.db.sql import Parameters, SqlValue, Statement
 from buckram.db.settings import DatabaseLimits
 from buckram.errors import DatabaseBusy
+from buckram.errors.databases import limit_named
 
 _LONG = (str, bytes)
 _CALL_BYTES = 500
@@ -52,7 +53,7 @@ class Room:
         self._bytes -= size
 
     def _full(self, why: str, limit: str) -> DatabaseBusy:
-        return DatabaseBusy(self._database, f"{why}; try again (limit: DatabaseLimits.{limit})")
+        return DatabaseBusy(self._database, f"{why}; try again ({limit_named(limit)})")
 
 
 __all__ = ["Room", "size_of"]

@@ -7,6 +7,7 @@ when the replica is closed. Not here: the formats (`core/db/wal_format.py`), wha
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import threading
@@ -37,6 +38,10 @@ from buckram.core.db.wal_format import (
 _CHECKPOINT_FRAMES = 4000
 _CACHED_PAGES = 2048
 _GATHERED = 512
+
+
+class FilesGone(OSError):
+    """Somebody deleted the files, or put others in their place: what is opened by their names is something else."""
 
 
 class Image:
@@ -70,6 +75,7 @@ class WalFiles:
         """Make the files: an empty database, or one of these pages. Raises OSError, apsw.Error."""
         self.path = str(path)
         self._file = self._log = self._shm = -1
+        self._made = False
         self._maps: list[mmap.mmap] = []
         self._regions: list[memoryview] = []
         try:
@@ -85,6 +91,7 @@ class WalFiles:
         except BaseException:
             self._close_files()
             raise
+        self._made = True
         self._frames: dict[int, int] = {}
         """The newest committed frame of each page that is in the log."""
         self._cached: OrderedDict[int, tuple[bytes, int]] = OrderedDict()
@@ -96,15 +103,48 @@ class WalFiles:
         self.size = os.fstat(self._file).st_size // PAGE_BYTES
         """The number of pages of the committed state."""
 
+    @property
+    def intact(self) -> bool:
+        """Whether the names of the files are those of the files that are open here. Any thread."""
+        opened = (self._file, ""), (self._log, "-wal"), (self._shm, "-shm")
+        try:
+            return all(os.path.samestat(os.fstat(file), os.stat(self.path + end)) for file, end in opened)
+        except OSError:
+            return False
+
+    def contents(self) -> Iterator[bytes]:
+        """All pages of the committed state in order, also when the files have no names any more."""
+        for number in range(1, self.size + 1):
+            yield self.read_at(number, self._frames.get(number))
+
     def connect(self, vfs: str = "") -> apsw.Connection:
-        """Open a connection that never syncs and never makes a checkpoint. Any thread."""
-        connection = apsw.Connection(
-            self.path, vfs=vfs or None, flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=300
-        )
-        connection.wal_autocheckpoint(0)
-        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        connection.execute("PRAGMA synchronous = OFF").fetchall()
-        return connection
+        """Open a connection that never syncs and never makes a checkpoint. Any thread.
+
+        Raises apsw.Error, and FilesGone for files that were deleted or closed.
+        """
+        connection: apsw.Connection | None = None
+        try:
+            connection = apsw.Connection(
+                self.path, vfs=vfs or None, flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=300
+            )
+            connection.wal_autocheckpoint(0)
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            connection.execute("PRAGMA synchronous = OFF").fetchall()
+            if self._made:
+                # It opens the log and its index: beside a new one of either it would see the state of long ago.
+                connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+                self._check_intact()
+            return connection
+        except BaseException:
+            if connection is not None:
+                connection.close(True)
+            if self._made:
+                self._check_intact()
+            raise
+
+    def _check_intact(self) -> None:
+        if not self.intact:
+            raise FilesGone(errno.ENOENT, "its files were deleted", self.path)
 
     # -- reading pages ------------------------------------------------------------------------------------
 
@@ -273,4 +313,4 @@ def _write(file: int, buffers: list[bytes], at: int) -> None:
             rest = rest[done:]
 
 
-__all__ = ["BadIndex", "Image", "WalFiles"]
+__all__ = ["BadIndex", "FilesGone", "Image", "WalFiles"]

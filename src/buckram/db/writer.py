@@ -6,22 +6,27 @@ Not here: executing (`db/engine.py`), the log (`db/committing.py`), how many may
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 from buckram.client.write.completions import fail_future
 from buckram.core.db.sql import SqlResult, Statement, decode_counts
+from buckram.core.db.turns import Turns
 from buckram.db.committing import Committing
 from buckram.db.engine import Engine
 from buckram.db.execution import Unit
 from buckram.db.waiting import Room
 from buckram.errors import BuckramError, CommitUnknown, DatabaseBusy, HandleClosed, NotLeader
+from buckram.errors.databases import limit_named
 from buckram.machine.leader import Leader
 from buckram.net.tasks import TaskScope
 
 _MOST_UNITS = 256
+CALLER: ContextVar[str] = ContextVar("buckram_caller", default="")
+"""For whom a server asks. Callers have their turns one after the other; everything else in a process is one caller."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,6 +44,8 @@ class Waiting:
     """Whether the unit is one statement that must not stand in a transaction."""
     ended: asyncio.Future[None] | None = None
     """Of a transaction of one caller: resolved when it gives its turn back."""
+    caller: str = ""
+    """For whom it is asked."""
 
     @property
     def token(self) -> str | None:
@@ -52,13 +59,12 @@ class _Taken:
 
 
 class Writer:
-    """The queue of one database in one process. Turns are given in the order of arrival."""
+    """The queue of one database in one process. Callers have turns in rotation, each in the order of its arrivals."""
 
     def __init__(self, engine: Engine, committing: Committing, scope: TaskScope) -> None:
         self._engine, self._committing, self._scope = engine, committing, scope
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[Waiting] = deque()
-        """Who has waited longest is the first, and the first to give up."""
+        self._queue: Turns[Waiting] = Turns()
         self._timer: asyncio.TimerHandle | None = None
         self._room = Room(engine.database, engine.limits, "calls")
         self._using: Counter[str] = Counter()
@@ -111,9 +117,10 @@ class Writer:
         size = self._room.take(unit.statements if unit is not None else ())
         until = self._loop.time() + self._engine.limits.wait_s
         waiting = Waiting(self._loop.create_future(), leader, size, until, unit=unit, alone=alone, ended=ended)
+        waiting.caller = CALLER.get()
         if waiting.token is not None:
             self.use(waiting.token)
-        self._queue.append(waiting)
+        self._queue.add(waiting.caller, waiting)
         if self._timer is None:
             self._timer = self._loop.call_at(until, self._give_up)
         if self._running is None:
@@ -133,13 +140,15 @@ class Writer:
         """Tell those that waited for too long. One timer serves all, because all wait for the same time."""
         self._timer = None
         limit, now = self._engine.limits.wait_s, self._loop.time()
-        text = f"others had the database for more than {limit:g} s; try again (limit: DatabaseLimits.wait_s)"
-        while self._queue and self._queue[0].until <= now:
-            waiting = self._queue.popleft()
+        text = f"others had the database for more than {limit:g} s; try again ({limit_named('wait_s')})"
+        while (oldest := min(self._queue.oldest(), key=lambda one: one[1].until, default=None)) is not None:
+            if oldest[1].until > now:
+                break
+            waiting = self._queue.drop_first(oldest[0])
             self._left(waiting)
             fail_future(waiting.future, DatabaseBusy(self._engine.database, text))
-        if self._queue:
-            self._timer = self._loop.call_at(self._queue[0].until, self._give_up)
+        if oldest is not None:
+            self._timer = self._loop.call_at(oldest[1].until, self._give_up)
 
     async def _run(self) -> None:
         try:
@@ -156,7 +165,7 @@ class Writer:
         """Those whose turn it is now: one, or several units."""
         taken = _Taken()
         while self._queue and len(taken.waiting) < _MOST_UNITS:
-            waiting = self._queue[0]
+            waiting = self._queue.first
             single = waiting.unit is None or waiting.alone
             if taken.waiting and single:
                 break
@@ -164,7 +173,7 @@ class Writer:
                 if waiting.token in taken.tokens:
                     break  # A repetition has its turn when the outcome of the first one is known.
                 taken.tokens.add(waiting.token)
-            self._queue.popleft()
+            self._queue.take()
             if waiting.future.done():
                 self._left(waiting)
                 continue
@@ -243,7 +252,7 @@ class Writer:
                 waiting.future.set_result(result)
         for waiting in reversed(served[len(results) :]):  # The rows of those before are so many that these come next.
             taken.remove(waiting)
-            self._queue.appendleft(waiting)
+            self._queue.give_back(waiting.caller, waiting)
 
     async def _alone(self, leadership: int, waiting: Waiting) -> None:
         unit = waiting.unit
@@ -261,8 +270,7 @@ class Writer:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        queue, self._queue = self._queue, deque()
-        for waiting in queue:
+        for waiting in self._queue.drain():
             self._left(waiting)
             fail_future(waiting.future, self._gone())
 

@@ -33,10 +33,17 @@ from buckram.types import Buffer
 
 T = TypeVar("T")
 LOCK_NAME = "lock"
+PROBE = ".probe-"
+"""Names begin so of files by which a device is asked how it writes. They are no part of what a directory holds: a
+process that is killed at that moment leaves one behind."""
 MODES = ("adaptive", "inline", "thread")
 _MAX_BUFFERS = 1000
 _CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.ENODEV)
 _DIRECT = getattr(os, "O_DIRECT", 0)
+
+
+def _is_ours(entry: os.DirEntry[str]) -> bool:
+    return entry.name != LOCK_NAME and not entry.name.startswith(PROBE)
 
 
 class LocalDisk:
@@ -77,7 +84,7 @@ class LocalDisk:
         # The lock's file, where a bookie was before: on a full disk no other may be made.
         name, made = self.path / LOCK_NAME, not (self.path / LOCK_NAME).exists()
         if made:
-            name = self.path / f".probe-{os.getpid()}"
+            name = self.path / f"{PROBE}{os.getpid()}"
         try:
             fd = os.open(name, os.O_CREAT | os.O_RDWR | _DIRECT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -148,7 +155,7 @@ class LocalDisk:
             while True:
                 try:
                     with os.scandir(self.path) as entries:
-                        return sorted(entry.name for entry in entries if entry.name != LOCK_NAME and entry.is_file())
+                        return sorted(entry.name for entry in entries if _is_ours(entry) and entry.is_file())
                 except OSError as error:
                     if error.errno not in NO_DESCRIPTOR or not self._spare.give_up():
                         raise
@@ -202,6 +209,8 @@ class LocalDisk:
                 error.errno, f"directory {self.path} is in use by another process; stop it or choose another directory"
             ) from None
         self._lock_fd = fd
+        for left in self.path.glob(f"{PROBE}*"):
+            left.unlink(missing_ok=True)
 
     # -- writes
 

@@ -55,6 +55,22 @@ class ForkedClient(BuckramError):
     """A client was used in a forked child; connect again there."""
 
 
+class WrongEventLoop(BuckramError):
+    """A client of asyncio, or what it opened, was used in another event loop than the one that it was connected in."""
+
+    def __init__(self, *, ended: bool) -> None:
+        where = (
+            "an event loop that has ended, as asyncio.run() ends its loop when it returns"
+            if ended
+            else "another event loop"
+        )
+        super().__init__(
+            f"this client was connected in {where}, and its connections belong to that: connect in this one, or use "
+            "buckram.sync.connect(), whose client works in all threads and loops of its process"
+        )
+        self.ended = ended
+
+
 class BufferFull(BuckramError):
     """The byte limit of unacknowledged appends is reached; try again when some are acknowledged."""
 
@@ -74,10 +90,10 @@ class HandleClosed(BuckramError):
 
 
 class LedgerError(BuckramError):
-    """An error of one ledger."""
+    """An error of one ledger; `ledger_id` is -1 for what is no ledger, such as files of history."""
 
     def __init__(self, ledger_id: LedgerId, message: str) -> None:
-        super().__init__(f"ledger {ledger_id}: {message}")
+        super().__init__(f"ledger {ledger_id}: {message}" if ledger_id >= 0 else message)
         self.ledger_id = ledger_id
 
 
@@ -327,10 +343,14 @@ class ClusterNotInitialised(MetadataError):
     """Nothing was ever set up at this metadata URI."""
 
     def __init__(self, uri: str) -> None:
-        super().__init__(
-            f"no cluster at {uri}: start one with `buckram up`, or prepare it with "
-            f"`buckram cluster init --metadata {uri}`"
-        )
+        do = f"start one with `buckram up`, or prepare it with `buckram cluster init --metadata {uri}`"
+        if uri.startswith("memory:"):
+            do = (
+                "what is in memory lives in one process, which this is not, and ends with its last session: connect "
+                "where it was made (`async with buckram.testing.cluster()`), or use one that processes share, such as "
+                "that of `buckram up` or buckram.testing.cluster(metadata='sqlite')"
+            )
+        super().__init__(f"no cluster at {uri}: {do}")
         self.uri = uri
 
 
@@ -376,6 +396,19 @@ class AccessRefused(MetadataError):
             "list changed"
         )
         self.key, self.found = key, found
+
+
+class LedgerIdRefused(AccessRefused):
+    """The cluster did not give this ledger id to the session that asks, which may create ledgers under no other id."""
+
+    def __init__(self, ledger_id: LedgerId) -> None:
+        self.key, self.found = f"ledger {ledger_id}", "the id was not given to this session, or was used already"
+        MetadataError.__init__(
+            self,
+            f"ledger {ledger_id}: {self.found}; ids are given by the cluster: leave `ledger_id` out, or have an "
+            "administrator create the ledger",
+        )
+        self.ledger_id = ledger_id
 
 
 class ValueTooLarge(MetadataError):

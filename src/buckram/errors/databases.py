@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from buckram.errors.base import BuckramError, InvalidArgument
+from buckram.extras import needs
+
+
+def limit_named(name: str) -> str:
+    """How a limit is raised that an error is about: in a program, and of a server."""
+    return f"limit: DatabaseLimits.{name}; of a server: `buckram db serve --limit {name}=`"
 
 
 class DatabaseError(BuckramError):
@@ -66,7 +72,7 @@ class MissingEngine(BuckramError):
     """The library of the table engine is not installed."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"databases need apsw and zstandard: pip install 'buckram[db]' ({reason})")
+        super().__init__(f"{needs('a database', 'db')} ({reason})")
 
 
 class DatabaseExists(DatabaseError):
@@ -74,6 +80,15 @@ class DatabaseExists(DatabaseError):
 
     def __init__(self, database: str) -> None:
         super().__init__(database, "a database or a stream of this name exists; choose another name, or drop it")
+
+
+class DatabaseNotEmpty(DatabaseError, InvalidArgument):
+    """A database has tables already, so no file can be loaded into it. Nothing was changed."""
+
+    def __init__(self, database: str) -> None:
+        DatabaseError.__init__(
+            self, database, "it is not empty; load the file into a new database, and drop this one or keep it"
+        )
 
 
 class SqlError(DatabaseError):
@@ -108,11 +123,11 @@ class TransactionExpired(DatabaseError):
 
     retryable = True
 
-    def __init__(self, database: str, limit_s: float) -> None:
+    def __init__(self, database: str, limit_s: float, limit: str = "transaction_s") -> None:
         super().__init__(
             database,
             f"the transaction was open for more than {limit_s:g} s and was rolled back; do it again in shorter ones "
-            "(limit: DatabaseLimits.transaction_s)",
+            f"({limit_named(limit)})",
         )
         self.limit_s = limit_s
 
@@ -124,7 +139,7 @@ class TransactionTooLarge(DatabaseError):
         super().__init__(
             database,
             f"the transaction changed more than {limit} bytes of pages and was rolled back; split it "
-            "(limit: DatabaseLimits.transaction_bytes)",
+            f"({limit_named('transaction_bytes')})",
         )
         self.limit = limit
 
@@ -135,7 +150,7 @@ class ResultTooLarge(DatabaseError):
     def __init__(self, database: str, limit: int) -> None:
         super().__init__(
             database,
-            f"the rows have more than {limit} bytes; ask for fewer at a time (limit: DatabaseLimits.result_bytes)",
+            f"the rows have more than {limit} bytes; ask for fewer at a time ({limit_named('result_bytes')})",
         )
         self.limit = limit
 

@@ -29,6 +29,7 @@ CONFLICTS: tuple[type[base.BuckramError], ...] = (
     streams.MirrorStream,
     streams.ReplicationRefused,
     streams.LedgerOfStream,
+    streams.ForeignLedger,
     streams.CursorMoved,
     streams.TxidOutOfOrder,
     streams.ProducerForgotten,

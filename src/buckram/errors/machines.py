@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from buckram.errors.base import BuckramError, InvalidArgument
-from buckram.errors.streams import StreamError
+from buckram.errors.streams import StreamPurpose
 from buckram.types import LedgerId, Offset
 
 
-class MachineLog(StreamError, InvalidArgument):
-    """The stream is the log of a replicated machine, which alone writes and truncates it."""
-
-    def __init__(self, stream: str) -> None:
-        StreamError.__init__(
-            self, stream, "is the log of a replicated machine: execute commands on that (ns.machine), only it writes"
-        )
+class MachineLog(StreamPurpose):
+    """The stream is the log of a replicated machine, a database or all objects: only that writes and truncates it."""
 
 
 class MachineError(BuckramError):
@@ -131,10 +126,20 @@ class TooStale(MachineError):
 
     retryable = True
 
-    def __init__(self, machine: str, age_s: float | None, wanted_s: float, reason: str = "") -> None:
+    def __init__(self, machine: str, age_s: float | None, wanted_s: float | None, reason: str = "") -> None:
+        """`wanted_s` None: the read allows any age, and the replica has no state that ever was the newest one."""
         age = "its age is not known" if age_s is None else f"its state is {age_s:.3f} s old"
-        super().__init__(
-            machine,
-            f"{age}, the read allows {wanted_s:g} s{f' ({reason})' if reason else ''}; try again, or allow more",
-        )
+        if wanted_s is None:
+            text = "this replica has not reached the end of the log that was there when it was opened"
+            cure = "try again, or ask another replica"
+        else:
+            text, cure = f"{age}, the read allows {wanted_s:g} s", "try again, or allow more"
+        super().__init__(machine, f"{text}{f' ({reason})' if reason else ''}; {cure}")
         self.age_s, self.wanted_s = age_s, wanted_s
+
+    @classmethod
+    def behind(cls, machine: str, reason: str) -> TooStale:
+        """The error of a read that asked for an offset which this replica has not reached."""
+        found = cls(machine, None, None)
+        MachineError.__init__(found, machine, f"{reason}; try again, or ask with an offset that the leader gave")
+        return found

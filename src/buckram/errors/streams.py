@@ -20,8 +20,10 @@ class StreamError(BuckramError):
 class NoSuchNamespace(BuckramError):
     """The namespace does not exist."""
 
-    def __init__(self, namespace: str) -> None:
-        super().__init__(f"namespace {namespace}: does not exist; `buckram namespace create {namespace}` makes it")
+    def __init__(self, namespace: str, instead: str = "") -> None:
+        """`instead`: what was meant, perhaps, with the verb before it."""
+        makes = f"`buckram namespace create {namespace}` makes it"
+        super().__init__(f"namespace {namespace}: does not exist; " + (f"{instead}, or {makes}" if instead else makes))
         self.namespace = namespace
 
 
@@ -36,8 +38,10 @@ class NamespaceExists(BuckramError):
 class NamespaceNotEmpty(BuckramError):
     """A namespace that was to be deleted still has streams."""
 
-    def __init__(self, namespace: str, example: str) -> None:
-        super().__init__(f"namespace {namespace}: still has streams, such as {example}; delete those first")
+    def __init__(self, namespace: str, example: str, why: str = "") -> None:
+        """`why`: the example is not for records; what it is, and how it is deleted."""
+        which = f"{example}, which {why}" if why else f"{example}; delete those first"
+        super().__init__(f"namespace {namespace}: still has streams, such as {which}")
         self.namespace = namespace
 
 
@@ -63,6 +67,10 @@ class StreamEnded(StreamError):
         self.end = end
 
 
+class StreamPurpose(StreamError, InvalidArgument):
+    """The stream has a purpose of its own, and is not for what was asked. The message has the command that is right."""
+
+
 class MirrorStream(StreamError):
     """The stream is written by the replication from another cluster, or the other cluster's side was promoted."""
 
@@ -73,6 +81,17 @@ class ReplicationRefused(BuckramError):
     def __init__(self, name: str, message: str) -> None:
         super().__init__(f"replication of {name}: {message}")
         self.name = name
+
+
+class SourceWentBack(ReplicationRefused):
+    """A stream, or the objects of a namespace, went back in the source, and the mirror has what is there no more.
+
+    `first` is the offset from which on the two differ and `end` that at which the mirror ends; both are 0 for objects.
+    """
+
+    def __init__(self, name: str, message: str, first: int = 0, end: int = 0) -> None:
+        super().__init__(name, message)
+        self.first, self.end = first, end
 
 
 class WriterExists(StreamError):
@@ -122,6 +141,19 @@ class OffsetOutOfRange(StreamError):
             stream, f"offset {offset} is out of range: earliest is {earliest}, the next to be written is {latest}"
         )
         self.offset, self.earliest, self.latest = offset, earliest, latest
+
+
+class OffsetNotReadable(OffsetOutOfRange):
+    """Bookies have a record with this offset, but its writer has told no reader yet that it is confirmed."""
+
+    retryable = True
+
+    def __init__(self, stream: str, offset: Offset, earliest: int, latest: int) -> None:
+        super().__init__(stream, offset, earliest, latest)
+        self.args = (
+            f"stream {stream}: offset {offset} is written and not readable yet, records below {latest} are: try again; "
+            f"if its writer died, the next writer or `buckram stream seal {stream}` makes it readable",
+        )
 
 
 class OffsetTruncated(StreamError):
@@ -252,17 +284,47 @@ class CheckpointReset(StreamError):
 
 
 class UnknownQuery(StreamError):
-    """A streaming query brings a later batch to a stream that has none of its earlier ones. Nothing was published."""
+    """A streaming query brings a later batch to a stream that has none of its earlier ones. Nothing was published.
 
-    def __init__(self, stream: str, query: str, version: int) -> None:
+    `source`: it is a fork of this query, which published up to batch `recorded` here.
+    """
+
+    def __init__(self, stream: str, query: str, version: int, *, source: str = "", recorded: int = -1) -> None:
+        if source:
+            text = (
+                f"query {query} is a fork of query {source} after batch {version - 1}, and that one published batch "
+                f"{recorded} here: the fork's batches would be here a second time, or some would be missing. Let it "
+                f"write a stream of its own: a new one, or a fork of this one as of batch {version - 1}; or, if its "
+                "batches shall be written in addition to what is there, set onCheckpointReset=newEpoch"
+            )
+        else:
+            text = (
+                f"query {query} comes with batch {version}, and none of its batches before was published here: the "
+                "stream was deleted and made anew, or the query wrote another one, or nothing for 30 days. Begin with "
+                "a new checkpoint to write everything again; or, if the batches that come now are all that shall be "
+                "here, set onCheckpointReset=newEpoch"
+            )
+        super().__init__(stream, f"{text}; nothing was written")
+        self.query, self.version, self.source, self.recorded = query, version, source, recorded
+
+
+class BatchesLost(StreamError):
+    """A streaming query goes on behind batches that the metadata do not know since they were restored, or since a
+    mirror was promoted. Nothing was published.
+
+    `recorded`: the newest batch of the query that is known.
+    """
+
+    def __init__(self, stream: str, query: str, version: int, recorded: int) -> None:
         super().__init__(
             stream,
-            f"query {query} comes with batch {version}, and none of its batches before was published here: the stream "
-            "was deleted and made anew, or the query wrote another one, or nothing for 30 days. Begin with a new "
-            "checkpoint to write everything again; or, if the batches that come now are all that shall be here, set "
-            "onCheckpointReset=newEpoch; nothing was written",
+            f"query {query} comes with batch {version}, and the newest of its batches that is known here is "
+            f"{recorded}; since that one was published the metadata were restored, or a mirror was promoted, so that "
+            "the batches between may be lost, unless they had no rows. Put the query's checkpoint back to batch "
+            f"{recorded} to write them again, or set onCheckpointReset=newEpoch for one run to go on without them; "
+            "nothing was written",
         )
-        self.query, self.version = query, version
+        self.query, self.version, self.recorded = query, version, recorded
 
 
 class InvalidSegment(StreamError, InvalidArgument):
@@ -305,6 +367,22 @@ class LedgerOfStream(LedgerError):
             "no longer needs, `buckram stream orphans` says whether it still has a place there",
         )
         self.stream = stream
+
+
+class ForeignLedger(StreamError):
+    """The stream's metadata name a ledger, or files of history, that are not the stream's.
+
+    Nothing of them was read, ended or deleted.
+    """
+
+    def __init__(self, stream: str, ledger: LedgerId, location: str = "") -> None:
+        what = f"files of history at {location} (id {ledger})" if location else f"ledger {ledger}"
+        super().__init__(
+            stream,
+            f"its metadata name {what}, made for another stream or for none; nothing of it was read or deleted. Tell an"
+            " administrator: somebody wrote that into the stream's metadata",
+        )
+        self.ledger, self.location = ledger, location
 
 
 class NoSuchCursor(StreamError):
@@ -372,10 +450,12 @@ class RecordsLost(StreamError):
 class ReplayDiffers(StreamError):
     """A batch that is published already has other rows now. Nothing was written."""
 
-    def __init__(self, stream: str, query: str, batch: int, published: range, now: int) -> None:
+    def __init__(
+        self, stream: str, query: str, batch: int, published: range, now: int, *, offsets: bool = True
+    ) -> None:
         then = len(published)
         what = f"now has {now}" if now != then else "now has as many, but not the same ones"
-        where = f" (offsets {published.start} to {published.stop - 1})" if published else ""
+        where = f" (offsets {published.start} to {published.stop - 1})" if published and offsets else ""
         super().__init__(
             stream,
             f"batch {batch} of query {query} was published with {then} rows{where} and {what}: the checkpoint is an "

@@ -23,7 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from buckram.addresses import join, loopback
 from buckram.config import TlsConfig
+from buckram.disk.new_directory import removed_on_failure
 from buckram.errors import ConfigError, EtcdFailed, ForeignDirectory, InvalidArgument, PortInUse
 from buckram.zookeeper_server.directory import read_description, write_description
 from buckram.zookeeper_server.server import WATCHDOG, check_port, client_context, free_port
@@ -90,11 +92,10 @@ def find_etcd() -> Path:
 
 def etcd_command(program: Path, settings: EtcdSettings, data: Path, port: int, peer_port: int) -> list[str]:
     """The whole command line of a server. Other members of a cluster reach it at the host that clients use."""
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    peer = f"{settings.scheme}://{_reachable(settings.host) if settings.members else '127.0.0.1'}:{peer_port}"
+    peer = f"{settings.scheme}://{join(loopback(settings.host) if settings.members else '127.0.0.1', peer_port)}"
     command = [str(program), f"--name={settings.name}", f"--data-dir={data}"]
-    command += [f"--listen-client-urls={settings.scheme}://{host}:{port}"]
-    command += [f"--advertise-client-urls={settings.scheme}://{_reachable(settings.host)}:{port}"]
+    command += [f"--listen-client-urls={settings.scheme}://{join(settings.host, port)}"]
+    command += [f"--advertise-client-urls={settings.scheme}://{join(loopback(settings.host), port)}"]
     command += [f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"]
     command += [f"--initial-cluster={settings.members or f'{settings.name}={peer}'}"]
     # Without it the history of all keys is kept for ever.
@@ -114,12 +115,6 @@ def _certificates(tls: TlsConfig | None) -> list[str]:
     return [*(f"--{one}" for one in pair), *(f"--peer-{one}" for one in peer)]
 
 
-def _reachable(host: str) -> str:
-    """The address at which a server that listens on `host` is reached from this machine."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
-    return f"[{host}]" if ":" in host else host
-
-
 def start_etcd(
     data_dir: Path | str,
     *,
@@ -131,20 +126,22 @@ def start_etcd(
     deadline_s: float = READY_SECONDS,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> EtcdServer:
-    """Start a server on `data_dir` and wait until it serves; the same directory is the same server again.
+    """Start a server on `data_dir` and wait until it serves; the same directory is the same server again. A directory
+    that it made is removed again if the start fails.
 
     `port` 0 is the port that the directory had before, else a free one. `tls`: clients are served through TLS only,
     with this certificate. Blocks; `cancelled` is asked now and then and
     ends the wait. ConfigError without etcd, ForeignDirectory, PortInUse, EtcdFailed.
     """
-    server = EtcdServer(Path(data_dir), EtcdSettings(host=host, sync=sync, options=options, tls=tls), port=port)
-    try:
-        server.start()
-        server.wait_ready(deadline_s, cancelled)
-    except BaseException:
-        server.kill()
-        server.close()
-        raise
+    with removed_on_failure(data_dir, lock=LOCK, whole=True):
+        server = EtcdServer(Path(data_dir), EtcdSettings(host=host, sync=sync, options=options, tls=tls), port=port)
+        try:
+            server.start()
+            server.wait_ready(deadline_s, cancelled)
+        except BaseException:
+            server.kill()
+            server.close()
+            raise
     return server
 
 
@@ -181,7 +178,7 @@ class EtcdServer:
     @property
     def address(self) -> str:
         """`host:port`, as clients of this machine use it."""
-        return f"{_reachable(self.settings.host)}:{self.port}"
+        return join(loopback(self.settings.host), self.port)
 
     @property
     def pid(self) -> int:

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+from buckram.core.health.table import TABLE
 from buckram.core.tenants.usage import NOTHING, Counts
 from buckram.db.logs import is_database
 from buckram.exporter.looking import Look, StreamLook
+from buckram.health.gathering import Health
 from buckram.net.stats import PrometheusStats
+
+
+def show_health(found: Health, stats: PrometheusStats) -> None:
+    """Set a gauge for every state of the table, 0 where nothing is in it, so that alerts end."""
+    stats.gauge("buckram_cluster_healthy", "1 while nothing that was found is an error").set(int(found.healthy))
+    counts = Counter(one.state.name for one in found.findings)
+    for state in TABLE.values():
+        shown = stats.gauge(
+            "buckram_cluster_findings",
+            "what is in a state of the table of health",
+            state=state.name,
+            severity=state.severity.value,
+        )
+        shown.set(counts[state.name])
 
 
 def show(found: Look, stats: PrometheusStats) -> None:

@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Callable
 
 from buckram.client.client import Client
 from buckram.errors import BuckramError
-from buckram.exporter.gauges import show
+from buckram.exporter.gauges import show, show_health
 from buckram.exporter.looking import look
+from buckram.health.gathering import Gatherer
 from buckram.net.http import Answer, Request, text_answer
 from buckram.net.stats import CONTENT_TYPE, PrometheusStats
 
@@ -34,12 +35,24 @@ def cluster(client: Client, most_streams: int) -> Show:
     return shown
 
 
-class Exporter:
-    """`run` looks until it is cancelled; `answer` serves PATHS. While a look fails the one before it is shown."""
+def health(gatherer: Gatherer) -> Show:
+    """Return what shows the findings about a cluster, also while its metadata store is away or refused."""
 
-    def __init__(self, show: Show, every_s: float) -> None:
-        self._show, self._every_s = show, every_s
-        self._text = b""
+    async def shown(stats: PrometheusStats) -> None:
+        show_health(await gatherer.look(), stats)
+
+    return shown
+
+
+class Exporter:
+    """`run` looks until it is cancelled; `answer` serves PATHS. While a look fails the one before it is shown.
+
+    `first`: what is shown at each look, whether `show` fails or not.
+    """
+
+    def __init__(self, show: Show, every_s: float, first: Show | None = None) -> None:
+        self._show, self._every_s, self._first = show, every_s, first
+        self._text = self._first_text = b""
         self._own = PrometheusStats()
         self._failed = self._own.counter("buckram_exporter_failed_looks_total", "looks that did not end")
         self._took = self._own.gauge("buckram_exporter_look_seconds", "how long the newest look took")
@@ -59,6 +72,10 @@ class Exporter:
 
     async def look(self) -> None:
         """Look once. Raises BuckramError."""
+        if self._first is not None:
+            first = PrometheusStats()
+            await self._first(first)
+            self._first_text = first.render()
         stats = PrometheusStats()
         await self._show(stats)
         self._text = stats.render()
@@ -71,7 +88,7 @@ class Exporter:
         if request.method != "GET":
             return text_answer("only GET is served\n", 405)
         if path == "/metrics":
-            return Answer(self._own.render() + self._text, content_type=CONTENT_TYPE)
+            return Answer(self._own.render() + self._first_text + self._text, content_type=CONTENT_TYPE)
         if path == "/ready" and not self._text:
             return text_answer("nothing was seen yet\n", 503)
         return text_answer("OK\n")

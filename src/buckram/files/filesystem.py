@@ -14,10 +14,9 @@ from datetime import UTC, datetime
 from glob import has_magic
 from typing import Any
 
-from fsspec import AbstractFileSystem
-
 from buckram import sync
 from buckram.errors import (
+    BuckramError,
     DirectoryNotEmpty,
     NameBlocked,
     NamespaceExists,
@@ -26,8 +25,13 @@ from buckram.errors import (
     NoSuchObject,
     ObjectExists,
 )
-from buckram.files.file import BuckramFile
+from buckram.extras import needed_for
 from buckram.objects.objects import DirectoryInfo, ObjectInfo
+
+with needed_for("buckram.files.filesystem", "fsspec"):
+    from fsspec import AbstractFileSystem
+
+    from buckram.files.file import BuckramFile
 
 _PAGE = 1000
 
@@ -51,12 +55,17 @@ class BuckramFileSystem(AbstractFileSystem):  # type: ignore[misc]
     # -- the cluster --------------------------------------------------------------------------------------
 
     def objects(self, namespace: str) -> sync.Objects:
-        """The objects of a namespace, opened once. Raises FileNotFoundError."""
+        """The objects of a namespace, opened once, and again where they ended. Raises FileNotFoundError."""
         with self._lock:
-            if namespace not in self._objects:
+            found = self._objects.get(namespace)
+            if found is None or found.ended:
                 with translated(namespace):
-                    self._objects[namespace] = self._connected().objects(namespace)
-            return self._objects[namespace]
+                    opened = self._objects[namespace] = self._connected().objects(namespace)
+                if found is not None:
+                    with suppress(BuckramError):
+                        found.close()
+                return opened
+            return found
 
     def _connected(self) -> sync.Client:
         if self._client is None:

@@ -15,12 +15,12 @@ from starlette.requests import Request
 from buckram.core.security.acl import PERMISSIONS
 from buckram.core.security.object_names import NameRange
 from buckram.core.security.principal import Principal
-from buckram.gateway.operations import Allowed, Operation
+from buckram.gateway.operations import SQL, Allowed, Operation
 from buckram.gateway.sessions import Sessions, check_csrf
 from buckram.http.application import ANYBODY
 from buckram.http.origins import Origins
 from buckram.http.problems import HttpProblem
-from buckram.http.tokens import ClusterTokens, bearer_of
+from buckram.http.tokens import ClusterTokens, Vouch, bearer_of
 
 ONLOOKER = Principal("onlooker")
 """Who connects from another machine to a gateway without tokens."""
@@ -71,6 +71,8 @@ class Access:
         self._origins.check(request)
         if operation.needs == "nothing":
             return ONLOOKER
+        if operation.statements:
+            return await self.authenticate(request)
         principal = self._principal(request, operation)
         if operation.needs == "administrator" and not principal.admin:
             raise HttpProblem(
@@ -79,6 +81,18 @@ class Access:
                 f"{principal} is no administrator of the cluster: ask with a token that has the role admin",
             )
         return principal
+
+    async def authenticate(self, request: Request) -> Principal:
+        """Who sends statements to a database: by a token, and not by a session; or another server says it, which sends
+        on a request. Raises HttpProblem 401."""
+        if self.tokens is None:
+            return ANYBODY if self._open_to_all or is_local(request) else ONLOOKER
+        return await self.tokens.authenticate(request, SQL)
+
+    @property
+    def vouch(self) -> Vouch | None:
+        """What tells another server of databases who asks; None where nobody has to say it."""
+        return None if self.tokens is None else self.tokens.vouch
 
     def allowed(self, principal: Principal) -> Allowed:
         """What a principal may do."""
@@ -92,7 +106,9 @@ class Access:
         if tokens is None:
             return lambda: ""
         session = None if "authorization" in request.headers else self._sessions.find(request)
-        token = tokens.verified(bearer_of(request)) if session is None else session.token
+        if session is None:
+            return tokens.watched_token(request)
+        token = session.token
         return lambda: tokens.why_over(token)
 
     def _principal(self, request: Request, operation: Operation) -> Principal:

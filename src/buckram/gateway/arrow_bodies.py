@@ -12,6 +12,7 @@ from typing import Any
 
 from buckram.core.streams.batch import Batch
 from buckram.errors import ConfigError
+from buckram.extras import needs
 from buckram.gateway.failures import bad_request
 from buckram.http.problems import HttpProblem
 from buckram.streams.shared.arrow_batches import schema, to_arrow
@@ -169,7 +170,7 @@ def _arrow() -> Any:
         import pyarrow
         import pyarrow.ipc
     except ImportError:
-        raise ConfigError("Arrow bodies need pyarrow in the gateway: pip install 'buckram[arrow]'") from None
+        raise ConfigError(needs("a body of Arrow in the gateway", "arrow")) from None
     return pyarrow
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from buckram.client.client import Client
+from buckram.core.health.findings import why_kept
+from buckram.core.health.states import Severity
 from buckram.core.ledgers.service_info import valid_bookie_id
 from buckram.core.tenants.audit import ACTIONS, AuditEvent
 from buckram.core.tenants.audit import NAMESPACE as AUDIT_NAMESPACE
@@ -17,17 +20,27 @@ from buckram.gateway.history import History
 from buckram.gateway.operations import LIMIT, Ask, Operation, Parameter
 from buckram.gateway.peers import Peers
 from buckram.healing.asking import ask_readonly
+from buckram.healing.depending import Refused
 from buckram.healing.overview import overview
+from buckram.health.gathering import Gatherer
+from buckram.http.problems import HttpProblem
 from buckram.metadata.tenants import TenantStore
 from buckram.metadata.underreplication import Underreplication
 from buckram.types import BookieId
 from buckram.views.bookies import bookie_rows, bookie_shown
 from buckram.views.healing import healing_json
-from buckram.views.status import look, status_json
+from buckram.views.status import status_json
 from buckram.views.usage import usage_rows
 
 BOOKIE = "/v2/bookies/{bookie}"
-_PROBLEM = schema.record(what=schema.TEXT, where=schema.TEXT, why=schema.TEXT, do=schema.TEXT)
+_PROBLEM = schema.record(
+    what=schema.TEXT,
+    where=schema.TEXT,
+    why=schema.TEXT,
+    do=schema.TEXT,
+    severity=schema.one_of(*Severity),
+    runbook=schema.TEXT,
+)
 _SPACE = schema.record(
     id=schema.TEXT,
     state=schema.TEXT,
@@ -39,6 +52,8 @@ STATUS = schema.record(
     healthy=schema.YES_OR_NO,
     problems=schema.array(_PROBLEM),
     bookies=schema.array(_SPACE),
+    free_bytes=schema.COUNT,
+    total_bytes=schema.COUNT,
     under_replicated=schema.COUNT,
     unavailable=schema.COUNT,
     queue=schema.array(schema.ANY_OBJECT),
@@ -84,6 +99,13 @@ class ClusterPages:
 
     def __init__(self, client: Client, peers: Peers, history: History) -> None:
         self._client, self._peers, self._history = client, peers, history
+        self._gatherer: Gatherer | None = None
+
+    async def close(self) -> None:
+        """End the connections by which bookies are asked how they are. Idempotent."""
+        gatherer, self._gatherer = self._gatherer, None
+        if gatherer is not None:
+            await gatherer.close()
 
     def operations(self) -> Sequence[Operation]:
         return (*self._looking(), *self._changing())
@@ -160,7 +182,12 @@ class ClusterPages:
     # -- looking ------------------------------------------------------------------------------------------
 
     async def _status(self, ask: Ask) -> dict[str, Any]:
-        return status_json(await look(self._client))
+        return status_json(await self._looker().look())
+
+    def _looker(self) -> Gatherer:
+        if self._gatherer is None:
+            self._gatherer = Gatherer.of(self._client)
+        return self._gatherer
 
     async def _hour(self, ask: Ask) -> dict[str, Any]:
         return {"samples": self._history.as_json()}
@@ -169,7 +196,12 @@ class ClusterPages:
         return {"bookies": await bookie_rows(self._client)}
 
     async def _bookie(self, ask: Ask) -> dict[str, Any]:
-        return await bookie_shown(self._client, bookie_of(ask))
+        """With what keeps it from being taken out, so that the console offers only what is carried out."""
+        bookie = bookie_of(ask)
+        shown = await bookie_shown(self._client, bookie)
+        down = shown["state"] == "down"
+        why = why_kept(await self._looker().about(bookie), bookie) if down else ""
+        return {**shown, "may_be_decommissioned": down and not why, "why_kept": why}
 
     async def _gateways(self, ask: Ask) -> dict[str, Any]:
         return {"gateways": [peer._asdict() for peer in await self._peers.shown()]}
@@ -208,7 +240,17 @@ class ClusterPages:
 
     async def _readonly(self, ask: Ask) -> dict[str, Any]:
         bookie, wanted = bookie_of(ask), ask.body["readonly"]
-        return {"bookie": bookie, "state": (await ask_readonly(self._client, bookie, wanted)).state}
+        with refusals():
+            return {"bookie": bookie, "state": (await ask_readonly(self._client, bookie, wanted)).state}
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """What is refused as things are becomes HttpProblem 409, which says why."""
+    try:
+        yield
+    except Refused as error:
+        raise HttpProblem(409, "REFUSED", str(error)) from None
 
 
 def bookie_of(ask: Ask) -> BookieId:
@@ -219,4 +261,4 @@ def bookie_of(ask: Ask) -> BookieId:
     return bookie
 
 
-__all__ = ["ClusterPages", "bookie_of"]
+__all__ = ["ClusterPages", "bookie_of", "refusals"]

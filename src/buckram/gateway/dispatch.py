@@ -94,7 +94,7 @@ class Dispatcher:
             with self._room.holding(self._size(request)):
                 raw = await read_body(request, self._limits)
                 ask = self._with_body(operation, bare, media, raw)
-                if not has_header(request, _KEY):
+                if not operation.keyed or not has_header(request, _KEY):
                     return await self._answered(operation, ask)
                 key = header(request, _KEY)
                 fingerprint = Fingerprint(request.method, _target(request), raw)

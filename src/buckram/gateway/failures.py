@@ -12,11 +12,12 @@ from buckram.http.problems import HttpProblem
 _STATUSES: tuple[tuple[int, tuple[type[BuckramError], ...]], ...] = (
     (413, (errors.RecordTooLarge, errors.EntryTooLarge)),
     (410, (errors.OffsetTruncated,)),
+    (503, (errors.OffsetNotReadable,)),
     (416, (errors.OffsetOutOfRange,)),
     (404, ABSENT),
     (429, (errors.QuotaExceeded, errors.TooManyUploads)),
     (403, (errors.AccessRefused, errors.Unauthorized, errors.EncryptionKeyMissing)),
-    (409, (*CONFLICTS, errors.OffsetMismatch, errors.WriterExists)),
+    (409, (*CONFLICTS, errors.DatabaseExists, errors.OffsetMismatch, errors.WriterExists)),
     (400, (errors.InvalidArgument,)),
     (503, (errors.WriterLost, errors.WriterFailed, errors.WriteFailed, errors.HandleClosed)),
 )

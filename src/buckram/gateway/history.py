@@ -40,7 +40,7 @@ class History:
 
     def start(self) -> None:
         """Sample from now on."""
-        self._scope.spawn(self._keep(), "keep")
+        self._scope.keep(self._keep, "keep")
 
     async def close(self) -> None:
         """Sample no more. Idempotent."""

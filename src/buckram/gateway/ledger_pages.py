@@ -22,7 +22,7 @@ from buckram.gateway import schema
 from buckram.gateway.bodies import BYTES, LINES, NDJSON, VALUES, framed, values_of
 from buckram.gateway.failures import bad_request
 from buckram.gateway.limits import GatewayLimits
-from buckram.gateway.operations import LIMIT, Ask, Operation, Parameter
+from buckram.gateway.operations import FORCE, LIMIT, Ask, Operation, Parameter
 from buckram.gateway.page_answer import PageAnswer
 from buckram.gateway.room import Room
 from buckram.gateway.writers import Writers
@@ -147,7 +147,7 @@ class LedgerPages:
         )
 
     def _endings(self) -> Sequence[Operation]:
-        deleted = schema.record(ledger=schema.COUNT, deleted=schema.YES_OR_NO)
+        deleted = schema.record(ledger=schema.COUNT, deleted=schema.YES_OR_NO, fenced=schema.YES_OR_NO)
         return (
             Operation(
                 "closeLedger",
@@ -171,10 +171,11 @@ class LedgerPages:
                 "deleteLedger",
                 "DELETE",
                 LEDGER,
-                "Delete a ledger and its entries.",
+                "Delete a ledger and its entries; one that is open is recovered first.",
                 "login",
                 self._delete,
                 deleted,
+                parameters=(FORCE,),
             ),
         )
 
@@ -271,8 +272,8 @@ class LedgerPages:
 
     async def _delete(self, ask: Ask) -> dict[str, Any]:
         ledger, _ = await self._known(ask, "delete")
-        await self._client.delete(ledger, password=_password(ask))
-        return {"ledger": ledger, "deleted": True}
+        fenced = await self._client.delete(ledger, password=_password(ask), force=ask.query["force"])
+        return {"ledger": ledger, "deleted": True, "fenced": fenced}
 
     # -- inside -------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from buckram.bounds import check_bounds
 from buckram.http.limits import KIB, MIB, HttpLimits
 
 GIB = 1024 * MIB
@@ -46,6 +47,13 @@ class GatewayLimits:
     object_namespaces: int = 64
     """Namespaces whose objects may be open at once; each has its index in memory. One that nobody asked for during
     `writer_idle_s` is closed."""
+    databases: int = 200
+    """That may be open at once for statements, unless more are in use; one that nobody used for five minutes is
+    closed."""
+    database_files: int = 4
+    """Backups of databases, and files of which databases are made, at once."""
+    database_bytes: int = 64 * GIB
+    """Of a file of which a database is made; it is kept on the disk until all of it is there."""
     repeats: int = 10_000
     """Answers that are kept for requests that come again with the same Idempotency-Key."""
     repeat_bytes: int = 64 * KIB
@@ -56,6 +64,9 @@ class GatewayLimits:
     """Of browsers."""
     session_s: float = 12 * 3600.0
     """How long a session counts."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self, {"tail_gather_s": (0.0, 10.0)})
 
 
 __all__ = ["HTTP_LIMITS", "GatewayLimits"]

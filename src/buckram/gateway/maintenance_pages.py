@@ -10,11 +10,12 @@ from buckram.client.client import Client
 from buckram.client.maintain.placement import judged
 from buckram.errors import InvalidArgument, MalformedRecord
 from buckram.gateway import schema
-from buckram.gateway.cluster_pages import BOOKIE, bookie_of
+from buckram.gateway.cluster_pages import BOOKIE, bookie_of, refusals
 from buckram.gateway.job_pages import JOB, JobPages
 from buckram.gateway.operations import Ask, Handler, Operation
 from buckram.healing.decommission import Departure, Progress, decommission, drain
 from buckram.healing.rebalance import rebalance
+from buckram.health.removing import check_removable
 
 _SHOWN = 100
 """So many ledgers are named in the result of a job."""
@@ -76,6 +77,8 @@ class MaintenancePages:
 
     async def _decommission(self, ask: Ask) -> dict[str, Any]:
         bookie = bookie_of(ask)
+        with refusals():
+            await check_removable(self._client, bookie)
 
         async def work(job: Job) -> Mapping[str, Any]:
             return _left(await decommission(self._client, bookie, lambda progress: _told(job, progress)))

@@ -18,7 +18,7 @@ from buckram.gateway.limits import GatewayLimits
 from buckram.gateway.object_headers import METADATA, Condition
 from buckram.gateway.open_objects import OpenObjects
 from buckram.gateway.operations import Ask, Parameter
-from buckram.http.pieces import LOOK_S
+from buckram.http.pieces import while_allowed
 from buckram.http.problems import HttpProblem
 from buckram.net.shelf import Use
 from buckram.objects.objects import Objects
@@ -99,12 +99,9 @@ class ObjectCalls:
 
     async def _paced(self, ask: Ask, deadline: asyncio.Timeout) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()
-        over, look = ask.watch("append", object_name(ask.path["namespace"], ask.object)), loop.time() + LOOK_S
-        async for piece in ask.pieces(self._limits.object_bytes):
-            if loop.time() >= look:
-                if why := over():
-                    raise HttpProblem(403, "FORBIDDEN", f"{why}; nothing of the object was put")
-                look = loop.time() + LOOK_S
+        over = ask.watch("append", object_name(ask.path["namespace"], ask.object))
+        given = ask.pieces(self._limits.object_bytes)
+        async for piece in while_allowed(given, over, "nothing of the object was put"):
             deadline.reschedule(loop.time() + self._limits.append_wait_s)
             yield piece
             deadline.reschedule(None)

@@ -78,7 +78,8 @@ def _operation(tag: str, one: Operation) -> dict[str, Any]:
     }
     found["parameters"] += [_of_header(name, what) for name, what in one.headers.items()]
     if one.changes:
-        found["parameters"] += [_of_header(name, what) for name, what in _HEADERS.items()]
+        counting = {name: what for name, what in _HEADERS.items() if one.keyed or name != HEADER.title()}
+        found["parameters"] += [_of_header(name, what) for name, what in counting.items()]
     if one.takes:
         bodies = {media: {"schema": {"description": what}} for media, what in one.takes.items()}
         found["requestBody"] = {"required": True, "content": bodies}

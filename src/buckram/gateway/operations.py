@@ -19,9 +19,12 @@ from buckram.core.security.object_names import NameRange, object_name
 from buckram.core.security.principal import Principal
 from buckram.core.streams.names import StreamName, stream_name
 from buckram.gateway.failures import bad_request
-from buckram.gateway.schema import TEXT, WHOLE, Schema, fault
+from buckram.gateway.schema import TEXT, WHOLE, YES_OR_NO, Schema, fault
 from buckram.http.problems import HttpProblem
+from buckram.http.tokens import while_granted
 
+SQL = "/v2/databases"
+"""Under it are the same paths as at a server of databases, so that either sends requests on to the other."""
 GATEWAY = "Buckram-Gateway"
 """Header of answers: the id of this process. Of a request: the id of the only process that shall carry it out."""
 Need = Literal["nothing", "login", "read", "append", "create", "delete", "admin", "administrator"]
@@ -92,15 +95,7 @@ class Ask:
 
     def watch(self, permission: str, name: str) -> Callable[[], str]:
         """For an answer that takes long: says why it has to end, because of the token or of grants; empty otherwise."""
-        why_over = self.watched()
-
-        def over() -> str:
-            if why := why_over():
-                return why
-            allowed = permission in self.allowed(name)
-            return "" if allowed else f"{self.principal} has no permission `{permission}` on {name} any more"
-
-        return over
+        return while_granted(self.principal, self.allowed, permission, name, self.watched())
 
     def number(self, name: str) -> int:
         """A whole number that is part of the path. Raises HttpProblem 400."""
@@ -145,6 +140,7 @@ class Parameter:
 LIMIT = Parameter("limit", "At most so many.", {**WHOLE, "minimum": 1, "maximum": 1000}, 100)
 AFTER = Parameter("after", "Only what comes after this one: `next` of the page before.")
 PREFIX = Parameter("prefix", "Only names that begin so.", TEXT, "")
+FORCE = Parameter("force", "Also when a live writer cannot be fenced, as its bookies are gone.", YES_OR_NO, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,20 +169,32 @@ class Operation:
     streamed: bool = False
     """Whether the handler reads the body itself, by `Ask.pieces`, of any media type."""
 
+    statements: bool = False
+    """Whether it is a request with statements of SQL, by a token and never by a browser's session: the statements say
+    whether they change something, and what was done once is known by a token of theirs and no Idempotency-Key."""
+
     @property
     def changes(self) -> bool:
         """Whether it may change something."""
         return self.method not in ("GET", "HEAD")
 
     @property
-    def route(self) -> str:
-        """The path for Starlette: the name of an object has slashes."""
-        return self.path.replace("{object}", "{object:path}")
+    def keyed(self) -> bool:
+        """Whether it is carried out once under an Idempotency-Key."""
+        return self.changes and not self.statements
+
+    @property
+    def routes(self) -> Sequence[str]:
+        """The paths for Starlette: the name of an object has slashes, and some clients of databases put one more
+        before what they append to an address."""
+        if self.statements:
+            return self.path, self.path.replace("{database}/", "{database}//")
+        return (self.path.replace("{object}", "{object:path}"),)
 
     @property
     def subject(self) -> str:
         """What a permission is needed on, for people."""
-        return "object" if "{object}" in self.path else "namespace"
+        return next((kind for kind in ("object", "database") if f"{{{kind}}}" in self.path), "namespace")
 
     def parsed(self, given: Sequence[tuple[str, str]]) -> dict[str, Any]:
         """The parameters of a query. Raises HttpProblem 400 for unknown, repeated and bad ones."""
@@ -213,10 +221,13 @@ async def _nothing() -> AsyncIterator[bytes]:
 
 
 def granted_name(path: Mapping[str, str]) -> str:
-    """What grants call that which a path is about: a stream by its full name, an object, or else the namespace."""
+    """What grants call that which a path is about: a stream or a database by its full name, an object, or else the
+    namespace. How a database is read may stand behind its name, as in main@stale=2."""
     namespace = path["namespace"]
     if "object" in path:
         return object_name(namespace, path["object"])
+    if "database" in path:
+        return f"{namespace}/{path['database'].partition('@')[0]}"
     return f"{namespace}/{path['stream']}" if "stream" in path else namespace
 
 
@@ -235,6 +246,7 @@ __all__ = [
     "GATEWAY",
     "LIMIT",
     "PREFIX",
+    "SQL",
     "Allowed",
     "Ask",
     "Handler",

@@ -14,6 +14,7 @@ from buckram.core.streams.names import StreamName
 from buckram.errors import NoSuchStream, OffsetOutOfRange, StreamExists
 from buckram.gateway import schema
 from buckram.gateway.bodies import BYTES, GIVEN, TAKEN, chosen_form, rendered, rows_of
+from buckram.gateway.event_ids import start_after
 from buckram.gateway.event_stream import MEDIA, EventStream
 from buckram.gateway.failures import bad_request
 from buckram.gateway.limits import GatewayLimits
@@ -23,6 +24,7 @@ from buckram.gateway.room import Room
 from buckram.gateway.tails import Tails
 from buckram.gateway.writers import Writers
 from buckram.http.body import while_connected
+from buckram.streams.read.locate import readable_end
 from buckram.streams.read.reader import StreamReader
 from buckram.streams.write.writer import StreamWriter
 from buckram.views.records import record_json
@@ -126,7 +128,7 @@ class RecordPages:
                 "tailRecords",
                 "GET",
                 TAIL,
-                "Follow a stream by server-sent events: the id of an event is the offset, its data the record.",
+                "Follow a stream by server-sent events: an event's id begins with the offset, its data are the record.",
                 "read",
                 self._tail,
                 RECORD,
@@ -229,16 +231,15 @@ class RecordPages:
         name, last = ask.stream, ask.request.headers.get("last-event-id")
         begin = _start(ask.query["start"])
         if last:
-            if not (last.isascii() and last.isdigit() and len(last) <= 19):
-                raise bad_request(f"Last-Event-ID {last[:60]!r}: needs the offset that the last event had as its id")
-            begin = int(last) + 1
+            begin = await start_after(self._client, name, last)
         start = None if begin in (None, "latest") else 0 if begin == "earliest" else int(begin or 0)
         tail = await self._tails.opened(name, start)
         try:
             if start is not None and start > tail.known_end:
-                info = await self._client.namespace(name.namespace).info(name.stream)
-                if start > info.end:
-                    raise OffsetOutOfRange(str(name), start, info.earliest, info.end)
+                streams = self._client.namespace(name.namespace).store
+                head, end = await readable_end(self._client, streams, name, start)
+                if start > end:
+                    raise OffsetOutOfRange(str(name), start, head.earliest, end)
         except BaseException:
             tail.close()
             raise

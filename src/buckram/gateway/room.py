@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from buckram.http.problems import HttpProblem
+from buckram.http.problems import full
 
 
 class Held:
@@ -17,6 +17,11 @@ class Held:
     def add(self, size: int) -> None:
         """Hold so many bytes more. Raises HttpProblem 503 where there is no room for them."""
         self._room.take(size)
+        self._size += size
+
+    def count(self, size: int) -> None:
+        """Hold so many bytes more that are there already, whether there is room for them or not."""
+        self._room.used += size
         self._size += size
 
     def release(self) -> None:
@@ -48,16 +53,9 @@ class Room:
     def take(self, size: int) -> None:
         """Count so many bytes more. Raises HttpProblem 503 where there is no room for them."""
         if self.used + size > self.limit:
-            raise HttpProblem(
-                503,
-                "GATEWAY_FULL",
-                f"{self.used} bytes of bodies and answers are in memory, the limit is {self.limit}: send the request "
-                "again later, or to another gateway",
-                headers={"Retry-After": "1"},
-                value=self.used,
-                limit=self.limit,
-                do="send the request again later, or to another gateway",
-            )
+            what = f"{self.used} bytes of bodies and answers are in memory"
+            do = "send the request again later, or to another gateway"
+            raise full("GATEWAY_FULL", what, self.used, self.limit, option="buffered_bytes", do=do, retry_after_s=1)
         self.used += size
 
 

@@ -1,4 +1,4 @@
-"""Gateway: one process at one port: streams, ledgers, objects, the administration of the cluster, and the console.
+"""Gateway: one process at one port: streams, ledgers, objects, databases, the cluster's administration, the console.
 
 Here its parts are put together; docs/explanation/gateway.md says how they work.
 """
@@ -6,7 +6,6 @@ Here its parts are put together; docs/explanation/gateway.md says how they work.
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Sequence
 from types import TracebackType
 from urllib.parse import urlsplit
@@ -17,12 +16,14 @@ from starlette.routing import Route
 
 from buckram.client.client import Client
 from buckram.config import TlsConfig
+from buckram.db.settings import DatabaseLimits
 from buckram.gateway.access import Access, is_local
 from buckram.gateway.cluster_pages import ClusterPages
 from buckram.gateway.console_pages import ConsolePages
 from buckram.gateway.database_pages import DatabasePages
 from buckram.gateway.dispatch import Dispatcher
 from buckram.gateway.history import History
+from buckram.gateway.hrana_pages import HranaPages
 from buckram.gateway.job_pages import JobPages
 from buckram.gateway.ledger_pages import LedgerPages
 from buckram.gateway.limits import HTTP_LIMITS, GatewayLimits
@@ -32,7 +33,7 @@ from buckram.gateway.object_calls import ObjectCalls
 from buckram.gateway.object_pages import ObjectPages
 from buckram.gateway.open_objects import OpenObjects
 from buckram.gateway.openapi import PATH, document
-from buckram.gateway.operations import Part
+from buckram.gateway.operations import SQL, Part
 from buckram.gateway.peers import Peers
 from buckram.gateway.record_pages import RecordPages
 from buckram.gateway.removal_pages import RemovalPages
@@ -45,10 +46,13 @@ from buckram.gateway.stream_pages import StreamPages
 from buckram.gateway.tails import Tails
 from buckram.gateway.upload_pages import UploadPages
 from buckram.gateway.writers import Writers
+from buckram.hrana.databases import Databases
+from buckram.hrana.limits import HranaLimits
+from buckram.hrana.service import Service
 from buckram.http.application import application
 from buckram.http.limits import HttpLimits
 from buckram.http.origins import Origins
-from buckram.http.server import HttpServer, url_of
+from buckram.http.server import HttpServer, Listening, url_of
 from buckram.http.tokens import ClusterTokens
 from buckram.net.tls_files import TlsFiles
 from buckram.webhdfs.access import Door
@@ -56,12 +60,12 @@ from buckram.webhdfs.server import WebHdfs
 
 
 class Gateway:
-    """Serves a cluster on a listening socket, which it takes over. `async with` or start() and close()."""
+    """Serves a cluster on listening sockets, which it takes over. `async with` or start() and close()."""
 
     def __init__(
         self,
         client: Client,
-        listening: socket.socket,
+        listening: Listening,
         *,
         advertise: str | None = None,
         tokens: ClusterTokens | None = None,
@@ -71,16 +75,18 @@ class Gateway:
         tls: TlsConfig | None = None,
         limits: GatewayLimits | None = None,
         http_limits: HttpLimits = HTTP_LIMITS,
+        hrana_limits: HranaLimits | None = None,
+        database_limits: DatabaseLimits | None = None,
     ) -> None:
         """`advertise`: where clients and other gateways reach this one; default its address. `tokens`: who asks has to
         be known; None: whoever is on this machine may do everything, others may read, or do everything as well
         (`open_to_all`). `hosts`, `pages`: names of this gateway, and origins of pages that may use it. `tls`: its
-        certificate and key; None: no TLS.
+        certificate and key, and whose certificates others have that lead databases (`ca`); None: no TLS.
         """
         files = None if tls is None else TlsFiles(tls, server_side=True)
         self.url = url_of(listening, "http" if files is None else "https")
         own = (advertise or self.url).rstrip("/")
-        limits = limits or GatewayLimits()
+        limits, hrana_limits = limits or GatewayLimits(), hrana_limits or HranaLimits()
         origins = Origins([*hosts, urlsplit(own).hostname or ""], pages, any_host=tokens is not None)
         sessions = Sessions(limits, client.services.runtime.clock)
         self.room = room = Room(limits.buffered_bytes)
@@ -90,17 +96,29 @@ class Gateway:
         self.tails = Tails(client, limits)
         self.objects = OpenObjects(client, limits, self.peers.sign)
         calls = ObjectCalls(self.objects, limits)
+        self.sql = Service(
+            Databases(
+                client, (), (), announce=own + SQL, limits=database_limits, most_open=limits.databases, everything=True
+            ),
+            access=access,
+            origins=origins,
+            tls=tls,
+            limits=hrana_limits,
+            http_limits=http_limits,
+        )
         self._jobs, self._repeats, self._history = JobPages(), Repeats(limits), History(client)
+        self._cluster = ClusterPages(client, self.peers, self._history)
         self.parts: Sequence[Part] = (
             RecordPages(client, self.writers, self.tails, room, limits),
             StreamPages(client, self.writers),
-            DatabasePages(client),
+            DatabasePages(client, limits),
+            statements := HranaPages(self.sql, room, limits),
             ObjectPages(calls, room, limits),
             UploadPages(calls),
             RemovalPages(calls, self._jobs),
             LedgerPages(client, self.writers, room, limits),
             NamespacePages(client),
-            ClusterPages(client, self.peers, self._history),
+            self._cluster,
             MaintenancePages(client, self._jobs),
             self._jobs,
             SecurityPages(client, enabled=tokens is not None),
@@ -109,16 +127,17 @@ class Gateway:
         traces = client.services.runtime.traces
         dispatcher = Dispatcher(access, self._repeats, room, http_limits, self.peers.me.id, traces)
         routes = [
-            Route(one.route, dispatcher.endpoint(one), methods=[one.method])
+            Route(path, dispatcher.endpoint(one), methods=[one.method])
             for part in self.parts
             for one in part.operations()
+            for path in one.routes
         ]
         self._document = json.dumps(document(self.parts)).encode()
         door = Door(tokens, origins, is_local=is_local, open_to_all=open_to_all)
         self.files = WebHdfs(client, door, self.objects.shelf, scheme=urlsplit(own).scheme)
-        more = [*self.files.routes(), *ConsolePages(origins).routes()]
+        more = [*statements.sockets(), *self.files.routes(), *ConsolePages(origins).routes()]
         app = application([*routes, Route(PATH, self._openapi, methods=["GET"]), *more])
-        self._http = HttpServer(app, listening, http_limits, files)
+        self._http = HttpServer(app, listening, http_limits, files, message_bytes=hrana_limits.frame_bytes)
 
     @property
     def connections(self) -> int:
@@ -128,6 +147,7 @@ class Gateway:
     async def start(self) -> None:
         """Serve, and be known to the other gateways of the cluster."""
         await self._http.start()
+        await self.sql.start()
         await self.peers.start()
         self._history.start()
 
@@ -138,10 +158,13 @@ class Gateway:
         """
         await self._history.close()
         await self.tails.close()
+        await self.sql.end_waiting()
         await self._http.close()
         await self._repeats.close()
         await self._jobs.close()
+        await self._cluster.close()
         await self.writers.close()
+        await self.sql.close()
         await self.objects.close()
         await self.peers.close()
 

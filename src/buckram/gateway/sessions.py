@@ -7,6 +7,7 @@ session is over. Not here: what a session may do (`access.py`).
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import secrets
 from collections import OrderedDict
@@ -25,11 +26,13 @@ CSRF_HEADER = "buckram-csrf"
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """`expires_us`: when it is over, in microseconds UTC."""
+    """`expires_us`: when it is over, in microseconds UTC, for people. `ends_at`: the same as the loop's time, which
+    decides."""
 
     token: Token
     csrf: str
     expires_us: int
+    ends_at: float
 
 
 class Sessions:
@@ -45,13 +48,14 @@ class Sessions:
 
     def begin(self, token: Token) -> tuple[str, Session]:
         """A new session and the secret for its cookie. The oldest makes room where there are too many."""
-        now = self._clock.wall_us()
-        while self._sessions and next(iter(self._sessions.values())).expires_us <= now:
+        now, loop_s = self._clock.wall_us(), asyncio.get_running_loop().time()
+        while self._sessions and next(iter(self._sessions.values())).ends_at <= loop_s:
             self._sessions.popitem(last=False)
         while len(self._sessions) >= self._limits.sessions:
             self._sessions.popitem(last=False)
         expires = min(now + round(self._limits.session_s * 1e6), round(token.expires_s * 1e6))
-        secret, session = secrets.token_urlsafe(32), Session(token, secrets.token_urlsafe(32), expires)
+        ends_at = loop_s + max(expires - now, 0) / 1e6
+        secret, session = secrets.token_urlsafe(32), Session(token, secrets.token_urlsafe(32), expires, ends_at)
         self._sessions[secret] = session
         return secret, session
 
@@ -59,7 +63,7 @@ class Sessions:
         """The session of a request's cookie; None without one, or when it is over."""
         secret = request.cookies.get(COOKIE, "")
         session = self._sessions.get(secret)
-        if session is not None and session.expires_us <= self._clock.wall_us():
+        if session is not None and session.ends_at <= asyncio.get_running_loop().time():
             del self._sessions[secret]
             return None
         return session
@@ -70,7 +74,7 @@ class Sessions:
 
     def cookie(self, secret: str, session: Session, *, secure: bool) -> str:
         """The Set-Cookie header that begins a session; an empty `secret` ends it in the browser."""
-        seconds = max(0, (session.expires_us - self._clock.wall_us()) // 1_000_000) if secret else 0
+        seconds = max(0, int(session.ends_at - asyncio.get_running_loop().time())) if secret else 0
         words = [f"{COOKIE}={secret}", "Path=/", "HttpOnly", "SameSite=Strict", f"Max-Age={seconds}"]
         return "; ".join([*words, "Secure"] if secure else words)
 

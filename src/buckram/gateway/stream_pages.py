@@ -8,7 +8,7 @@ from typing import Any
 from buckram.client.client import Client
 from buckram.gateway import schema
 from buckram.gateway.failures import bad_request
-from buckram.gateway.operations import AFTER, LIMIT, PREFIX, Ask, Operation, Parameter
+from buckram.gateway.operations import AFTER, FORCE, LIMIT, PREFIX, Ask, Operation, Parameter
 from buckram.gateway.writers import Writers
 from buckram.streams.namespace import Namespace
 from buckram.views.streams import cursor_json, info_json, segment_json, with_last_append
@@ -17,13 +17,15 @@ STREAMS = "/v2/namespaces/{namespace}/streams"
 STREAM = STREAMS + "/{stream}"
 CURSOR = STREAM + "/cursors/{cursor}"
 _LONG = Parameter("long", "Whole descriptions instead of names.", schema.YES_OR_NO, False)
-_FORCE = Parameter(
-    "force", "Also when a live writer cannot be fenced, as its bookies are gone.", schema.YES_OR_NO, False
+_PURPOSE = Parameter(
+    "purpose", "That of a stream which is not for records: machine, database, objects or audit.", schema.TEXT
 )
 INFO = schema.record(
     "cursors",
     stream=schema.TEXT,
     uid=schema.TEXT,
+    purpose=schema.TEXT,
+    refused=schema.TEXTS,
     earliest=schema.COUNT,
     end=schema.COUNT,
     records=schema.COUNT,
@@ -158,11 +160,11 @@ class StreamPages:
                 "deleteStream",
                 "DELETE",
                 STREAM,
-                "Delete a stream with its records and cursors.",
+                "Delete a stream with its records and cursors; of another purpose than records only if that is said.",
                 "delete",
                 self._delete,
                 deleted,
-                parameters=(_FORCE,),
+                parameters=(FORCE, _PURPOSE),
             ),
         )
 
@@ -256,7 +258,9 @@ class StreamPages:
 
     async def _delete(self, ask: Ask) -> dict[str, Any]:
         name = ask.stream
-        await self._namespace(ask).delete(name.stream, force=ask.query["force"])
+        await self._namespace(ask).delete(
+            name.stream, force=ask.query["force"], purpose=ask.query["purpose"] or "records"
+        )
         return {"stream": str(name), "deleted": True}
 
     # -- cursors ------------------------------------------------------------------------------------------

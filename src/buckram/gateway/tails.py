@@ -17,11 +17,13 @@ from buckram.client.client import Client
 from buckram.core.streams.batch import Batch
 from buckram.core.streams.names import StreamName
 from buckram.errors import BuckramError, HandleClosed
+from buckram.gateway.event_ids import suffix_of
 from buckram.gateway.limits import GatewayLimits
-from buckram.http.problems import HttpProblem
+from buckram.http.problems import HttpProblem, full
 from buckram.net.tasks import TaskScope
 from buckram.streams.read.reader import StreamReader
-from buckram.types import Offset
+from buckram.streams.read.remembered import history_now
+from buckram.types import History, Offset
 from buckram.views.records import record_line
 
 _PAGE_BYTES = 256 * 1024
@@ -43,6 +45,7 @@ class Feed:
 
     def __init__(self, client: Client, name: StreamName, limits: GatewayLimits) -> None:
         self._client, self.name, self._limits = client, name, limits
+        self._history = history_now(client)
         self._pieces: deque[Piece] = deque()
         self._bytes = 0
         self.begin: Offset = 0
@@ -102,11 +105,14 @@ class Feed:
                         break
             self.ended = True
             self._finish(None)
-        except BuckramError as error:
-            self._finish(error)
+        except Exception as error:  # whatever ends it: tails must not wait for ever
+            self._finish(error if isinstance(error, BuckramError) else HandleClosed(f"stream {self.name}: {error!r}"))
+            if not isinstance(error, BuckramError):
+                raise
 
     def _publish(self, batches: list[Batch]) -> None:
-        piece = Piece(batches[0].first_offset, batches[-1].next_offset, b"".join(map(events_of, batches)))
+        events = b"".join(events_of(batch, self._history) for batch in batches)
+        piece = Piece(batches[0].first_offset, batches[-1].next_offset, events)
         if piece.first > self.next:  # records between were truncated before they were read
             self._pieces.clear()
             self._bytes, self.begin = 0, piece.first
@@ -146,15 +152,8 @@ class Tails:
             raise HttpProblem(503, "GATEWAY_STOPS", "this gateway is stopping: follow at another one, or later")
         limit = self._limits.tails
         if self.count >= limit:
-            raise HttpProblem(
-                503,
-                "TOO_MANY_TAILS",
-                f"{self.count} tails are open, the limit is {limit}: close some, or follow at another gateway",
-                headers={"Retry-After": "5"},
-                value=self.count,
-                limit=limit,
-                do="close some, or follow at another gateway",
-            )
+            what, do = f"{self.count} tails are open", "close some, or follow at another gateway"
+            raise full("TOO_MANY_TAILS", what, self.count, limit, option="tails", do=do, retry_after_s=5)
         self.count += 1
         self._users[name] = self._users.get(name, 0) + 1
         try:
@@ -173,7 +172,7 @@ class Tails:
 
     async def _feed(self, name: StreamName) -> Feed:
         task = self._feeds.get(name)
-        if task is None or (task.done() and not task.cancelled() and _is_over(task.result())):
+        if task is None or (task.done() and _is_over(task)):
             task = self._feeds[name] = self._scope.spawn(self._begun(name), f"feed of {name}")
         found = await asyncio.shield(task)
         if isinstance(found, BuckramError):
@@ -200,8 +199,8 @@ class Tails:
             self._scope.spawn(self._end(task), f"end of the feed of {name}")
 
     async def _end(self, task: asyncio.Task[Feed | BuckramError]) -> None:
-        feed = await task
-        if isinstance(feed, Feed):
+        await asyncio.wait((task,))
+        if not task.cancelled() and task.exception() is None and isinstance(feed := task.result(), Feed):
             await feed.close()
 
     async def page(self, name: StreamName, start: Offset, stop: Offset) -> tuple[Offset, bytes]:
@@ -213,7 +212,7 @@ class Tails:
             async with reader:
                 found: list[bytes] = []
                 while sum(map(len, found)) < _PAGE_BYTES and (batch := await reader.next_batch()) is not None:
-                    found.append(events_of(batch))
+                    found.append(events_of(batch, history_now(self._client)))
                 at = reader.position
                 return (stop if not found else at if at is not None else stop), b"".join(found)
 
@@ -261,14 +260,16 @@ class Tail:
             self._tails.left(self._feed.name)
 
 
-def events_of(batch: Batch) -> bytes:
-    """The records of a batch as server-sent events: the id is the offset, the data are the record's JSON."""
-    return "".join([f"id: {one.offset}\ndata: {record_line(one)}\n" for one in batch.records()]).encode()
+def events_of(batch: Batch, history: History) -> bytes:
+    """The records of a batch as server-sent events: the id begins with the offset, the data are the record's JSON."""
+    rest = suffix_of(history, batch.append_time)
+    return "".join([f"id: {one.offset}{rest}\ndata: {record_line(one)}\n" for one in batch.records()]).encode()
 
 
 def _from(piece: Piece, position: Offset) -> bytes:
     """The events of a piece from a position within it on."""
-    kept = [one for one in piece.data.split(b"\n\n")[:-1] if int(one[4 : one.index(b"\n")]) >= position]
+    events = piece.data.split(b"\n\n")[:-1]
+    kept = [one for one in events if int(one[4 : one.index(b"\n")].partition(b"-")[0]) >= position]
     return b"".join(one + b"\n\n" for one in kept)
 
 
@@ -287,7 +288,11 @@ async def _gather(reader: StreamReader, found: list[Batch], until: float) -> boo
     return True
 
 
-def _is_over(found: Feed | BuckramError) -> bool:
+def _is_over(task: asyncio.Task[Feed | BuckramError]) -> bool:
+    """Whether a feed that was begun ended, or never began, for whatever reason: the next one begins anew."""
+    if task.cancelled() or task.exception() is not None:
+        return True
+    found = task.result()
     return isinstance(found, BuckramError) or found.error is not None
 
 

@@ -85,8 +85,15 @@ class Auditor:
         """As it was read last."""
         self._asked = self._hurry = False
         """An audit was asked for and is not done; what is lost shall not be waited for."""
+        self._is_elected = asyncio.Event()
         self.elected = False
         self.name = name
+
+    async def until_elected(self) -> None:
+        """Return when this candidate is elected; at once while it is."""
+        while not self.elected:
+            self._is_elected.clear()
+            await self._is_elected.wait()
 
     async def run(self) -> None:
         """Stand for election, follow the bookies, and audit while elected. Ends with InvariantViolation only."""
@@ -150,6 +157,7 @@ class Auditor:
         if not elected:
             self._asked = False
             return _LOOK_S
+        self._is_elected.set()
         await self._count_down(wishes, now)
         look_s = self._look_s(wishes, loop.time())
         if not await self._tree.enabled(notify):

@@ -1,7 +1,8 @@
 """What auditors and replicators tell each other and people: the brake, reasons for waiting, progress. Keys of our own.
 
 Below `own`/healing: `brake` (by the auditor), `proceed` (an operator's word), `waiting/ID` (reasons, by the last worker
-that tried), `round` (changes when ledgers were marked), `checks` (last results), `workers/NAME` (progress, ephemeral).
+that tried), `round` (changes when ledgers were marked), `checks` (last results), `workers/NAME` (progress, ephemeral),
+`attendance` (which bookies were away, and whose copies were not looked at since).
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from buckram.core.healing.attendance import Attendance, parse_attendance
 from buckram.core.healing.losses import Brake
 from buckram.core.healing.status import Waiting, parse_waiting
 from buckram.errors import KeyExists, MalformedRecord, NoSuchKey, VersionConflict
+from buckram.metadata.listing import all_names
 from buckram.metadata.overwriting import remove
 from buckram.seams import MetadataStore, Notify
 from buckram.types import BookieId, LedgerId
@@ -101,23 +104,20 @@ class Board:
 
     async def clear_waiting(self, ledgers: Collection[LedgerId]) -> None:
         """Nothing is said of these ledgers any more. Asks for the list of all that wait, and for no single one."""
-        folder, after, wanted = f"{self._base}/waiting", "", {f"{ledger:0{_DIGITS}d}" for ledger in ledgers}
-        while names := await self._keys.children(folder, after=after, limit=_PAGE):
-            for key in (f"{folder}/{name}" for name in names if name in wanted):
-                await remove(self._keys, key)
-            after = names[-1]
+        folder, wanted = f"{self._base}/waiting", {f"{ledger:0{_DIGITS}d}" for ledger in ledgers}
+        async for name in all_names(self._keys, folder):
+            if name in wanted:
+                await remove(self._keys, f"{folder}/{name}")
 
     async def waiting(self) -> AsyncIterator[Waiting]:
         """All of them by ledger; a record that cannot be read is left out."""
-        folder, after = f"{self._base}/waiting", ""
-        while names := await self._keys.children(folder, after=after, limit=_PAGE):
-            for name in names:
-                if not name.isdigit():
-                    continue
-                with suppress(NoSuchKey, MalformedRecord):
-                    key = f"{folder}/{name}"
-                    yield parse_waiting(key, int(name), (await self._keys.get(key)).value)
-            after = names[-1]
+        folder = f"{self._base}/waiting"
+        async for name in all_names(self._keys, folder):
+            if not name.isdigit():
+                continue
+            with suppress(NoSuchKey, MalformedRecord):
+                key = f"{folder}/{name}"
+                yield parse_waiting(key, int(name), (await self._keys.get(key)).value)
 
     # -- checks of all ledgers ----------------------------------------------------------------------------
 
@@ -132,6 +132,24 @@ class Board:
         except MalformedRecord:
             return {}
         return {check: result for check, result in found.items() if isinstance(result, dict)}
+
+    # -- who was away -------------------------------------------------------------------------------------
+
+    async def attendance(self) -> tuple[Attendance, int]:
+        """Who was away, and the version of the record; -1 where there is none. MalformedRecord."""
+        key = f"{self._base}/attendance"
+        try:
+            found = await self._keys.get(key)
+        except NoSuchKey:
+            return Attendance(), -1
+        return parse_attendance(key, found.value), found.version
+
+    async def say_attendance(self, attendance: Attendance, version: int) -> int:
+        """Gives the new version. VersionConflict, KeyExists and NoSuchKey: another auditor has written it."""
+        key, value = f"{self._base}/attendance", attendance.encode()
+        if version < 0:
+            return await self._keys.create(key, value)
+        return await self._keys.set(key, value, version)
 
     # -- progress -----------------------------------------------------------------------------------------
 

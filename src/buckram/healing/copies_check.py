@@ -6,26 +6,28 @@ Nothing is copied here: a marked ledger is checked entry by entry by a replicato
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from contextlib import suppress
 
 from buckram.client.client import Client
 from buckram.client.maintain.audit import ReplicaAuditor
 from buckram.client.read.replicas import ask
-from buckram.core.healing.needs import needs_of
 from buckram.core.ledgers.audit import Piece, plan_pieces
+from buckram.core.ledgers.holdings import Row, held_rows
 from buckram.core.ledgers.metadata import birth_of
-from buckram.core.ledgers.recovery import quorum_of
 from buckram.core.wire.availability import BadAvailability, EntryList
 from buckram.core.wire.introduction import Peer
 from buckram.core.wire.messages import ListEntries, ListEntriesReply
-from buckram.errors import BuckramError, Code
+from buckram.errors import BuckramError, Code, ReadFailed
 from buckram.healing.ledger_walk import MemberCheck
 from buckram.metadata.underreplication import Underreplication
 from buckram.net.pace import Pace
-from buckram.types import BookieId, LedgerId, LedgerMetadata
+from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata
 
 log = logging.getLogger("buckram.healing")
 PIECE_BYTES = 64 * 1024 * 1024
+_ON_THEIR_WAY_S = 1.0
 
 
 class CopiesCheck(MemberCheck):
@@ -36,20 +38,40 @@ class CopiesCheck(MemberCheck):
     def __init__(self, client: Client, tree: Underreplication, requests: Pace, reads: Pace) -> None:
         super().__init__(client, tree)
         self._requests, self._reads = requests, reads
+        self._confirmed: tuple[LedgerMetadata, EntryId | None] | None = None
+        """Of the open ledger that is looked at: how far it was confirmed."""
         self._listless: set[BookieId] = set()
         """Bookies that did not answer with a list: they are read at once."""
 
     async def holds(self, ledger: LedgerId, metadata: LedgerMetadata, bookie: BookieId) -> bool | None:
-        """Whether the bookie holds all its entries, by its list, else by reading them; None: it cannot be told."""
-        quorum = quorum_of(metadata)
-        ranges = [
-            row
-            for member in needs_of(ledger, metadata, (bookie,)).closed_part
-            if member.last is not None
-            for row in quorum.held_ranges(member.position, member.first, member.last)
-        ]
-        if not ranges:
+        """Whether the bookie holds all its entries, by its list, else by reading them; None: it cannot be told.
+
+        Of an open ledger it must hold what was confirmed when that was asked for, a moment before.
+        """
+        end = None if metadata.closed else await self._end(ledger, metadata)
+        rows = list(held_rows(metadata, bookie, end))
+        if not rows:
             return True
+        held = await self._lists(ledger, metadata, bookie, rows)
+        if held is False and not metadata.closed:  # they may be on their way to the slowest member
+            await asyncio.sleep(_ON_THEIR_WAY_S)
+            held = await self._lists(ledger, metadata, bookie, rows)
+        return held
+
+    async def _end(self, ledger: LedgerId, metadata: LedgerMetadata) -> EntryId | None:
+        """How far an open ledger is confirmed; None where that cannot be told: nothing is known of its end then."""
+        if self._confirmed is None or self._confirmed[0] is not metadata:
+            end = None
+            with suppress(ReadFailed):
+                password, kind = metadata.password or b"", metadata.digest_type
+                async with self._client.open(ledger, password=password, digest=kind) as reader:
+                    end = reader.last_confirmed
+            self._confirmed = metadata, end
+        return self._confirmed[1]
+
+    async def _lists(
+        self, ledger: LedgerId, metadata: LedgerMetadata, bookie: BookieId, rows: list[Row]
+    ) -> bool | None:
         await self._requests.take(1)
         if bookie in self._listless:
             return await self._read(ledger, metadata, bookie)
@@ -61,7 +83,7 @@ class CopiesCheck(MemberCheck):
             return held
         if isinstance(reply, ListEntriesReply) and reply.code is Code.OK:
             try:
-                return EntryList.decode(reply.availability).covers(sorted(ranges))
+                return EntryList.decode(reply.availability).covers(rows)
             except BadAvailability as error:
                 log.warning("bookie %s: its list of ledger %d cannot be read: %s", bookie, ledger, error)
         elif reply.code in (Code.NO_LEDGER, Code.NO_ENTRY):
@@ -71,6 +93,8 @@ class CopiesCheck(MemberCheck):
     async def _read(self, ledger: LedgerId, metadata: LedgerMetadata, bookie: BookieId) -> bool | None:
         info = self._services.bookies.info(bookie)
         pieces = [piece for piece in plan_pieces(ledger, metadata, PIECE_BYTES) if piece.bookie == bookie]
+        if not pieces and not metadata.closed:
+            return True  # only what can still grow, which its writer sees to
         if info is None or info.address is None or not pieces:
             return None
         peer = Peer(info.address, self._services.identities.expected(bookie))

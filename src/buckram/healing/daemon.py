@@ -1,4 +1,4 @@
-"""What `buckram up` and `buckram autorecovery run` start: an auditor, its periodic checks and a replicator."""
+"""What `buckram up` and `buckram autorecovery run` start: an auditor, its checks and a replicator."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import asyncio
 from buckram.client.client import Client
 from buckram.config import HealingConfig
 from buckram.healing.auditor import Auditor
+from buckram.healing.first_checks import FirstChecks
 from buckram.healing.periodic_checks import PeriodicChecks
 from buckram.healing.replicator import Replicator
 
@@ -14,8 +15,8 @@ from buckram.healing.replicator import Replicator
 async def heal(client: Client, name: str, config: HealingConfig) -> None:
     """Until cancelled; then vote and locks are given back. Raises what ends one of them: a bug, a replaced store."""
     auditor, replicator = Auditor(client, name, config), Replicator(client, name, config)
-    checks = PeriodicChecks(client, auditor, config)
-    tasks = [asyncio.ensure_future(part.run()) for part in (auditor, checks, replicator)]
+    checks, first = PeriodicChecks(client, auditor, config), FirstChecks(client, auditor, config)
+    tasks = [asyncio.ensure_future(part.run()) for part in (auditor, first, checks, replicator)]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:

@@ -22,6 +22,7 @@ from buckram.healing.overview import eta_s
 from buckram.healing.room import check_room
 from buckram.metadata.accused import pardon
 from buckram.metadata.election import Election
+from buckram.metadata.recorded_time import remove_time
 from buckram.metadata.underreplication import Underreplication
 from buckram.metadata.wishes import change_wish
 from buckram.seams import MetadataStore
@@ -128,7 +129,10 @@ async def drain(
     if info is None:
         if bookie not in await store.known_bookies():
             raise NoSuchBookie(bookie)
-        raise Refused(f"bookie {bookie} is down: `buckram bookie decommission` takes it out, or start it first")
+        raise Refused(
+            f"bookie {bookie} is not registered: start it, see its log if it runs; only if it is gone for good, "
+            "`buckram bookie decommission` takes it out"
+        )
     if info.incarnation is None:
         raise Refused(f"bookie {bookie} is Apache's and does not follow: stop it and `buckram bookie decommission` it")
     depending = await ledgers_naming(store, bookie)
@@ -187,6 +191,7 @@ async def forget(store: MetadataStore, bookie: BookieId) -> None:
         await store.delete_cookie(bookie, (await store.read_cookie(bookie)).version)
     await pardon(store, bookie)
     await change_wish(store, bookie, lambda wish: NOTHING)
+    await remove_time(store, bookie)
 
 
 # -- before it begins -----------------------------------------------------------------------------------------------

@@ -94,12 +94,14 @@ class LedgerWalk:
 class MemberCheck(LedgerWalk):
     """Looks at the bookies that each ledger names, and marks the ledger for those that do not hold what they should.
 
-    Bookies that are away are left to the audit of bookies, and the last fragment of an open ledger to its writer.
+    Bookies that are away are left to the audit of bookies.
     """
 
     def __init__(self, client: Client, tree: Underreplication) -> None:
         super().__init__(client)
         self._tree = tree
+        self._only: BookieId | None = None
+        """The one member that is looked at; None: all are."""
         self._silent_until: dict[BookieId, float] = {}
         """Bookies that could not be read a moment ago: nobody waits for them once for each ledger."""
 
@@ -110,6 +112,16 @@ class MemberCheck(LedgerWalk):
     def skips(self, metadata: LedgerMetadata) -> bool:
         """Whether nothing can be said of such a ledger."""
         return False
+
+    async def look_at(self, ledger: LedgerId, bookie: BookieId, found: Checked) -> bool:
+        """Look at the copies of one member only. Whether it is known how they are; what lacks is marked then."""
+        unknown = found.unknown + found.unreadable
+        self._only = bookie
+        try:
+            await self._ledger(ledger, found)
+        finally:
+            self._only = None
+        return found.unknown + found.unreadable == unknown
 
     async def look(self, ledger: LedgerId, found: Checked) -> None:
         lacking = await self._lacking(ledger, found)
@@ -140,7 +152,10 @@ class MemberCheck(LedgerWalk):
             lacking: list[BookieId] = []
             unknown = False
             for bookie in members_of(before.metadata):
+                if self._only not in (None, bookie):
+                    continue
                 if self._services.bookies.info(bookie) is None:
+                    unknown |= self._only is not None
                     continue
                 holds = None if self.is_silent(bookie) else await self.holds(ledger, before.metadata, bookie)
                 unknown |= holds is None

@@ -8,59 +8,47 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from buckram.core.cluster.problem import Problem
 from buckram.core.healing.wishes import NOTHING
-from buckram.errors import MalformedRecord, NoSuchKey, NoSuchLedger
+from buckram.core.health.facts import Noted
+from buckram.core.health.of_healing import named
+from buckram.errors import NoSuchKey
 from buckram.healing.board import Board
-from buckram.healing.doctor import Finding, named
+from buckram.healing.doctor import Fixable
+from buckram.metadata.removals import is_gone
 from buckram.metadata.underreplication import Underreplication
 from buckram.metadata.wishes import change_wish, read_wishes
 from buckram.seams import MetadataStore
 from buckram.types import BookieId, LedgerId
 
 
-async def findings_of_leftovers(store: MetadataStore) -> list[Finding]:
+async def leftovers(store: MetadataStore) -> list[Fixable]:
     """Marks of ledgers that are gone, reasons of ledgers that wait for nothing, wishes of bookies that nobody knows."""
-    found: list[Finding] = []
+    found: list[Fixable] = []
     tree, board = Underreplication(store.keys, store.root, ""), Board(store)
     marked = [ledger async for ledger in tree.marked()]
-    gone = [ledger for ledger in marked if await _is_gone(store, ledger)]
+    gone = [ledger for ledger in marked if await is_gone(store, ledger)]
     if gone:
         why = "they are marked as lacking copies, and do not exist any more"
-        problem = _problem(f"marks of ledgers {named([str(one) for one in gone])}", why)
-        found.append(Finding(problem, lambda: _unmark(store, gone)))
+        noted = Noted("leftovers", f"marks of ledgers {named([str(one) for one in gone])}", why)
+        found.append(Fixable(noted, lambda: _unmark(store, gone)))
     reasons = [one.ledger async for one in board.waiting() if one.ledger not in frozenset(marked)]
     if reasons:
         why = "reasons are kept for which they wait, and they wait for nothing"
-        problem = _problem(f"reasons of ledgers {named([str(one) for one in reasons])}", why)
-        found.append(Finding(problem, lambda: _forget_reasons(store, reasons)))
+        noted = Noted("leftovers", f"reasons of ledgers {named([str(one) for one in reasons])}", why)
+        found.append(Fixable(noted, lambda: _forget_reasons(store, reasons)))
     unknown = await _wishes_of_nobody(store)
     if unknown:
         why = "something is asked of bookies that the cluster does not know"
-        problem = _problem(f"wishes of bookies {named(unknown)}", why)
-        found.append(Finding(problem, lambda: _forget_wishes(store, unknown)))
+        noted = Noted("leftovers", f"wishes of bookies {named(unknown)}", why)
+        found.append(Fixable(noted, lambda: _forget_wishes(store, unknown)))
     return found
-
-
-def _problem(where: str, why: str) -> Problem:
-    return Problem("leftover", where, why, "`buckram doctor --fix` removes it")
-
-
-async def _is_gone(store: MetadataStore, ledger: LedgerId) -> bool:
-    try:
-        await store.read_ledger(ledger)
-    except NoSuchLedger:
-        return True
-    except MalformedRecord:
-        pass
-    return False
 
 
 async def _unmark(store: MetadataStore, ledgers: list[LedgerId]) -> str:
     tree, done = Underreplication(store.keys, store.root, ""), 0
     for ledger in ledgers:
         mark = await tree.read_mark(ledger)
-        if mark is not None and await _is_gone(store, ledger):
+        if mark is not None and await is_gone(store, ledger):
             done += await tree.unmark(mark)
     return f"removed {done} marks"
 

@@ -7,16 +7,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from buckram.core.healing.attendance import Attendance, sessions_of
+from buckram.core.healing.completeness import Shortfall, shortfalls
 from buckram.core.healing.losses import DEFAULT_DELAY_S, Brake
 from buckram.core.healing.status import Waiting, Why
 from buckram.errors import MalformedRecord
 from buckram.healing.board import Board, Progress
+from buckram.metadata.behind import ledgers_behind
+from buckram.metadata.degraded import degraded_bookies
 from buckram.metadata.election import Election, elected_of
 from buckram.metadata.underreplication import Underreplication
 from buckram.seams import MetadataStore
-from buckram.types import EntryId, LedgerId
+from buckram.types import BookieId, EntryId, LedgerId
 
 _AT_ONCE = 64
+NOTED = "a client noted that a member may lack entries; that one is looked at as soon as it answers"
+COPIES, PLACEMENT = "checkallledgers", "placementpolicycheck"
+"""The name of the check of all copies in the tree: Apache's check of all ledgers marks what lacks, as this one does."""
 """So many marks are read at a time."""
 
 
@@ -51,10 +58,38 @@ class Overview:
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What the last complete run of each periodic check found."""
 
+    unverified: Mapping[BookieId, int | None] = field(default_factory=dict)
+    """Bookies that were away and whose copies were not looked at since, with the number of ledgers that are left."""
+    attended: bool = True
+    """Whether an auditor ever found out which ledgers are open, and watches who is away since."""
+    degraded: Mapping[BookieId, str] = field(default_factory=dict)
+    """Bookies that clients find slow, and why."""
+
+    @property
+    def shortfalls(self) -> list[Shortfall]:
+        """What keeps anybody from saying that the copies that are not known to lack are all there."""
+        return shortfalls(
+            self.unverified,
+            self.degraded,
+            checked=COPIES in self.checks,
+            attended=self.attended,
+            untold=sum(_count(self.checks.get(COPIES, {}).get(what)) for what in ("unknown", "unreadable")),
+        )
+
+    @property
+    def misplaced(self) -> int | None:
+        """Ledgers that the last check of the placement would have elsewhere; None where there was none."""
+        found: int | None = self.checks.get(PLACEMENT, {}).get("misplaced")
+        return found
+
     @property
     def oldest(self) -> Lacking | None:
         """The ledger that has been marked for longest."""
         return max((one for one in self.queue if one.age_s is not None), key=lambda one: one.age_s or 0.0, default=None)
+
+
+def _count(said: object) -> int:
+    return said if isinstance(said, int) else 0
 
 
 async def overview(store: MetadataStore, now_ms: int | None = None) -> Overview:
@@ -76,7 +111,9 @@ async def overview(store: MetadataStore, now_ms: int | None = None) -> Overview:
         for first in range(0, len(queue), _AT_ONCE):
             part = queue[first : first + _AT_ONCE]
             queue[first : first + _AT_ONCE] = await asyncio.gather(*(_aged(tree, one, now_ms) for one in part))
-    delay = await tree.read_delay(DEFAULT_DELAY_S)
+    marked = frozenset(one.ledger for one in queue)
+    queue += [Lacking(one, "queued", NOTED, None) for one in await ledgers_behind(store) if one not in marked]
+    delay, attendance = await tree.read_delay(DEFAULT_DELAY_S), await _attendance(store, board)
     return Overview(
         await tree.enabled(),
         elected_of(votes),
@@ -85,7 +122,17 @@ async def overview(store: MetadataStore, now_ms: int | None = None) -> Overview:
         workers,
         tuple(queue),
         await board.checked(),
+        attendance.unverified,
+        attendance.walks is not None,
+        await degraded_bookies(store),
     )
+
+
+async def _attendance(store: MetadataStore, board: Board) -> Attendance:
+    """As it is now, whether or not an auditor has seen yet who is back."""
+    attendance, _ = await board.attendance()
+    attendance.seen(sessions_of(await store.bookies()))
+    return attendance
 
 
 async def _aged(tree: Underreplication, one: Lacking, now_ms: int) -> Lacking:

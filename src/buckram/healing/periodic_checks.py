@@ -19,6 +19,7 @@ from buckram.healing.board import Board
 from buckram.healing.copies_check import CopiesCheck
 from buckram.healing.digest_check import DigestCheck
 from buckram.healing.ledger_walk import Checked
+from buckram.healing.overview import COPIES, PLACEMENT
 from buckram.healing.placement_check import PlacementCheck
 from buckram.metadata.underreplication import Underreplication
 from buckram.net.pace import Pace
@@ -28,9 +29,6 @@ _LOOK_S = 60.0
 _AGES_S = 300.0
 _MOST_MARKS = 10_000
 """So many marks are looked at for their age."""
-COPIES = "checkallledgers"
-"""The name of the date in the tree: Apache's check of all ledgers marks what lacks, as this one does."""
-PLACEMENT = "placementpolicycheck"
 DIGESTS = "digests"
 """Apache has no such check: its date is with its result, in keys of our own."""
 
@@ -55,6 +53,7 @@ class PeriodicChecks:
         """Look whether a check is due, again and again. Ends with a bug or a replaced store only."""
         shortest_s = min((interval_s for interval_s in self._intervals_s.values() if interval_s), default=_LOOK_S)
         while True:
+            await self._auditor.until_elected()
             wait_s = _LOOK_S
             for check, interval_s in self._intervals_s.items():
                 if interval_s and self._auditor.elected:

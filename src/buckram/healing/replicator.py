@@ -16,7 +16,7 @@ from contextlib import suppress
 from buckram.client.client import Client
 from buckram.config import HealingConfig
 from buckram.core.backoff import STORE_WATCH, Delays
-from buckram.core.healing.needs import copied_bytes, members_of, needs_of
+from buckram.core.healing.needs import Needs, copied_bytes, members_of, needs_of, urgency
 from buckram.core.healing.records import Mark
 from buckram.core.healing.status import Reason, Waiting, Why
 from buckram.errors import (
@@ -70,7 +70,8 @@ class Replicator:
         """Copying was disabled or enabled, or the brake was pulled or released."""
         self._forbidden = False
         """It was found to be, while ledgers were in work."""
-        self._queue: list[tuple[int, Candidate]] = []
+        self._queue: list[tuple[tuple[int, LedgerId], Candidate]] = []
+        """A heap, those of the greatest urgency first."""
         self._leaving: frozenset[BookieId] = frozenset()
         """Bookies that give everything away."""
         self._sizes: dict[LedgerId, int] = {}
@@ -219,22 +220,22 @@ class Replicator:
         await self._queue_up(found)
 
     async def _queue_up(self, candidates: list[Candidate]) -> None:
-        needs = await asyncio.gather(*(self._needs(one.ledger) for one in candidates))
-        for candidate, (copies, size) in zip(candidates, needs, strict=True):
+        found = await asyncio.gather(*(self._needs(one.ledger) for one in candidates))
+        for candidate, (needs, size) in zip(candidates, found, strict=True):
             self._sizes[candidate.ledger] = size
-            heapq.heappush(self._queue, (copies, candidate))
+            heapq.heappush(self._queue, (urgency(needs), candidate))
 
-    async def _needs(self, ledger: LedgerId) -> tuple[int, int]:
-        """The fewest copies of any entry, and about how many bytes are to be copied."""
+    async def _needs(self, ledger: LedgerId) -> tuple[Needs, int]:
+        """What the ledger lacks because bookies are gone, and about how many bytes are to be copied."""
         try:
             metadata = (await self._store.read_ledger(ledger)).metadata
         except (NoSuchLedger, MalformedRecord):
-            return 0, 0
+            return Needs(ledger, (), 0), 0
         there, members = self._client.services.bookies, members_of(metadata)
         gone = [bookie for bookie in members if there.info(bookie) is None]
         needs = needs_of(ledger, metadata, [*gone, *self._leaving])
         # One that leaves and lives endangers nothing: ledgers that lost a copy come first.
-        return needs_of(ledger, metadata, gone).survivors, copied_bytes(metadata, needs)
+        return needs_of(ledger, metadata, gone), copied_bytes(metadata, needs)
 
     async def _take(self, candidate: Candidate) -> None:
         """One attempt at a ledger, if it is marked and nobody else has it."""

@@ -7,7 +7,7 @@ from functools import partial
 
 from buckram.client.shared.bookies import BookieWatcher
 from buckram.core.ledgers.quorum import Quorum
-from buckram.core.placement.judge import breaches
+from buckram.core.placement.judge import badness
 from buckram.core.placement.policy import PlacementPolicy
 from buckram.types import BookieId, Position
 
@@ -58,7 +58,7 @@ def next_spare(
     options = [(position, together[position]) for position in left if position in together]
     options = [one for one in options if broken(dict([one])) <= now]
     # `now` counts those of whom nobody knows where they are: what is no worse may still be worse than it need be.
-    if not options or broken(dict(options[:1])):
+    if not options or any(broken(dict(options[:1]))):
         for position in left:
             alone = spare_members(bookies, ensemble, {position: failed[position]}, quorum, policy, wanted)
             options += [(position, alone[position])] if alone else []
@@ -74,7 +74,7 @@ def _broken(
     quorum: Quorum,
     policy: PlacementPolicy,
     members: Mapping[Position, BookieId],
-) -> int:
-    """How often an ensemble breaks its placement when these are in the places of others."""
+) -> tuple[int, ...]:
+    """How far an ensemble is from its placement when these are in the places of others."""
     after = [members.get(position, member) for position, member in enumerate(ensemble)]
-    return len(breaches(after, quorum, policy, bookies.topology))
+    return badness(after, quorum, policy, bookies.topology)

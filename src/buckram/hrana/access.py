@@ -5,25 +5,91 @@ Not here: who sends a request (`http/tokens.py`), requests that pages in browser
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Protocol
+
+from starlette.requests import Request
+
+from buckram.core.security.acl import PERMISSIONS
 from buckram.core.security.principal import Principal
+from buckram.http.application import anybody
 from buckram.http.problems import HttpProblem
-from buckram.http.tokens import ClusterTokens
+from buckram.http.tokens import ClusterTokens, Vouch, while_granted
+
+Granted = Callable[[str], frozenset[str]]
+"""The permissions on a database, by its full name, at the moment of each call."""
+
+
+class DatabaseAccess(Protocol):
+    """Finds out who asks, and what they may do."""
+
+    @property
+    def vouch(self) -> Vouch | None:
+        """What tells another server who asks, in a request that is sent on; None where nobody has to say it."""
+        ...
+
+    async def authenticate(self, request: Request) -> Principal:
+        """Return who sends a request. Raises HttpProblem 401 for nobody who is known."""
+        ...
+
+    def allowed(self, principal: Principal) -> Granted:
+        """Return what gives the permissions of a principal."""
+        ...
+
+    def watched(self, request: Request) -> Callable[[], str]:
+        """Return what says why the token of a request, which counted, counts no longer; empty while it does."""
+        ...
+
+
+class Everybody:
+    """Whoever can connect may do everything."""
+
+    vouch: Vouch | None = None
+    """As DatabaseAccess."""
+
+    async def authenticate(self, request: Request) -> Principal:
+        """As DatabaseAccess."""
+        return await anybody(request)
+
+    def allowed(self, principal: Principal) -> Granted:
+        """As DatabaseAccess."""
+        return lambda database: frozenset(PERMISSIONS)
+
+    def watched(self, request: Request) -> Callable[[], str]:
+        """As DatabaseAccess."""
+        return lambda: ""
 
 
 class TokenAccess(ClusterTokens):
     """Whoever has `read` on a database reads it, and with `append` as well changes it."""
 
-    async def authorize(self, principal: Principal, database: str) -> bool:
-        """As Authorize of the server."""
-        allowed = self.acl.allowed(principal, database)
-        if "read" not in allowed:
-            raise HttpProblem(
-                403,
-                "FORBIDDEN",
-                f"{principal} has no permission `read` on database {database} (`buckram acl grant` gives it)",
-                value=database,
-            )
-        return "append" in allowed
+    def allowed(self, principal: Principal) -> Granted:
+        """As DatabaseAccess."""
+        return lambda database: self.acl.allowed(principal, database)
+
+    def watched(self, request: Request) -> Callable[[], str]:
+        """As DatabaseAccess."""
+        return self.watched_token(request)
 
 
-__all__ = ["TokenAccess"]
+def may_change(access: DatabaseAccess, principal: Principal, database: str) -> bool:
+    """Return whether a principal may change a database, and not only read it. Raises HttpProblem 403 without `read`."""
+    permissions = access.allowed(principal)(database)
+    if "read" not in permissions:
+        raise HttpProblem(
+            403,
+            "FORBIDDEN",
+            f"{principal} has no permission `read` on database {database} (`buckram acl grant` gives it)",
+            value=database,
+        )
+    return "append" in permissions
+
+
+def watch(
+    access: DatabaseAccess, request: Request, principal: Principal, permission: str, database: str
+) -> Callable[[], str]:
+    """For what takes long: says why it has to end; empty while its request may do so."""
+    return while_granted(principal, access.allowed(principal), permission, database, access.watched(request))
+
+
+__all__ = ["DatabaseAccess", "Everybody", "TokenAccess", "may_change", "watch"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from buckram.addresses import read_address
 from buckram.client.client import Client
 from buckram.core.streams.names import check_name, stream_name
 from buckram.db.database import Database
@@ -21,6 +22,7 @@ from buckram.errors import (
     NotMachineLog,
 )
 from buckram.http.problems import HttpProblem
+from buckram.seams import MetadataStore
 
 IDLE_S = 300.0
 _GONE = (NoSuchDatabase, NoSuchNamespace, NoSuchStream, NotDatabase, NotMachineLog)
@@ -39,17 +41,29 @@ class Databases:
         limits: DatabaseLimits | None = None,
         idle_s: float = IDLE_S,
         most_open: int = 200,
+        everything: bool = False,
     ) -> None:
-        """`idle_s`, `most_open`: of the databases of namespaces."""
+        """`idle_s`, `most_open`: of the databases of namespaces. `everything`: those of all namespaces are served."""
         self.names = tuple(dict.fromkeys(str(stream_name(name)) for name in names))
         self.namespaces = tuple(dict.fromkeys(check_name("namespace", name) for name in namespaces))
-        if not self.names and not self.namespaces:
+        self._everything = everything
+        if not self.names and not self.namespaces and not everything:
             raise InvalidArgument("no database is named; name some, or a namespace")
-        self._client, self._announce, self._limits = client, announce, limits
+        self._client, self.announce, self._limits = client, announce, limits
         self._shelf = Shelf(self._opened, idle_s=idle_s, most_open=most_open + len(self.names))
         self._named = frozenset(self.names)
         self._kept: dict[str, Use] = {}
         """Those that were named are in use all the time."""
+
+    @property
+    def store(self) -> MetadataStore:
+        """That of the cluster whose databases these are."""
+        return self._client.services.store
+
+    @property
+    def history_mark(self) -> str:
+        """As Identities: of the metadata that all replicas here stand on."""
+        return self._client.services.identities.history_mark
 
     async def start(self) -> None:
         """Open the databases that were named; they are made if they do not exist."""
@@ -66,7 +80,7 @@ class Databases:
         The host of database shop/main is main.shop.ANYTHING. If only one is served, none needs to be named. Raises
         HttpProblem.
         """
-        wanted = wanted or self._by_host(host.partition(":")[0].lower())
+        wanted = wanted or self._by_host(found.host.lower() if (found := read_address(host)) else "")
         if not wanted and len(self.names) == 1 and not self.namespaces:
             wanted = self.names[0]
         if not wanted:
@@ -80,7 +94,7 @@ class Databases:
             name = stream_name(wanted)
         except InvalidArgument as error:
             raise HttpProblem(404, "NO_DATABASE", str(error)) from None
-        if str(name) not in self.names and name.namespace not in self.namespaces:
+        if not self._everything and str(name) not in self.names and name.namespace not in self.namespaces:
             raise _not_served(str(name), f"it is not served here: {self.described()}")
         return str(name)
 
@@ -93,7 +107,8 @@ class Databases:
 
     def described(self) -> str:
         """What is served, for people."""
-        return ", ".join([*self.names, *(f"all of namespace {name}" for name in self.namespaces)])
+        everything = ["all databases of the cluster"] if self._everything else []
+        return ", ".join([*everything, *self.names, *(f"all of namespace {name}" for name in self.namespaces)])
 
     async def take(self, name: str) -> Use:
         """The database, open until `give` of the value is called; one that stopped is opened again. HttpProblem 404."""
@@ -126,9 +141,9 @@ class Databases:
     async def _opened(self, name: str) -> Database:
         full = stream_name(name)
         database = await self._client.namespace(full.namespace).database(
-            full.stream, announce=self._announce, limits=self._limits, create=name in self.names
+            full.stream, announce=self.announce, limits=self._limits, create=name in self.names
         )
-        database.show(self._announce)
+        database.show(self.announce)
         return database
 
     async def close(self) -> None:

@@ -14,6 +14,7 @@ from buckram.errors import (
     ResultTooLarge,
     SqlError,
     StatementRefused,
+    TooStale,
     TransactionExpired,
     TransactionTooLarge,
 )
@@ -25,6 +26,7 @@ _CODES: tuple[tuple[type[Exception], str], ...] = (
     (StatementRefused, "BLOCKED"),
     (ResultTooLarge, "RESPONSE_TOO_LARGE"),
     (NotLeader, "NOT_LEADER"),
+    (TooStale, "TOO_STALE"),
     (DatabaseFailed, "DATABASE_FAILED"),
     (InvalidArgument, "ARGS_INVALID"),
     (NotRepresentable, "VALUE_NOT_REPRESENTABLE"),

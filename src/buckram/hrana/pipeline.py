@@ -22,11 +22,14 @@ from buckram.core.hrana.requests import (
     StoreSql,
 )
 from buckram.core.hrana.values import encode_rows, encode_value
+from buckram.core.sql.own_functions import argument_of, own_call
 from buckram.core.sql.statements import classify, placeholders, split
+from buckram.db.statements import after_comments
 from buckram.errors import BuckramError, DatabaseBusy, NotLeader, SqlError
 from buckram.hrana.failures import EXPECTED, StreamRefusal, error_of
 from buckram.hrana.limits import HranaLimits
 from buckram.hrana.streams import Stream
+from buckram.http.limits import option_of
 
 
 class SendOn(Exception):
@@ -36,14 +39,19 @@ class SendOn(Exception):
 class Pipeline:
     """The execution of the requests of one HTTP request. Raises SendOn if the first statement finds no leader here."""
 
-    def __init__(self, stream: Stream, limits: HranaLimits, *, fresh: bool) -> None:
-        self._stream, self._limits = stream, limits
-        self._untouched = fresh
+    def __init__(self, stream: Stream, limits: HranaLimits, *, fresh: bool, token: str | None = None) -> None:
+        """`token`: under which what the requests change is done once. InvalidArgument."""
+        self._stream, self._limits, self._token = stream, limits, token
+        if token is not None:
+            stream.session.use_token(token)
+        self.untouched = fresh
         """Nothing was executed on this stream so far."""
         self._room = limits.answer_bytes
 
     async def run(self, requests: tuple[Request, ...]) -> list[dict[str, Any]]:
-        """All requests, also those after one that failed."""
+        """All requests, also those after one that failed. Raises StreamRefusal for a token that is for none of them."""
+        if self._token is not None and sum(isinstance(one, Execute | Batch | Script) for one in requests) != 1:
+            raise _ambiguous("needs a request with one execute or one batch")
         results: list[dict[str, Any]] = []
         for request in requests:
             try:
@@ -53,7 +61,17 @@ class Pipeline:
                 results.append({"type": "ok", "response": {"type": request.kind, **response}})
             except EXPECTED as error:
                 results.append({"type": "error", "error": error_of(error)})
+        self._end_token()
         return results
+
+    def _end_token(self) -> None:
+        """What came with a request is not for the next one, unless a transaction is open."""
+        if self._token is not None and self._stream.session.autocommit:
+            self._stream.session.use_token(None)
+
+    async def _check_token(self, batch: Batch) -> None:
+        if self._token is not None and len(batch.steps) > 1 and not await self._is_one_transaction(batch):
+            raise _ambiguous("needs a batch of one statement or one transaction (BEGIN, statements, COMMIT, ROLLBACK)")
 
     async def execute(self, stmt: Stmt) -> dict[str, Any]:
         """A statement's result as JSON."""
@@ -62,7 +80,10 @@ class Pipeline:
 
     async def batch(self, batch: Batch) -> dict[str, Any]:
         """The results and errors of a batch as JSON."""
-        if self._stream.session.autocommit and self._stream.session.may_write and await self._is_one_transaction(batch):
+        await self._check_token(batch)
+        session = self._stream.session
+        fuses = session.autocommit and session.may_write and session.foreign_keys
+        if fuses and await self._is_one_transaction(batch):
             found = await self._fused(batch)
             if found is not None:
                 return found
@@ -83,6 +104,7 @@ class Pipeline:
 
     async def entries(self, batch: Batch) -> AsyncIterator[dict[str, Any]]:
         """The same as entries of a cursor."""
+        await self._check_token(batch)
         outcomes: list[bool | None] = []
         for at, step in enumerate(batch.steps):
             outcome = None
@@ -98,6 +120,7 @@ class Pipeline:
                     yield {"type": "step_error", "step": at, "error": error_of(failed)}
                     outcome = False
             outcomes.append(outcome)
+        self._end_token()
 
     # -- one request --------------------------------------------------------------------------------------
 
@@ -109,15 +132,17 @@ class Pipeline:
             case Batch():
                 return {"result": await self.batch(request)}
             case Script(text):
+                if self._token is not None:
+                    raise _ambiguous("is for one statement or one batch, not for a script")
                 for sql in split(self._sql(text)):
                     await self._execute(Stmt(SqlRef(sql, None)))
                 return {}
             case Describe(text):
                 return {"result": await self._describe(self._sql(text))}
             case StoreSql(sql_id, sql):
-                stream.store(sql_id, sql, self._limits)
+                stream.texts.store(sql_id, sql, self._limits)
             case CloseSql(sql_id):
-                stream.forget(sql_id)
+                stream.texts.forget(sql_id)
             case GetAutocommit():
                 return {"is_autocommit": stream.session.autocommit}
             case Close():
@@ -128,17 +153,20 @@ class Pipeline:
         if text.sql is not None:
             return text.sql
         assert text.sql_id is not None
-        return self._stream.text(text.sql_id)
+        return self._stream.texts.text(text.sql_id)
 
     async def _execute(self, stmt: Stmt) -> SqlResult:
         sql = self._sql(stmt.text)
         try:
             result = await self._stream.session.execute(sql, stmt.parameters)
         except NotLeader:
-            if self._untouched:
+            if self.untouched:
                 raise SendOn from None
             raise
-        self._untouched = False
+        except BuckramError:
+            self.untouched = False  # It may be committed all the same, in whole or in part.
+            raise
+        self.untouched = False
         return result
 
     async def _describe(self, sql: str) -> dict[str, Any]:
@@ -164,20 +192,29 @@ class Pipeline:
         """The batch as one group; None if SQLite refused it: nothing was done, and single steps say which it was."""
         inner = [step.stmt for step in batch.steps[1:-2]]
         began = time.perf_counter()
-        nothing = Stmt(SqlRef("", None))
+        nothing, session = Stmt(SqlRef("", None)), self._stream.session
         try:
-            found = await self._stream.session.database.batch([(self._sql(one.text), one.parameters) for one in inner])
+            first = await self._token_first(inner)
+            statements = [(self._sql(one.text), one.parameters) for one in inner[len(first) :]]
+            found = [*first, *await session.batch(statements)]
+            if len(found) != len(inner):
+                raise StreamRefusal(
+                    "TOKEN_REUSED",
+                    f"{len(found) - len(first)} statements were executed under the token before, and not "
+                    f"{len(statements)}: each batch needs a token of its own",
+                )
         except DatabaseBusy as error:
             return _failed_inside(batch, error)
         except SqlError:
             return None
         except NotLeader as error:
-            if self._untouched:
+            if self.untouched:
                 raise SendOn from None
             return _failed_inside(batch, error)
         except BuckramError as error:
+            self.untouched = False  # It may be committed all the same.
             return _failed_inside(batch, error)
-        self._untouched = False
+        self.untouched = False
         seconds = (time.perf_counter() - began) / len(inner)
         results: list[dict[str, Any] | None] = []
         errors: list[dict[str, Any] | None] = [None] * len(batch.steps)
@@ -189,6 +226,13 @@ class Pipeline:
                 results.append(None)
         return {"step_results": [*results, None], "step_errors": errors}
 
+    async def _token_first(self, inner: list[Stmt]) -> list[SqlResult]:
+        """The result of `SELECT buckram_token(...)`, if that is what a transaction begins with."""
+        call = own_call(after_comments(self._sql(inner[0].text)))
+        if call is None or call.name != "buckram_token" or not isinstance(argument_of(call, inner[0].parameters), str):
+            return []
+        return [await self._stream.session.execute(self._sql(inner[0].text), inner[0].parameters)]
+
     # -- results ------------------------------------------------------------------------------------------
 
     def _result(self, stmt: Stmt, result: SqlResult, seconds: float) -> dict[str, Any]:
@@ -199,7 +243,8 @@ class Pipeline:
                 raise StreamRefusal(
                     "RESPONSE_TOO_LARGE",
                     f"the rows have more than {self._limits.answer_bytes} bytes, the limit for one request: the "
-                    "statement was executed; ask for fewer rows with LIMIT, or use a cursor",
+                    f"statement was executed; ask for fewer rows with LIMIT, or use a cursor "
+                    f"({option_of('answer_bytes')})",
                 )
             rows = encode_rows(result.rows)
         return {
@@ -220,6 +265,10 @@ def _failed_inside(batch: Batch, error: Exception) -> dict[str, Any]:
     errors: list[dict[str, Any] | None] = [None] * len(batch.steps)
     errors[1] = error_of(error)
     return {"step_results": [None] * len(batch.steps), "step_errors": errors}
+
+
+def _ambiguous(why: str) -> StreamRefusal:
+    return StreamRefusal("TOKEN_AMBIGUOUS", f"the header Buckram-Token {why}: nothing was done")
 
 
 def _columns(result: SqlResult) -> list[dict[str, Any]]:

@@ -6,13 +6,45 @@ import asyncio
 import secrets
 
 from buckram.core.hrana.batons import decode_baton, encode_baton
+from buckram.db.database import Database
 from buckram.db.shelf import Use
 from buckram.hrana.failures import StreamRefusal
 from buckram.hrana.limits import HranaLimits
+from buckram.hrana.targets import Reading
 from buckram.http.application import Principal
-from buckram.http.problems import HttpProblem
+from buckram.http.limits import option_of
+from buckram.http.problems import HttpProblem, full
 from buckram.net.tasks import TaskScope
 from buckram.sql.session import Session
+
+
+class Texts:
+    """SQL texts that a client stored: of a stream, and over a WebSocket of a connection."""
+
+    def __init__(self) -> None:
+        self._texts: dict[int, str] = {}
+        self._bytes = 0
+
+    def store(self, sql_id: int, sql: str, limits: HranaLimits) -> None:
+        if sql_id in self._texts:
+            raise StreamRefusal("SQL_STORE_EXISTS", f"SQL text {sql_id} is stored already: close it, or use another id")
+        if len(self._texts) >= limits.stored_texts or self._bytes + len(sql) > limits.stored_bytes:
+            raise StreamRefusal(
+                "SQL_STORE_TOO_LARGE",
+                f"{len(self._texts)} texts of {self._bytes} characters are stored already, the limits are "
+                f"{limits.stored_texts} and {limits.stored_bytes}: close some ({option_of('stored_texts')}, "
+                "stored_bytes)",
+            )
+        self._texts[sql_id] = sql
+        self._bytes += len(sql)
+
+    def forget(self, sql_id: int) -> None:
+        self._bytes -= len(self._texts.pop(sql_id, ""))
+
+    def text(self, sql_id: int) -> str:
+        if sql_id not in self._texts:
+            raise StreamRefusal("SQL_NOT_FOUND", f"there is no stored SQL text {sql_id}: store it first")
+        return self._texts[sql_id]
 
 
 class Stream:
@@ -28,28 +60,7 @@ class Stream:
         self.busy = True
         self.closed = False
         self.idle_since = 0.0
-        self._texts: dict[int, str] = {}
-        self._bytes = 0
-
-    def store(self, sql_id: int, sql: str, limits: HranaLimits) -> None:
-        if sql_id in self._texts:
-            raise StreamRefusal("SQL_STORE_EXISTS", f"SQL text {sql_id} is stored already: close it, or use another id")
-        if len(self._texts) >= limits.stored_texts or self._bytes + len(sql) > limits.stored_bytes:
-            raise StreamRefusal(
-                "SQL_STORE_TOO_LARGE",
-                f"this stream has {len(self._texts)} stored texts of {self._bytes} characters, the limits are "
-                f"{limits.stored_texts} and {limits.stored_bytes}: close some",
-            )
-        self._texts[sql_id] = sql
-        self._bytes += len(sql)
-
-    def forget(self, sql_id: int) -> None:
-        self._bytes -= len(self._texts.pop(sql_id, ""))
-
-    def text(self, sql_id: int) -> str:
-        if sql_id not in self._texts:
-            raise StreamRefusal("SQL_NOT_FOUND", f"there is no stored SQL text {sql_id} in this stream: store it first")
-        return self._texts[sql_id]
+        self.texts = Texts()
 
 
 class Streams:
@@ -72,15 +83,9 @@ class Streams:
         """Whether another stream may be opened. Raises HttpProblem."""
         limit = self._limits.streams
         if len(self._streams) >= limit:
-            raise HttpProblem(
-                503,
-                "TOO_MANY_STREAMS",
-                f"{len(self._streams)} streams are open, the limit is {limit}: close streams that are not needed",
-                headers={"Retry-After": "1"},
-                value=len(self._streams),
-                limit=limit,
-                do="close streams that are not needed",
-            )
+            count, do = len(self._streams), "close streams that are not needed"
+            what = f"{count} streams are open"
+            raise full("TOO_MANY_STREAMS", what, count, limit, option="streams", do=do, retry_after_s=1)
 
     def open(self, session: Session, database: str, principal: Principal, use: Use) -> Stream:
         """A new stream, which is busy; `use` ends with it."""
@@ -102,7 +107,8 @@ class Streams:
         if stream is None:
             raise _refused(
                 "STREAM_EXPIRED",
-                f"the stream is closed; one without a request for {self._limits.stream_idle_s:g} s is closed by itself",
+                f"the stream is closed; one without a request for {self._limits.stream_idle_s:g} s is closed by itself "
+                f"({option_of('stream_idle_s')})",
             )
         if (stream.database, stream.principal) != (database, principal):
             raise _refused("BATON_INVALID", f"the baton is not of a stream of database {database}, or of another user")
@@ -177,8 +183,13 @@ class Streams:
         self._arm()
 
 
+def session_of(database: Database, reading: Reading, may_write: bool) -> Session:
+    """A session whose reads are served so."""
+    return Session(database, consistency=reading.consistency, at_most_s=reading.at_most_s, may_write=may_write)
+
+
 def _refused(code: str, message: str) -> HttpProblem:
     return HttpProblem(400, code, f"{message}: open a new stream")
 
 
-__all__ = ["Stream", "Streams"]
+__all__ = ["Stream", "Streams", "Texts", "session_of"]

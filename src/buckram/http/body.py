@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from buckram.http.headers import header
-from buckram.http.limits import HttpLimits
+from buckram.http.limits import HttpLimits, option_of
 from buckram.http.problems import HttpProblem, too_large
 
 T = TypeVar("T")
@@ -26,10 +26,13 @@ class ClientGone(HttpProblem):
         super().__init__(400, "CLIENT_GONE", f"the body was cut after {received} bytes; nothing of it counts")
 
 
-async def read_body(request: Request, limits: HttpLimits) -> bytes:
+_LESS = f"send less at once ({option_of('body_bytes')})"
+
+
+async def read_body(request: Request, limits: HttpLimits, *, do: str = _LESS) -> bytes:
     """The whole body. Raises HttpProblem: 413 over the limit, 408 for one that comes too slowly; ClientGone."""
     found = bytearray()
-    async for piece in limited_pieces(request, limits, limits.body_bytes, do="send less at once"):
+    async for piece in limited_pieces(request, limits, limits.body_bytes, do=do):
         found += piece
     return bytes(found)
 
@@ -69,7 +72,7 @@ def _too_slow(received: int, waited: float, limits: HttpLimits) -> HttpProblem:
         408,
         "BODY_TOO_SLOW",
         f"{received} bytes of the body came in {waited:.0f} s, the limit is {limits.body_bytes_per_s} bytes a second: "
-        "send it faster, or in smaller requests",
+        f"send it faster, or in smaller requests ({option_of('body_bytes_per_s')})",
         value=received,
         limit=limits.body_bytes_per_s,
         do="send it faster, or in smaller requests",

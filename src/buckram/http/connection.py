@@ -14,8 +14,8 @@ from typing import Any, ClassVar, cast
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from buckram.http.limits import HttpLimits
-from buckram.http.problems import HttpProblem, too_large
+from buckram.http.limits import HttpLimits, option_of
+from buckram.http.problems import HttpProblem, full, too_large
 
 ABORT = "buckram.abort"
 """In the scope of each request: a function that ends its connection at once, and drops what waits to be sent."""
@@ -46,17 +46,9 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         limit = self.limits.connections
         if len(self.connections) > limit:
-            self._refuse(
-                HttpProblem(
-                    503,
-                    "TOO_MANY_CONNECTIONS",
-                    f"{len(self.connections)} connections are open, the limit is {limit}: close some, or try later",
-                    headers={"Retry-After": "1"},
-                    value=len(self.connections),
-                    limit=limit,
-                    do="close some, or try later",
-                )
-            )
+            count, do = len(self.connections), "close some, or try later"
+            what = f"{count} connections are open"
+            self._refuse(full("TOO_MANY_CONNECTIONS", what, count, limit, option="connections", do=do, retry_after_s=1))
             return
         self._begin_wait(self._head_too_slow)
 
@@ -156,7 +148,11 @@ class Connection(HttpToolsProtocol):
 
     def _head_too_large(self, size: int | None) -> HttpProblem:
         return too_large(
-            "the head of the request", size, self.limits.head_bytes, status=431, do="send fewer or shorter headers"
+            "the head of the request",
+            size,
+            self.limits.head_bytes,
+            status=431,
+            do=f"send fewer or shorter headers ({option_of('head_bytes')})",
         )
 
     def _head_too_slow(self) -> None:
@@ -167,7 +163,8 @@ class Connection(HttpToolsProtocol):
             HttpProblem(
                 408,
                 "HEAD_TOO_SLOW",
-                f"the head of the request did not come within {self.limits.patience_s:g} s: send it at once",
+                f"the head of the request did not come within {self.limits.patience_s:g} s: send it at once "
+                f"({option_of('patience_s')})",
                 limit=self.limits.patience_s,
                 do="send it at once",
             )

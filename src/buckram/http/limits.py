@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from buckram.bounds import check_bounds
+
 KIB, MIB = 1024, 1024 * 1024
+_BOUNDS: Mapping[str, tuple[float, float]] = {
+    "body_bytes": (1, 2**32),
+    "head_bytes": (KIB, 16 * MIB),
+    "connections": (1, 1_000_000),
+    "drain_s": (0, 3600),
+}
+
+
+def option_of(name: str) -> str:
+    """How an operator raises a limit that an error is about."""
+    return f"limit: `--limit {name}=` of the server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,5 +43,8 @@ class HttpLimits:
     drain_s: int = 10
     """What a server that stops gives to requests that are being served."""
 
+    def __post_init__(self) -> None:
+        check_bounds(self, _BOUNDS)
 
-__all__ = ["HttpLimits"]
+
+__all__ = ["HttpLimits", "option_of"]

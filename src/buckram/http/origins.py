@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
+from buckram.addresses import read_address
 from buckram.http.headers import has_header, header
 from buckram.http.problems import HttpProblem
 
@@ -70,10 +71,9 @@ def _is_address(name: str) -> bool:
 
 
 def _name(host: str) -> str:
-    """The host without its port."""
-    if host.startswith("["):
-        return host.partition("]")[0] + "]"
-    return host.rpartition(":")[0].rstrip(".") if ":" in host else host.rstrip(".")
+    """The host without its port; what is no address stays as it is, and nobody's name."""
+    found = read_address(host)
+    return host if found is None else found.host.rstrip(".")
 
 
 __all__ = ["Origins"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 
 from starlette.requests import Request
@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 from buckram.errors import BuckramError
 from buckram.http.body import ClientGone, while_connected
 from buckram.http.connection import ABORT
+from buckram.http.problems import HttpProblem
 
 LOOK_S = 1.0
 """So often it is looked, while bytes come or go, whether the client may still do that."""
@@ -27,6 +28,22 @@ _log = logging.getLogger("buckram.http")
 
 class _Over(Exception):
     """The client may not read the rest any more."""
+
+
+class Looks:
+    """Asks `over` in each LOOK_S once, however often it is asked itself; the first time after `after_s`."""
+
+    def __init__(self, over: Callable[[], str], *, after_s: float | None = None) -> None:
+        self._over, self._loop = over, asyncio.get_running_loop()
+        self._next = self._loop.time() + (LOOK_S if after_s is None else after_s)
+
+    def why(self) -> str:
+        """Why something that takes long has to end; empty if it may go on, or it is not yet time to ask."""
+        if self._loop.time() < self._next:
+            return ""
+        why = self._over()
+        self._next = self._loop.time() + LOOK_S
+        return why
 
 
 class PiecesAnswer(Response):
@@ -72,13 +89,10 @@ class PiecesAnswer(Response):
 
     async def _serve(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        before, loop = b"", asyncio.get_running_loop()
-        look = loop.time() + LOOK_S
+        before, looks = b"", Looks(self._over, after_s=0.0)  # What was asked for may have taken long to get ready.
         async for piece in self._pieces:
-            if loop.time() >= look:
-                if why := self._over():
-                    raise _Over(why)
-                look = loop.time() + LOOK_S
+            if why := looks.why():
+                raise _Over(why)
             if before:
                 await self._send(send, before, more=True)
             before = piece
@@ -87,6 +101,22 @@ class PiecesAnswer(Response):
     async def _send(self, send: Send, piece: bytes, *, more: bool) -> None:
         async with asyncio.timeout(self._stuck_s):
             await send({"type": "http.response.body", "body": piece, "more_body": more})
+
+
+async def while_allowed(
+    pieces: AsyncIterator[bytes], over: Callable[[], str], undone: str
+) -> AsyncGenerator[bytes, None]:
+    """The same pieces, for as long as who sends them may do so (`over`). HttpProblem 403, which also says `undone`."""
+    looks = Looks(over)
+    async for piece in pieces:
+        _check(looks.why(), undone)
+        yield piece
+    _check(over(), undone)
+
+
+def _check(why: str, undone: str) -> None:
+    if why:
+        raise HttpProblem(403, "FORBIDDEN", f"{why}; {undone}")
 
 
 async def begun(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
@@ -103,4 +133,4 @@ async def begun(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, No
     return all_of_them()
 
 
-__all__ = ["LOOK_S", "PiecesAnswer", "begun"]
+__all__ = ["LOOK_S", "Looks", "PiecesAnswer", "begun", "while_allowed"]

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from buckram.http.headers import header
+from buckram.http.limits import option_of
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -44,6 +45,19 @@ def too_large(what: str, size: int | None, limit: int, *, status: int = 413, do:
     )
 
 
+def full(code: str, what: str, value: int, limit: int, *, option: str, do: str, retry_after_s: int) -> HttpProblem:
+    """The problem of a server that has as many of something as it may; `what` says so, `option` is the limit."""
+    return HttpProblem(
+        503,
+        code,
+        f"{what}, the limit is {limit}: {do} ({option_of(option)})",
+        headers={"Retry-After": str(retry_after_s)},
+        value=value,
+        limit=limit,
+        do=do,
+    )
+
+
 def json_answer(request: Request, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """The value as JSON."""
     return Response(_encode(value).encode(), status, dict(headers or {}), json_media(request))
@@ -63,4 +77,4 @@ def redirect(location: str) -> Response:
     return Response(b"", 307, {"Location": location})
 
 
-__all__ = ["HttpProblem", "json_answer", "json_media", "redirect", "too_large"]
+__all__ = ["HttpProblem", "full", "json_answer", "json_media", "redirect", "too_large"]

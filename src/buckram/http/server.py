@@ -6,15 +6,18 @@ import asyncio
 import contextlib
 import errno
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from buckram.addresses import join
 from buckram.errors import ConfigError
 from buckram.http.connection import limited
 from buckram.http.limits import HttpLimits
+from buckram.http.websocket import Socket
+from buckram.net.listening import listening_now
 from buckram.net.tasks import TaskScope
 from buckram.net.tls_files import TlsFiles
 
@@ -22,27 +25,56 @@ _BACKLOG = 1024
 _KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6))
 
 
-def bind(host: str, port: int, what: str = "the address") -> socket.socket:
-    """A listening socket; port 0 takes a free one. `what` names the option in errors. Raises ConfigError."""
+class Listening:
+    """The listening sockets of a host, one for each of its addresses, all at one port. `with` or close()."""
+
+    def __init__(self, sockets: Sequence[socket.socket]) -> None:
+        self.sockets = tuple(sockets)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The first address, and the port."""
+        host, port = self.sockets[0].getsockname()[:2]
+        return str(host), int(port)
+
+    def dup(self) -> Listening:
+        return Listening([one.dup() for one in self.sockets])
+
+    def close(self) -> None:
+        for one in self.sockets:
+            one.close()
+
+    def __enter__(self) -> Listening:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def bind(host: str, port: int, what: str = "the address") -> Listening:
+    """Listen at every address of a host; port 0 takes a free one. `what` names the option in errors. Raises
+    ConfigError."""
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        listening = Listening(listening_now(host, port, _BACKLOG))
     except OSError as error:
+        where = f"{what} {join(host, port)}"
         if error.errno == errno.EADDRINUSE:
-            raise ConfigError(f"{what} {host}:{port}: the port is in use; choose another one, or 0 for any") from None
-        raise ConfigError(f"{what} {host}:{port}: {error.strerror or error}; choose an address of this host") from None
+            raise ConfigError(f"{where}: the port is in use; choose another one, or 0 for any") from None
+        raise ConfigError(f"{where}: {error.strerror or error}; choose an address of this host") from None
     # Accepted sockets inherit these: a client whose machine vanished is found out, also in the middle of an upload.
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEPALIVE:
-        if (option := getattr(socket, name, None)) is not None:
-            listening.setsockopt(socket.IPPROTO_TCP, option, value)
+    for one in listening.sockets:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEPALIVE:
+            if (option := getattr(socket, name, None)) is not None:
+                one.setsockopt(socket.IPPROTO_TCP, option, value)
     return listening
 
 
-def url_of(listening: socket.socket, scheme: str = "http") -> str:
-    """The address of a listening socket as a URL without a slash at its end."""
-    host, port = listening.getsockname()[:2]
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+def url_of(listening: Listening, scheme: str = "http") -> str:
+    """The first address that is listened at as a URL without a slash at its end."""
+    return f"{scheme}://{join(*listening.address)}"
 
 
 class _Server(uvicorn.Server):
@@ -54,20 +86,29 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """An application on a listening socket, which it takes over. `async with` or start() and close().
+    """An application on listening sockets, which it takes over. `async with` or start() and close().
 
     `tls`: the certificate that it shows, which is read again when its files change; None: no TLS.
     """
 
     def __init__(
-        self, app: ASGIApp, listening: socket.socket, limits: HttpLimits | None = None, tls: TlsFiles | None = None
+        self,
+        app: ASGIApp,
+        listening: Listening,
+        limits: HttpLimits | None = None,
+        tls: TlsFiles | None = None,
+        *,
+        message_bytes: int = 0,
     ) -> None:
+        """`message_bytes`: of one message on a WebSocket; 0: there are none."""
         self.url = url_of(listening, "http" if tls is None else "https")
         self._listening, limits = listening, limits or HttpLimits()
         config = uvicorn.Config(
             app,
             http=limited(limits),
-            ws="none",
+            ws=Socket if message_bytes else "none",
+            ws_max_size=message_bytes,
+            ws_per_message_deflate=False,
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -85,8 +126,8 @@ class HttpServer:
         self._closed = False
 
     async def start(self) -> None:
-        """Begin to serve; the socket accepts connections already."""
-        self._serving = self._scope.spawn(self._server.serve([self._listening]), "serve")
+        """Begin to serve; the sockets accept connections already."""
+        self._serving = self._scope.spawn(self._server.serve(list(self._listening.sockets)), "serve")
 
     @property
     def connections(self) -> int:
@@ -118,4 +159,4 @@ class HttpServer:
         await self.close()
 
 
-__all__ = ["HttpServer", "bind", "url_of"]
+__all__ = ["HttpServer", "Listening", "bind", "url_of"]

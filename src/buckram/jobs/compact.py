@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from buckram.core.streams.compaction import Run
 from buckram.core.streams.names import stream_name
-from buckram.errors import BuckramError, InvalidArgument, NoSuchEntry, NoSuchLedger, NoSuchStream
+from buckram.errors import BuckramError, InvalidArgument, NoSuchEntry, NoSuchLedger, NoSuchStream, StreamPurpose
 from buckram.jobs.reports import RUN, open_report, run_name
 from buckram.jobs.spreading import Driver, Progress, Row, connected, driver, in_task, parallelism, spread
 from buckram.net.pace import Pace
@@ -121,6 +121,9 @@ async def _plan(
     for name in chosen:
         try:
             work.append(await plan_compaction(streams, name, target_bytes=target_bytes))
+        except StreamPurpose:
+            if names is not None:
+                raise
         except InvalidArgument:
             raise
         except BuckramError as error:

@@ -33,11 +33,11 @@ from buckram.core.streams.kafka_imports import (
     planned,
 )
 from buckram.core.streams.names import StreamName, stream_name
+from buckram.core.streams.purposes import Act, check_act
 from buckram.core.streams.transactions import newest
 from buckram.errors import (
     InvalidArgument,
     KeyExists,
-    MachineLog,
     NoSuchKey,
     StreamError,
     StreamExists,
@@ -279,8 +279,7 @@ async def _opened(client: Client, name: StreamName, application: str, fresh: Kaf
             await ns.create(name.stream)
     head = (await streams.read(name)).head
     check_usable(str(name), head)
-    if head.snapshots is not None:
-        raise MachineLog(str(name))
+    check_act(str(name), head, Act.WRITE)
     key = _key(streams, head.uid, application)
     try:
         found = await streams.keys.get(key)

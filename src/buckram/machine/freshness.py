@@ -1,5 +1,8 @@
 """Asking how far the log is, so that a replica can say how old its state is at most; one question for all who wait.
 
+A replica that has just been opened asks by itself: until it has once reached the end, its state may be that of long
+ago, or none at all, and nobody is served from it.
+
 Not here: what the answer proves (`core/machine/proof.py`), the question itself (`streams/read/locate.py`).
 """
 
@@ -12,13 +15,15 @@ from buckram.core.machine.proof import Freshness
 from buckram.errors import BuckramError, HandleClosed, NoSuchStream, ReplicaStopped, TooStale
 from buckram.machine.snapshots import Place
 from buckram.net.tasks import TaskScope
-from buckram.streams.read.locate import end_of_acknowledged
+from buckram.streams.read.locate import end_of_acknowledged, known_end
 
 _ASK_AGAIN_S = 0.5
 """What was stored and never acknowledged is applied after the next leader has decided on it, so it is asked again."""
 _PAUSE_S = 0.05
 _LEAST_S = 2.0
 """A read is given at least so long, also if it allows less."""
+_BEGIN_S = 30.0
+"""For so long does a read wait for a replica that was just opened."""
 
 AppliedAtLeast = Callable[[int], Awaitable[None]]
 """Returns when everything below an offset is applied."""
@@ -33,6 +38,55 @@ class FreshnessQuestion:
         self._asking: asyncio.Task[None] | None = None
         self._trouble = ""
         self._ended: BuckramError | None = None
+        self._begun, self._told = asyncio.Event(), asyncio.Event()
+        """`_told` is also set by what may keep the state from ever beginning."""
+
+    # -- the beginning ------------------------------------------------------------------------------------
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the state once had everything that could be read of the log after the replica was opened."""
+        return self._begun.is_set()
+
+    def set_begun(self) -> None:
+        """It has, or the replica has stopped, which whoever waits finds out."""
+        self._begun.set()
+        self._told.set()
+
+    def look_for_bookies(self) -> None:
+        """Following failed: have whoever waits for the beginning hear of it if no bookie runs."""
+        self._told.set()
+
+    async def begin(self) -> None:
+        """Find the end of the log, and note when it is reached."""
+        place = self._place
+        while not self._begun.is_set():
+            try:
+                head = (await place.streams.read(place.name)).head
+                end = await known_end(place.client, place.name, head)
+                self._trouble = f"its end is {end}, and what is before that is being applied"
+                await self._applied_at_least(end)
+            except (ReplicaStopped, HandleClosed, NoSuchStream) as error:
+                self._ended = error
+            except BuckramError as error:
+                self._trouble = str(error)
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            self.set_begun()
+
+    async def begun(self) -> None:
+        """Return when `has_begun` holds, or the replica has stopped. Raises TooStale, NotEnoughBookies (none runs)."""
+        try:
+            async with asyncio.timeout(_BEGIN_S):
+                while not self.has_begun:
+                    if (nobody := self._place.client.services.bookies.nobody()) is not None:
+                        raise nobody
+                    self._told.clear()
+                    await self._told.wait()
+        except TimeoutError:
+            raise TooStale(str(self._place.name), None, None, self._trouble) from None
+
+    # -- later --------------------------------------------------------------------------------------------
 
     async def fresh(self, at_most_s: float) -> None:
         """Return when the state lacks nothing that was acknowledged `at_most_s` seconds ago. Raises TooStale."""

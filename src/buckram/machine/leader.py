@@ -17,6 +17,7 @@ from functools import partial
 from buckram.client.write.completions import fail_future
 from buckram.core.machine import records
 from buckram.core.machine.fold import Applied, Fold
+from buckram.core.machine.log_time import LogTime
 from buckram.core.machine.proof import Freshness, Proofs
 from buckram.core.machine.records import CommandRecord
 from buckram.core.machine.sessions import Forgotten, Outcome
@@ -88,7 +89,8 @@ class Leader:
         self._room: deque[asyncio.Future[None]] = deque()
         self._granted = 0
         """Those who were given room and have not gone on yet."""
-        self._time_us = 0
+        self._time = LogTime(fold.time_us)
+        self._batch_us = 0
         self._turn_asked = self._marking = False
         self.ended: asyncio.Future[BuckramError] = self._loop.create_future()
         self.gone = asyncio.Event()
@@ -192,8 +194,12 @@ class Leader:
     def _now(self) -> int:
         """The time of the log. What is sent together has one time, so the clock is not asked for each record."""
         if not self._batch:
-            self._time_us = max(self._fold.time_us, self.engine.now())
-        return self._time_us
+            moment = self.engine.moment()
+            if self._time.goes_back(moment):
+                set_back = records.encode_plain(records.TIME, self._time.set_back(moment))
+                self._batch.append(_Pending(set_back))
+            self._batch_us = self._time.next(moment, int(self._loop.time() * 1_000_000))
+        return self._batch_us
 
     def _put(self, pending: _Pending) -> None:
         self._batch.append(pending)

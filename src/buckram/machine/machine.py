@@ -41,7 +41,9 @@ class StateMachine(Protocol):
 
     It may also have `encode(command) -> bytes` and `decode(data) -> command` (without them commands are bytes or what
     JSON has), `validate(command)`, which raises for a command that must not be written, `digest() -> bytes` of the
-    state, and an attribute `now_us`, which is set to the time of the log (microseconds UTC) before each command.
+    state, and an attribute `now_us`, which is set to the time of the log (microseconds UTC) before each command. With
+    `now_us` it may have `set_back(time_us)`: the log's time was ahead, as clocks were wrong, and goes back to this one,
+    so that times that the state keeps and that are later are to be taken for this one.
     """
 
     def apply(self, command: Any) -> Any:
@@ -104,6 +106,12 @@ class ClassState(Generic[S]):
         if self._has_time:
             instance.now_us = entry.time_us
         return encode_value(instance.apply(command), "a result of apply()")
+
+    def set_back(self, time_us: int) -> None:
+        instance: Any = self.instance
+        if self._has_time and hasattr(instance, "set_back"):
+            instance.now_us = time_us
+            instance.set_back(time_us)
 
     def snapshot(self) -> Iterable[bytes]:
         data = self.instance.snapshot()
@@ -265,9 +273,10 @@ class Machine(NotBlocking, Generic[M]):
 
         "linearizable": everything that was executed anywhere before this call is in the state; leader only, and costs a
         round to the bookies, shared by all reads that wait. "leader": the state of a process that believes that it
-        leads, without a question. "stale": this replica's state as it is; with `at_most_s` it lacks nothing that was
-        acknowledged so many seconds before the call. With `after` everything below this offset (`applied` of the leader
-        after a write) is in it. Raises NotLeader, TooStale, InvalidArgument.
+        leads, without a question. "stale": this replica's state as it is, at least that of the log's end when it was
+        opened; with `at_most_s` it lacks nothing that was acknowledged so many seconds before the call. With `after`
+        everything below this offset (`applied` of the leader after a write) is in it. Raises NotLeader, TooStale,
+        InvalidArgument.
         """
         if consistency not in ("linearizable", "leader", "stale"):
             raise InvalidArgument(f"consistency {consistency!r}: choose linearizable, leader or stale")
@@ -279,7 +288,7 @@ class Machine(NotBlocking, Generic[M]):
         elif consistency == "leader":
             await replica.leading()
         else:
-            replica.check_running()
+            await replica.begun()
             if at_most_s is not None:
                 if (
                     isinstance(at_most_s, bool)

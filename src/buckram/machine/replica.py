@@ -27,6 +27,7 @@ from buckram.core.streams.changes import check_usable
 from buckram.core.streams.mirrors import MIRROR, check_writable
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy
+from buckram.core.streams.purposes import Purpose, purpose_of
 from buckram.errors import (
     BuckramError,
     CommandForgotten,
@@ -43,6 +44,7 @@ from buckram.errors import (
     StateLost,
     StreamEnded,
 )
+from buckram.machine.attempts import Attempts
 from buckram.machine.following import load, tail
 from buckram.machine.freshness import FreshnessQuestion
 from buckram.machine.leader import FLIGHTS, Leader, Result
@@ -85,13 +87,20 @@ class Replica:
     """One replica of a machine, from `open_replica`. `close` ends it."""
 
     def __init__(
-        self, place: Place, policy: Policy, state: Replicated, settings: MachineSettings, candidacy: Candidacy
+        self,
+        place: Place,
+        policy: Policy,
+        state: Replicated,
+        settings: MachineSettings,
+        candidacy: Candidacy,
+        purpose: Purpose,
     ) -> None:
+        """`purpose`: that of the log, for which this process acts when it leads."""
         self.place, self.role = place, Role.FOLLOWER
         self.fold = Fold(str(place.name), state)
         self.damaged_snapshots: list[SnapshotDamaged] = []
         """Published snapshots that could not be restored here."""
-        self._policy, self._settings, self._candidacy = policy, settings, candidacy
+        self._policy, self._settings, self._candidacy, self._purpose = policy, settings, candidacy, purpose
         self._services = place.client.services
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope(f"machine {place.name}", self._broken)
@@ -106,8 +115,9 @@ class Replica:
         """Set while it leads, cannot lead, or has stopped: whoever asked for the leadership knows more."""
         self._wanted, self._asking, self._takeovers = asyncio.Event(), 0, 0
         self._standing: asyncio.Task[StreamEngine | BuckramError] | None = None
-        self._denied: MirrorStream | None = None
+        self._denied: BuckramError | None = None
         """Why nobody can lead here, as the last attempt found."""
+        self._attempts = Attempts(self._services)
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         """Those who wait for an offset to be applied."""
         self._failure: BuckramError | None = None
@@ -118,6 +128,7 @@ class Replica:
         """Load the newest snapshot and begin to follow. Raises StateLost and what reading raises."""
         await self._load()
         self._scope.spawn(self._run(), "run")
+        self._scope.spawn(self._question.begin(), "begin")
 
     def check_running(self) -> None:
         """Raise why this replica stopped, or HandleClosed."""
@@ -167,7 +178,10 @@ class Replica:
         return leader is not None and not leader.ended.done()
 
     async def leading(self) -> Leader:
-        """The leader's side. Raises NotLeader, MirrorStream, ReplicaStopped, HandleClosed."""
+        """The leader's side.
+
+        Raises NotLeader, MirrorStream, NotEnoughBookies (none runs), ReplicaStopped, HandleClosed.
+        """
         leader = self._leading()
         if leader is not None:
             return leader
@@ -176,6 +190,8 @@ class Replica:
             raise reason.with_traceback(None)
         with suppress(MetadataError):
             await self.check_writable()
+        if (nobody := self._services.bookies.nobody()) is not None:
+            raise nobody
         raise NotLeader(str(self.place.name), await self.leader_name())
 
     async def check_writable(self) -> None:
@@ -204,6 +220,16 @@ class Replica:
     async def prove(self) -> None:
         """Return when the state has all that anybody had acknowledged before this call. Leader only (R6). NotLeader."""
         await (await self.leading()).prove()
+
+    async def begun(self) -> None:
+        """Return when the state once had all that the log had when this replica was opened: before, it may be none.
+
+        Raises TooStale, NotEnoughBookies (none runs), ReplicaStopped, HandleClosed.
+        """
+        self.check_running()
+        if not self._question.has_begun:
+            await self._question.begun()
+            self.check_running()
 
     async def fresh(self, at_most_s: float) -> None:
         """Return when the state lacks nothing that was acknowledged `at_most_s` seconds before this call. TooStale."""
@@ -240,7 +266,9 @@ class Replica:
     async def lead(self, *, takeover: bool = False) -> None:
         """Become the leader: wait until nobody leads, or fence the leader (`takeover`). No-op for the leader.
 
-        MirrorStream: in this cluster nobody can lead.
+        MirrorStream: in this cluster nobody can lead. NotEnoughBookies: the log needs more than the cluster has, which
+        is found at once, or that no bookie runs. What an attempt raises is raised after half a minute without one that
+        ended otherwise.
         """
         self._allow_again()
         while True:
@@ -274,6 +302,7 @@ class Replica:
         """Have the next attempt find out whether anybody can lead here."""
         if self._denied is not None:
             self._denied = None
+            self._attempts.begin_anew()
             if self._failure is None and self._leader is None:
                 self._answered.clear()
 
@@ -311,6 +340,7 @@ class Replica:
         """Follow, lead, follow ... until it is closed or must stop."""
         delays = Delays(MACHINE, self._services.runtime.rng)
         while self._failure is None:
+            began = self._loop.time()
             try:
                 await self._lead(await self._follow())
                 delays.reset()
@@ -326,6 +356,9 @@ class Replica:
                 self._stop(error)
                 return
             _log.warning("machine %s: following is tried again: %s", self.place.name, error)
+            # Nobody leads who cannot follow: each failure to follow ended an attempt to become the leader, too.
+            await self._tell_if_hopeless(error, began)
+            self._question.look_for_bookies()
             await asyncio.sleep(delays.take())
 
     async def _load(self) -> None:
@@ -359,8 +392,10 @@ class Replica:
                     await asyncio.wait((follower, caught_up, lost), return_when=asyncio.FIRST_COMPLETED)
                     if caught_up.done() and not won.closed:
                         _raised(caught_up.result())
-                        engine, won, standing = won, None, None
-                        return engine
+                        # Who has applied more than this writer found has been overtaken: another one writes by now.
+                        if self.fold.applied <= won.next_offset:
+                            engine, won, standing = won, None, None
+                            return engine
                     if follower.done():
                         _raised(follower.result())
                     await won.abandon()
@@ -378,7 +413,7 @@ class Replica:
         delays = Delays(MACHINE, self._services.runtime.rng)
         while True:
             await self._wanted.wait()
-            takeover = self._takeovers > 0
+            takeover, began = self._takeovers > 0, self._loop.time()
             try:
                 return await open_writer(
                     self.place.client,
@@ -392,6 +427,7 @@ class Replica:
                     flights=FLIGHTS,
                     on_closed=lambda engine: None,
                     mirror_of=self._candidacy.mirror_of,
+                    acting_for=self._purpose,
                 )
             except _FINAL:
                 raise
@@ -402,14 +438,23 @@ class Replica:
                 await asyncio.sleep(delays.take())
             except BuckramError as error:
                 _log.warning("machine %s: could not become the leader, trying again: %s", self.place.name, error)
+                await self._tell_if_hopeless(error, began)
                 await asyncio.sleep(delays.take())
+
+    async def _tell_if_hopeless(self, error: BuckramError, began: float) -> None:
+        """Have whoever waits for the leadership hear of the error that ended the attempt of `began`, if it may last."""
+        if await self._attempts.hopeless(error, began):
+            self._denied = error
+            self._answered.set()
 
     async def _lead(self, engine: StreamEngine) -> None:
         """Lead until the writer is lost, or stepping down is asked for. Raises ReplicaStopped."""
         leader = Leader(engine, self.fold, self._freshness, self._settings, self._on_applied)
         self._leader = self._last = leader
         self._denied = None
+        self._attempts.begin_anew()
         self.role = Role.LEADER
+        self._question.set_begun()
         self._leads.set()
         self._answered.set()
         try:
@@ -446,6 +491,7 @@ class Replica:
             if not isinstance(error, HandleClosed):
                 _log.error("%s", error)
         self.role = Role.STOPPED
+        self._question.set_begun()
         self._leads.set()
         self._answered.set()
         for _, future in self._waiting:
@@ -465,6 +511,8 @@ class Replica:
 
     async def close(self) -> None:
         """Stop following, or give the leadership up after everything in flight. Idempotent."""
+        if self._failure is None:
+            self._services.check_loop()
         leader = self._last
         closed = HandleClosed(f"machine {self.place.name}: it is closed; open it again")
         if leader is not None:
@@ -490,7 +538,8 @@ async def open_replica(
     check_usable(str(name), head)
     if head.snapshots is None:
         raise NotMachineLog(str(name))
-    replica = Replica(Place(client, streams, name, head.uid), policy, state, settings, candidacy)
+    place = Place(client, streams, name, head.uid)
+    replica = Replica(place, policy, state, settings, candidacy, purpose_of(str(name), head))
     await replica.start()
     return replica
 

@@ -17,7 +17,7 @@ from buckram.core.backoff import MACHINE
 from buckram.core.machine.snapshot_format import BadSnapshot, SnapshotDecoder, SnapshotEncoder, SnapshotHeader
 from buckram.core.streams.changes import Step, check_epoch
 from buckram.core.streams.head import Head, SnapshotRow
-from buckram.core.streams.names import StreamName
+from buckram.core.streams.names import StreamId, StreamName
 from buckram.core.streams.policy import Policy
 from buckram.core.streams.snapshots import published
 from buckram.errors import BuckramError, MetadataUnavailable, ReadFailed, SnapshotDamaged, StateLost
@@ -25,6 +25,7 @@ from buckram.net.retry import retry
 from buckram.streams.maintain.truncate import trim
 from buckram.streams.shared.ledgers import SNAPSHOT, discard, make_ledger, present_op, read_intent
 from buckram.streams.shared.metadata import StreamStore
+from buckram.streams.shared.owned import opened
 from buckram.types import LedgerId
 
 _log = logging.getLogger("buckram.machine")
@@ -142,7 +143,7 @@ async def _read(place: Place, row: SnapshotRow, fault: Callable[[Sequence[bytes]
     """Raises SnapshotDamaged, and ReadFailed or MetadataUnavailable where another attempt may succeed."""
     decoder = SnapshotDecoder()
     try:
-        async with place.client.open(row.ledger) as reader:
+        async with opened(place.client, StreamId(place.name, place.uid), row.ledger) as reader:
             if reader.last_confirmed != row.last_entry or not reader.metadata.closed:
                 raise BadSnapshot(f"its ledger ends at entry {reader.last_confirmed}, not at {row.last_entry}")
             async for chunk in reader.payload_chunks():

@@ -1,8 +1,9 @@
 """Accepting a metadata store that went back or was restored, so that it serves the cluster in a new epoch.
 
 Every running bookie publishes a note of the epochs it has seen and the ids it holds. The new epoch is higher than all
-of those, and new ids start after all of those. A bookie that returns later moves the ids itself when it adopts the
-epoch (`bookie/witness.py`).
+of those, and new ids start after all of those. What bookies saw deleted since the backup is compared with what came
+back with it (`metadata/told_deletions.py`). A bookie that returns later moves the ids itself when it adopts the epoch
+(`bookie/witness.py`).
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ import random
 import uuid
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from buckram.core.cluster.history import encode_word, why_not_accepted
 from buckram.errors import InvalidArgument, MetadataUnavailable, NoSuchKey
 from buckram.metadata.backup import set_history
 from buckram.metadata.layout import COLLECT, SUSPECTS
+from buckram.metadata.listing import all_names
 from buckram.metadata.store import TreeStore
+from buckram.metadata.told_deletions import compare
 from buckram.types import BookieId, History, LedgerId
 
 WITHIN_S = 15.0
@@ -34,35 +38,47 @@ class Suspect:
     address: str
     epoch: int
     highest_ledger: LedgerId
+    told: int | None = None
+    """The version of the history's key from which on it told all that it saw deleted; -1: it has not, None: it is of a
+    release that does not tell."""
+
+
+class Acceptance(NamedTuple):
+    """`deleted_again`: ledgers that came back with the backup although bookies saw them deleted since."""
+
+    history: History
+    deleted_again: list[LedgerId]
 
 
 async def suspects(store: TreeStore) -> list[Suspect]:
     folder, found = f"{store.own}/{SUSPECTS}", []
-    after = ""
-    while names := await store.keys.children(folder, after=after):
-        after = names[-1]
-        for name in names:
-            try:
-                record = (await store.keys.get(f"{folder}/{name}")).value
-            except NoSuchKey:
-                continue
-            one = _suspect(name, record)
-            if one is not None:
-                found.append(one)
+    async for name in all_names(store.keys, folder):
+        try:
+            record = (await store.keys.get(f"{folder}/{name}")).value
+        except NoSuchKey:
+            continue
+        one = _suspect(name, record)
+        if one is not None:
+            found.append(one)
     return found
 
 
 def _suspect(name: BookieId, record: bytes) -> Suspect | None:
     try:
         said = json.loads(record)
-        return Suspect(name, str(said["why"]), str(said["address"]), int(said["epoch"]), int(said["highest_ledger"]))
+        told = int(said["told"]) if "told" in said else None
+        highest = int(said["highest_ledger"])
+        return Suspect(name, str(said["why"]), str(said["address"]), int(said["epoch"]), highest, told)
     except (ValueError, KeyError, TypeError):
         return None
 
 
-async def accept(store: TreeStore, rng: random.Random, without: Collection[BookieId] = ()) -> History:
-    """Begin a new epoch. InvalidArgument where there is nothing to accept; MetadataUnavailable names bookies that do
-    not show up and are not among `without`."""
+async def accept(store: TreeStore, rng: random.Random, without: Collection[BookieId] = ()) -> Acceptance:
+    """Begin a new epoch. What came back although it was deleted since is deleted again.
+
+    InvalidArgument where there is nothing to accept; MetadataUnavailable names bookies that do not show up and are not
+    among `without`.
+    """
     history = await store.history()
     if history.moved and not history.accepted:
         raise InvalidArgument(f"{store.uri} cannot be accepted: {why_not_accepted(history)}")
@@ -71,16 +87,17 @@ async def accept(store: TreeStore, rng: random.Random, without: Collection[Booki
             f"{store.uri}: nobody restored this store, and no bookie says that it went back: there is nothing to accept"
         )
     # Nobody uses it while it is looked at, and every bookie that runs says what it knows.
-    await set_history(store, replace(history, accepted=False, moved=""))
-    said = await _all_bookies(store, without)
+    version = await set_history(store, replace(history, accepted=False, moved=""))
+    said = await _all_bookies(store, without, version)
     epoch = max([history.epoch, *(one.epoch for one in said)]) + 1
     highest = max((one.highest_ledger for one in said), default=-1)
     if highest >= 0:
         await store.raise_next_id(highest)
+    deleted_again = await compare(store)
     accepted = History(epoch, str(uuid.UUID(int=rng.getrandbits(128), version=4)))
     await set_history(store, accepted)
     await _followed(store)
-    return accepted
+    return Acceptance(accepted, deleted_again)
 
 
 async def _followed(store: TreeStore) -> None:
@@ -90,13 +107,16 @@ async def _followed(store: TreeStore) -> None:
         await asyncio.sleep(_PAUSE_S)
 
 
-async def _all_bookies(store: TreeStore, without: Collection[BookieId]) -> list[Suspect]:
+async def _all_bookies(store: TreeStore, without: Collection[BookieId], version: int) -> list[Suspect]:
+    """Wait until each has said what it knows, and told what it saw deleted since the history has this version: what it
+    told before may have gone with another restore."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + WITHIN_S
     known = [one for one in await store.known_bookies() if one not in without]
     while True:
         said = await suspects(store)
-        missing = [one for one in known if one not in {each.bookie_id for each in said}]
+        whole = {one.bookie_id for one in said if one.told is None or one.told >= version}
+        missing = [one for one in known if one not in whole]
         if not missing:
             return said
         if loop.time() > deadline:

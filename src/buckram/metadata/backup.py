@@ -31,7 +31,17 @@ from buckram.errors import (
 )
 from buckram.metadata.backup_shares import wrong_holders
 from buckram.metadata.etcd.keys import EtcdKeys
-from buckram.metadata.layout import BRAKES, COLLECT, COLLECTED, SUSPECTS, TENANTS, WISHES, WITNESSES
+from buckram.metadata.layout import (
+    ACCEPTED_TIME,
+    BRAKES,
+    COLLECT,
+    COLLECTED,
+    SUSPECTS,
+    TENANTS,
+    TIMES,
+    WISHES,
+    WITNESSES,
+)
 from buckram.metadata.memory import MemoryKeys
 from buckram.metadata.sqlite import SqliteKeys
 from buckram.metadata.store import TreeStore
@@ -90,9 +100,12 @@ def _with_holders(store: TreeStore, kept: list[Kept]) -> list[Kept]:
     return [one for one in kept if one.key not in unknown] + [Kept(key, 0, value) for key, value in lacking.items()]
 
 
+_PASSING = (WITNESSES, SUSPECTS, BRAKES, COLLECT, WISHES, COLLECTED, TIMES, ACCEPTED_TIME)
+
+
 def _is_passing(store: TreeStore, key: str) -> bool:
     """Whether a key says how things are now: registrations, notes and witnesses. A copy of those would be a lie."""
-    parts = [f"{store.own}/{name}" for name in (WITNESSES, SUSPECTS, BRAKES, COLLECT, WISHES, COLLECTED)]
+    parts = [f"{store.own}/{name}" for name in _PASSING]
     parts += [f"{store.own}/{TENANTS}/{name}" for name in ("usage", "counts")]
     folders = [store.layout.registrations(readonly=side) for side in (False, True)]
     return any(key == part or key.startswith(f"{part}/") for part in parts) or (
@@ -137,14 +150,17 @@ def write_file(path: Path, backup: Backup) -> None:
     """Write it beside its name, then give it the name: there is a whole file or none. Blocking."""
     new = path.with_name(path.name + ".new")
     digest = hashlib.sha256()
-    with new.open("wb") as file:
-        for line in _lines(backup):
-            digest.update(line)
-            file.write(line)
-        file.write(json.dumps({"sha256": digest.hexdigest()}).encode() + b"\n")
-        file.flush()
-        sync_file(file.fileno())
-    new.rename(path)
+    try:
+        with new.open("wb") as file:
+            for line in _lines(backup):
+                digest.update(line)
+                file.write(line)
+            file.write(json.dumps({"sha256": digest.hexdigest()}).encode() + b"\n")
+            file.flush()
+            sync_file(file.fileno())
+        new.rename(path)
+    finally:
+        new.unlink(missing_ok=True)
     read_file(path)  # what cannot be read again is no backup
 
 
@@ -243,20 +259,20 @@ async def _not_accepted(store: TreeStore, kept: History) -> None:
     await set_history(store, replace(highest, accepted=False, moved=""))
 
 
-async def set_history(store: TreeStore, history: History) -> None:
+async def set_history(store: TreeStore, history: History) -> int:
+    """Write the history. Returns the version of its key."""
     key = store.layout.history
     for _ in range(_TRIES):
         try:
             found = await store.keys.get(key)
-            await store.keys.set(key, encode_history(history), found.version)
+            return await store.keys.set(key, encode_history(history), found.version)
         except NoSuchKey:
             try:
-                await store.keys.create(key, encode_history(history))
+                return await store.keys.create(key, encode_history(history))
             except KeyExists:
                 continue
         except VersionConflict:
             continue
-        return
     raise MetadataError(f"{key}: changed {_TRIES} times while it was being written; see who does that")
 
 

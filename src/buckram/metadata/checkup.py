@@ -10,28 +10,21 @@ import asyncio
 from dataclasses import dataclass, field
 
 from buckram.core.cluster.cookie import parse_cookie
+from buckram.core.health.facts import Noted
 from buckram.core.ledgers.metadata import BIRTH
 from buckram.core.ledgers.metadata_codec import parse
-from buckram.core.ledgers.service_info import ADMISSION_PROPERTY, decode_service_info, valid_bookie_id
+from buckram.core.ledgers.service_info import ADMISSION_PROPERTY, decode_bookie, decode_service_info, valid_bookie_id
 from buckram.errors import AccessRefused, MalformedRecord, NoSuchKey
-from buckram.metadata.accused import ACCUSED, CONVICTED, read_accused
+from buckram.metadata.accused import read_accused
+from buckram.metadata.checkup_members import no_members
 from buckram.metadata.checkup_past import examine_past
-from buckram.metadata.store import UNREADABLE, TreeStore
-from buckram.types import NO_BIRTH, BookieId, LedgerId, LedgerMetadata, LedgerState
+from buckram.metadata.listing import all_names
+from buckram.metadata.store import TreeStore
+from buckram.types import NO_BIRTH, BookieId, BookieInfo, LedgerId, LedgerMetadata, LedgerState
 
 _PAGE = 1000
 _AT_ONCE = 64
-_CREDENTIALS = "use the credentials that the cluster's other processes use"
 _HANGS = "Apache's clients hang on it when they list bookies"
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing that is wrong: at which node, what was found, what to do."""
-
-    node: str
-    found: str
-    advice: str
 
 
 @dataclass(slots=True)
@@ -51,44 +44,48 @@ class Checkup:
     """Ledgers that name a bookie which is not registered now."""
     away: list[BookieId] = field(default_factory=list)
     """Those bookies."""
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[Noted] = field(default_factory=list)
+    """What is in a state that the table of health knows."""
+    registered: dict[BookieId, BookieInfo] = field(default_factory=dict)
+    """What the registrations say that can be read."""
 
 
 async def examine(store: TreeStore) -> Checkup:
-    """Read the cluster. ClusterNotInitialised where there is none, MetadataUnavailable when the store goes away."""
+    """Read the cluster, and every ledger's record. ClusterNotInitialised where there is none, MetadataUnavailable when
+    the store goes away."""
+    checkup = await examine_members(store)
+    if checkup.manager:
+        await _examine_ledgers(store, checkup)
+        for node in await store.ledgers.strays():
+            _add(checkup, "foreign-node", node, "a foreign node")
+    return checkup
+
+
+async def examine_members(store: TreeStore) -> Checkup:
+    """The part that does not grow with the ledgers: who is who, and what bookies say in records of their own."""
     checkup = Checkup(store.uri)
     try:
         checkup.manager = await store.ledgers.manager_name()
         checkup.instance_id = await store.instance_id()
     except MalformedRecord as error:
         node, _, found = str(error).partition(": ")
-        _add(checkup, node, found, "until then no ledger can be read, and none was looked at")
+        _add(checkup, "metadata-damaged", node, f"{found}; until it is mended no ledger can be read, and none was")
         checkup.instance_id = (await _value(store, checkup, store.layout.instance_id) or b"").decode("utf-8", "replace")
     if not checkup.instance_id:
         found = "missing: the cluster's cookies carry no instance id"
-        _add(checkup, store.layout.instance_id, found, "nothing, if the cluster was made by software older than 4.3")
+        _add(checkup, "no-instance-id", store.layout.instance_id, found)
     await _examine_cookies(store, checkup)
     for readonly in (False, True):
         await _examine_registrations(store, checkup, readonly=readonly)
-    listed = [*checkup.writable, *checkup.readonly]
-    checkup.epoch = await examine_past(store, listed, lambda *problem: _add(checkup, *problem))
+    checkup.epoch, found_past = await examine_past(store, [*checkup.writable, *checkup.readonly])
+    checkup.problems += found_past
+    checkup.problems += await no_members(store, list(checkup.registered.values()), checkup.cookies)
     await _examine_accused(store, checkup)
-    if checkup.manager:
-        await _examine_ledgers(store, checkup)
-        for node in await store.ledgers.strays():
-            _add(checkup, node, "a foreign node", "see whose it is and remove it: no part of a cluster")
     return checkup
 
 
-def _add(checkup: Checkup, node: str, found: str, advice: str) -> None:
-    checkup.problems.append(Problem(node, found, advice))
-
-
-async def _names(store: TreeStore, parent: str) -> list[str]:
-    names: list[str] = []
-    while page := await store.keys.children(parent, after=names[-1] if names else "", limit=_PAGE):
-        names += page
-    return names
+def _add(checkup: Checkup, state: str, node: str, found: str, bookie: BookieId = "") -> None:
+    checkup.problems.append(Noted(state, node, found, bookie=bookie))
 
 
 async def _value(store: TreeStore, checkup: Checkup, node: str) -> bytes | None:
@@ -98,15 +95,15 @@ async def _value(store: TreeStore, checkup: Checkup, node: str) -> bytes | None:
     except NoSuchKey:
         return None
     except AccessRefused as error:
-        _add(checkup, node, error.found, _CREDENTIALS)
+        _add(checkup, "metadata-refused", node, error.found)
         return None
 
 
 async def _examine_cookies(store: TreeStore, checkup: Checkup) -> None:
-    for name in await _names(store, store.layout.cookies):
+    async for name in all_names(store.keys, store.layout.cookies):
         node = store.layout.cookie(name)
         if not valid_bookie_id(name):
-            _add(checkup, node, "no bookie id", f"remove the node: {_HANGS}")
+            _add(checkup, "foreign-node", node, f"no bookie id: {_HANGS}")
             continue
         checkup.cookies.append(name)
         record = await _value(store, checkup, node)
@@ -115,25 +112,27 @@ async def _examine_cookies(store: TreeStore, checkup: Checkup) -> None:
         try:
             cookie = parse_cookie(record)
         except MalformedRecord as error:
-            _add(checkup, node, str(error), f"restore it from the file VERSION of bookie {name}, which will not start")
+            _add(checkup, "wrong-cookie", node, str(error), name)
             continue
         if cookie.bookie_host != name:
             found = f"the cookie of bookie {cookie.bookie_host!r}"
-            _add(checkup, node, found, f"restore it from the file VERSION of bookie {name}, which will not start")
+            _add(checkup, "wrong-cookie", node, found, name)
         if (cookie.instance_id or "") != checkup.instance_id:
-            found = f"instance id {cookie.instance_id!r}, this cluster is {checkup.instance_id!r}"
-            advice = f"bookie {name} belongs to another cluster, or this one was formatted: it will not start here"
-            _add(checkup, node, found, advice)
+            found = (
+                f"instance id {cookie.instance_id!r}, this cluster is {checkup.instance_id!r}: it is of another "
+                "cluster, or this one was formatted"
+            )
+            _add(checkup, "wrong-cookie", node, found, name)
 
 
 async def _examine_registrations(store: TreeStore, checkup: Checkup, *, readonly: bool) -> None:
     folder = store.layout.registrations(readonly=readonly)
-    for name in await _names(store, folder):
+    async for name in all_names(store.keys, folder):
         node = f"{folder}/{name}"
         if name == "readonly" and not readonly:
             continue
         if not valid_bookie_id(name):
-            _add(checkup, node, "no bookie id", f"end the process that made it: {_HANGS}")
+            _add(checkup, "foreign-node", node, f"no bookie id: {_HANGS}")
             continue
         (checkup.readonly if readonly else checkup.writable).append(name)
         record = await _value(store, checkup, node)
@@ -142,37 +141,24 @@ async def _examine_registrations(store: TreeStore, checkup: Checkup, *, readonly
         try:
             info = decode_service_info(name, record)
         except MalformedRecord as error:
-            _add(checkup, node, str(error), f"restart bookie {name} with software that registers well: {_HANGS}")
+            _add(checkup, "bad-registration", node, f"{error}: {_HANGS}", name)
             continue
+        checkup.registered[name] = decode_bookie(name, record)
         admission = info.properties.get(ADMISSION_PROPERTY, "known")
         if admission != "known":
             found = f"takes adds to {admission} ledger, also to one that metadata does not know"
-            advice = f'acknowledged entries can be lost: restart bookie {name} without admission = "{admission}"'
-            _add(checkup, node, found, advice)
+            checkup.problems.append(Noted("open-admission", name, found, {"admission": admission}, name))
         if info.rpc_address is None:
             found = "no address" if record else "empty, and the id is no host:port"
-            _add(checkup, node, found, f"nobody can reach bookie {name}: restart it with its address configured")
-        if name not in checkup.cookies:
-            _add(checkup, node, "registered without a cookie", f"restart bookie {name}: it makes its cookie at start")
+            _add(checkup, "bad-registration", node, f"{found}: nobody can reach it", name)
 
 
 async def _examine_accused(store: TreeStore, checkup: Checkup) -> None:
     """Who lied, and who may only be damaged: a verdict and its reasons."""
     for one in await read_accused(store):
-        node = f"{store.own}/{CONVICTED if one.convicted else ACCUSED}/{one.bookie}"
         reasons = "; ".join(map(str, one.evidence[-3:]))
-        if one.convicted:
-            advice = (
-                f"it gets no new ensembles: stop bookie {one.bookie}, repair the ledgers that name it, find out what "
-                f"runs there; `buckram cluster pardon {one.bookie}` takes it back"
-            )
-            _add(checkup, node, f"bookie {one.bookie} is convicted: {reasons}", advice)
-        else:
-            advice = (
-                "this may be an accident: look at its disk, repair the ledger, then "
-                f"`buckram cluster pardon {one.bookie}`"
-            )
-            _add(checkup, node, f"bookie {one.bookie} is suspect: {reasons}", advice)
+        state = "bookie-convicted" if one.convicted else "bookie-accused"
+        _add(checkup, state, one.bookie, f"{'convicted' if one.convicted else 'suspect'}: {reasons}", one.bookie)
 
 
 async def _examine_ledgers(store: TreeStore, checkup: Checkup) -> None:
@@ -193,10 +179,7 @@ async def _examine_ledgers(store: TreeStore, checkup: Checkup) -> None:
         after = page[-1]
     if twice:
         found = f"{twice} ledgers have the birth of another one: their records are copies"
-        advice = (
-            "find out who copied records; `buckram ledger check` says which of them have entries: delete the others"
-        )
-        _add(checkup, store.root, found, advice)
+        _add(checkup, "repeated-births", store.root, found)
 
 
 class _Births:
@@ -223,7 +206,7 @@ def _look_at_members(checkup: Checkup, metadata: LedgerMetadata) -> None:
     checkup.away += [bookie for bookie in gone if bookie not in checkup.away]
 
 
-async def _state(store: TreeStore, ledger_id: LedgerId) -> LedgerMetadata | Problem | None:
+async def _state(store: TreeStore, ledger_id: LedgerId) -> LedgerMetadata | Noted | None:
     """None for a ledger that was deleted since it was listed."""
     node = await store.ledgers.key(ledger_id)
     try:
@@ -231,6 +214,6 @@ async def _state(store: TreeStore, ledger_id: LedgerId) -> LedgerMetadata | Prob
     except NoSuchKey:
         return None
     except MalformedRecord as error:
-        return Problem(node, str(error), UNREADABLE)
+        return Noted("metadata-damaged", node, str(error))
     except AccessRefused as error:
-        return Problem(node, error.found, _CREDENTIALS)
+        return Noted("metadata-refused", node, error.found)

@@ -22,8 +22,16 @@ SECURITY = "security"
 """Below ClusterLayout.own: keys that sign tokens, tokens, revocations and grants (metadata/security)."""
 TENANTS = "tenants"
 """Below ClusterLayout.own: quotas of namespaces, and what bookies say of their use (metadata/tenants)."""
+TIMES, ACCEPTED_TIME = "times", "accepted-time"
+"""Below ClusterLayout.own: the time that bookies recorded last, and what an operator accepted
+(metadata/recorded_time)."""
 GATEWAYS = "gateways"
 """Below ClusterLayout.own: the addresses of gateways, in ephemeral keys (gateway/peers)."""
+DATABASE_SERVERS = "database-servers"
+"""Below ClusterLayout.own: the addresses of servers of databases, in ephemeral keys (hrana/others)."""
+
+HEALTH = "health"
+"""Below ClusterLayout.own: a key that is written to see whether the store takes changes (health/gathering)."""
 
 
 @dataclass(frozen=True, slots=True)

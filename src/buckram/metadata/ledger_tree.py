@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from typing import Protocol
 
 from buckram.errors import (
@@ -21,6 +22,8 @@ from buckram.errors import (
 )
 from buckram.metadata.keys import check_op
 from buckram.metadata.layout import Layout
+from buckram.metadata.listing import all_names
+from buckram.metadata.removals import Removals
 from buckram.metadata.used_ids import BUCKET, is_used, parse_used, used_key, with_used
 from buckram.seams import KeyStore
 from buckram.types import MAX_LEDGER_ID, CheckVersion, Create, KeyOp, KeyValue, LedgerId, SetValue
@@ -33,6 +36,10 @@ ONE_FOLDER = "one folder"
 _KNOWN = ("INSTANCEID", "all", "available", "cookies", "underreplication")
 
 
+Fresh = tuple[CheckVersion, ...]
+"""What says that the metadata were not restored since an id was allocated; empty where the store has no history."""
+
+
 class LedgerTree(Protocol):
     """The ledgers of one cluster, for one session."""
 
@@ -40,9 +47,26 @@ class LedgerTree(Protocol):
         """The key of a ledger's record. InvalidArgument for an id that this tree cannot keep."""
         ...
 
-    async def create(self, ledger_id: LedgerId, record: bytes, *, chosen: bool) -> int:
+    async def create(self, ledger_id: LedgerId, record: bytes, *, chosen: bool, fresh: Fresh | None = None) -> int:
         """Make the record: its version. KeyExists if there is one. `chosen`: the id is not from `allocate`; it counts
-        as used with the same step. LedgerIdUsed if it was used before."""
+        as used with the same step. LedgerIdUsed if it was used before, or if its deletion is recorded.
+
+        `fresh`: the id was allocated to the caller, who never tried to make a ledger with it. So nobody can have
+        deleted one, and nothing is looked up, as long as these versions hold: VersionConflict or NoSuchKey of their key
+        if the metadata were restored since, which may have given the id to somebody else."""
+        ...
+
+    def forget_ids(self) -> None:
+        """Give none of the ids that were taken before now."""
+        ...
+
+    async def remove(self, ledger_id: LedgerId, version: int) -> None:
+        """Delete the record, and record in the same step that the ledger was deleted; tidy up what only it needed.
+        NoSuchKey, VersionConflict, KeyNotEmpty; MetadataUnavailable: both may have happened, or neither."""
+        ...
+
+    async def remove_with(self, ops: Sequence[KeyOp], ledgers: Sequence[LedgerId]) -> None:
+        """Carry out a change that deletes the records of `ledgers`, and record these deletions in the same step."""
         ...
 
     async def raise_next_id(self, above: LedgerId) -> None:
@@ -83,6 +107,7 @@ class FolderTree:
 
     def __init__(self, keys: KeyStore, layout: Layout) -> None:
         self._keys, self._layout = keys, layout
+        self._removals = Removals(keys, layout.own)
         self._ids: list[LedgerId] = []
         self._id_block = 1
         self._id_lock = asyncio.Lock()
@@ -90,23 +115,17 @@ class FolderTree:
     async def key(self, ledger_id: LedgerId) -> str:
         return self._layout.ledger(ledger_id)
 
-    async def create(self, ledger_id: LedgerId, record: bytes, *, chosen: bool) -> int:
+    async def create(self, ledger_id: LedgerId, record: bytes, *, chosen: bool, fresh: Fresh | None = None) -> int:
         key = self._layout.ledger(ledger_id)
-        if not chosen:
-            return await self._keys.create(key, record)
+        if not chosen and fresh is not None:
+            if not fresh:
+                return await self._keys.create(key, record)
+            await self._keys.multi([Create(key, record), *fresh])
+            return 0
         check_op(Create(key, record))
         for _ in range(_MAX_ID_TRIES):
-            counter = await self._counter()
-            if ledger_id < _number(self._layout.next_ledger_id, counter.value):
-                raise LedgerIdUsed(ledger_id)
-            # Not when the counter moves meanwhile: the id would be given, and nobody looks here again.
-            ops: list[KeyOp] = [
-                Create(key, record),
-                CheckVersion(self._layout.next_ledger_id, counter.version),
-                await self._marking(ledger_id),
-            ]
             try:
-                await self._keys.multi(ops)
+                await self._keys.multi([Create(key, record), *await self._conditions(ledger_id, chosen)])
             except VersionConflict:
                 continue
             except KeyExists as error:
@@ -114,7 +133,25 @@ class FolderTree:
                     raise
                 continue
             return 0
-        raise MetadataUnavailable(f"{key}: {_MAX_ID_TRIES} other processes chose ids first; try again")
+        raise MetadataUnavailable(f"{key}: {_MAX_ID_TRIES} other processes chose or deleted ids first; try again")
+
+    async def _conditions(self, ledger_id: LedgerId, chosen: bool) -> list[KeyOp]:
+        """What a creation does besides, so that an id is one ledger's for ever. LedgerIdUsed."""
+        ops: list[KeyOp] = [await self._removals.never_deleted(ledger_id)]
+        if chosen:
+            counter = await self._counter()
+            if ledger_id < _number(self._layout.next_ledger_id, counter.value):
+                raise LedgerIdUsed(ledger_id)
+            # Not when the counter moves meanwhile: the id would be given, and nobody looks here again.
+            ops.append(CheckVersion(self._layout.next_ledger_id, counter.version))
+            ops.append(await self._marking(ledger_id))
+        return ops
+
+    async def remove(self, ledger_id: LedgerId, version: int) -> None:
+        await self._removals.remove(ledger_id, self._layout.ledger(ledger_id), version)
+
+    async def remove_with(self, ops: Sequence[KeyOp], ledgers: Sequence[LedgerId]) -> None:
+        await self._removals.with_record(ops, ledgers)
 
     async def _counter(self) -> KeyValue:
         key = self._layout.next_ledger_id
@@ -175,11 +212,11 @@ class FolderTree:
         return ONE_FOLDER
 
     async def strays(self) -> list[str]:
-        root, ledgers, after = self._layout.root, self._layout.ledgers, ""
+        root, ledgers = self._layout.root, self._layout.ledgers
         found = [f"{root}/{name}" for name in await self._keys.children(root) if name not in _KNOWN]
-        while page := await self._keys.children(ledgers, after=after):
-            found += [f"{ledgers}/{name}" for name in page if self._layout.ledger_id(name) is None]
-            after = page[-1]
+        async for name in all_names(self._keys, ledgers):
+            if self._layout.ledger_id(name) is None:
+                found.append(f"{ledgers}/{name}")
         return found
 
     async def allocate(self) -> LedgerId:
@@ -189,6 +226,9 @@ class FolderTree:
                 self._ids.reverse()
                 self._id_block = min(2 * self._id_block, _MAX_ID_BLOCK)
             return self._ids.pop()
+
+    def forget_ids(self) -> None:
+        self._ids = []
 
     async def raise_next_id(self, above: LedgerId) -> None:
         key = self._layout.next_ledger_id

@@ -1,7 +1,7 @@
 """What the metadata store keeps of security: keys that sign tokens, tokens that were made, revocations, grants.
 
-Below `own`/security: `signing/KEY_ID` (private), `keys/KEY_ID` (public), `tokens/ID`, `revoked/ID` and `acl`. Whoever
-opens the store directly is an administrator; clients of bookies never see these keys.
+Below `own`/security: `signing/KEY_ID` (private), `keys/KEY_ID` (public), `tokens/ID`, `certificates/SERIAL`,
+`revoked/ID` and `acl`. Whoever opens the store directly is an administrator; clients of bookies never see these keys.
 Not here: what tokens say (`core/security/tokens.py`), what grants allow (`core/security/acl.py`).
 """
 
@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from buckram.core.security.acl import Acl
-from buckram.core.security.tokens import Revocations, Token, new_signing_key, sign
+from buckram.core.security.tokens import Revocations, Token, certificate_id, new_signing_key, sign
 from buckram.core.streams.names import DEFAULT_NAMESPACE, check_name
 from buckram.errors import InvalidArgument, KeyExists, MalformedRecord, MetadataUnavailable, NoSuchKey, VersionConflict
 from buckram.metadata.layout import SECURITY
+from buckram.metadata.recorded_time import read_times
 from buckram.seams import KeyStore, MetadataStore, Notify
 from buckram.types import Create, Delete, KeyOp, SetValue
 
@@ -79,7 +80,7 @@ class SecurityStore:
 
     async def prepare(self) -> None:
         """Make the first signing key where there is none, so that whoever follows the keys knows it in time."""
-        await self._signing_key(False)
+        await self.signing_key()
 
     # Tokens
 
@@ -88,14 +89,16 @@ class SecurityStore:
     ) -> tuple[Token, str]:
         """Make a token and note that it was made; its text is kept nowhere. `new_key`: sign with a new one from now."""
         _check_subject(subject)
-        key_id, private = await self._signing_key(new_key)
+        key_id, private = await self.signing_key(new_key)
         token = Token(secrets.token_hex(8), subject, roles, now_s, expires_s)
         text = sign(token, await self._store.instance_id(), key_id, private)
         note = {"subject": subject, "roles": list(roles), "issued_s": now_s, "expires_s": expires_s, "key": key_id}
         await self._keys.create(self._path("tokens", token.token_id), json.dumps(note).encode())
         return token, text
 
-    async def _signing_key(self, new_key: bool) -> tuple[str, bytes]:
+    async def signing_key(self, new_key: bool = False) -> tuple[str, bytes]:
+        """Return the newest key that signs, with its id; made where there is none, or for `new_key`. MetadataError,
+        AccessRefused for a store that is not opened directly."""
         names = await self._keys.children(self._path("signing"))
         if names and not new_key:
             return names[-1], (await self._keys.get(self._path("signing", names[-1]))).value
@@ -127,9 +130,38 @@ class SecurityStore:
         with contextlib.suppress(KeyExists):
             await self._keys.create(self._path("revoked", token_id), b"{}")
 
-    async def revoke_subject(self, subject: str, now_s: float) -> None:
-        """No token of the subject that was made before now counts any more."""
+    # Certificates that a command has issued
+
+    async def note_certificate(self, serial: int, subject: str, now_s: float, expires_s: float) -> None:
+        """Note that a certificate was issued, so that it can be listed and withdrawn."""
         _check_subject(subject)
+        note = {"subject": subject, "issued_s": now_s, "expires_s": expires_s}
+        await self._keys.create(self._path("certificates", f"{serial:x}"), json.dumps(note).encode())
+
+    async def certificates(self) -> list[dict[str, Any]]:
+        """Those that were issued, in no particular order, each with whether it was withdrawn."""
+        revoked = (await self.state()).revoked
+        found = []
+        async for name, value in self._below("certificates"):
+            note = _parsed(self._path("certificates", name), value)
+            found.append({"serial": name, **note, "withdrawn": bool(revoked.why_certificate(int(name, 16)))})
+        return found
+
+    async def withdraw_certificate(self, serial: int) -> None:
+        """From now on bookies refuse it. Idempotent."""
+        with contextlib.suppress(KeyExists):
+            await self._keys.create(self._path("revoked", certificate_id(serial)), b"{}")
+
+    # All tokens of a subject
+
+    async def revoke_subject(self, subject: str, now_s: float) -> None:
+        """No token of the subject that was made before now counts any more.
+
+        Now is the latest of our clock and of what bookies recorded: a clock that is behind leaves no token valid.
+        """
+        _check_subject(subject)
+        recorded = [time.time_us / 1e6 for time in (await read_times(self._store)).values()]
+        now_s = max([now_s, *recorded])
         path, value = self._path("revoked", _encoded(subject)), json.dumps({"before_s": now_s}).encode()
         for _ in range(_TRIES):
             ops: list[KeyOp] = [Create(path, value)]

@@ -10,11 +10,12 @@ import asyncio
 import contextlib
 import logging
 
-from buckram.core.security.tokens import Token, verify
+from buckram.core.cluster.believed_time import TellsTime
+from buckram.core.security.tokens import Token, audience, sign, verify
 from buckram.errors import MetadataError
 from buckram.metadata.security import SecurityState, SecurityStore
 from buckram.net.tasks import TaskScope
-from buckram.seams import Clock, MetadataStore
+from buckram.seams import MetadataStore
 
 _log = logging.getLogger("buckram.security")
 READ_S = 2.0
@@ -22,12 +23,14 @@ READ_S = 2.0
 
 
 class FollowedSecurity:
-    """`start` and `close`. `tokens`: make a signing key where there is none."""
+    """`start` and `close`. `tokens`: make a signing key where there is none. While `time` is in doubt, a token has to
+    count at all that it may be."""
 
-    def __init__(self, store: MetadataStore, clock: Clock, *, tokens: bool = True) -> None:
-        self._store, self._clock, self._tokens = store, clock, tokens
+    def __init__(self, store: MetadataStore, time: TellsTime, *, tokens: bool = True) -> None:
+        self._store, self._time, self._tokens = store, time, tokens
         self._security = SecurityStore(store)
         self._cluster = ""
+        self._signer: tuple[str, bytes] | None = None
         self._scope = TaskScope("security")
         self._changed = asyncio.Event()
         self.state = SecurityState()
@@ -37,10 +40,11 @@ class FollowedSecurity:
     async def start(self) -> None:
         """Read once, so that nobody is judged by nothing, and follow from then on. MetadataError."""
         self._cluster = await self._store.instance_id()
+        await self._time.ensure()
         if self._tokens:
             await self._security.prepare()
         self.state = await self._security.state(self._changed.set)
-        self._scope.spawn(self._follow(), "follow")
+        self._scope.keep(self._follow, "follow")
 
     async def close(self) -> None:
         await self._scope.close()
@@ -51,6 +55,7 @@ class FollowedSecurity:
                 async with asyncio.timeout(READ_S):
                     await self._changed.wait()
             self._changed.clear()
+            await self._time.ensure()
             try:
                 state = await self._security.state(self._changed.set)
                 self.version += state.acl != self.state.acl
@@ -60,11 +65,22 @@ class FollowedSecurity:
                 await asyncio.sleep(READ_S)
 
     def now_s(self) -> float:
-        return self._clock.wall_us() / 1e6
+        """The latest that it may be now, which is what ends tokens."""
+        return self._time.moment().high / 1e6
 
-    def verify(self, text: str | bytes) -> Token:
-        """Raises TokenRefused."""
-        return verify(text, self.state.keys, self._cluster, self.now_s(), self.state.revoked)
+    def verify(self, text: str | bytes, purpose: str = "") -> Token:
+        """`purpose`: the one that it has to be for; empty: it is an ordinary token. Raises TokenRefused."""
+        now, wanted = self._time.moment(), audience(self._cluster, purpose)
+        return verify(text, self.state.keys, wanted, now.high / 1e6, self.state.revoked, earliest_s=now.low / 1e6)
+
+    async def pass_for(self, token: Token, purpose: str) -> str:
+        """Sign a token that counts for this purpose only. It is not noted that it was made.
+
+        The key is read once for all of them, and again when there is a newer one. MetadataError, AccessRefused for a
+        store that is not opened directly."""
+        if self._signer is None or self._signer[0] != max(self.state.keys, default=""):
+            self._signer = await self._security.signing_key()
+        return sign(token, audience(self._cluster, purpose), *self._signer)
 
     def why_over(self, token: Token) -> str:
         """Return why a token that was verified counts no longer; "" if it does."""

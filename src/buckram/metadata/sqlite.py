@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import os
 import queue
+import random
 import threading
 import time
 from collections import Counter
@@ -23,8 +24,9 @@ from typing import TypeVar, cast
 from buckram.errors import ForkedClient, InvalidArgument, MetadataError, MetadataUnavailable, NoSuchKey
 from buckram.metadata.keys import check_key, check_multi, check_op, check_parent
 from buckram.metadata.layout import SECURITY, TENANTS, WISHES
-from buckram.metadata.sqlite_holder import advice
-from buckram.metadata.sqlite_tree import Busy, SqliteTree, Token, WatchKey
+from buckram.metadata.sqlite_changes import WatchKey
+from buckram.metadata.sqlite_holder import Wait
+from buckram.metadata.sqlite_tree import Busy, SqliteTree, Token
 from buckram.seams import Notify
 from buckram.types import Create, Delete, KeyOp, KeyValue, SetValue
 
@@ -35,6 +37,10 @@ _EAGER_POLL_S, _EAGER = 0.01, "/buckram/streams/"
 """While keys below it are watched: a look at a counter of the file, because readers of a stream wait for the next
 segment by watch. Everybody else, bookies above all, is not to wake up so often."""
 _SESSION_POLL_S = 1.0
+_LINE_S = 60.0
+"""How long a change waits while others get theirs done, one after the other."""
+_CROWD_PAUSE_S = 0.2
+"""The longest pause between two attempts of a change that waits for other processes."""
 _MAX_WAITING = 10_000
 _MAX_BATCH = 256
 T = TypeVar("T")
@@ -48,15 +54,16 @@ class _Job:
     run: Callable[[], object] | None = None
     ops: Sequence[KeyOp] | None = None
     result: object = None
-    due: float = 0.0
-    """When a write that waits for another process is given up."""
+    since: float = 0.0
+    """When a write began to wait for other processes."""
 
 
 class SqliteKeys:
     """A KeyStore: one session, begun with its first ephemeral key. Close it on the loop it was made on.
 
-    A change that waits longer than `busy_timeout_s` for other processes raises MetadataUnavailable, which names the one
-    that is in the way. After a fork the child's copy refuses to work.
+    A change waits in line for a minute while other processes get theirs done; when nobody gets anything done for
+    `busy_timeout_s` it raises MetadataUnavailable, which names who is in the way. After a fork the child's copy refuses
+    to work.
     """
 
     def __init__(self, path: str | Path, *, busy_timeout_s: float = 5.0) -> None:
@@ -70,6 +77,8 @@ class SqliteKeys:
         self._closing: asyncio.Future[object] | None = None
         self._near: SqliteTree | None = None
         """For `peek`: a connection of the loop's own thread, which never waits for another process."""
+        self._near_durable = -1
+        self._settling = False
         tree = SqliteTree(self._path, busy_timeout_s)
         self._worker = _Worker(tree, busy_timeout_s, self._post, self._settle, self._notify)
         self._thread = threading.Thread(target=self._worker.run, name=f"metadata {self._path.name}", daemon=True)
@@ -125,9 +134,27 @@ class SqliteKeys:
         if self._near is None:
             self._near = SqliteTree(self._path, 0.0)
         try:
-            return self._near.lasting_keys(keys)
+            found, version = self._near.lasting_keys(keys)
         except MetadataError:
             return [None] * len(keys)
+        if version == self._near_durable:
+            return found
+        self._settle_near(version)
+        return [None] * len(keys)
+
+    def _settle_near(self, version: int) -> None:
+        """What `peek` sees at this version may be told when the thread has made it durable: the loop does not wait for
+        a disk."""
+        if self._settling or self._waiting >= _MAX_WAITING:
+            return
+        self._settling, near = True, self._near
+
+        def settled(done: asyncio.Future[object]) -> None:
+            self._settling = False
+            if not done.cancelled() and done.exception() is None and near is self._near:
+                self._near_durable = version
+
+        self._begin(run=self._worker.tree.make_durable).add_done_callback(settled)
 
     def begin(self, ops: Sequence[KeyOp]) -> asyncio.Future[list[int]]:
         """As PromptKeys."""
@@ -160,7 +187,7 @@ class SqliteKeys:
         return cast(T, await self._begin(run=run))
 
     def _leave_near(self) -> None:
-        near, self._near = self._near, None
+        near, self._near, self._near_durable = self._near, None, -1
         if near is not None:
             near.close()
 
@@ -227,6 +254,7 @@ class _Worker:
         self._within_s = within_s
         self._blocked: list[_Job] = []
         """Writes that wait for another process, in their order."""
+        self._wait: Wait | None = None
         self.jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self._post = post
         self._settle = settle
@@ -263,7 +291,8 @@ class _Worker:
         pause = self._pause()
         wait = None if pause is None else max(self._last_poll + pause - time.monotonic(), 0.0)
         if self._blocked:
-            wait = 0.0
+            # The attempts themselves wait a little; in between others shall find the file free.
+            wait = min(random.uniform(0, _CROWD_PAUSE_S), wait or _CROWD_PAUSE_S)
         with contextlib.suppress(queue.Empty):
             batch.append(self.jobs.get(timeout=wait))
             while len(batch) < _MAX_BATCH:
@@ -293,25 +322,43 @@ class _Worker:
             except Exception as error:  # whatever it is, the caller hears of it
                 job.result = error
             start += 1
+        self._make_durable([job for job in batch if job.run is not None])
         still = set(self._blocked)
         return [job for job in [*waited, *batch] if job not in still]
 
+    def _make_durable(self, reads: list[_Job]) -> None:
+        """What others committed and we have read is told only when it cannot be lost any more."""
+        if not reads:
+            return
+        try:
+            self.tree.make_durable()
+        except Exception as error:
+            for job in reads:
+                job.result = error
+
     def _block(self, writes: list[_Job]) -> None:
-        due = time.monotonic() + self._within_s
+        now = time.monotonic()
         for job in writes:
-            job.due = job.due or due
+            job.since = job.since or now
         self._blocked = [*self._blocked, *writes]
 
     def _try_blocked(self) -> None:
         waiting, self._blocked = self._blocked, []
         if waiting:
             self._do_writes(waiting)
-        late = [job for job in self._blocked if job.due <= time.monotonic()]
-        if late:
-            why = advice(self.tree.path, self._within_s)
-            for job in late:
-                job.result = MetadataUnavailable(why)
-            self._blocked = [job for job in self._blocked if job.result is None]
+        if not self._blocked:
+            self._wait = None
+            return
+        now = time.monotonic()
+        self._wait = self._wait or Wait(self.tree.path, self._within_s, now)
+        self._wait.look(now, self.tree.progress())
+        since = self._wait.since
+        for job in self._blocked:
+            if now - max(job.since, since) >= self._within_s:
+                job.result = MetadataUnavailable(self._wait.why_stuck())
+            elif now - job.since >= _LINE_S:
+                job.result = MetadataUnavailable(self._wait.why_long(_LINE_S))
+        self._blocked = [job for job in self._blocked if job.result is None]
 
     def _do_writes(self, writes: list[_Job]) -> None:
         try:

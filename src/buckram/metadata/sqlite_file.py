@@ -1,7 +1,9 @@
-"""The SQLite file of a cluster: format version, tables, and how to open it so that a commit is durable.
+"""The SQLite file of a cluster: format version, tables, and how a commit becomes durable.
 
-WAL with synchronous=FULL: every commit syncs the log, readers never wait for writers, and a process that is killed
-at any moment leaves a file that the next one opens as if nothing had been going on.
+WAL: readers never wait for writers, and a process that is killed at any moment leaves a file that the next one opens as
+if nothing had been going on. SQLite would sync the log of a commit while nobody else can write (synchronous=FULL). Here
+whoever has committed syncs it right after that, and whoever has read what others committed, before he tells anybody
+(`Log`). SQLite itself syncs the log before a checkpoint copies from it (synchronous=NORMAL).
 """
 
 from __future__ import annotations
@@ -13,10 +15,14 @@ import time
 from pathlib import Path
 from urllib.parse import quote
 
-from buckram.disk.syncing import sync_directory
+from buckram.disk.syncing import sync_data, sync_directory
 from buckram.errors import ClusterNotInitialised, MetadataError, StoreReplaced
+from buckram.metadata import sqlite_commit
 
 FORMAT_VERSION = 1
+LONG_LOG_BYTES = 8 << 20
+"""A log as long as this is copied into the file. Whoever writes over a log from its beginning syncs its first page
+while it holds the write lock: not too often."""
 _APPLICATION_ID = 0x42_4B_52_4D
 # Row ids are never used again, so (id, version) tells a key that was deleted and created anew from the old one.
 _SCHEMA = (
@@ -36,12 +42,30 @@ _SCHEMA = (
 )
 
 
+class Log:
+    """The write-ahead log of an open database. No lock of SQLite's is on this file, so it may be opened beside it."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(f"{path}-wal", os.O_RDONLY | os.O_CLOEXEC)
+
+    def sync(self) -> None:
+        """Make durable what was committed, by whomever. Raises OSError."""
+        sync_data(self._fd)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
 def prepare(path: Path, busy_timeout_s: float) -> None:
     """Create the file and its tables where they are missing; several processes may do so at once."""
     _make_private(path)
     db = _open(path, "rwc", busy_timeout_s)
     try:
         if not _is_ours(path, db):
+            db.execute("PRAGMA synchronous=FULL")
             _create_tables(path, db, busy_timeout_s)
     finally:
         db.close()
@@ -63,6 +87,8 @@ def connect(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
     try:
         if not _is_ours(path, db):
             raise ClusterNotInitialised(f"sqlite://{path}")
+        db.execute("PRAGMA wal_autocheckpoint=0")  # not inside a commit: `LONG_LOG_BYTES`
+        sqlite_commit.prepare(db)
     except BaseException:
         db.close()
         raise
@@ -98,7 +124,7 @@ def _open(path: Path, mode: str, busy_timeout_s: float) -> sqlite3.Connection:
     if path.is_dir():
         raise MetadataError(f"{path} is a directory: name the database file, for example {path / 'metadata.db'}")
     db = sqlite3.connect(f"file:{quote(str(path))}?mode={mode}", uri=True, isolation_level=None, timeout=busy_timeout_s)
-    db.execute("PRAGMA synchronous=FULL")
+    db.execute("PRAGMA synchronous=NORMAL")
     db.execute("PRAGMA fullfsync=ON")  # counts on macOS, where fsync does not wait for the device
     return db
 

@@ -1,4 +1,4 @@
-"""Finding the process that holds the write lock of an SQLite file, for error messages.
+"""Waiting for the write lock of an SQLite file: whether others get on, and which process does not let go.
 
 This module reads /proc only. It must not open the locked file: closing it would drop the locks that SQLite holds on it
 in this process.
@@ -14,15 +14,18 @@ from pathlib import Path
 _WRITE_LOCK = 120
 """The byte of the -shm file that whoever writes in WAL mode has locked."""
 _LONGEST = 80
+_LOOKS = 4
+"""At whoever has the lock, in the time after which a wait is given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """`program` is "" and `stopped` False where the system does not tell."""
+    """`program` is "" and `stopped` False where the system does not tell. `began`: when the process did."""
 
     pid: int
     program: str
     stopped: bool
+    began: str = ""
 
 
 def held_by(path: Path) -> Holder | None:
@@ -53,31 +56,75 @@ def _writers(locks: str) -> list[tuple[int, str]]:
 
 
 def _holder(pid: int) -> Holder:
-    program, stopped = "", False
+    program, stopped, began = "", False, ""
     with suppress(OSError):
         line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
         program = line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "..."
     with suppress(OSError, IndexError):
-        stopped = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] in ("T", "t")
-    return Holder(pid, program, stopped)
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        stopped, began = fields[0] in ("T", "t"), fields[19]
+    return Holder(pid, program, stopped, began)
 
 
-def advice(path: Path, waited_s: float) -> str:
-    """Why a change could not be made, and what to do."""
-    holder = held_by(path)
-    if holder is None:
+class Wait:
+    """One wait for the lock, from the first attempt that failed. `since`: when somebody last got something done.
+
+    Whoever has the lock is named only if it was the same process at each look since then.
+    """
+
+    def __init__(self, path: Path, patience_s: float, now: float) -> None:
+        self._path, self._patience_s = path, patience_s
+        self.since = self._looked = now
+        self._progress: int | None = None
+        self._holder: Holder | None = None
+        self._looks = 0
+
+    def look(self, now: float, progress: int) -> None:
+        """After each attempt that failed; `progress` is another number when others have changed something."""
+        if progress != self._progress:
+            if self._progress is not None:
+                self.since = now
+            self._progress, self._holder, self._looks = progress, None, 0
+        elif now >= self._looked + self._patience_s / _LOOKS:  # rarely: the list of a machine's locks may be long
+            self._looked = now
+            self._look_at_holder(now)
+
+    def _look_at_holder(self, now: float) -> None:
+        found = held_by(self._path)
+        if self._looks and not _same(found, self._holder):
+            self.since, self._looks = now, 0  # the lock went from hand to hand
+        self._holder = found
+        self._looks += 1
+
+    def why_stuck(self) -> str:
+        """Why a change could not be made while nobody got anything done, and what to do."""
+        before, looks, now = self._holder, self._looks, held_by(self._path)
+        holder = now if looks and _same(now, before) else None
+        waited = f"{self._patience_s:g} s"
+        if holder is None:
+            return (
+                f"{self._path}: another process has been changing it for {waited}, and it is not known which. Look for "
+                f"one that is stopped or hangs (`fuser {self._path}`); reads go on, nothing was changed"
+            )
+        who = f"process {holder.pid}" + (f" ({holder.program})" if holder.program else "")
+        if holder.stopped:
+            return (
+                f"{self._path}: {who} was stopped in the middle of a change {waited} ago or earlier, and nobody else "
+                f"can change anything. `kill -CONT {holder.pid}` lets it go on, `kill -9 {holder.pid}` takes its "
+                "change back; reads go on, nothing was changed"
+            )
         return (
-            f"{path}: another process has been changing it for {waited_s:g} s, and it is not known which. Look for one "
-            f"that is stopped or hangs (`fuser {path}`); reads go on, nothing was changed"
+            f"{self._path}: {who} has been changing it for {waited} and is running: see whether its disk answers and "
+            "what else it does, and try again; reads go on, nothing was changed"
         )
-    who = f"process {holder.pid}" + (f" ({holder.program})" if holder.program else "")
-    if holder.stopped:
+
+    def why_long(self, waited_s: float) -> str:
+        """Why a change could not be made while others got theirs done."""
         return (
-            f"{path}: {who} was stopped in the middle of a change {waited_s:g} s ago or earlier, and nobody else can "
-            f"change anything. `kill -CONT {holder.pid}` lets it go on, `kill -9 {holder.pid}` takes its change back; "
-            "reads go on, nothing was changed"
+            f"{self._path}: so many processes change it that this change was not reached within {waited_s:g} s; let "
+            "fewer begin at once, or use a ZooKeeper or an etcd; reads go on, nothing was changed: try again"
         )
-    return (
-        f"{path}: {who} has been changing it for {waited_s:g} s. If it hangs, `kill -9 {holder.pid}` takes its change "
-        "back; reads go on, nothing was changed"
-    )
+
+
+def _same(one: Holder | None, other: Holder | None) -> bool:
+    return one is not None and other is not None and (one.pid, one.began) == (other.pid, other.began)

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import random
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
 
 from buckram.core.cluster.history import encode_history, parse_history
@@ -26,20 +27,25 @@ from buckram.errors import (
     MalformedRecord,
     NoSuchKey,
     NoSuchLedger,
+    VersionConflict,
 )
 from buckram.metadata.hub import WatchHub
 from buckram.metadata.layout import ClusterLayout, Layout
-from buckram.metadata.ledger_tree import FolderTree, LedgerTree
+from buckram.metadata.ledger_tree import FolderTree, Fresh, LedgerTree
+from buckram.metadata.listing import all_names
 from buckram.seams import KeyStore, Notify
 from buckram.types import (
     BookieId,
     BookieInfo,
     BookieSet,
+    CheckVersion,
     Create,
     History,
+    KeyOp,
     KeyValue,
     LedgerId,
     LedgerMetadata,
+    SetValue,
     Versioned,
 )
 
@@ -74,8 +80,10 @@ class TreeStore:
         self.ledgers: LedgerTree = ledgers or FolderTree(keys, folder)
         self._takeover_wait_s = takeover_wait_s
         self._hub = WatchHub(keys)
-        self._given: dict[LedgerId, None] = {}
-        """Ids that this store gave and that no ledger was made with yet."""
+        self._given: dict[LedgerId, Fresh | None] = {}
+        """Ids that this store gave and that no ledger was made with yet; what holds unless the metadata were restored
+        since, None once somebody tried to."""
+        self._history_seen: int | None = None
 
     @property
     def keys(self) -> KeyStore:
@@ -166,11 +174,33 @@ class TreeStore:
 
     async def allocate_ledger_id(self) -> LedgerId:
         """An id that no allocation gave before. Only the ledger's creation decides that it is unused."""
+        since = await self.since()
         ledger_id = await self.ledgers.allocate()
-        self._given[ledger_id] = None
+        self._given[ledger_id] = since
         if len(self._given) > _MAX_GIVEN:
             del self._given[next(iter(self._given))]
         return ledger_id
+
+    async def since(self) -> Fresh:
+        """Read before an id is allocated: what holds unless the metadata are restored after that. MetadataError."""
+        if self._history_seen is None:
+            try:
+                self._history_seen = (await self._keys.get(self._layout.history)).version
+            except NoSuchKey:
+                return ()
+        return (CheckVersion(self._layout.history, self._history_seen),)
+
+    async def create_record(self, ledger_id: LedgerId, record: bytes, *, chosen: bool, fresh: Fresh | None) -> int:
+        """As `LedgerTree.create`, which looks at all that is known of the id if the metadata were restored since."""
+        try:
+            return await self.ledgers.create(ledger_id, record, chosen=chosen, fresh=fresh)
+        except (VersionConflict, NoSuchKey) as error:
+            if not fresh or error.key != fresh[0].key:
+                raise
+        # The metadata were restored since the id was allocated: it may be that of another ledger, or a deleted one's.
+        self._history_seen = None
+        self.ledgers.forget_ids()
+        return await self.ledgers.create(ledger_id, record, chosen=chosen)
 
     async def raise_next_id(self, above: LedgerId) -> None:
         """No id up to `above` will be given: for a store that was restored to an older state."""
@@ -188,8 +218,11 @@ class TreeStore:
         the record as it was created.
         """
         used: LedgerExists | None = None
+        chosen, fresh = ledger_id not in self._given, self._given.get(ledger_id)
+        if fresh is not None:  # after this attempt somebody else may have found the ledger, and deleted it
+            self._given[ledger_id] = None
         try:
-            version = await self.ledgers.create(ledger_id, serialise(metadata), chosen=ledger_id not in self._given)
+            version = await self.create_record(ledger_id, serialise(metadata), chosen=chosen, fresh=fresh)
             self._given.pop(ledger_id, None)
             return Versioned(metadata, version)
         except LedgerIdUsed as error:
@@ -235,12 +268,12 @@ class TreeStore:
         return Versioned(metadata, written)
 
     async def delete_ledger(self, ledger_id: LedgerId, version: int) -> None:
-        key = await self.ledger_key(ledger_id)
+        """Delete the record, and record with the same step that the ledger was deleted: bookies act on that."""
+        await self.ledger_key(ledger_id)
         try:
-            await self._keys.delete(key, version)
+            await self.ledgers.remove(ledger_id, version)
         except NoSuchKey:
             raise NoSuchLedger(ledger_id) from None
-        await self.ledgers.removed(key)
 
     async def list_ledgers(self, *, after: LedgerId = -1, limit: int = _PAGE) -> list[LedgerId]:
         return await self.ledgers.page(after, limit)
@@ -258,10 +291,11 @@ class TreeStore:
 
     # Bookies
 
-    async def register(self, info: BookieInfo, *, readonly: bool) -> None:
+    async def register(self, info: BookieInfo, *, readonly: bool, when: Sequence[CheckVersion] = ()) -> None:
         """Register, switch between writable and read-only, or refresh. AlreadyRegistered if the id is live elsewhere.
 
-        While it switches a bookie is in both lists, never in none.
+        While it switches a bookie is in both lists, never in none. No new key is made if one of `when` has changed
+        (VersionConflict, NoSuchKey).
         """
         value = encode_bookie(info)
         new, old = (self._layout.registration(info.bookie_id, readonly=side) for side in (readonly, not readonly))
@@ -269,7 +303,7 @@ class TreeStore:
             await self._wait_until_ours(info.bookie_id, key)
         await self._check_cluster()
         try:
-            await self._keys.create(new, value, ephemeral=True)
+            await self._create(new, value, when)
         except KeyExists:
             found = await self._get(new)
             if found is None or not found.owned:
@@ -277,6 +311,12 @@ class TreeStore:
             if found.value != value:
                 await self._keys.set(new, value, found.version)
         await self._delete_ours(old)
+
+    async def _create(self, key: str, value: bytes, when: Sequence[CheckVersion]) -> None:
+        if when:
+            await self._keys.multi([*when, Create(key, value, ephemeral=True)])
+        else:
+            await self._keys.create(key, value, ephemeral=True)
 
     async def _check_cluster(self) -> None:
         """Raise if the cluster is not the one that this process began with. An embedded one cannot be another."""
@@ -349,24 +389,28 @@ class TreeStore:
             after = names[-1]
 
     async def known_bookies(self) -> list[BookieId]:
-        found: list[BookieId] = []
-        after = ""
-        while names := await self._keys.children(self._layout.cookies, after=after, limit=_PAGE):
-            found += [name for name in names if valid_bookie_id(name)]
-            after = names[-1]
-        return found
+        return [name async for name in all_names(self._keys, self._layout.cookies) if valid_bookie_id(name)]
 
     async def read_cookie(self, bookie_id: BookieId) -> KeyValue:
-        return await self._keys.get(self._layout.cookie(check_bookie_id(bookie_id)))
+        return await self._keys.get(self.cookie_key(bookie_id))
 
-    async def write_cookie(self, bookie_id: BookieId, cookie: bytes, version: int | None) -> int:
-        key = self._layout.cookie(check_bookie_id(bookie_id))
+    def cookie_key(self, bookie_id: BookieId) -> str:
+        return self._layout.cookie(check_bookie_id(bookie_id))
+
+    async def write_cookie(
+        self, bookie_id: BookieId, cookie: bytes, version: int | None, also: Sequence[KeyOp] = ()
+    ) -> int:
+        key = self.cookie_key(bookie_id)
+        if also:
+            first = Create(key, cookie) if version is None else SetValue(key, cookie, version)
+            await self._keys.multi([first, *also])
+            return 0 if version is None else version + 1
         if version is None:
             return await self._keys.create(key, cookie)
         return await self._keys.set(key, cookie, version)
 
     async def delete_cookie(self, bookie_id: BookieId, version: int) -> None:
-        await self._keys.delete(self._layout.cookie(check_bookie_id(bookie_id)), version)
+        await self._keys.delete(self.cookie_key(bookie_id), version)
 
     def session_ticket(self) -> str:
         return ""

@@ -23,12 +23,12 @@ from buckram.errors import (
     VersionConflict,
 )
 from buckram.metadata.layout import TENANTS
+from buckram.metadata.listing import all_children
 from buckram.metadata.overwriting import overwrite, remove
 from buckram.seams import KeyStore, MetadataStore, Notify
 from buckram.types import BookieId
 
 _TRIES = 20
-_PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +80,9 @@ class TenantStore:
     async def quotas(self) -> dict[str, Quotas]:
         """All quotas, by namespace. A record that does not parse counts as none. MetadataError."""
         found: dict[str, Quotas] = {}
-        after = ""
-        while page := await self._keys.children_with_values(self._path("quotas"), after=after, limit=_PAGE):
-            for name, value in page:
-                with suppress(ValueError):
-                    found[name] = Quotas.parse(value.value)
-            after = page[-1][0]
+        async for name, value in all_children(self._keys, self._path("quotas")):
+            with suppress(ValueError):
+                found[name] = Quotas.parse(value.value)
         return found
 
     async def quotas_of(self, namespace: str) -> Quotas:
@@ -140,12 +137,9 @@ class TenantStore:
         """What the bookies of the cluster said last; records that do not parse are left out. MetadataError."""
         bookies: dict[BookieId, Mapping[str, Usage]] = {}
         rounds: dict[BookieId, int] = {}
-        after = ""
-        while page := await self._keys.children_with_values(self._path("usage"), after=after, limit=_PAGE):
-            for name, value in page:
-                with suppress(ValueError):
-                    bookies[name], rounds[name] = parse_usage(value.value)
-            after = page[-1][0]
+        async for name, value in all_children(self._keys, self._path("usage")):
+            with suppress(ValueError):
+                bookies[name], rounds[name] = parse_usage(value.value)
         counts: dict[str, Counts] = {}
         number = 0
         with suppress(NoSuchKey, ValueError):

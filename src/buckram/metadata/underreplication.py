@@ -31,6 +31,7 @@ from buckram.core.healing.records import (
 )
 from buckram.errors import KeyExists, KeyNotEmpty, MetadataUnavailable, NoSuchKey, VersionConflict
 from buckram.metadata.keys import split
+from buckram.metadata.listing import all_children, all_names
 from buckram.metadata.overwriting import overwrite
 from buckram.seams import KeyStore, Notify
 from buckram.types import BookieId, CheckVersion, Create, Delete, LedgerId
@@ -122,24 +123,19 @@ class Underreplication:
     async def candidates(self) -> AsyncIterator[Candidate]:
         """Ledgers that have a folder for their mark, ascending. Not each is marked, but this asks for no single one."""
         async for folder in self._above_candidates(self.paths.marks, 0):
-            after, levels = "", folder.removeprefix(f"{self.paths.marks}/").split("/")
-            while page := await self._keys.children_with_values(folder, after=after, limit=_PAGE):
-                for name, found in page:
-                    ledger = ledger_of_levels([*levels, name])
-                    if ledger is not None:
-                        yield Candidate(ledger, found.version)
-                after = page[-1][0]
+            levels = folder.removeprefix(f"{self.paths.marks}/").split("/")
+            async for name, found in all_children(self._keys, folder):
+                ledger = ledger_of_levels([*levels, name])
+                if ledger is not None:
+                    yield Candidate(ledger, found.version)
 
     async def _above_candidates(self, folder: str, depth: int) -> AsyncIterator[str]:
-        after = ""
-        while names := await self._keys.children(folder, after=after, limit=_PAGE):
-            for name in names:
-                if depth == 2:
-                    yield f"{folder}/{name}"
-                    continue
-                async for found in self._above_candidates(f"{folder}/{name}", depth + 1):
-                    yield found
-            after = names[-1]
+        async for name in all_names(self._keys, folder):
+            if depth == 2:
+                yield f"{folder}/{name}"
+                continue
+            async for found in self._above_candidates(f"{folder}/{name}", depth + 1):
+                yield found
 
     async def _walk(self, folder: str, depth: int, floor: list[str]) -> AsyncIterator[str]:
         """Leaves below `folder`; `floor` is the path, one name a level, of what was seen before."""

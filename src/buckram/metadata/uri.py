@@ -1,18 +1,17 @@
-"""One URI names a cluster everywhere: reading it, the default, and opening the store behind it."""
+"""One URI names a cluster everywhere: reading it, and opening the store behind it."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import random
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from buckram.config import TlsConfig
 from buckram.errors import ConfigError
+from buckram.metadata.default import DATA_DIR, DATABASE, KNOWN
 from buckram.metadata.etcd.uri import EtcdUri, parse_etcd
 from buckram.metadata.memory import MemoryKeys, MemoryTree
 from buckram.metadata.service.uri import ServiceUri, parse_service
@@ -22,7 +21,6 @@ from buckram.metadata.zookeeper.uri import ZkUri, parse_zookeeper
 from buckram.net.tls_files import TlsFiles
 from buckram.seams import KeyStore, MetadataStore, Network, Runtime
 
-VARIABLE = "BUCKRAM_METADATA"
 ZOOKEEPER_AUTH = "BUCKRAM_ZOOKEEPER_AUTH"
 """SCHEME:CREDENTIAL, such as digest:user:password, or sasl:user:password for a login by SASL DIGEST-MD5. Nodes are then
 made for whoever has the same."""
@@ -30,18 +28,13 @@ ZOOKEEPER_CA, ZOOKEEPER_CERT = "BUCKRAM_ZOOKEEPER_CA", "BUCKRAM_ZOOKEEPER_CERT"
 ZOOKEEPER_KEY = "BUCKRAM_ZOOKEEPER_KEY"
 """Files for TLS to ZooKeeper, which is used where BUCKRAM_ZOOKEEPER_CA says who is trusted; the others are what this
 side shows of itself."""
+ZOOKEEPER_SHARED = "BUCKRAM_ZOOKEEPER_SHARED"
+"""`ledgers`: on a ZooKeeper that lets in nobody without a login, the nodes of Apache's ledger tree are made for all who
+have one, and only for them (`zookeeper/shared_tree.py`). `buckram up --secure --zookeeper` says so."""
 ETCD_AUTH = "BUCKRAM_ETCD_AUTH"
 """USER:PASSWORD, for URIs that name no user."""
 ETCD_CA, ETCD_CERT, ETCD_KEY = "BUCKRAM_ETCD_CA", "BUCKRAM_ETCD_CERT", "BUCKRAM_ETCD_KEY"
 """Files for etcds://: who is trusted where that is not the system's choice, and what this side shows of itself."""
-DATA_DIR = "buckram-data"
-DATABASE = "metadata.db"
-DESCRIPTION = "cluster.json"
-"""What `buckram up` writes beside the bookies; it names the metadata where that is a ZooKeeper or etcd of its own."""
-_KNOWN = (
-    "sqlite:///abs/path, memory:NAME, zk://host:port/ledgers, etcd://host:port/buckram, "
-    "buckram://host:port for metadata that bookies serve"
-)
 _SQLITE_TAKEOVER_WAIT_S = 2.0
 """A killed process's registrations are gone at once; this is for one that is just ending."""
 _trees: dict[str, MemoryTree] = {}
@@ -70,8 +63,8 @@ def parse(uri: str) -> MetadataUri | ZkUri | EtcdUri | ServiceUri:
     if found is not None:
         return found
     if colon and scheme in ("rocksdb", "oxia"):
-        raise ConfigError(f"metadata URI {uri!r}: {scheme} is not supported; known are {_KNOWN}")
-    raise ConfigError(f"metadata URI {uri!r}: not understood; known are {_KNOWN}")
+        raise ConfigError(f"metadata URI {uri!r}: {scheme} is not supported; known are {KNOWN}")
+    raise ConfigError(f"metadata URI {uri!r}: not understood; known are {KNOWN}")
 
 
 def _parse_sqlite(uri: str, rest: str) -> MetadataUri:
@@ -83,28 +76,6 @@ def _parse_sqlite(uri: str, rest: str) -> MetadataUri:
         )
     # Four slashes are how others write an absolute path; SQLite would take the second for a host.
     return MetadataUri("sqlite", "/" + path.lstrip("/"))
-
-
-def sqlite_uri(path: Path) -> str:
-    return f"sqlite://{path.absolute()}"
-
-
-def default_uri(environment: Mapping[str, str], directory: Path) -> str:
-    """BUCKRAM_METADATA, else the cluster that `buckram up` started in `directory`; ConfigError if there is neither."""
-    given = environment.get(VARIABLE, "")
-    if given:
-        return given
-    database = directory / DATA_DIR / DATABASE
-    if database.exists():
-        return sqlite_uri(database)
-    with contextlib.suppress(OSError, ValueError):
-        found = json.loads((directory / DATA_DIR / DESCRIPTION).read_bytes())
-        if isinstance(found, dict) and isinstance(found.get("metadata"), str):
-            return str(found["metadata"])
-    raise ConfigError(
-        f"no cluster is named: run `buckram up` in {directory.absolute()}, or give --metadata URI, or set {VARIABLE} "
-        f"({_KNOWN})"
-    )
 
 
 async def open_store(uri: str, runtime: Runtime | None = None) -> TreeStore:
@@ -155,8 +126,14 @@ def _open_zookeeper(uri: ZkUri, rng: random.Random) -> TreeStore:
         raise ConfigError(f"{ZOOKEEPER_AUTH}: needs SCHEME:CREDENTIAL, for example digest:user:password")
     if scheme == "sasl" and ":" not in credential:
         raise ConfigError(f"{ZOOKEEPER_AUTH}: SASL needs a user and a password, sasl:user:password")
+    shared = os.environ.get(ZOOKEEPER_SHARED, "")
+    if shared not in ("", "ledgers") or (shared and scheme != "sasl"):
+        raise ConfigError(
+            f"{ZOOKEEPER_SHARED}={shared}: needs `ledgers`, or nothing, and {ZOOKEEPER_AUTH}=sasl:user:password"
+        )
     session = KazooSession(
         ",".join(uri.hosts),
+        shared_root=uri.root if shared else "",
         acl="creator" if given else "open",
         auth=[(scheme, credential)] if given else [],
         tls=_zookeeper_tls(),

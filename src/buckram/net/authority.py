@@ -29,6 +29,7 @@ class Pair:
 
     certificate: Path
     key: Path
+    serial: int
 
 
 class Authority:
@@ -61,9 +62,12 @@ class Authority:
         """A certificate that a bookie shows at these hosts and addresses."""
         return self._issue(name, name, (), hosts, days, (ExtendedKeyUsageOID.SERVER_AUTH,))
 
-    def client(self, name: str, subject: str, *, units: Sequence[str] = (), days: float = DAYS) -> Pair:
-        """A certificate by which a client is known; `units` are its OU fields, which may name roles."""
-        return self._issue(name, subject, units, (), days, (ExtendedKeyUsageOID.CLIENT_AUTH,))
+    def client(
+        self, name: str, subject: str, *, units: Sequence[str] = (), days: float = DAYS, folder: Path | None = None
+    ) -> Pair:
+        """A certificate by which a client is known; `units` are its OU fields, which may name roles. `folder`: where
+        the files are put, if not beside the authority's."""
+        return self._issue(name, subject, units, (), days, (ExtendedKeyUsageOID.CLIENT_AUTH,), folder)
 
     def _issue(
         self,
@@ -73,6 +77,7 @@ class Authority:
         hosts: Sequence[str],
         days: float,
         uses: Sequence[x509.ObjectIdentifier],
+        folder: Path | None = None,
     ) -> Pair:
         key = ec.generate_private_key(ec.SECP256R1())
         fields = [x509.NameAttribute(NameOID.COMMON_NAME, subject)]
@@ -84,7 +89,8 @@ class Authority:
         if hosts:
             made = made.add_extension(x509.SubjectAlternativeName([_name(host) for host in hosts]), critical=False)
         signed = made.sign(self._key, hashes.SHA256())
-        pair = Pair(self.directory / f"{name}.pem", self.directory / f"{name}.key")
+        place = folder or self.directory
+        pair = Pair(place / f"{name}.pem", place / f"{name}.key", signed.serial_number)
         write_private(pair.key, _pem(key))
         pair.certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
         return pair

@@ -1,14 +1,43 @@
-"""The production clock. Monotonic time is the event loop's; only wall time is here."""
+"""The production clock: wall time, and time that goes on while the machine sleeps.
+
+Everything else that waits goes by the event loop's monotonic time.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from buckram.seams import Clock
 
 OFFSET_VARIABLE = "BUCKRAM_CLOCK_OFFSET_FILE"
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+"""Another one for each boot of each machine, and the same in all containers there."""
+
+
+@runtime_checkable
+class UpClock(Protocol):
+    """A clock that also knows how long the machine has been up, with the time that it slept."""
+
+    def up_us(self) -> int:
+        """Microseconds since the machine was booted. Nobody can set it."""
+        ...
+
+    def boot(self) -> str:
+        """Return another word for each boot of each machine; empty if that is not known."""
+        ...
+
+
+def up_reading(clock: Clock, otherwise: Callable[[], float]) -> Callable[[], int]:
+    """Return what reads the time that went by, in microseconds: that of the machine, else `otherwise` (seconds)."""
+    return clock.up_us if isinstance(clock, UpClock) else lambda: int(otherwise() * 1_000_000)
+
+
+def boot_of(clock: Clock) -> str:
+    """Return the boot that `up_us` of the clock counts from; empty if that is not known."""
+    return clock.boot() if isinstance(clock, UpClock) else ""
 
 
 class SystemClock:
@@ -17,8 +46,17 @@ class SystemClock:
     def wall_us(self) -> int:
         return time.time_ns() // 1000
 
+    def up_us(self) -> int:
+        return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) // 1000
 
-class ShiftedClock:
+    def boot(self) -> str:
+        try:
+            return BOOT_ID.read_text().strip()
+        except OSError:
+            return ""
+
+
+class ShiftedClock(SystemClock):
     """A clock that is wrong by as many seconds as a file says; right while there is none. For tests of whole processes.
 
     The file is looked at for each reading, so that the clock of a running process can be set.
@@ -32,7 +70,7 @@ class ShiftedClock:
             offset_s = float(self._path.read_text())
         except (FileNotFoundError, ValueError):  # none yet, or one that is being written
             offset_s = 0.0
-        return time.time_ns() // 1000 + int(offset_s * 1_000_000)
+        return super().wall_us() + int(offset_s * 1_000_000)
 
 
 def process_clock(environment: Mapping[str, str]) -> Clock:

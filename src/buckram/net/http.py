@@ -15,7 +15,6 @@ from types import MappingProxyType
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote
 
-from buckram.config import host_port
 from buckram.logs.request import about_request
 from buckram.seams import Listener, Network
 from buckram.types import BookieAddress
@@ -31,11 +30,6 @@ TEXT, JSON = "text/plain; charset=utf-8", "application/json"
 REQUEST_ID = "X-Request-Id"
 """A request may bring one; the answer and the lines of the log have it, or one of our own."""
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
-
-
-def parse_address(text: str, what: str) -> BookieAddress:
-    """Return the address HOST:PORT. Raises ConfigError, which names the option `what`."""
-    return BookieAddress(*host_port(text, f"{what} = {text!r}"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """Sockets for peers on one machine: a TCP address has a second, local door, a Unix socket with its name.
 
-Through it the same bytes cost half of what the network's layers take of them. The name is an abstract one, so it needs
-no file and ends with the process; like a TCP port it belongs to one network namespace. Who listens there is believed
-only if it is the same user or root. Linux only; without one, or with BUCKRAM_SOCKETS=tcp, TCP does as ever.
+Through it the same bytes cost half of what the network's layers take of them. The socket is a file in a directory that
+only its own user may enter, so who comes through it is that user, or root, in the same file system: abstract sockets
+would be shared by all containers of a network namespace, whose users have the same numbers. Who listens there is
+believed only if it is the same user or root. Linux only; without one, or with BUCKRAM_SOCKETS=tcp, TCP does as ever.
 """
 
 from __future__ import annotations
@@ -10,10 +11,14 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import stat
 import struct
 import sys
+from pathlib import Path
+from urllib.parse import quote
 
 VARIABLE = "BUCKRAM_SOCKETS"
+"""`tcp` for none, or the directory for them."""
 BUFFER_BYTES = 1 << 20
 """Requested; the kernel gives what net.core.wmem_max allows."""
 _CREDENTIALS = struct.Struct("3i")
@@ -24,27 +29,50 @@ def wanted() -> bool:
     return sys.platform == "linux" and os.environ.get(VARIABLE) != "tcp"
 
 
+def directory() -> Path:
+    """Where the sockets of this user are; whether it is safe to use is another question."""
+    return Path(os.environ.get(VARIABLE) or f"/tmp/buckram-{os.getuid()}")
+
+
 def name_of(host: str, port: int) -> str:
-    """The name of the local door of an address, as both sides write it."""
-    return f"\0buckram {host}:{port}"
+    """The name of the local door of an address, as both sides write it. An address belongs to a network namespace."""
+    try:
+        namespace = os.stat("/proc/self/ns/net").st_ino
+    except OSError:
+        namespace = 0
+    return str(directory() / f"{namespace}-{quote(host, safe=':')}:{port}")
 
 
 def listening(host: str, port: int, backlog: int) -> socket.socket | None:
-    """Beside a TCP listener at this very address; None where the name is taken."""
-    door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    """Beside a TCP listener at this very address; None where the name is taken or the directory is not ours alone."""
+    with contextlib.suppress(OSError):
+        directory().mkdir(mode=0o700)
+    if not _is_ours():
+        return None
+    door, name = _new(), name_of(host, port)
     try:
         _enlarge(door)
-        door.bind(name_of(host, port))
+        if _is_left_behind(name):
+            os.unlink(name)
+        door.bind(name)
         door.listen(backlog)
-    except OSError:
+    except (OSError, ValueError):
         door.close()
         return None
     return door
 
 
+def forget(door: socket.socket) -> None:
+    """Remove the file of a door that `listening` made and nobody is to come through any more."""
+    with contextlib.suppress(OSError):
+        os.unlink(door.getsockname())
+
+
 def connected(host: str, port: int) -> socket.socket | None:
     """A connection through the local door; None where there is none, it is not ours, or too many wait before it."""
-    door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    if not _is_ours():
+        return None
+    door = _new()
     with contextlib.suppress(OSError, ValueError):
         _enlarge(door)
         door.connect(name_of(host, port))
@@ -53,6 +81,31 @@ def connected(host: str, port: int) -> socket.socket | None:
             return door
     door.close()
     return None
+
+
+def _is_ours() -> bool:
+    """Whether nobody but this user may enter the directory. A link is none: somebody else may have put it there."""
+    try:
+        found = os.lstat(directory())
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+
+
+def _is_left_behind(name: str) -> bool:
+    """Whether the file is there and nobody listens at it: its process was killed. Only who has the TCP port asks."""
+    with _new() as probe:
+        try:
+            probe.connect(name)
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False
+
+
+def _new() -> socket.socket:
+    return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
 
 
 def _enlarge(door: socket.socket) -> None:

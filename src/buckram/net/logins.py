@@ -56,6 +56,9 @@ def login_of(auth: AuthConfig, token: str, environment: Mapping[str, str]) -> Ca
     """How to log in, by a token that is given, the settings or the environment; None: not at all. ConfigError."""
     if not token and auth.token_file:
         token = read_secret(auth.token_file)
+        if not token:
+            # Whoever meant to give one must not be taken for somebody who gives none.
+            raise ConfigError(f"[auth] token_file = {auth.token_file!r}: it is empty; write a token into it")
     token = token or environment.get(TOKEN_VARIABLE, "").strip()
     if token:
         if not token.isascii():

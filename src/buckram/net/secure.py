@@ -14,7 +14,7 @@ from typing import Protocol, cast
 
 from buckram.config import TlsConfig, load
 from buckram.core.wire import v3 as wire_v3
-from buckram.core.wire.context import BadPacket
+from buckram.core.wire.context import OP_AUTH, OP_START_TLS, BadPacket
 from buckram.core.wire.frames import PREFIX_BYTES, ChunkBuffer, FrameTooLarge
 from buckram.core.wire.messages import Auth, AuthReply, Reply, StartTls, StartTlsReply
 from buckram.core.wire.server import AUTH_DISABLED
@@ -51,6 +51,7 @@ class _Preface(asyncio.Protocol):
         self._inner: Inner | None = None
         self._chunks = ChunkBuffer(_MAX_FRAME)
         self._packets: list[bytes] = []
+        self._txn = 0
         self._more = asyncio.Event()
         self._ended: Exception | None = None
 
@@ -99,19 +100,36 @@ class _Preface(asyncio.Protocol):
 
     async def exchange(self, request: Auth | StartTls) -> Reply:
         """Send a v3 request and return its reply. ConnectionError."""
-        self.link.write(wire_v3.encode_request(request, 1))
-        return await self.reply()
+        self._txn += 1
+        self.link.write(wire_v3.encode_request(request, self._txn))
+        wanted = (OP_AUTH if isinstance(request, Auth) else OP_START_TLS, self._txn)
+        while True:
+            reply, *of = await self._reply()
+            if tuple(of) == wanted:
+                return reply
+            # Apache's bookies answer START_TLS again, with an error, where a login is still to come.
+            if self.link.secured and of[0] == OP_START_TLS:
+                continue
+            raise ConnectionError("the bookie answered something that was not asked")
 
-    async def reply(self) -> Reply:
+    async def _reply(self) -> tuple[Reply, int, int]:
         while not self._packets:
             if self._ended is not None:
                 raise self._ended
             self._more.clear()
             await self._more.wait()
         try:
-            return wire_v3.decode_reply(self._packets.pop(0))[0]
+            return wire_v3.decode_reply(self._packets.pop(0))
         except BadPacket as error:
             raise ConnectionError(f"the bookie's first answer: {error}") from None
+
+    async def begin_tls(self, context: ssl.SSLContext, host: str) -> None:
+        """Every byte from here on is TLS. ConnectionError."""
+        if self._packets or self._chunks.pending_bytes:
+            # Somebody on the way could have said it, to be taken for what the bookie says through TLS.
+            raise ConnectionError("bytes in clear behind the bookie's answer to START_TLS")
+        self.link.start_tls(context, server_side=False, host=host)
+        await self.secured
 
     def hand_over(self, inner: Inner) -> None:
         """From here on the connection is the protocol's."""
@@ -163,8 +181,7 @@ class SecureNetwork:
             reply = await preface.exchange(StartTls())
             if reply.code is not Code.OK or not isinstance(reply, StartTlsReply):
                 raise LoginRefused("the bookie does not offer TLS; set its [tls] mode, or leave TLS out here")
-        preface.link.start_tls(context, server_side=False, host=host)
-        await preface.secured
+        await preface.begin_tls(context, host)
 
     async def listen(self, host: str, port: int, factory: ProtocolFactory) -> Listener:
         return await self._network.listen(host, port, factory)

@@ -28,11 +28,16 @@ class _Place(Generic[T]):
     @property
     def item(self) -> T | None:
         """What is kept here, once it is open."""
-        opening = self.opening
-        if not opening.done() or opening.cancelled() or opening.exception() is not None:
+        if not self.opening.done() or self.failed:
             return None
-        found = opening.result()
+        found = self.opening.result()
         return None if isinstance(found, BuckramError) else found
+
+    @property
+    def failed(self) -> bool:
+        """Whether the opening was cancelled, or ended with what is no error of Buckram's."""
+        opening = self.opening
+        return opening.done() and (opening.cancelled() or opening.exception() is not None)
 
 
 class Use(Generic[T]):
@@ -114,6 +119,8 @@ class Shelf(Generic[T]):
                 self._forget(name, place)
                 raise item.with_traceback(None)
         except BaseException:
+            if place.failed:
+                self._forget(name, place)  # whatever it was: the next use tries anew
             self._give(name, place)
             raise
         return Use(item, partial(self._give, name, place))

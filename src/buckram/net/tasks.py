@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
+from buckram.core.backoff import FOLLOWER, Delays
 from buckram.seams import StartedThread
 
 T = TypeVar("T")
@@ -68,6 +69,30 @@ class TaskScope:
         task.add_done_callback(self._ended)
         return task
 
+    def keep(
+        self, work: Callable[[], Coroutine[Any, Any, None]], name: str, *, wake: Callable[[], None] = lambda: None
+    ) -> asyncio.Task[None]:
+        """Start what is to run for as long as the scope: where it fails it is reported, and begun anew after a moment.
+
+        For whoever follows something. If it ended for good, what it knew last would stay true for ever. `wake` is
+        called before it begins anew, to have it look at once.
+        """
+
+        async def again() -> None:
+            delays, loop = Delays(FOLLOWER), asyncio.get_running_loop()
+            while True:
+                began = loop.time()
+                try:
+                    return await work()
+                except Exception as error:
+                    self._report(f"{self._name}:{name}", error)
+                if loop.time() - began > FOLLOWER.most_s:
+                    delays.reset()
+                await asyncio.sleep(delays.take())
+                wake()
+
+        return self.spawn(again(), name)
+
     def hold(self, one: Cancellable) -> None:
         """Cancel this with the tasks, unless `drop` comes first: for who waits without a task."""
         self._held[one] = None
@@ -80,14 +105,14 @@ class TaskScope:
         if task.cancelled():
             return
         error = task.exception()
-        if error is None:
-            return
+        if error is not None:
+            self._report(task.get_name(), error)
+
+    def _report(self, name: str, error: BaseException) -> None:
         if isinstance(error, OSError) and not _log.isEnabledFor(logging.DEBUG):
-            _log.error(
-                "task %s ended: %s", task.get_name(), error
-            )  # of a disk or a network: where in here says nothing
+            _log.error("task %s ended: %s", name, error)  # of a disk or a network: where in here says nothing
         else:
-            _log.error("task %s failed: %r", task.get_name(), error, exc_info=error)
+            _log.error("task %s failed: %r", name, error, exc_info=error)
         if self._on_error is not None:
             self._on_error(error)
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from typing import Any, Protocol, cast
+from collections.abc import Sequence
+from typing import Protocol, cast
 
+from buckram.addresses import join
 from buckram.net import local_sockets
+from buckram.net.listening import listening_sockets
 from buckram.seams import ProtocolFactory
 
 BACKLOG = 1024
@@ -61,10 +64,16 @@ class _Reception(asyncio.BufferedProtocol):
 
 
 class TcpListener:
-    """seams.Listener on an asyncio server, and the local one beside it."""
+    """seams.Listener on an asyncio server for each address, and the local one beside them."""
 
-    def __init__(self, server: asyncio.AbstractServer, port: int, local: asyncio.AbstractServer | None) -> None:
-        self._server, self._local = server, local
+    def __init__(
+        self,
+        servers: Sequence[asyncio.AbstractServer],
+        port: int,
+        local: asyncio.AbstractServer | None,
+        door: socket.socket | None = None,
+    ) -> None:
+        self._servers, self._local, self._door = servers, local, door
         self._port = port
 
     @property
@@ -73,8 +82,11 @@ class TcpListener:
 
     async def close(self) -> None:
         # Not wait_closed(): from Python 3.12 on that waits for the open connections, which are to stay.
-        self._server.close()
+        for server in self._servers:
+            server.close()
         if self._local is not None:
+            if self._door is not None:
+                local_sockets.forget(self._door)
             self._local.close()
         await asyncio.sleep(0)
 
@@ -109,24 +121,24 @@ class TcpNetwork:
     async def listen(self, host: str, port: int, factory: ProtocolFactory) -> TcpListener:
         loop = asyncio.get_running_loop()
         try:
-            server = await loop.create_server(factory, host, port, backlog=BACKLOG, reuse_address=True)
+            bound = await listening_sockets(host, port, BACKLOG)
+            servers = [await loop.create_server(factory, sock=sock, backlog=BACKLOG) for sock in bound]
         except OSError as error:
             # From Python 3.13 on asyncio says of an address that is not here only that it could not bind.
             code = errno.EADDRNOTAVAIL if error.errno is None else error.errno
             raise OSError(code, _why_not(host, port, error)) from error
-        sockets: Any = server.sockets
         # An accepted socket inherits these from its listener, before the first byte.
-        for sock in sockets:
+        for sock in bound:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        chosen = int(sockets[0].getsockname()[1])
+        chosen = int(bound[0].getsockname()[1])
         near = local_sockets.listening(host, chosen, BACKLOG) if self._local else None
         beside = await loop.create_unix_server(factory, sock=near, backlog=BACKLOG) if near is not None else None
-        return TcpListener(server, chosen, beside)
+        return TcpListener(servers, chosen, beside, near)
 
 
 def _why_not(host: str, port: int, error: OSError) -> str:
-    where = f"cannot listen at {host}:{port}"
+    where = f"cannot listen at {join(host, port)}"
     if error.errno == errno.EADDRINUSE:
         return f"{where}: the address is in use; stop who has it or choose another port, 0 for any"
     if isinstance(error, socket.gaierror) or error.errno in (errno.EADDRNOTAVAIL, None):

@@ -15,9 +15,9 @@ import ssl
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, cast
 
+from buckram.core.wire.opening import HANDSHAKE_BYTE
 from buckram.types import Buffer
 
-HANDSHAKE_BYTE = 0x16
 _RECORD = 64 * 1024
 
 

@@ -11,6 +11,7 @@ import ssl
 from pathlib import Path
 
 from buckram.config import TlsConfig
+from buckram.core.security.certificates import ends_s
 from buckram.errors import ConfigError
 
 _log = logging.getLogger("buckram.tls")
@@ -25,19 +26,36 @@ class TlsFiles:
         self._files = [Path(name) for name in (config.ca, config.certificate, config.key) if name]
         self._state = self._look()
         self._refused: _State = ()
+        self._ends: tuple[_State, int] = (), 0
         self._context = self._load()
 
     def context(self) -> ssl.SSLContext:
         """As the files are now. Where they are no good any more, as they were when they were."""
         state = self._look()
-        if state not in (self._state, self._refused):
+        if state != self._state:
             try:
-                self._context, self._state = self._load(), state
+                self._context, self._state, self._refused = self._load(), state, ()
                 _log.info("certificates were read again: %s", ", ".join(map(str, self._files)))
-            except ConfigError as error:
-                self._refused = state  # said once, not at each connection
-                _log.error("the certificates in use stay: %s", error)
+            except ConfigError as error:  # tried at each connection: what was in the way need not be in the files
+                if state != self._refused:
+                    self._refused = state
+                    _log.error("the certificates in use stay: %s", error)
         return self._context
+
+    @property
+    def certificate(self) -> str:
+        """The file of the certificate that this side shows; empty: it shows none."""
+        return self._config.certificate
+
+    def ends_s(self) -> int:
+        """When that certificate ends, in seconds since 1970; 0 if it shows none, or the file cannot be read."""
+        state = self._look()
+        if state != self._ends[0]:
+            try:
+                self._ends = state, ends_s(Path(self._config.certificate).read_text())
+            except (OSError, ValueError):
+                return 0
+        return self._ends[1]
 
     def lasting_context(self) -> ssl.SSLContext:
         """A context for a server that takes one for good: each handshake uses what `context` gives at that time."""

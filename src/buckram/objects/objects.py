@@ -20,6 +20,7 @@ from buckram.client.shared.opening import NotBlocking
 from buckram.core.objects.index import MAX_PARTS, ObjectIndex
 from buckram.core.objects.rows import LOG, ObjectRow, check_object_name
 from buckram.core.objects.tree import Directory
+from buckram.core.streams.names import StreamId
 from buckram.core.streams.policy import merged
 from buckram.errors import (
     CommandRefused,
@@ -74,7 +75,7 @@ class Objects(NotBlocking):
         """The namespace's name."""
         self._client, self._ns, self._on_closed = client, ns, on_closed
         self._scope = TaskScope(f"objects of {ns.name}")
-        self._readers = Readers(client)
+        self._readers: Readers
 
     async def start(
         self,
@@ -91,6 +92,7 @@ class Objects(NotBlocking):
         """
         client, ns = self._client, self._ns
         full = ns.log_name(LOG)
+        await client.services.clocks.ensure()
         machine = await open_machine(
             client,
             ns,
@@ -113,9 +115,10 @@ class Objects(NotBlocking):
         self._own_policy, in_force = head.policy, merged(space.policy, head.policy)
         self._maker = LedgerMaker(client, ns.store, full, head, in_force, self._index, self._scope)
         self._packs = Packs(self._maker, self._index, self._scope)
+        self._readers = Readers(client, StreamId(full, head.uid))
         rewriter = Rewriter(self._index, self._packs, self._readers)
         self._sweeper = Sweeper(client, ns.store, head.uid, self._index, rewriter)
-        self._scope.spawn(self._sweeper.run(), "sweep")
+        self._scope.keep(self._sweeper.run, "sweep")
         return self
 
     def __repr__(self) -> str:
@@ -145,13 +148,16 @@ class Objects(NotBlocking):
         process passed for dead, and its bytes were given up; bytes are put again by themselves.
         """
         check_object_name(name)
+        self._client.services.guard()
         when = condition(if_absent, if_match)
         more = extra(metadata, expires_s)
         for left in reversed(range(_TRIES)):
             stored = await self._store(data)
             put = {"size": stored.size, "digest": stored.digest, "extents": stored.extents, "sealed": stored.sealed}
             try:
-                return told(name, await self._name(name, stored, ["put", name, {**put, **more}, when]))
+                return told(
+                    name, await self._name(name, stored, ["put", name, {**put, **more, **self._in_doubt()}, when])
+                )
             except DataLost:
                 self._packs.forget(stored.extents)
                 if not left or not isinstance(data, bytes | bytearray | memoryview):
@@ -207,7 +213,7 @@ class Objects(NotBlocking):
         """
         space = await self._client.namespaces.get(self.namespace)
         most = merged(space.policy, self._own_policy).max_uploads
-        return int(await self._execute(name, ["upload", check_object_name(name), most]))
+        return int(await self._execute(name, ["upload", check_object_name(name), most, *self._in_doubt().values()]))
 
     async def put_part(self, upload: int, number: int, data: Data) -> None:
         """Put part `number` (0 to 9999) of an upload, in the place of one of this number. Raises NoSuchObject."""
@@ -236,7 +242,7 @@ class Objects(NotBlocking):
         """Make the object of the parts 0 to parts-1, in one step. Raises UploadIncomplete, NoSuchObject."""
         if type(parts) is not int or not 1 <= parts <= MAX_PARTS:
             raise InvalidArgument(f"parts {parts!r}: needs an int from 1 to {MAX_PARTS}")
-        put = {**extra(metadata, expires_s), "parts": parts}
+        put = {**extra(metadata, expires_s), "parts": parts, **self._in_doubt()}
         when = condition(if_absent, if_match)
         name, *row = await self._execute(f"upload {upload}", ["complete", upload, put, when])
         return told(name, row)
@@ -286,7 +292,13 @@ class Objects(NotBlocking):
         return row
 
     def _has_expired(self, at_us: int | None) -> bool:
-        return at_us is not None and at_us <= self._client.services.clocks.now()
+        return at_us is not None and self._client.services.clocks.ended(at_us)
+
+    def _in_doubt(self) -> dict[str, int]:
+        """What a command says of the time while that is in doubt: the latest that it may be. What it puts lives so
+        much longer, until the time is certain."""
+        moment = self._client.services.clocks.moment()
+        return {"latest_us": moment.high} if moment.why else {}
 
     async def get(self, name: str, *, start: int = 0, length: int | None = None) -> bytes:
         """Return an object's bytes, or `length` of them from `start` on (fewer at its end). Raises NoSuchObject."""
@@ -410,6 +422,8 @@ class Objects(NotBlocking):
 
     async def close(self) -> None:
         """Seal what this process wrote and give the index up. Idempotent."""
+        if not self._scope.closed:
+            self._client.services.check_loop()
         try:
             if not self._scope.closed:
                 with suppress(MirrorStream):  # Of a side that was superseded, where nobody seals any more.

@@ -37,7 +37,7 @@ class Presence:
                 await retry_metadata(self._create)
                 self._shown = True
                 self._stale.set()
-                self._scope.spawn(self._keep(), "keep")
+                self._scope.keep(self._keep, "keep", wake=self._stale.set)
 
     async def close(self) -> None:
         """Vanish. While the store is away the session's end does it."""

@@ -9,11 +9,14 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from functools import partial
 
 from buckram.client.client import Client
 from buckram.client.read.reader import Reader
 from buckram.core.objects.rows import Extent, ObjectRow
+from buckram.core.streams.names import StreamId
 from buckram.errors import BuckramError, NoSuchEntry, NoSuchLedger, ObjectDamaged
+from buckram.streams.shared.owned import opened
 from buckram.types import LedgerId
 
 _OPEN_LEDGERS = 64
@@ -24,29 +27,32 @@ _KEPT_BYTES = 8 * 1024 * 1024
 class Readers:
     """Keeps readers of the ledgers that were read last."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, client: Client, index: StreamId) -> None:
+        """`index`: the log of the objects, for which their ledgers were made."""
+        self._client, self._index = client, index
         self._readers: OrderedDict[int, asyncio.Future[Reader]] = OrderedDict()
         self._kept: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._kept_bytes = 0
 
     async def get(self, ledger: LedgerId) -> Reader:
-        """A reader of the ledger, which stays this object's. Raises NoSuchLedger, ReadFailed."""
+        """A reader of the ledger, which stays this object's. Raises NoSuchLedger, ReadFailed, ForeignLedger."""
         found = self._readers.get(ledger)
         if found is None:
             found = self._readers[ledger] = asyncio.ensure_future(self._open(ledger))
+            found.add_done_callback(partial(self._forget_failed, ledger))
             while len(self._readers) > _OPEN_LEDGERS:
                 _, old = self._readers.popitem(last=False)
                 old.add_done_callback(_close)
         self._readers.move_to_end(ledger)
-        try:
-            return await asyncio.shield(found)
-        except BuckramError:
-            self._readers.pop(ledger, None)
-            raise
+        return await asyncio.shield(found)
+
+    def _forget_failed(self, ledger: LedgerId, done: asyncio.Future[Reader]) -> None:
+        """Whoever asks next tries anew, whatever it was that went wrong."""
+        if (done.cancelled() or done.exception() is not None) and self._readers.get(ledger) is done:
+            del self._readers[ledger]
 
     async def _open(self, ledger: LedgerId) -> Reader:
-        return await self._client.open(ledger)
+        return await opened(self._client, self._index, ledger)
 
     async def close(self) -> None:
         readers, self._readers = self._readers, OrderedDict()

@@ -14,20 +14,23 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import TypeVar
 
 from buckram.client.client import Client
-from buckram.errors import BuckramError, CommandRefused, HandleClosed, NoSuchLedger, ReplicaStopped
+from buckram.core.cluster.wall_time import APART_US
+from buckram.core.streams.names import StreamId
+from buckram.errors import BuckramError, CommandRefused, ForeignLedger, HandleClosed, NoSuchLedger, ReplicaStopped
 from buckram.objects.index_client import IndexClient
 from buckram.objects.presence import present_writers
 from buckram.objects.rewriting import Rewriter
-from buckram.streams.shared.ledgers import OBJECT, Intent, discard, drop_ledger, read_intent
+from buckram.streams.shared.ledgers import OBJECT, Intent, discard, let_go, read_intent
 from buckram.streams.shared.metadata import StreamStore, retry_metadata
+from buckram.streams.shared.owned import recovered
 from buckram.types import LedgerId
 
 K = TypeVar("K", bound=Hashable)
 _log = logging.getLogger("buckram.objects")
 SWEEP_S = 5.0
 GRACE_S = 30.0
-"""A dead ledger is kept for so long by the time of the log, because somebody may still read an object that was there;
-and a writer may be away for so long before its ledgers are given up."""
+"""A dead ledger is kept for so long after this process saw it, because somebody may still read an object that was
+there; and a writer may be away for so long before its ledgers are given up."""
 SEARCH_S = 600.0
 """Ledgers that the index does not know are looked for so often, as that lists all ledgers of the namespace."""
 _AT_ONCE = 64
@@ -59,7 +62,7 @@ class Sweeper:
         self._client, self._streams, self._uid = client, streams, uid
         self._index, self._rewriter = index, rewriter
         self._loop = asyncio.get_running_loop()
-        self._abandoned, self._unknown = Since(), Since()
+        self._abandoned, self._unknown, self._dead = Since(), Since(), Since()
         self._search_at = 0.0
         self._sweeping = asyncio.Lock()
 
@@ -68,7 +71,7 @@ class Sweeper:
         while True:
             await asyncio.sleep(SWEEP_S)
             if not self._index.leads:
-                for since in (self._abandoned, self._unknown):
+                for since in (self._abandoned, self._unknown, self._dead):
                     since.clear()
                 continue
             try:
@@ -99,10 +102,21 @@ class Sweeper:
             await self._index.execute(["purge"])
 
     async def _expire(self) -> None:
-        index = self._index
-        now_us = self._client.services.clocks.now()
+        """Remove what has expired; nothing while the time is in doubt (T2)."""
+        index, clocks = self._index, self._client.services.clocks
+        due, doubtful, log_us = await index.look(
+            lambda state: (state.next_expiry_us, bool(state.doubtful), state.now_us)
+        )
+        moment = clocks.moment()
+        ahead = log_us - moment.low > APART_US
+        if not (doubtful or ahead or (due is not None and due <= moment.best)) or await clocks.doubt():
+            return
+        if doubtful:
+            await index.execute(["settle"])
+        elif ahead:
+            await index.execute(["purge"])  # any command: before it the leader sets the time of the log back
         due = await index.look(lambda state: state.next_expiry_us)
-        while due is not None and due <= now_us and await index.execute(["expire"]):
+        while due is not None and due <= clocks.moment().earliest and await index.execute(["expire"]):
             due = await index.look(lambda state: state.next_expiry_us)
 
     async def _give_up_abandoned(self, away_s: float) -> None:
@@ -116,9 +130,9 @@ class Sweeper:
         gone = [ledger for ledger, writer in written.items() if writer not in present]
         for ledger in self._abandoned.update(gone, away_s):
             try:
-                async with self._client.recover(ledger) as reader:
+                async with recovered(self._client, StreamId(None, self._uid), ledger) as reader:
                     size = reader.metadata.length
-            except NoSuchLedger:
+            except (NoSuchLedger, ForeignLedger):
                 size = 0
             except BuckramError as error:
                 _log.warning("objects: ledger %d of a writer that is gone is not closed yet: %s", ledger, error)
@@ -155,9 +169,8 @@ class Sweeper:
 
     async def _delete(self, grace_s: float) -> int:
         """Delete the ledgers that are dead for `grace_s` seconds."""
-        dead = await self._index.look(lambda state: dict(state.space.dead))
-        since_us = self._client.services.clocks.now() - int(grace_s * 1e6)
-        gone = [ledger for ledger, died_us in dead.items() if died_us <= since_us or not grace_s]
+        dead = await self._index.look(lambda state: list(state.space.dead))
+        gone = self._dead.update(dead, grace_s)
         for begin in range(0, len(gone), _AT_ONCE):
             part = gone[begin : begin + _AT_ONCE]
             for some in _groups(part, _PARALLEL):
@@ -170,7 +183,7 @@ class Sweeper:
         if intent is not None:
             await discard(self._client, self._streams, self._uid, intent)
         else:
-            await drop_ledger(self._client, ledger)
+            await let_go(self._client, self._streams, self._uid, ledger)
 
 
 def _groups(items: Sequence[K], size: int) -> list[Sequence[K]]:

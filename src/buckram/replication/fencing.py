@@ -34,7 +34,7 @@ async def hand_over(side: Side, name: StreamName, head: Head, mark: Mirror) -> H
         live: tuple[LedgerId, Summary] | None = None
         if present.open_segment is not None:
             ledger = present.open_segment.ledger
-            live = ledger, await recover_segment(side.client, name, ledger)
+            live = ledger, await recover_segment(side.client, name, present.uid, ledger)
         try:
             return await side.streams.change(name, partial(_handing, str(name), mark=mark, live=live), uid=head.uid)
         except LiveMoved as error:

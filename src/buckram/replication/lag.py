@@ -7,27 +7,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from buckram.core.streams.head import Head
+from buckram.core.streams.mirror_progress import Progress, parse_progress
+from buckram.core.streams.mirrors import MIRROR
 from buckram.core.streams.names import StreamName
-from buckram.errors import MalformedRecord, NoSuchKey, NoSuchStream
+from buckram.errors import NoSuchKey, NoSuchStream
 from buckram.metadata.overwriting import overwrite
 from buckram.replication.sides import Side
 from buckram.streams.read.lag import behind
 from buckram.streams.read.locate import known_end, known_reach
 from buckram.streams.shared.metadata import retry_metadata
-
-
-class Progress(NamedTuple):
-    """What a replication last wrote down of a mirror."""
-
-    source_end: int
-    """The offset after the last record that was readable in the source."""
-    copied: int
-    """The offset up to which the mirror had the records."""
-    time: int
-    """When that was, microseconds UTC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +36,14 @@ class Lag:
     seconds: float | None = None
     asked: int | None = None
     """When the source was last known to end there, microseconds UTC, if it cannot be asked now."""
+    trouble: str = ""
+    """Why nothing is copied any more, as it was written down last; empty while it is."""
+    since: int = 0
+    """Since when, microseconds UTC."""
 
     def as_json(self) -> dict[str, Any]:
-        return {
+        trouble = {"trouble": self.trouble, "trouble_since_us": self.since} if self.trouble else {}
+        return trouble | {
             "stream": self.stream,
             "copied": self.copied,
             "source_end": self.source_end,
@@ -69,15 +65,22 @@ async def read_progress(target: Side, uid: str) -> Progress | None:
     key = target.streams.layout.progress(uid)
     try:
         found = await retry_metadata(lambda: target.streams.keys.get(key))
-        raw = json.loads(found.value)
-        values = [raw[name] for name in Progress._fields]
-        if any(type(value) is not int for value in values):
-            raise TypeError("a number is none")
-        return Progress(*values)
     except NoSuchKey:
         return None
-    except (ValueError, KeyError, TypeError) as error:
-        raise MalformedRecord(f"{key}: not how far a mirror is ({error!r}); delete it") from None
+    return parse_progress(key, found.value)
+
+
+async def note_trouble(target: Side, name: StreamName, trouble: str) -> None:
+    """Write down why a mirror is not copied any more, and since when. The next progress takes its place."""
+    try:
+        head = (await target.streams.read(name)).head
+    except NoSuchStream:
+        return
+    if head.mirror is None or head.mirror.state != MIRROR:
+        return
+    known = await read_progress(target, head.uid) or Progress(head.end, head.end, 0)
+    if known.trouble != trouble:
+        await write_progress(target, head.uid, known._replace(trouble=trouble, since=target.now() if trouble else 0))
 
 
 async def lag_of(source: Side | None, target: Side, name: StreamName) -> Lag:
@@ -105,4 +108,4 @@ async def _asked(source: Side, name: StreamName, head: Head, copied: int) -> Lag
     return Lag(str(name), copied, end, end - copied, found.bytes, seconds)
 
 
-__all__ = ["Lag", "Progress", "lag_of", "read_progress", "write_progress"]
+__all__ = ["Lag", "Progress", "lag_of", "note_trouble", "read_progress", "write_progress"]

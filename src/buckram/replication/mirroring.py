@@ -12,10 +12,11 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 
-from buckram.core.streams.changes import Step, mirrored, truncated
+from buckram.core.streams.changes import Step, marked, mirrored, truncated
 from buckram.core.streams.head import Head
 from buckram.core.streams.mirrors import mirrored_settings
 from buckram.core.streams.names import StreamName
+from buckram.core.streams.positions import Mark
 from buckram.errors import BuckramError, CursorMoved, NoSuchCursor
 from buckram.net.pace import Pace
 from buckram.replication.lag import Progress, write_progress
@@ -29,6 +30,8 @@ EVERY_S = 1.0
 _CURSORS_EVERY = 5
 _ASKED_EVERY = 10
 """The source of a mirror at which nothing moves is asked for its end in every so many passes."""
+TOLD_EVERY_US = 300_000_000
+"""How far a mirror is is written down so often even if nothing has changed, as a sign of life of the replication."""
 _PAGE = 1000
 _log = logging.getLogger("buckram.replication")
 
@@ -45,8 +48,11 @@ class Mirroring:
         uid: str,
         mirror: Head,
         pace: Pace,
+        position: Callable[[], Mark | None],
     ) -> None:
-        """`uid`: that of the stream `name` in the source; `mirror`: the head of the mirror `into`."""
+        """`uid`: that of the stream `name` in the source; `mirror`: the head of the mirror `into`; `position`: how far
+        it is, None if that is in the head."""
+        self._position = position
         self._source, self._target, self._name, self._into = source, target, name, into
         self._uid, self._mirror_uid = uid, mirror.uid
         self._snapshots: SnapshotCopy | None = None
@@ -56,6 +62,7 @@ class Mirroring:
         """Where the mirror's cursors were put last."""
         self._settled: tuple[object, object, int] | None = None
         self._said: Progress | None = None
+        self._told = 0
         self._seen: tuple[Head, int] | None = None
         self._quiet = 0
         self._trouble = ""
@@ -91,14 +98,16 @@ class Mirroring:
             await self._snapshots.once(head, copied)
 
     async def _settle(self, head: Head, earliest: int) -> None:
-        name = str(self._into)
+        name, mark = str(self._into), self._position()
 
         def change(mirror: Head) -> Step | None:
             policy = mirrored_settings(head.policy, mirror.policy)
             step = mirrored(name, mirror, self._uid, policy, head.properties, mirror.transactions)
             after = mirror if step is None else step.head
             cut = truncated(name, after, earliest, max(earliest, after.end)) if earliest > after.earliest else None
-            return step if cut is None else cut
+            if cut is None:
+                return step
+            return marked(name, cut.head, self._uid, mark or cut.head.mark) or cut
 
         await self._target.streams.change(self._into, change, uid=self._mirror_uid)
 
@@ -125,8 +134,9 @@ class Mirroring:
         self._seen, self._quiet = (head, copied), 0
         source_end = await known_end(self._source.client, self._name, head)
         said = Progress(max(source_end, copied), copied, 0)
-        if said != self._said:
-            now = self._source.now()
+        now = self._source.now()
+        if said != self._said or now - self._told >= TOLD_EVERY_US:
+            self._told = now
             await write_progress(self._target, self._mirror_uid, said._replace(time=now))
             self._said = said
 

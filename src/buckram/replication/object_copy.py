@@ -11,20 +11,23 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
-from buckram.core.objects.mirroring import Difference, Named, Step, difference, steps
+from buckram.core.objects.mirroring import Difference, Named, Step, difference, parted_at, steps
 from buckram.core.objects.rows import ObjectRow
 from buckram.core.streams.head import Head
 from buckram.core.streams.mirrors import check_counterpart, mirror_of, mirrored_settings
 from buckram.core.streams.names import OBJECTS_LOG, StreamName
-from buckram.errors import NoSuchStream, ObjectDamaged, StreamExists
+from buckram.core.streams.positions import Mark, Verdict
+from buckram.errors import NoSuchStream, ObjectDamaged, SourceWentBack, StreamExists
 from buckram.machine.settings import MachineSettings
 from buckram.net.pace import Pace
 from buckram.objects.data import Stored
 from buckram.objects.mirror import MirrorObjects, ObservedObjects, Reusable
 from buckram.replication.lag import Progress, write_progress
+from buckram.replication.positions import Looked, choices, in_history, judged, source_mark, write_mark
 from buckram.replication.sides import Side
-from buckram.streams.shared.metadata import new_uid
+from buckram.streams.shared.metadata import new_uid, retry_metadata
 from buckram.streams.shared.namespaces import create_stream
+from buckram.types import History
 
 _LOOK_S = 1.0
 _COMPARING_SHARE = 10
@@ -48,12 +51,20 @@ class ObjectCopy:
         self._changed = False
         """Objects changed in the source while the last pass copied them."""
         self._source, self._target, self._pace, self._epoch = source, target, pace, epoch
+        self._place = Looked(source, self.name)
+        self._history = History()
+        """Of the source's metadata, when this run began."""
+        self._mark: Mark | None = None
+        """The position in the source's index that the mirror remembers."""
+        self._uids = ("", "")
+        """Of the mirror's index and of the source's."""
 
     async def run(self, *, follow: bool) -> None:
         """Copy what there is; with `follow` until this is cancelled. Nothing to do where there never was an object.
 
-        Raises ReplicationRefused, MirrorStream for a mirror that was promoted, ObjectDamaged when everything else was
-        copied, and the errors of reading and writing, after which another run goes on.
+        Raises SourceWentBack where the source has forgotten what the mirror has, ReplicationRefused, MirrorStream for a
+        mirror that was promoted, ObjectDamaged when everything else was copied, and the errors of reading and writing,
+        after which another run goes on.
         """
         while True:
             try:
@@ -63,9 +74,12 @@ class ObjectCopy:
                 if not follow:
                     return
                 await asyncio.sleep(_LOOK_S)
+        self._history = await retry_metadata(self._source.client.services.store.history)
         mirror = await self._prepare(uid)
+        self._mark, self._uids = mirror.mark, (mirror.uid, uid)
         async with AsyncExitStack() as stack:
             there = await observed(stack, self._source, self.name.namespace)
+            await self._compare(there, stack, mirror)
             here = await _kept(stack, self._target, self.name.namespace, uid, self._source.cluster)
             await self._passes(there, here, mirror.uid, follow=follow)
 
@@ -91,6 +105,32 @@ class ObjectCopy:
         check_counterpart(f"{self.name.namespace}/objects", found, self._source.cluster, uid)
         return found
 
+    async def _compare(self, there: ObservedObjects, stack: AsyncExitStack, mirror: Head) -> None:
+        """Raise SourceWentBack if the source's index has not the record up to which it was copied."""
+        verdict = Verdict.UNKNOWN
+        if mirror.mark is not None:
+            verdict, _ = await judged(self._place, mirror.mark, mirror, self._history)
+        if verdict is Verdict.SAME and mirror.mark is not None:
+            await self._remember(in_history(mirror.mark, self._history))
+            return
+        here = await observed(stack, self._target, self.name.namespace)
+        found, _ = await compared(there, here, self._source)
+        # Without a mark it is a mirror that an older release made, of whose source's history nothing is known.
+        forgotten = mirror.mark is not None or parted_at(await there.outline(), await here.outline()) is not None
+        if forgotten and (found.gone or found.replaced):
+            namespace = self.name.namespace
+            raise SourceWentBack(
+                f"{namespace}/objects",
+                f"the source went back (now epoch {self._history.epoch}), and has not all objects any more that were "
+                f"copied; {choices(namespace)}",
+            )
+        self._mark = None  # The mirror has nothing that the source has not; the next pass remembers its position.
+
+    async def _remember(self, mark: Mark) -> None:
+        if mark != self._mark:
+            await write_mark(Looked(self._target, self.name), *self._uids, mark)
+            self._mark = mark
+
     async def _passes(self, there: ObservedObjects, here: MirrorObjects, mirror_uid: str, *, follow: bool) -> None:
         loop = asyncio.get_running_loop()
         same_at, passes = -1, 0
@@ -109,6 +149,10 @@ class ObjectCopy:
     async def _pass(self, there: ObservedObjects, here: MirrorObjects, mirror_uid: str) -> bool:
         """Make the mirror what the source is at this moment; returns whether it was that before."""
         found, version = await compared(there, here, self._source)
+        if not found.empty or self._mark is None:
+            # It is written first: what the mirror has must never be more than what it remembers of the source.
+            head = (await self._source.streams.read(self.name)).head
+            await self._remember(await source_mark(self._place, head, there.applied, self._history))
         self.damaged, self._changed = {}, False
         self.lacking = None if found.empty else found
         if found.empty:
@@ -157,7 +201,7 @@ async def compared(there: ObservedObjects, here: ObservedObjects, source: Side) 
     clocks = source.client.services.clocks
     await clocks.ensure()
     mirror, outline = await here.outline(), await there.outline()
-    found = await loop.run_in_executor(None, difference, outline, mirror, clocks.now())
+    found = await loop.run_in_executor(None, difference, outline, mirror, clocks.moment().earliest)
     return found, outline.version
 
 

@@ -15,6 +15,7 @@ from buckram.core.objects.mirroring import Difference, Named, Outline, differenc
 from buckram.core.streams.head import Head
 from buckram.core.streams.mirrors import SUPERSEDED
 from buckram.core.streams.names import OBJECTS_LOG, StreamName, check_name
+from buckram.core.streams.purposes import Purpose
 from buckram.errors import NamespaceExists, NoSuchStream
 from buckram.net.pace import Pace
 from buckram.objects.mirror import ObservedObjects
@@ -48,6 +49,10 @@ class MissingObjects:
     """The version up to which the source is known to have been."""
     asked: int | None = None
     """When the source was asked last, in microseconds UTC, if it cannot be asked now."""
+    trouble: str = ""
+    """Why they are not copied, as it was written down last; empty if they are."""
+    since: int = 0
+    """Since when, microseconds UTC."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -60,6 +65,7 @@ class MissingObjects:
             "source_version": self.source_version,
             "unknown_beyond": self.missing is None,
             "asked_us": self.asked,
+            **({"trouble": self.trouble, "trouble_since_us": self.since} if self.trouble else {}),
         }
 
 
@@ -87,14 +93,16 @@ async def missing_objects(source: Side | None, target: Side, namespace: str) -> 
         return None
     said = await read_progress(target, mirror.uid)
     copied = None if said is None else said.copied
+    trouble = ("", 0) if said is None else (said.trouble, said.since)
     if source is None:
         known, asked = (None, None) if said is None else (said.source_end, said.time)
-        return MissingObjects(None, None, (), None, None, copied, known, asked)
+        return MissingObjects(None, None, (), None, None, copied, known, asked, *trouble)
     found, version = await _compared(source, target, namespace)
     seconds = 0.0 if found.since is None else max(source.client.services.clocks.now() - found.since, 0) / 1e6
     names = tuple(name for name, _ in found.puts[:_NAMED])
     copied = version if not found.puts else min(row.version for _, row in found.puts) - 1
-    return MissingObjects(len(found.puts), found.bytes, names, len(found.gone), round(seconds, 3), copied, version)
+    gone = len(found.gone)
+    return MissingObjects(len(found.puts), found.bytes, names, gone, round(seconds, 3), copied, version, None, *trouble)
 
 
 async def _compared(source: Side, target: Side, namespace: str) -> tuple[Difference, int]:
@@ -115,7 +123,7 @@ async def kept_objects(old: Side, new: Side, namespace: str, epoch: int) -> Kept
     if await _superseded(old, namespace) is None:
         return None
     async with AsyncExitStack() as stack:
-        only = await _only_there(stack, await observed(stack, old, namespace), old, new)
+        only = await only_there(stack, await observed(stack, old, namespace), old, new)
     kept = check_name("namespace", f"{namespace}.kept-{epoch}") if only else ""
     return KeptObjects(len(only), sum(row.size for _, row in only), kept)
 
@@ -130,10 +138,11 @@ async def keep_objects(old: Side, new: Side, namespace: str, epoch: int, pace: P
         return
     async with AsyncExitStack() as stack:
         there = await observed(stack, old, namespace)
-        only = await _only_there(stack, there, old, new)
+        only = await only_there(stack, there, old, new)
         if only:
-            await _keep(old, there, only, check_name("namespace", f"{namespace}.kept-{epoch}"), pace)
-    await delete_stream(old.client, old.streams, StreamName(namespace, OBJECTS_LOG), uid=head.uid)
+            await keep(old, there, only, check_name("namespace", f"{namespace}.kept-{epoch}"), pace)
+    name = StreamName(namespace, OBJECTS_LOG)
+    await delete_stream(old.client, old.streams, name, uid=head.uid, acting_for=Purpose.OBJECTS)
 
 
 async def _superseded(old: Side, namespace: str) -> Head | None:
@@ -144,8 +153,8 @@ async def _superseded(old: Side, namespace: str) -> Head | None:
     return head if head.mirror is not None and head.mirror.state == SUPERSEDED and not head.deleting else None
 
 
-async def _only_there(stack: AsyncExitStack, there: ObservedObjects, old: Side, new: Side) -> Sequence[Named]:
-    """The objects whose bytes the new side does not have under their names."""
+async def only_there(stack: AsyncExitStack, there: ObservedObjects, old: Side, new: Side) -> Sequence[Named]:
+    """Return the objects whose bytes the new side does not have under their names."""
     try:
         here = await observed(stack, new, there.namespace)
     except NoSuchStream:
@@ -155,7 +164,8 @@ async def _only_there(stack: AsyncExitStack, there: ObservedObjects, old: Side, 
     return [(name, row) for name, row in found.puts if (name, row.digest, row.size) not in present]
 
 
-async def _keep(old: Side, there: ObservedObjects, only: Sequence[Named], kept: str, pace: Pace) -> None:
+async def keep(old: Side, there: ObservedObjects, only: Sequence[Named], kept: str, pace: Pace) -> None:
+    """Put objects of a side into the namespace `kept` of the same cluster. It may be stopped and repeated."""
     policy = (await old.namespaces.get(there.namespace)).policy
     with suppress(NamespaceExists):  # An earlier call was stopped.
         await old.namespaces.create(kept, **policy)
@@ -166,4 +176,12 @@ async def _keep(old: Side, there: ObservedObjects, only: Sequence[Named], kept: 
             await objects.put(name, there.bytes_of(name, row), metadata=dict(row.metadata))
 
 
-__all__ = ["KeptObjects", "MissingObjects", "keep_objects", "kept_objects", "missing_objects"]
+__all__ = [
+    "KeptObjects",
+    "MissingObjects",
+    "keep",
+    "keep_objects",
+    "kept_objects",
+    "missing_objects",
+    "only_there",
+]

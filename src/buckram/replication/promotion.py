@@ -17,6 +17,7 @@ from buckram.errors import NoSuchStream, ReplicationRefused
 from buckram.replication.fencing import hand_over, supersede
 from buckram.replication.lag import read_progress
 from buckram.replication.object_differences import MissingObjects, missing_objects
+from buckram.replication.positions import Looked, parted, record_at
 from buckram.replication.sides import Side, put_link, read_link, stream_names
 from buckram.streams.read.locate import known_end
 
@@ -37,11 +38,17 @@ class PromotedStream:
     lacks_state: bool = False
     """It is the log of a machine whose first snapshot was not copied yet, and whose older records the source truncated:
     no state can be made of it."""
+    compared: bool = False
+    """The last record that both sides have was compared, and those below it where that one differs."""
+    differs: int | None = None
+    """The first offset at which the source has another record: it went back with its metadata. None: none was found."""
 
     @property
     def missing(self) -> int | None:
         """How many records are known to be missing in the mirror."""
-        return None if self.source_end is None else max(self.source_end - self.end, 0)
+        if self.source_end is None:
+            return None
+        return max(self.source_end - (self.end if self.differs is None else self.differs), 0)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -52,6 +59,8 @@ class PromotedStream:
             "unknown_beyond": not self.exact,
             "unfinished": list(self.unfinished),
             "lacks_state": self.lacks_state,
+            "compared": self.compared,
+            "differs_from": self.differs,
         }
 
 
@@ -146,11 +155,26 @@ async def _told(target: Side, source: Side | None, name: StreamName, head: Head)
     if source is not None:
         try:
             there = (await source.streams.read(name)).head
-            return PromotedStream(str(name), end, await known_end(source.client, name, there), True, lacking, lost)
+            source_end = await known_end(source.client, name, there)
+            compared, differs = await _compared(source, target, name, there, head, min(end, source_end))
+            return PromotedStream(str(name), end, source_end, True, lacking, lost, compared, differs)
         except NoSuchStream:
             return PromotedStream(str(name), end, None, True, lacking, lost)
     said = await read_progress(target, head.uid)
     return PromotedStream(str(name), end, None if said is None else max(said.source_end, end), False, lacking, lost)
+
+
+async def _compared(
+    source: Side, target: Side, name: StreamName, there: Head, here: Head, end: int
+) -> tuple[bool, int | None]:
+    """Whether the record before `end` could be compared, and the first offset at which the two differ."""
+    one, other = Looked(source, name), Looked(target, name)
+    low = max(there.earliest, here.earliest)
+    if low >= end:
+        return not end, None
+    if await record_at(one, end - 1) == await record_at(other, end - 1):
+        return True, None
+    return True, await parted(one, other, low, end - 1)
 
 
 __all__ = ["PromotedStream", "Promotion", "promote"]

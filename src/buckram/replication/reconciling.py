@@ -3,10 +3,11 @@
     found = await differences(old, new, namespace)
     await reconcile(old, new, namespace, found)
 
+All records that both sides have are compared: what lies below the position of a mirror is not the same for that alone.
 The records that only the old side has are copied, at their offsets, into a stream of their own in the old cluster,
 NAME.kept-EPOCH, and objects into the namespace NAMESPACE.kept-EPOCH; only when they are there is what they were copied
-from deleted. Then a replication in the other direction makes it
-anew, as a mirror. Not here: promoting (`replication/promotion.py`).
+from deleted. Then a replication in the other direction makes it anew, as a mirror. Not here: promoting
+(`replication/promotion.py`).
 """
 
 from __future__ import annotations
@@ -15,16 +16,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from buckram.core.streams.head import Head, Mirror
+from buckram.core.streams.head import Head
 from buckram.core.streams.links import Link, is_superseded
 from buckram.core.streams.mirrors import MIRROR, PROMOTED, SUPERSEDED
 from buckram.core.streams.names import OBJECTS_LOG, StreamName, check_name
+from buckram.core.streams.positions import seen
+from buckram.core.streams.purposes import purpose_of
 from buckram.errors import NoSuchStream, ReplicationRefused
 from buckram.net.pace import Pace
-from buckram.replication.fencing import hand_over, supersede
+from buckram.replication.fencing import supersede
+from buckram.replication.keeping import keep_records
 from buckram.replication.object_differences import KeptObjects, keep_objects, kept_objects
+from buckram.replication.positions import Looked, first_difference, record_at
 from buckram.replication.sides import Side, put_link, read_link, stream_names
-from buckram.replication.stream_copy import StreamCopy
 from buckram.streams.maintain.delete import delete_stream
 
 _KEPT = ".kept-"
@@ -32,13 +36,19 @@ _KEPT = ".kept-"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What the old side has of one stream, and the new one has not: the records `first` to `end` - 1."""
+    """What the old side has of one stream, and the new one has not, or has otherwise: the records `first` to `end` - 1.
+
+    The records below `first` were compared, one by one.
+    """
 
     stream: str
     first: int
     end: int
     kept: str
     """The stream that they are kept in; empty if there are none."""
+    others: int = 0
+    """So many of these offsets have other records on the new side, which stay there: the old side went back with its
+    metadata, or the two were never the same."""
 
     @property
     def records(self) -> int:
@@ -53,6 +63,7 @@ class Difference:
             "first_offset": first,
             "last_offset": last,
             "kept": self.kept or None,
+            **({"differing": self.others} if self.others else {}),
         }
 
 
@@ -96,16 +107,35 @@ def _superseded(new: Side, there: Link) -> Link:
 
 
 async def _difference(old: Side, new: Side, name: StreamName, head: Head, epoch: int) -> Difference:
-    first = head.earliest
-    try:
-        mark = (await new.streams.read(name)).head.mirror
-    except NoSuchStream:
-        mark = None
-    if mark is not None and (mark.cluster, mark.uid) == (old.cluster, head.uid):
-        first = max(first, mark.end)
-    first = min(first, head.end)
+    first, copied = await _compared(Looked(old, name), Looked(new, name), head)
     kept = check_name("stream", f"{name.stream}{_KEPT}{epoch}") if head.end > first else ""
-    return Difference(str(name), first, head.end, f"{name.namespace}/{kept}" if kept else "")
+    others = max(min(copied, head.end) - first, 0)
+    return Difference(str(name), first, head.end, f"{name.namespace}/{kept}" if kept else "", others)
+
+
+async def _compared(old: Looked, new: Looked, head: Head) -> tuple[int, int]:
+    """Return the first offset at which the new side lacks a record of the old one, or has another one, and the offset
+    up to which the new side was a mirror.
+
+    All records are compared that both have. What the new side has truncated is the same if the record behind it is, or
+    the one that it remembers to have copied last.
+    """
+    try:
+        other = (await new.side.streams.read(new.name)).head
+    except NoSuchStream:
+        return head.earliest, 0
+    mark = other.mirror
+    if mark is None or (mark.cluster, mark.uid) != (old.side.cluster, head.uid):
+        return head.earliest, 0
+    low, stop = max(head.earliest, other.earliest), min(mark.end, head.end)
+    if low < stop:
+        return await first_difference(old, new, low, stop), mark.end
+    if stop <= head.earliest:
+        return head.earliest, mark.end
+    known = other.mark
+    record = None if known is None else await record_at(old, known.offset - 1)
+    same = known is not None and record is not None and known.offset >= stop and seen(record)[1] == known.digest
+    return (stop if same else head.earliest), mark.end
 
 
 async def reconcile(
@@ -125,8 +155,9 @@ async def reconcile(
         if head.mirror is None or head.mirror.state != SUPERSEDED or head.end != one.end or head.earliest > one.first:
             raise ReplicationRefused(str(name), "it has changed since it was compared: reconcile again")
         if one.kept:
-            await _keep(old, name, head, one, pace or Pace(None))
-        await delete_stream(old.client, old.streams, name, uid=head.uid)
+            kept = StreamName(namespace, one.kept.partition("/")[2])
+            await keep_records(old, name, head, kept, one.first, one.end, pace or Pace(None))
+        await delete_stream(old.client, old.streams, name, uid=head.uid, acting_for=purpose_of(str(name), head))
     await keep_objects(old, new, namespace, there.epoch, pace or Pace(None))
     await _finish_deleting(old, namespace)
     await put_link(old, namespace, replace(_superseded(new, there), state=MIRROR, time=old.now()))
@@ -138,26 +169,10 @@ async def _finish_deleting(old: Side, namespace: str) -> None:
         try:
             head = (await old.streams.read(name)).head
             if head.deleting and head.mirror is not None and head.mirror.state == SUPERSEDED:
-                await delete_stream(old.client, old.streams, name, uid=head.uid)
+                purpose = purpose_of(str(name), head)
+                await delete_stream(old.client, old.streams, name, uid=head.uid, acting_for=purpose)
         except NoSuchStream:
             continue
-
-
-async def _keep(old: Side, name: StreamName, head: Head, one: Difference, pace: Pace) -> None:
-    """Copy the records into the stream that they are kept in. It has all of them when this returns."""
-    kept = StreamName(name.namespace, one.kept.partition("/")[2])
-    try:
-        present = (await old.streams.read(kept)).head
-        if present.mirror is not None and (present.mirror.state, present.mirror.uid) == (PROMOTED, head.uid):
-            return  # An earlier call has kept them, and was stopped before it deleted the stream.
-    except NoSuchStream:
-        pass
-    copying = StreamCopy(old, old, name, pace, into=kept, first=one.first)
-    await copying.run(follow=False)
-    if copying.copied != one.end:
-        raise ReplicationRefused(str(name), f"only the records below {copying.copied} of {one.end} could be kept")
-    mark = Mirror(PROMOTED, old.cluster, head.uid, head.mirror.epoch if head.mirror is not None else 0)
-    await hand_over(old, kept, (await old.streams.read(kept)).head, mark)
 
 
 __all__ = ["Difference", "differences", "differing_objects", "reconcile"]

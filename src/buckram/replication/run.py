@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from buckram.core.backoff import REPLICATION, Delays
@@ -29,12 +30,16 @@ from buckram.errors import (
     NoSuchNamespace,
     NoSuchStream,
     ReplicationRefused,
+    SourceWentBack,
+    StoreWentBack,
     Unauthorized,
 )
 from buckram.net.pace import Pace
 from buckram.net.tasks import TaskScope
 from buckram.replication.fencing import supersede
 from buckram.replication.grants import mirror_grants
+from buckram.replication.keeping import begin_anew, go_on_with_objects
+from buckram.replication.lag import note_trouble
 from buckram.replication.object_copy import ObjectCopy
 from buckram.replication.sides import Side, put_link, read_link, stream_names
 from buckram.replication.stream_copy import StreamCopy
@@ -55,6 +60,8 @@ class Copying:
     """The offset at which this run began; None before it did."""
     trouble: str = ""
     """Why it cannot be copied now; empty while it can."""
+    kept: str = ""
+    """The stream of the target in which that is that only the mirror had, where the source went back."""
     done: bool = False
     """Everything was copied: by `once`, or up to the end of a stream that was ended."""
 
@@ -67,6 +74,7 @@ class Copying:
             "first_offset": copy.copied - copy.records if copy.records else None,
             "next_offset": copy.copied,
         }
+        shown |= {"kept": self.kept} if self.kept else {}
         return {**shown, "trouble": self.trouble} if self.trouble else shown
 
 
@@ -77,6 +85,8 @@ class CopyingObjects:
     copy: ObjectCopy
     trouble: str = ""
     """Why not all of them can be copied now; empty while they can."""
+    kept: str = ""
+    """The namespace of the target in which that is that only the mirror had, where the source went back."""
     done: bool = False
     """Everything was copied by `once`."""
 
@@ -88,6 +98,7 @@ class CopyingObjects:
             "bytes": copy.bytes,
             "removed": copy.removed,
         }
+        shown |= {"kept": self.kept} if self.kept else {}
         return {**shown, "trouble": self.trouble} if self.trouble else shown
 
 
@@ -102,6 +113,7 @@ class Replication:
         epochs: Mapping[str, int],
         pace: Pace,
         skip_truncated: bool,
+        keep_diverged: bool = False,
     ) -> None:
         self.streams: dict[StreamName, Copying] = {}
         """What is copied, or was."""
@@ -112,17 +124,25 @@ class Replication:
         }
         """Of namespaces that are copied as a whole."""
         self._source, self._target, self._chosen, self._epochs = source, target, chosen, epochs
-        self._pace, self._skip = pace, skip_truncated
+        self._pace, self._skip, self._keep = pace, skip_truncated, keep_diverged
         self._policies: dict[str, object] = {}
         self._without_grants: dict[str, str] = {}
         """Namespaces whose grants may not be read or changed by this process, and why."""
 
     @classmethod
     async def prepare(
-        cls, source: Side, target: Side, places: Sequence[str], *, pace: Pace, skip_truncated: bool = False
+        cls,
+        source: Side,
+        target: Side,
+        places: Sequence[str],
+        *,
+        pace: Pace,
+        skip_truncated: bool = False,
+        keep_diverged: bool = False,
     ) -> Replication:
         """Check both sides, and make the target's namespaces. `places`: NAMESPACE, or NAMESPACE/STREAM.
 
+        `keep_diverged`: where the source went back, what only the mirror has is kept aside and the mirror begun anew.
         Raises NoSuchNamespace and NoSuchStream of the source, ReplicationRefused.
         """
         chosen = _chosen(places)
@@ -136,7 +156,7 @@ class Replication:
                     )
                 check_usable(f"{namespace}/{stream}", (await source.streams.read(StreamName(namespace, stream))).head)
             epochs[namespace] = await _link(source, target, namespace, streams)
-        made = cls(source, target, chosen, epochs, pace, skip_truncated)
+        made = cls(source, target, chosen, epochs, pace, skip_truncated, keep_diverged)
         await made._mirror_namespaces()
         return made
 
@@ -148,12 +168,12 @@ class Replication:
         async def one(copying: Copying | CopyingObjects) -> None:
             async with room:
                 try:
-                    await copying.copy.run(follow=False)
+                    await self._run(copying, follow=False)
                     copying.done = True
                 except NoSuchStream:
                     copying.done = True  # It was deleted meanwhile.
                 except BuckramError as error:
-                    copying.trouble = str(error)
+                    await self._note(copying, error)
 
         async with TaskScope("replication") as scope:
             works: list[Copying | CopyingObjects] = [*self.streams.values(), *self.objects.values()]
@@ -162,7 +182,11 @@ class Replication:
                 await task
 
     async def follow(self) -> None:
-        """Copy until this is cancelled. Raises ReplicationRefused when the target was promoted."""
+        """Copy until this is cancelled.
+
+        Raises ReplicationRefused when the target was promoted, StoreWentBack when the metadata of a side were restored:
+        another run compares then what was copied.
+        """
         async with TaskScope("replication") as scope:
             for namespace, objects in self.objects.items():
                 scope.spawn(self._keep_on(objects), f"objects of {namespace}")
@@ -172,7 +196,7 @@ class Replication:
                         scope.spawn(self._keep_on(copying), str(copying.copy.name))
                     await self._check_sides()
                     await self._mirror_namespaces()
-                except (ReplicationRefused, NoSuchNamespace):
+                except (ReplicationRefused, NoSuchNamespace, StoreWentBack):
                     raise
                 except BuckramError as error:
                     _log.warning("a cluster cannot be looked at now: %s", error)
@@ -184,7 +208,7 @@ class Replication:
         while True:
             before = copying.copy.bytes
             try:
-                await copying.copy.run(follow=True)
+                await self._run(copying, follow=True)
                 copying.done, copying.trouble = True, ""
                 return
             except NoSuchStream:
@@ -196,11 +220,37 @@ class Replication:
             except BuckramError as error:
                 if str(error) != copying.trouble:
                     _log.warning("%s: %s", copying.copy.name, error)
-                copying.trouble = str(error)
+                await self._note(copying, error)
                 if copying.copy.bytes > before:
                     delays.reset()
                 final = isinstance(error, ReplicationRefused | MirrorStream)
                 await asyncio.sleep(REPLICATION.most_s if final else delays.take())
+
+    async def _run(self, copying: Copying | CopyingObjects, *, follow: bool) -> None:
+        try:
+            await copying.copy.run(follow=follow)
+        except SourceWentBack as error:
+            if not self._keep:
+                raise
+            copy, source, target = copying.copy, self._source, self._target
+            if isinstance(copy, StreamCopy):
+                kept = await begin_anew(source, target, copy.name, error, self._pace)
+            else:
+                kept = await go_on_with_objects(source, target, copy.name.namespace, self._pace)
+            copying.kept = kept
+            _log.warning(
+                "%s: the source went back; what only the mirror had is kept in %s", copy.name, kept or "nothing"
+            )
+            await copy.run(follow=follow)
+
+    async def _note(self, copying: Copying | CopyingObjects, error: BuckramError) -> None:
+        """Say why it cannot be copied now, and write down what does not end by itself, for `replicate status`."""
+        if str(error) == copying.trouble:
+            return
+        copying.trouble = str(error)
+        if isinstance(error, ReplicationRefused):
+            with suppress(BuckramError):
+                await note_trouble(self._target, copying.copy.name, str(error))
 
     async def _look(self) -> list[Copying]:
         """Find the streams to be copied that were not known before."""

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from buckram.client.client import Client
-from buckram.core.streams.links import Link, decode_link, encode_link, shown_uri
+from buckram.core.streams.links import Link, encode_link, shown_uri
 from buckram.core.streams.names import StreamName
 from buckram.errors import KeyExists, NoSuchKey, VersionConflict
 from buckram.streams.shared.metadata import StreamStore, head_retries, retry_metadata
 from buckram.streams.shared.namespaces import Namespaces
+from buckram.types import Create, SetValue
 
 _PAGE = 1000
 
@@ -47,23 +49,44 @@ async def side_of(client: Client) -> Side:
 
 async def read_link(side: Side, namespace: str) -> Link | None:
     """Return what a cluster knows of the replication of a namespace. Raises MalformedRecord, MetadataUnavailable."""
-    key = side.streams.layout.link(namespace)
-    try:
-        found = await retry_metadata(lambda: side.streams.keys.get(key))
-    except NoSuchKey:
-        return None
-    return decode_link(key, found.value, found.version)
+    return await side.streams.link(namespace)
 
 
 async def write_link(side: Side, namespace: str, link: Link) -> Link:
     """Replace the record that was read with `link.version`, and return the new one.
 
-    Raises VersionConflict if somebody else changed it meanwhile, KeyExists if it is there and was not.
+    The namespace's record is written anew in the same step. Streams are created on condition that it did not change,
+    so whatever was begun before, and did not read this link, is not created.
+
+    Raises VersionConflict if somebody else changed it meanwhile, KeyExists if it is there and was not, and NoSuchKey if
+    it or the namespace was deleted meanwhile.
     """
-    key, value = side.streams.layout.link(namespace), encode_link(link)
-    if link.version < 0:
-        return replace(link, version=await side.streams.keys.create(key, value))
-    return replace(link, version=await side.streams.keys.set(key, value, link.version))
+    keys, layout = side.streams.keys, side.streams.layout
+    key, value = layout.link(namespace), encode_link(link)
+    put = Create(key, value) if link.version < 0 else SetValue(key, value, link.version)
+    try:
+        space = await retry_metadata(lambda: keys.get(layout.namespace(namespace)))
+        await keys.multi([put, SetValue(layout.namespace(namespace), space.value, space.version)])
+    except NoSuchKey as error:
+        if error.key != layout.namespace(namespace):
+            raise
+        await keys.multi([put])
+        await _touch(side, namespace)
+    return replace(link, version=link.version + 1)
+
+
+async def _touch(side: Side, namespace: str) -> None:
+    """Write a namespace's record anew, if one was made since there was none."""
+    keys, key, retries = side.streams.keys, side.streams.layout.namespace(namespace), head_retries()
+    while True:
+        try:
+            found = await retry_metadata(partial(keys.get, key))
+            await keys.set(key, found.value, found.version)
+            return
+        except NoSuchKey:
+            return
+        except VersionConflict as error:
+            await retries.wait(error)
 
 
 async def put_link(side: Side, namespace: str, link: Link) -> Link:

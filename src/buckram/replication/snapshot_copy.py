@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from buckram.client.write.engine import LedgerAppender
 from buckram.core.streams.changes import Step, check_usable
 from buckram.core.streams.head import Head, SnapshotRow
 from buckram.core.streams.mirrors import check_writable
-from buckram.core.streams.names import StreamName
+from buckram.core.streams.names import StreamId, StreamName
 from buckram.core.streams.policy import merged
+from buckram.core.streams.positions import Mark
 from buckram.core.streams.snapshots import is_published, leapt, published
 from buckram.errors import BuckramError, NoSuchEntry, NoSuchLedger, SnapshotDamaged, WriterLost
 from buckram.machine.settings import MachineSettings
@@ -25,9 +26,12 @@ from buckram.machine.snapshots import Place, free_space
 from buckram.net.pace import Pace
 from buckram.replication.sides import Side
 from buckram.streams.shared.ledgers import SNAPSHOT, Intent, discard, discard_after_error, make_ledger, present_op
-from buckram.types import LedgerId
+from buckram.streams.shared.owned import opened
+from buckram.types import LedgerId, Offset
 
 _KEEP = MachineSettings().keep_snapshots
+Change = Callable[[Head], Head | None]
+"""Returns the mirror's next head; None if it has the snapshot already."""
 
 
 class SnapshotCopy:
@@ -49,16 +53,21 @@ class SnapshotCopy:
         """
         rows = [row for row in head.snapshots or () if self._newest < row.offset <= copied]
         if rows:
-            await self._newest_of(rows, self._published)
+            await self._newest_of(rows, self._publishing)
 
-    async def leap(self, head: Head) -> None:
+    async def leap(self, head: Head, position: Callable[[Offset], Awaitable[Mark]]) -> None:
         """Have the mirror go on at the newest snapshot of the source, which truncated records that the mirror lacks.
 
-        Until that is there, the mirror stays as it was. Nobody may be writing it. Raises as `once` does.
+        Until that is there, the mirror stays as it was. `position` finds the mirror's new position in the source.
+        Nobody may be writing the mirror. Raises as `once` does.
         """
-        await self._newest_of([row for row in head.snapshots or () if row.offset > self._newest], self._leapt)
 
-    async def _newest_of(self, rows: Sequence[SnapshotRow], change: Callable[[SnapshotRow, Head], Head | None]) -> None:
+        async def leaping(row: SnapshotRow) -> Change:
+            return partial(self._leapt, row, await position(row.offset))
+
+        await self._newest_of([row for row in head.snapshots or () if row.offset > self._newest], leaping)
+
+    async def _newest_of(self, rows: Sequence[SnapshotRow], change: Callable[[SnapshotRow], Awaitable[Change]]) -> None:
         mirror = (await self._target.streams.read(self._into)).head
         check_writable(str(self._into), mirror, self._uid)
         present = max((row.offset for row in mirror.snapshots or ()), default=-1)
@@ -74,7 +83,7 @@ class SnapshotCopy:
         if damaged is not None:
             raise damaged
 
-    async def _copy(self, row: SnapshotRow, mirror: Head, change: Callable[[SnapshotRow, Head], Head | None]) -> None:
+    async def _copy(self, row: SnapshotRow, mirror: Head, change: Callable[[SnapshotRow], Awaitable[Change]]) -> None:
         target, into = self._target, self._into
         space = await target.namespaces.get(into.namespace)
         policy = merged(space.policy, mirror.policy)
@@ -92,17 +101,18 @@ class SnapshotCopy:
                 found = await self._copy_entries(row, writer)
             if found != row.digest:
                 raise SnapshotDamaged(str(into), row.offset, row.ledger, f"its bytes have the digest {found}")
+            publishing = await change(row._replace(ledger=writer.ledger_id))
         except BuckramError as error:
             await discard_after_error(target.client, target.streams, self._mirror_uid, intent)
             if isinstance(error, NoSuchLedger | NoSuchEntry):
                 raise SnapshotDamaged(str(into), row.offset, row.ledger, str(error)) from error
             raise
-        await self._publish(partial(change, row._replace(ledger=writer.ledger_id)), mirror, intent)
+        await self._publish(publishing, mirror, intent)
 
     async def _copy_entries(self, row: SnapshotRow, writer: LedgerAppender) -> str:
         """Copy the entries of a snapshot, and return the digest of all but the last one, which has it in it."""
         digest, last = hashlib.sha256(), b""
-        async with self._source.client.open(row.ledger) as reader:
+        async with opened(self._source.client, StreamId(None, self._uid), row.ledger) as reader:
             async for chunk in reader.payload_chunks(0, row.last_entry):
                 await self._pace.take(sum(map(len, chunk)))
                 for payload in chunk:
@@ -111,17 +121,20 @@ class SnapshotCopy:
                 await asyncio.gather(*(writer.append(payload) for payload in chunk))
         return digest.hexdigest()
 
+    async def _publishing(self, row: SnapshotRow) -> Change:
+        return partial(self._published, row)
+
     def _published(self, row: SnapshotRow, head: Head) -> Head | None:
         if head.earliest > row.offset or (head.snapshots and head.snapshots[-1].offset >= row.offset):
             return None  # Another process has copied it, or a newer one.
         return published(str(self._into), head, row, _KEEP)
 
-    def _leapt(self, row: SnapshotRow, head: Head) -> Head | None:
+    def _leapt(self, row: SnapshotRow, mark: Mark, head: Head) -> Head | None:
         if head.open_segment is not None:
             raise WriterLost(str(self._into), "another replication copies into it")
-        return leapt(str(self._into), head, row)
+        return leapt(str(self._into), head, row, mark)
 
-    async def _publish(self, row_in: Callable[[Head], Head | None], before: Head, intent: Intent) -> None:
+    async def _publish(self, row_in: Change, before: Head, intent: Intent) -> None:
         target, name = self._target, str(self._into)
 
         def change(head: Head) -> Step | None:

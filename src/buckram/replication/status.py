@@ -6,9 +6,10 @@ Not here: how a lag is measured (`replication/lag.py`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from buckram.client.client import Client, connect
@@ -16,7 +17,9 @@ from buckram.core.streams.links import Link
 from buckram.core.streams.mirrors import MIRROR, SUPERSEDED
 from buckram.core.streams.names import OBJECTS_LOG
 from buckram.errors import BuckramError, NoSuchKey, NoSuchStream
-from buckram.replication.lag import Lag, lag_of
+from buckram.metadata.uri import ETCD_AUTH, ZOOKEEPER_AUTH
+from buckram.net.logins import TOKEN_VARIABLE
+from buckram.replication.lag import Lag, lag_of, read_progress
 from buckram.replication.object_differences import MissingObjects, missing_objects
 from buckram.replication.sides import Side, read_link, side_of, stream_names
 
@@ -56,10 +59,23 @@ class NamespaceStatus:
         }
 
 
+_LOGINS = (
+    TOKEN_VARIABLE, "BUCKRAM_AUTH_TOKEN_FILE", "BUCKRAM_AUTH_SASL_USER", ZOOKEEPER_AUTH, ETCD_AUTH,
+)  # fmt: skip
+
+
+def has_login(environment: Mapping[str, str]) -> bool:
+    """Whether the environment says how to log in, at whatever cluster is connected to."""
+    return any(environment.get(name) for name in _LOGINS)
+
+
 @asynccontextmanager
 async def other_side(link: Link | None, uri: str = "", within_s: float = 5.0) -> AsyncIterator[Side | None]:
-    """The other cluster of a replication, or None if it cannot be reached now. `uri`: where it is, if not as noted."""
-    where = uri or (link.uri if link is not None else "")
+    """The other cluster of a replication, or None if it cannot be reached now. `uri`: where it is, if not as noted.
+
+    What is noted is not followed where this process `has_login`: whoever administers a namespace can write its link,
+    and would be sent the credential."""
+    where = uri or (link.uri if link is not None and not has_login(os.environ) else "")
     if not where:
         yield None
         return
@@ -119,12 +135,14 @@ async def _lags(source: Side | None, target: Side, namespace: str) -> tuple[Lag,
     found: list[Lag] = []
     async for name in stream_names(target, namespace):
         try:
-            mark = (await target.streams.read(name)).head.mirror
+            head = (await target.streams.read(name)).head
+            mark, uid = head.mirror, head.uid
             if mark is not None and mark.state == MIRROR and name.stream != OBJECTS_LOG:
-                found.append(await lag_of(source, target, name))
+                lag, said = await lag_of(source, target, name), await read_progress(target, uid)
+                found.append(lag if said is None else replace(lag, trouble=said.trouble, since=said.since))
         except NoSuchStream:
             continue
     return tuple(found)
 
 
-__all__ = ["NamespaceStatus", "other_side", "replicated_namespaces", "status_of"]
+__all__ = ["NamespaceStatus", "has_login", "other_side", "replicated_namespaces", "status_of"]

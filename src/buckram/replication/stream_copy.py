@@ -28,25 +28,29 @@ from buckram.core.streams.mirrors import (
     mirrored_settings,
     mirrored_transactions,
 )
-from buckram.core.streams.names import StreamName
+from buckram.core.streams.names import StreamId, StreamName
 from buckram.core.streams.policy import merged
+from buckram.core.streams.positions import Mark, Verdict, mark_of, seen
 from buckram.core.streams.producers import ProducerTable
+from buckram.core.streams.purposes import purpose_of
 from buckram.core.streams.record_format import NO_SNAPSHOT
 from buckram.errors import BuckramError, CorruptEntry, MalformedBatch, NoSuchStream, ReplicationRefused
 from buckram.net.pace import Pace
 from buckram.net.tasks import TaskScope
 from buckram.replication.mirroring import Mirroring
+from buckram.replication.positions import Looked, in_history, judged, mark_at, source_mark, went_back, write_mark
 from buckram.replication.sides import Side
 from buckram.replication.snapshot_copy import SnapshotCopy
 from buckram.streams.maintain.delete import delete_stream
 from buckram.streams.read.history import open_segment
 from buckram.streams.read.locate import known_end
 from buckram.streams.read.source import Source
-from buckram.streams.shared.metadata import new_uid
+from buckram.streams.shared.metadata import new_uid, retry_metadata
 from buckram.streams.shared.namespaces import create_stream
 from buckram.streams.shared.recovery import load_producers, replayed
 from buckram.streams.write.engine import StreamEngine
 from buckram.streams.write.opening import open_writer
+from buckram.types import History
 
 FLIGHT_BYTES = 32 * 1024 * 1024
 """At most so many bytes of a stream are on their way to the target; as many again may be read ahead."""
@@ -97,13 +101,20 @@ class StreamCopy:
         """Producers that the mirror gets when its writer opens."""
         self._fresh = False
         """The mirror has no record, so its producers are not known yet."""
+        self._history = History()
+        """Of the source's metadata, when this run began."""
+        self._last: Batch | None = None
+        """The last batch that this run has stored."""
 
     async def run(self, *, follow: bool) -> None:
         """Copy what there is; with `follow` until the source is ended, or this is cancelled.
 
-        Raises ReplicationRefused, MirrorStream and WriterLost for a mirror that was promoted or that somebody else
-        copies into, NoSuchStream, and the errors of reading and writing, after which another run goes on.
+        Raises SourceWentBack where the mirror has records that the source has no more, ReplicationRefused, MirrorStream
+        and WriterLost for a mirror that was promoted or that somebody else copies into, NoSuchStream, and the errors of
+        reading and writing, after which another run goes on.
         """
+        self._history = await retry_metadata(self._source.client.services.store.history)
+        self._last = None
         at = await self._source.streams.read(self.name)
         check_usable(str(self.name), at.head)
         self._uid = at.head.uid
@@ -124,7 +135,9 @@ class StreamCopy:
                 skip_truncated=False,
                 tables=True,
             )
-            keeping = Mirroring(self._source, self._target, self.name, self._into, self._uid, mirror, self._pace)
+            keeping = Mirroring(
+                self._source, self._target, self.name, self._into, self._uid, mirror, self._pace, self._position
+            )
             try:
                 if follow and mirror.snapshots is not None and not mirror.ended:
                     await self._writer()  # Opening it later would discard a snapshot that is being copied.
@@ -134,6 +147,7 @@ class StreamCopy:
                     await self._copy(reading)
                 await self._land(0)
                 await self._end(reading.follower.head)
+                await self._remember()
                 await keeping.once((await self._source.streams.read(self.name)).head, self.copied)
             finally:
                 await reading.close()
@@ -151,8 +165,9 @@ class StreamCopy:
                     item = await reading.next_item()
             except TimeoutError:
                 await self._land(0)  # It raises what has become of the mirror's writer meanwhile.
-                if loop.time() - moved > IDLE_S:
+                if loop.time() - moved > IDLE_S and self._engine is not None:
                     await self._close(sound=True)
+                    await self._remember()
                 continue
             moved = loop.time()
             if item is None:
@@ -202,7 +217,7 @@ class StreamCopy:
                 return
             self._flight.popleft()
             self._flight_bytes -= size
-            self.copied, self.copied_time = batch.next_offset, batch.append_time
+            self.copied, self.copied_time, self._last = batch.next_offset, batch.append_time, batch
             self.records += len(batch)
             self.bytes += size
 
@@ -225,6 +240,7 @@ class StreamCopy:
         else:
             self.copied = mirror.end
         self._fresh = self.copied == mirror.earliest and mirror.producers is None
+        mirror = await self._compared((await self._target.streams.read(self._into)).head)
         if head.earliest <= self.copied:
             return mirror
         # Of a machine, what the log has lost is in its snapshots.
@@ -239,10 +255,35 @@ class StreamCopy:
             return await self._leap(mirror, head)
         return await self._anew(mirror, head)
 
+    async def _compared(self, mirror: Head) -> Head:
+        """Return the mirror's head if the source has what was copied, else raise SourceWentBack.
+
+        It is the record before the mirror's end that both must have; no more is read while they agree.
+        """
+        source, target = Looked(self._source, self.name), Looked(self._target, self._into)
+        mark = await mark_at(target, mirror, self.copied)
+        verdict, now = await judged(source, mark, mirror, self._history)
+        if verdict is not Verdict.SAME:
+            raise await went_back(source, target, mirror, mark, verdict, now)
+        mark = in_history(mark, self._history)
+        return mirror if mirror.mark == mark else await write_mark(target, mirror.uid, self._uid, mark)
+
+    def _position(self) -> Mark | None:
+        """How far the mirror is, with the last record; None if this run has stored none."""
+        last = self._last
+        return None if last is None else mark_of(last.next_offset, seen(last.records()[-1]), self._history)
+
+    async def _remember(self) -> None:
+        """Have the mirror remember the last record that was copied, as its own may be truncated."""
+        mark = self._position()
+        if mark is not None:
+            await write_mark(Looked(self._target, self._into), self._mirror_uid, self._uid, mark)
+
     async def _leap(self, mirror: Head, head: Head) -> Head:
         """Have the mirror of a machine's log go on at a snapshot. What it has is there until that has been copied."""
         copy = SnapshotCopy(self._source, self._target, self._into, self._uid, mirror.uid, self._pace)
-        await copy.leap(head)
+        source = Looked(self._source, self.name)
+        await copy.leap(head, lambda offset: source_mark(source, head, offset, self._history))
         mirror = (await self._target.streams.read(self._into)).head
         self.copied = mirror.end
         self._fresh = mirror.producers is None
@@ -250,7 +291,8 @@ class StreamCopy:
 
     async def _anew(self, mirror: Head, head: Head) -> Head:
         with suppress(NoSuchStream):
-            await delete_stream(self._target.client, self._target.streams, self._into, uid=mirror.uid)
+            owner = purpose_of(str(self._into), mirror)
+            await delete_stream(self._target.client, self._target.streams, self._into, uid=mirror.uid, acting_for=owner)
         return await self._create(head)
 
     async def _create(self, head: Head) -> Head:
@@ -267,6 +309,7 @@ class StreamCopy:
             transactions=mirrored_transactions(head.transactions, {}, first),
             snapshots=() if head.snapshots is not None and self._into == self.name else None,
             mirror=mark,
+            mark=mark_of(first, None, self._history),
         )
         self.copied, self._fresh = first, True
         return await create_stream(self._target.streams, self._into, made)
@@ -275,6 +318,7 @@ class StreamCopy:
         """Return the mirror's writer, and open it if it is not open."""
         if self._engine is None:
             space = await self._target.namespaces.get(self._into.namespace)
+            mirror = (await self._target.streams.read(self._into)).head
             self._engine = await open_writer(
                 self._target.client,
                 self._target.streams,
@@ -287,6 +331,7 @@ class StreamCopy:
                 on_closed=lambda _: None,
                 mirror_of=self._uid,
                 clock=_no_time,
+                acting_for=purpose_of(str(self._into), mirror),
             )
             if self._table is not None:
                 self._engine.put_producers(self._table)
@@ -329,7 +374,7 @@ class StreamCopy:
         name, source = self.name, self._source
         row = await source.streams.segment_of(head, batch.first_offset)
         if row is not None and NO_SNAPSHOT < batch.header.snapshot < batch.entry_id:
-            async with open_segment(source.client, name, row) as reader:
+            async with open_segment(source.client, StreamId(name, head.uid), row) as reader:
                 return await replayed(name, row, reader, batch.header.snapshot, batch.entry_id - 1)
         if row is None or head.producers is None or head.producers >= row.number:
             return None

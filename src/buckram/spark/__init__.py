@@ -25,26 +25,29 @@ def __getattr__(name: str) -> Any:
     # Imports are lazy, because each of Spark's many Python processes imports pyspark_buckram.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "BuckramDataSource":
-        from buckram.spark import source
+    from buckram.extras import needed_for
 
-        return source.BuckramDataSource
-    if name in ("Java", "find_java"):
-        from buckram import java
+    with needed_for(f"buckram.spark.{name}", "spark"):
+        if name == "BuckramDataSource":
+            from buckram.spark import source
 
-        return getattr(java, name)
-    if name == "configure":
-        from buckram.spark import files
+            return source.BuckramDataSource
+        if name in ("Java", "find_java"):
+            from buckram import java
 
-        return files.configure
-    if name == "lag":
-        from buckram.spark import lags
+            return getattr(java, name)
+        if name == "configure":
+            from buckram.spark import files
 
-        return lags.lag
-    if name == "views":
-        from buckram.spark import sql_views
+            return files.configure
+        if name == "lag":
+            from buckram.spark import lags
 
-        return sql_views.views
-    from buckram.spark import session
+            return lags.lag
+        if name == "views":
+            from buckram.spark import sql_views
 
-    return getattr(session, name)
+            return sql_views.views
+        from buckram.spark import session
+
+        return getattr(session, name)

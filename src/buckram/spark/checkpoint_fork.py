@@ -17,10 +17,12 @@ from typing import Any
 
 from buckram.client.client import Client
 from buckram.core.streams.names import StreamName, stream_name
+from buckram.core.streams.query_forks import forked_query
 from buckram.errors import BuckramError, InvalidArgument, NoSuchObject, NoSuchStream, ObjectExists, StreamExists
 from buckram.objects.objects import Objects
 from buckram.spark.checkpoint_check import check_checkpoint, refuse, version_of
 from buckram.spark.checkpoints import COMMITS, METADATA, OFFSETS, SOURCES, STATE, as_json_line, files_of
+from buckram.spark.remembered import TIMES
 
 _UIDS, _BEGAN = "uids", "began"
 """Keys of an offset that are not streams; the full name of a stream has a slash (`spark/stream_live.py`)."""
@@ -34,7 +36,7 @@ class CheckpointFork:
     """NAMESPACE/PATH of the copy."""
     source: str
     query: str
-    """The id of the query that the copy is of: a new one."""
+    """The id of the query that the copy is of: a new one, which says of what (`core/streams/query_forks.py`)."""
     batch: int
     """The last batch that was done; a query that is started with the copy begins with the next one."""
     files: int = 0
@@ -79,7 +81,8 @@ async def fork_checkpoint(
     (taken,) = await objects.statuses(new)
     if taken is not None:
         raise ObjectExists(f"{objects.namespace}/{new}", "is there already; choose another name for the fork")
-    made = CheckpointFork(f"{objects.namespace}/{new}", f"{objects.namespace}/{path}", str(uuid.uuid4()), found.batch)
+    query = forked_query(found.query, found.batch, uuid.uuid4().int)
+    made = CheckpointFork(f"{objects.namespace}/{new}", f"{objects.namespace}/{path}", query, found.batch)
     renamed: dict[str, _Renamed] = {}
     if streams or names:
         text = (await objects.get(f"{path}/{OFFSETS}/{found.batch}")).decode()
@@ -149,6 +152,9 @@ def _offset(offset: Mapping[str, Any], renamed: Mapping[str, _Renamed]) -> dict[
         if key == _UIDS:
             uids = {_new_name(name, renamed): _new_uid(name, uid, renamed) for name, uid in value.items()}
             found[key] = {name: uids[name] for name in sorted(uids)}
+        elif key == TIMES:
+            times = {_new_name(name, renamed): time for name, time in value.items()}
+            found[key] = {name: times[name] for name in sorted(times)}
         elif key == _BEGAN:
             found[key] = _offset(value, renamed)
         elif "/" not in key:

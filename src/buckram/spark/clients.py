@@ -158,6 +158,9 @@ class PinnedStore:
         """The keys of the real store, or none until it is open."""
         return _NoKeys() if self._real is None else self._real.keys
 
+    def on_session_lost(self, notify: Notify) -> None:
+        """A client that reads keeps nothing in a session that could be lost."""
+
     def pin(self, bookies: Iterable[BookieInfo], *, identity_required: bool) -> bool:
         """Note the addresses of bookies, and whether they must prove their identity. True if that changed something."""
         changed = identity_required != self._identity_required

@@ -1,8 +1,9 @@
 """Changes of rows as a table and as a streaming source: what committed transactions did, in their order.
 
-An offset is `{"shop/main": 120, "uid": "5f..."}`: the next record of the database's log, and the log's uid. Each record
-is one transaction, so a micro-batch has whole transactions. A task folds the log as `db/changes.py` does and keeps the
-state for the next micro-batch. Not here: what a change is (`core/db/changes.py`).
+An offset is `{"shop/main": 120, "uid": "5f..."}`: the next record of the database's log, and the log's uid; and what
+tells whether the log went back with its metadata (`remembered.py`). Each record is one transaction, so a micro-batch
+has whole transactions. A task folds the log as `db/changes.py` does and keeps the state for the next micro-batch. Not
+here: what a change is (`core/db/changes.py`).
 """
 
 from __future__ import annotations
@@ -13,17 +14,22 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from buckram.core.db.changes import Change
 from buckram.core.streams.names import stream_name
+from buckram.core.streams.positions import same_history
 from buckram.errors import ChangesGone, ChangesNotKept, InvalidArgument, NotReadable, OffsetTruncated, RecordsLost
 from buckram.spark.clients import connection, prepare_process, without_traceback
 from buckram.spark.columns import Shape
 from buckram.spark.db_copies import check_engine, state_offset
 from buckram.spark.db_options import DatabaseOptions
+from buckram.spark.first_batch import INITIAL, KeptStartReader, Offset, as_initial, with_start
 from buckram.spark.planning import resolve
+from buckram.spark.remembered import lost, mark_in, noted
+from buckram.streams.read.locate import known_end, known_reach, went_back
+from buckram.streams.read.remembered import history_now, time_before, verdict_on
 from buckram.views.databases import plain
 
 if TYPE_CHECKING:
@@ -33,7 +39,6 @@ if TYPE_CHECKING:
     from buckram.core.machine.fold import Fold
     from buckram.db.changes import ChangeState
 
-Offset = dict[str, Any]
 UID = "uid"
 ROWS = 2048
 """Of one record batch."""
@@ -102,6 +107,55 @@ async def first_change(client: Client, options: DatabaseOptions) -> tuple[str, i
     return uid, first, end
 
 
+def offset_at(options: DatabaseOptions, uid: str, position: int, start: Offset) -> Offset:
+    """Return the offset of a position, with what it remembers; `start`: one that may have the same position."""
+    known = mark_in(start, options.database) if options.database in start else None
+    if known is not None and known.offset == position and known.append_time and start[UID] == uid:
+        time = known.append_time
+    else:
+        time = connection(options.metadata).run(lambda client: _time_before(client, options, position))
+    history = history_now(connection(options.metadata).client)
+    return {options.database: position, UID: uid, **noted({options.database: time}, history)}
+
+
+async def _time_before(client: Client, options: DatabaseOptions, position: int) -> int:
+    name = stream_name(options.database)
+    store = client.namespace(name.namespace).store
+    head = (await store.read(name)).head
+    reach = await known_reach(client, name, head)
+    if reach.end == position and reach.append_time:
+        return reach.append_time
+    return await time_before(client, store, name, head, position)
+
+
+def check_same(options: DatabaseOptions, offset: Offset) -> None:
+    """RecordsLost if the log has other records below an offset than were read: its metadata were restored."""
+    mark, name = mark_in(offset, options.database), stream_name(options.database)
+
+    async def compared(client: Client) -> RecordsLost | None:
+        store = client.namespace(name.namespace).store
+        if not mark.append_time or same_history(mark.epoch, mark.restore, history_now(client)):
+            return None
+        head = (await store.read(name)).head
+        end = await known_end(client, name, head)
+        return lost(str(name), mark, head.earliest, await verdict_on(client, store, name, head, end, mark))
+
+    error = connection(options.metadata).run(compared)
+    if error is not None:
+        raise error
+
+
+def check_reaches(options: DatabaseOptions, first: int, end: int) -> None:
+    """RecordsLost if a database's log ends below the offset up to which a query has read it, as `end` seems to say."""
+    name = stream_name(options.database)
+
+    async def is_shorter(client: Client) -> bool:
+        return await went_back(client, client.namespace(name.namespace).store, name, first)
+
+    if connection(options.metadata).run(is_shorter):
+        raise RecordsLost(options.database, first, None, f"the log went back, it ends at {end}")
+
+
 class ChangesReader(DataSourceReader):
     """The reader of a batch query."""
 
@@ -119,31 +173,39 @@ class ChangesReader(DataSourceReader):
         return read_partition(self.options, self.schema, partition)
 
 
-class ChangesStream(DataSourceStreamReader):
+class ChangesStream(KeptStartReader):
     """The reader of a streaming query on PySpark 4.0 and 4.1, where each batch takes everything that is readable."""
 
     def __init__(self, options: DatabaseOptions, schema: StructType) -> None:
         self.options, self.schema = options, schema
+        self._initial: Offset | None = None
         Shape.of(schema, CHANGE_COLUMNS)
 
-    def initialOffset(self) -> Offset:
-        with without_traceback():
-            options = self.options
-            uid, first, _ = connection(options.metadata).run(lambda client: first_change(client, options))
-            return {options.database: first, UID: uid}
+    def first_offset(self) -> Offset:
+        options = self.options
+        uid, first, _ = connection(options.metadata).run(lambda client: first_change(client, options))
+        self._initial = as_initial(offset_at(options, uid, first, {}))
+        return self._initial
 
     def latestOffset(self) -> Offset:  # type: ignore[override]  # the signature of 4.0 and 4.1
         with without_traceback():
             uid, _, end = connection(self.options.metadata).run(lambda client: bounds(client, self.options))
-            return {self.options.database: end, UID: uid}
+            start, self._initial = self._initial or {}, None
+            return with_start(start, offset_at(self.options, uid, end, start))
 
-    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        with without_traceback():
-            name = self.options.database
-            if start[UID] != end[UID]:
-                raise RecordsLost(name, start[name], None, "the database was deleted and made anew")
-            first, stop = start[name], end[name]
-            return [ChangesPartition(end[UID], first, stop)] if first < stop else []
+    def between(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        name = self.options.database
+        if start[UID] != end[UID]:
+            raise RecordsLost(name, start[name], None, "the database was deleted and made anew")
+        first, stop = start[name], end[name]
+        if first > stop:
+            check_reaches(self.options, first, stop)
+        if first > stop and start.get(INITIAL):
+            # The first batch was planned by an earlier release, and its end does not say where it began.
+            raise ChangesGone(name, stop, first)
+        for offset in (start, end):  # The batch may have been planned before a restore.
+            check_same(self.options, offset)
+        return [ChangesPartition(end[UID], first, stop)] if first < stop else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self.options, self.schema, partition)

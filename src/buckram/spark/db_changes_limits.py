@@ -9,7 +9,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from buckram.errors import ChangesGone, RecordsLost
 from buckram.spark.clients import connection, without_traceback
-from buckram.spark.db_changes import UID, ChangesStream, Offset, bounds
+from buckram.spark.db_changes import UID, ChangesStream, bounds, check_reaches, check_same, offset_at
+from buckram.spark.first_batch import Offset, with_start
 
 
 class LimitedChanges(ChangesStream, SupportsTriggerAvailableNow):
@@ -31,11 +32,15 @@ class LimitedChanges(ChangesStream, SupportsTriggerAvailableNow):
                 raise RecordsLost(name, first, None, "the database was deleted and made anew")
             if first < least and first < end:
                 raise ChangesGone(name, first, least)
+            if first > end:
+                check_reaches(self.options, first, end)
+            else:
+                check_same(self.options, start)
             if self._target is not None:
                 end = min(end, self._target)
             if isinstance(limit, ReadMaxRows):
                 end = min(end, first + limit.max_rows)
-            return {name: max(first, end), UID: uid}
+            return with_start(start, offset_at(self.options, uid, max(first, end), start))
 
     def reportLatestOffset(self) -> Offset | None:
         return {self.options.database: self._end}

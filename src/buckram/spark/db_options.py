@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from buckram.core.streams.names import check_name
 from buckram.errors import InvalidArgument
 from buckram.spark.options import (
     ACCESS,
     ALL,
+    EXACTLY_ONCE,
     READ,
     READS,
     STREAM,
@@ -25,9 +26,11 @@ from buckram.spark.options import (
     a_position,
     a_stream,
     a_text,
-    one_of,
     values,
 )
+
+if TYPE_CHECKING:
+    from buckram.spark.exactly_once import Once
 
 DATABASE_OPTIONS: tuple[Option, ...] = (
     *ACCESS,
@@ -73,15 +76,7 @@ DATABASE_OPTIONS: tuple[Option, ...] = (
         "The address of `buckram db serve`; without it the driver leads the database while it writes",
         a_text,
     ),
-    Option("txnAppId", WRITE, None, "Who writes, for exactly-once", a_text, "the query's id"),
-    Option("txnVersion", WRITE, None, "Batch job: the version of this step, which is written once", a_number(0)),
-    Option(
-        "onCheckpointReset",
-        WRITE,
-        "fail",
-        "`newEpoch`: go on where a new checkpoint meets batches that an earlier one has written",
-        one_of("fail", "newEpoch"),
-    ),
+    *EXACTLY_ONCE,
 )
 
 EARLIEST = Position("earliest")
@@ -150,30 +145,19 @@ class DatabaseSinkOptions:
     table: str
     key: tuple[str, ...]
     server: str
-    application: str
-    version: int | None
-    new_epoch: bool
+    once: Once
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> DatabaseSinkOptions:
         """Parse the options. InvalidArgument for an unknown option, a bad value, or one that is missing."""
+        from buckram.spark.exactly_once import Once
+
         found = values(given, "write", known=DATABASE_OPTIONS)
         if "dbtable" not in found:
             raise InvalidArgument('option "dbtable" is missing: the table to write')
-        application = found.get("txnAppId", "")
-        if application:
-            check_name("application", application)
         key = tuple(part.strip() for part in found.get("key", "").split(",") if part.strip())
-        return cls(
-            found["metadata"],
-            database_of(found),
-            found["dbtable"],
-            key,
-            found.get("server", "").rstrip("/"),
-            application,
-            found.get("txnVersion"),
-            found["onCheckpointReset"] == "newEpoch",
-        )
+        name, server = database_of(found), found.get("server", "").rstrip("/")
+        return cls(found["metadata"], name, found["dbtable"], key, server, Once.of(name, given, found))
 
 
 __all__ = ["DATABASE_OPTIONS", "DatabaseOptions", "DatabaseSinkOptions", "database_of"]

@@ -1,8 +1,9 @@
-"""One transaction of a database for one step of a sink, once: through a server, or led by this process.
+"""One transaction of a database for one step of a sink: through a server, or led by this process.
 
-The table `buckram_spark` has a row for each application with its newest version. The row and the rows of the step are
-written together, and its CHECK lets no older or equal version through, whoever writes. Not here: what Spark sees
-(`db_sink.py`).
+The table `buckram_spark` has a row for each application with its newest version, as the head of a stream has a
+transaction. It is written together with the rows of the step, and only if no other step was noted since it was read:
+the table `buckram_spark_steps` counts them, and its CHECK ends the transaction otherwise. Not here: what Spark sees
+(`db_sink.py`), what a record means for a step (`core/streams/transactions.py`).
 """
 
 from __future__ import annotations
@@ -10,18 +11,24 @@ from __future__ import annotations
 import base64
 import json
 import ssl
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
+from buckram.core.cluster.believed_time import Moment
+from buckram.core.streams.head import Transaction
 from buckram.core.streams.names import stream_name
-from buckram.core.streams.transactions import StepId
-from buckram.errors import CheckpointReset, DatabaseError, InvalidArgument, SqlError, StaleTransaction
+from buckram.core.streams.transactions import HISTORY_HEADER, StepId, check_known, newest, recorded, settled
+from buckram.errors import DatabaseError, InvalidArgument, SqlError
 from buckram.spark.access import ClusterUri
 from buckram.spark.clients import connection
 from buckram.spark.db_options import DatabaseSinkOptions
+from buckram.spark.replay import Tally, digest_of
+
+if TYPE_CHECKING:
+    from buckram.client.client import Client
 
 MOST_BYTES = 32 * 1024 * 1024
 """Of the rows of one step, as Arrow. A transaction may change twice as many bytes of pages."""
@@ -30,13 +37,35 @@ LEAD_S = 15.0
 ANSWER_S = 60.0
 _PARAMETERS = 30_000
 _ROWS = 500
+_RECORDS = (
+    *("application", "version", "query", "rows", "place", "past"),
+    *("written", "digest", "summed", "planned", "history"),
+)
 _TABLE = """CREATE TABLE IF NOT EXISTS buckram_spark (
  application TEXT PRIMARY KEY, version INTEGER NOT NULL, query TEXT NOT NULL, rows INTEGER NOT NULL,
  newer INTEGER NOT NULL CHECK (newer))"""
-_NOTE = """INSERT INTO buckram_spark (application, version, query, rows, newer) VALUES (?, ?, ?, ?, 1)
- ON CONFLICT (application) DO UPDATE SET version = excluded.version, query = excluded.query, rows = excluded.rows,
- newer = excluded.version > buckram_spark.version OR (? AND excluded.query <> buckram_spark.query)"""
-_KNOWN = "SELECT version, query, rows FROM buckram_spark WHERE application = ?"
+_ADDED = {
+    "place": "TEXT NOT NULL DEFAULT ''",
+    "past": "TEXT NOT NULL DEFAULT '[]'",
+    "written": "INTEGER NOT NULL DEFAULT 0",
+    "digest": "TEXT NOT NULL DEFAULT ''",
+    "summed": "INTEGER NOT NULL DEFAULT -1",
+    "planned": "INTEGER NOT NULL DEFAULT 0",
+    "history": "TEXT NOT NULL DEFAULT ''",
+}
+"""Columns that the table of earlier releases lacks: where the checkpoint is, replaced queries, when it was written in
+microseconds UTC, the tally of the rows of the version `summed`, when Spark planned it, and the mark of the history of
+the metadata then."""
+_STEPS = """CREATE TABLE IF NOT EXISTS buckram_spark_steps (
+ one INTEGER PRIMARY KEY CHECK (one = 1), count INTEGER NOT NULL, seen INTEGER NOT NULL CHECK (seen))"""
+_BEGUN = "INSERT OR IGNORE INTO buckram_spark_steps (one, count, seen) VALUES (1, 0, 1)"
+_COUNTED = "UPDATE buckram_spark_steps SET count = count + 1, seen = count = ?"
+_COUNT = "SELECT count FROM buckram_spark_steps"
+_COLUMNS = "SELECT sql FROM sqlite_master WHERE name = 'buckram_spark'"
+_KNOWN = f"SELECT {', '.join(_RECORDS)} FROM buckram_spark"
+_NOTE = f"""INSERT OR REPLACE INTO buckram_spark ({", ".join(_RECORDS)}, newer)
+ VALUES ({", ".join("?" * len(_RECORDS))}, 1)"""
+_FORGET = "DELETE FROM buckram_spark WHERE application = ?"
 Statement = tuple[str, Sequence[Any]]
 Answer = Sequence[Sequence[Any]]
 
@@ -48,58 +77,119 @@ class Link(Protocol):
         """Execute statements in one transaction and return their rows."""
         ...
 
+    def moment(self) -> Moment:
+        """Return what may be the time now."""
+        ...
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What the table says of an application."""
-
-    version: int
-    query: str
-    rows: int
-
-
-def write_once(
-    settings: DatabaseSinkOptions, step: StepId, columns: Sequence[str], rows: Sequence[Sequence[Any]]
-) -> None:
-    """Write the rows and note the step, unless it is noted already.
-
-    Raises StaleTransaction, CheckpointReset, SqlError for what SQLite says of the rows, DatabaseError.
-    """
-    if not rows:
-        return
-    link: Link = Server(settings) if settings.server else Led(settings)
-    link.batch([(_TABLE, ())])
-    if noted(settings, step, _known(link, step)):
-        return
-    try:
-        link.batch([note(step, len(rows)), *inserts(settings.table, columns, rows, settings.key)])
-    except SqlError:
-        if noted(settings, step, _known(link, step)):
-            return  # Another driver has written the step meanwhile.
-        raise
+    def history(self) -> str:
+        """Return the mark of the history of the metadata in which the last `batch` was; empty if it is not known."""
+        ...
 
 
-def noted(settings: DatabaseSinkOptions, step: StepId, known: Known | None) -> bool:
-    """Whether the step was written before. StaleTransaction, CheckpointReset if it never can be."""
-    if known is None:
-        return False
-    if known.query != step.query and not step.new_epoch:
-        raise CheckpointReset(settings.database, step.application, step.query, step.version, known.query, known.version)
-    if known.query != step.query or known.version < step.version:
-        return False
-    if known.version > step.version:
-        raise StaleTransaction(settings.database, step.application, step.version, known.version)
-    return True
+class DatabaseStep:
+    """One step of a table, on the driver: `Kept` of `exactly_once.py`."""
+
+    def __init__(
+        self, settings: DatabaseSinkOptions, step: StepId, columns: Sequence[str], rows: Sequence[Sequence[Any]]
+    ) -> None:
+        self._settings, self._step, self._columns, self._rows = settings, step, columns, rows
+        self._link: Link = Server(settings) if settings.server else Led(settings)
+        self._count = 0
+        self._known: dict[str, Transaction] = {}
+        self._tallies: dict[str, Tally] = {}
+        self._read()
+
+    offsets = False
+
+    def foreseen(self) -> bool:
+        if settled(self._settings.database, self._known, self._step) is not None:
+            return False
+        check_known(self._settings.database, self._known, self._step)
+        return True
+
+    def discard(self) -> None:
+        """Do nothing: the rows were in messages only."""
+
+    def records(self) -> Mapping[str, Transaction]:
+        found = self._own()
+        return {} if found is None else {self._settings.database: found[1]}
+
+    def tally(self, name: str, done: Transaction) -> Tally | None:
+        found = self._own()
+        return None if found is None else self._tallies.get(found[0])
+
+    def publish(self) -> bool:
+        try:
+            self._link.batch([*self._notes(), *inserts(self._settings.table, self._columns, self._rows, self._key)])
+        except SqlError:
+            before = self._count
+            self._read()
+            if self._count == before:
+                raise
+            return False
+        return True
+
+    @property
+    def _key(self) -> Sequence[str]:
+        return self._settings.key
+
+    def _own(self) -> tuple[str, Transaction] | None:
+        return newest(self._known, self._step.application, self._step.query)
+
+    def _read(self) -> None:
+        """Read all records and their count, in one transaction; the tables are made where they are missing."""
+        found = self._link.batch([(_TABLE, ()), (_STEPS, ()), (_BEGUN, ()), (_COLUMNS, ())])
+        text = str(found[-1][0][0])
+        added = [(f"ALTER TABLE buckram_spark ADD COLUMN {name} {kind}", ())
+                 for name, kind in _ADDED.items() if f" {name} " not in text]  # fmt: skip
+        count, rows = self._link.batch([*added, (_COUNT, ()), (_KNOWN, ())])[-2:]
+        if self._step.query:  # Of these records: who answers next time may know of a restore since.
+            self._step = self._step._replace(history=self._link.history())
+        self._count = count[0][0]
+        self._known, self._tallies = {}, {}
+        for application, version, query, number, place, past, written, digest, summed, planned, history in rows:
+            done = Transaction(
+                version, 0, number, written, query, place, tuple(json.loads(past)), "", 0, planned, history
+            )
+            self._known[application] = done
+            if summed == version:
+                self._tallies[application] = Tally(number, int(digest, 16))
+
+    def _notes(self) -> list[Statement]:
+        """The statements that record the step, and fail if another one was recorded since."""
+        step, now = self._step, self._link.moment()
+        known, rows = self._known, len(self._rows)
+        after = recorded(self._settings.database, known, step, 0, rows, now.best, now.earliest)
+        done, seen = after[step.application], row_tally(self._columns, self._rows)
+        values = (step.application, done.version, done.query, seen.rows, done.place, json.dumps(done.past), now.best)
+        gone = [(_FORGET, (name,)) for name in self._known if name not in after]
+        return [
+            (_COUNTED, (self._count,)),
+            *gone,
+            (_NOTE, (*values, f"{seen.digest:016x}", done.version, done.planned, done.history)),
+        ]
 
 
-def note(step: StepId, rows: int) -> Statement:
-    """Return the statement that notes a step; it fails if the same or a later one is noted already."""
-    return _NOTE, (step.application, step.version, step.query, rows, int(step.new_epoch))
+def row_tally(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Tally:
+    """Return the tally of rows, whatever the order of rows and columns."""
+    order = sorted(range(len(columns)), key=lambda place: columns[place])
+    names = [columns[place].encode() for place in order]
+    total = 0
+    for row in rows:
+        values = (_as_bytes(row[place]) for place in order)
+        total += digest_of(part for pair in zip(names, values, strict=True) for part in pair)
+    return Tally().plus(Tally(len(rows), total))
 
 
-def _known(link: Link, step: StepId) -> Known | None:
-    rows = link.batch([(_KNOWN, (step.application,))])[0]
-    return Known(*rows[0]) if rows else None
+def _as_bytes(value: Any) -> bytes | None:
+    """A value as SQLite keeps it apart from those of other types."""
+    if value is None:
+        return None
+    if isinstance(value, bytes | bytearray):
+        return b"b" + value
+    if isinstance(value, float):
+        return b"f" + repr(value).encode()
+    return b"i%d" % value if isinstance(value, int) else b"t" + str(value).encode()
 
 
 def inserts(table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], key: Sequence[str]) -> list[Statement]:
@@ -153,6 +243,16 @@ class Led:
 
         return connection(self._settings.metadata).run(write)
 
+    def moment(self) -> Moment:
+        async def ask(client: Client) -> Moment:
+            await client.services.clocks.ensure()
+            return client.services.clocks.moment()
+
+        return connection(self._settings.metadata).run(ask)
+
+    def history(self) -> str:
+        return connection(self._settings.metadata).client.services.identities.history_mark
+
 
 # -- through a server -------------------------------------------------------------------------------------
 
@@ -165,6 +265,7 @@ class Server:
         if not settings.server.startswith(("http://", "https://")):
             raise InvalidArgument(f'option "server" = {settings.server!r}: needs an address, http://HOST:PORT')
         self._url = f"{settings.server}/{settings.database}/v2/pipeline"
+        self._history = ""
 
     def batch(self, statements: Sequence[Statement]) -> list[Answer]:
         inside = [{"stmt": {"sql": sql, "args": [_argument(value) for value in of]}} for sql, of in statements]
@@ -188,6 +289,15 @@ class Server:
         rows = [result["step_results"][place + 1]["rows"] for place in range(len(statements))]
         return [[[_cell(cell) for cell in row] for row in some] for some in rows]
 
+    def moment(self) -> Moment:
+        """The driver's clock, by which nothing is forgotten: it may reach no bookie that knows better."""
+        now = time.time_ns() // 1000
+        return Moment(now, now, now, "no bookie was asked what time it is", bounded=False)
+
+    def history(self) -> str:
+        """As a header of the last answer says; a server of an earlier release sends none."""
+        return self._history
+
     def _ask(self, body: Any) -> Any:
         request = urllib.request.Request(self._url, json.dumps(body).encode(), {"Content-Type": "application/json"})
         uri, context = self._settings.metadata, None
@@ -198,6 +308,7 @@ class Server:
                 context = ssl.create_default_context(cafile=uri.tls.ca)
         try:
             with urllib.request.urlopen(request, timeout=ANSWER_S, context=context) as answer:
+                self._history = answer.headers.get(HISTORY_HEADER, "")
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             said = error.read(2000).decode(errors="replace")
@@ -235,4 +346,4 @@ def _cell(cell: Any) -> Any:
     return None if kind == "null" else cell["value"]
 
 
-__all__ = ["MOST_BYTES", "Known", "Led", "Link", "Server", "Statement", "inserts", "note", "noted", "write_once"]
+__all__ = ["MOST_BYTES", "DatabaseStep", "Led", "Link", "Server", "Statement", "inserts", "row_tally"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from buckram.config import host_port
+from buckram.addresses import host_port
 from buckram.errors import InvalidArgument
 from buckram.net.logins import TOKEN_VARIABLE
 from buckram.spark.relay_place import RelayPlace

@@ -7,12 +7,15 @@ against one another (`planning.py`, `sink.py`).
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 from buckram.core.streams.names import check_name, stream_name
-from buckram.errors import InvalidArgument
+from buckram.errors import ConfigError, InvalidArgument
+from buckram.metadata.default import VARIABLE, default_uri
 from buckram.spark.access import SECRET_OPTIONS, cluster_uri
 from buckram.types import MAX_LEDGER_ID
 
@@ -238,7 +241,14 @@ class Option(NamedTuple):
 
 
 OPTIONS: tuple[Option, ...] = (
-    Option("metadata", ALL, None, "The cluster: a metadata URI, such as `zk://host:2181/ledgers`", a_text, "needed"),
+    Option(
+        "metadata",
+        ALL,
+        None,
+        "The cluster: a metadata URI, such as `zk://host:2181/ledgers`",
+        a_text,
+        "`BUCKRAM_METADATA` of the driver, else the cluster that `buckram up` started in its directory",
+    ),
     # how to enter it
     Option(
         "token",
@@ -443,6 +453,10 @@ DROPPED: Mapping[str, str] = {
 }
 """Options of earlier versions by their names in small letters, and why they are gone."""
 
+EXACTLY_ONCE = tuple(
+    option for option in OPTIONS if option.name in ("txnAppId", "txnVersion", "onCheckpointReset", "onReplayDiffers")
+)
+"""The options of every sink (`exactly_once.py`)."""
 ACCESS = tuple(option for option in OPTIONS if option.name in ("metadata", *SECRET_OPTIONS))
 """The options that say how to enter the cluster, which other formats have as well."""
 
@@ -467,13 +481,22 @@ def values(given: Mapping[str, str], *roles: Role, known: Sequence[Option] = OPT
             raise InvalidArgument(f"option {key!r} was dropped: {DROPPED[name]}")
         elif name not in SPARKS_OWN and not name.startswith("option."):  # Spark passes a table's options twice.
             raise InvalidArgument(f"unknown option {key!r}; known here: {', '.join(o.name for o in takes)}")
-    if "metadata" not in found:
+    uri = found.get("metadata") or _uri_of_driver()
+    found["metadata"] = cluster_uri(uri, {name: found.pop(name, None) for name in SECRET_OPTIONS})
+    return found
+
+
+def _uri_of_driver() -> str:
+    """Return the cluster that `connect()` would find in the driver. It travels to the tasks, which look at nothing of
+    their own. InvalidArgument if there is none."""
+    try:
+        return default_uri(os.environ, Path.cwd())
+    except ConfigError:
         raise InvalidArgument(
             'option "metadata" is missing: the URI of the cluster, for example sqlite:///abs/path (of a table of the '
-            "catalog Spark tells only those that follow its name: FROM orders WITH (metadata = '...'))"
-        )
-    found["metadata"] = cluster_uri(found["metadata"], {name: found.pop(name, None) for name in SECRET_OPTIONS})
-    return found
+            "catalog Spark tells only those that follow its name: FROM orders WITH (metadata = '...')); without it "
+            f"{VARIABLE} of the driver counts, else the cluster that `buckram up` started in {Path.cwd()}"
+        ) from None
 
 
 def given_names(given: Mapping[str, str]) -> set[str]:

@@ -18,6 +18,7 @@ from contextlib import aclosing, contextmanager
 from types import TracebackType
 from urllib.parse import parse_qsl
 
+from buckram.addresses import join
 from buckram.net.forks import generation
 from buckram.spark.relay_gateways import Answer, AskerGone, Gateways, NoAnswer
 from buckram.spark.relay_link import Patience, Request
@@ -52,7 +53,7 @@ class Relay:
         self._gateways = Gateways(self._names, self._patience, self._room)
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=max(HEAD_BYTES, PIECE))
         host, port = self._server.sockets[0].getsockname()[:2]
-        self.address = f"{host}:{port}"
+        self.address = join(host, port)
         return self.address
 
     async def close(self) -> None:

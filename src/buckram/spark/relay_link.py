@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
-from buckram.config import host_port
+from buckram.addresses import host_port
 from buckram.http.limits import KIB
 from buckram.spark.relay_messages import HEAD_BYTES, PIECE, Body, Cut, Head, NotHttp, body_pieces, read_head
 from buckram.webhdfs.repeats import ATTEMPT, REPEATED

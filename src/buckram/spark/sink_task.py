@@ -22,7 +22,7 @@ from buckram.errors import BookieError, BuckramError, InvalidArgument, NotEnough
 from buckram.spark.clients import Connection, connection, prepare_process
 from buckram.spark.replay import Tally, tally
 from buckram.spark.small_parts import SmallPart, unwritable_error
-from buckram.spark.transactions import Attempt, Part, beside, check_count, open_step
+from buckram.spark.transactions import Attempt, Part, check_count, open_step, open_target
 from buckram.spark.typed_values import encoded_rows
 from buckram.streams.write.bulk import Bulk, BulkLedger, SealedLedger
 
@@ -76,7 +76,7 @@ def write_task(
             if name not in written:
                 check_count(len(written) + 1)
                 try:
-                    other = link.run(partial(open_step, stream=name, step=beside(step), create=create))
+                    other = link.run(partial(open_target, own=bulk, stream=name, step=step, create=create))
                     other.foreseen(seal_live=seal_live)
                 except StreamError:
                     _discard(written)

@@ -14,6 +14,7 @@ from socket import gethostname
 from typing import TYPE_CHECKING
 
 from buckram.errors import BookieError, BuckramError, NotEnoughBookies, StreamError, WriteFailed
+from buckram.spark.replay import Tally, tally
 from buckram.streams.write.bulk import Bulk, SealedLedger
 
 if TYPE_CHECKING:
@@ -72,6 +73,17 @@ class SmallPart:
         return bytes(out.getvalue())
 
 
+def tally_of(message: bytes) -> Tally:
+    """Return the tally of the rows of a message."""
+    import pyarrow as pa
+
+    found = Tally()
+    if message:
+        for batch in pa.ipc.open_stream(message):
+            found = found.plus(tally(batch))
+    return found
+
+
 async def with_small_parts(
     client: Client, bulk: Bulk, parts: Sequence[tuple[Sequence[SealedLedger], bytes]]
 ) -> list[SealedLedger]:
@@ -123,4 +135,4 @@ def unwritable_error(client: Client, stream: str, error: BuckramError) -> Stream
     return StreamError(stream, f"cannot be written from host {gethostname()}: {why} ({error})")
 
 
-__all__ = ["SmallPart", "unwritable_error", "with_small_parts"]
+__all__ = ["SmallPart", "tally_of", "unwritable_error", "with_small_parts"]

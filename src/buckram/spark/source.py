@@ -36,7 +36,7 @@ class BuckramDataSource(DataSource):
     """The data source. PySpark finds it through the module pyspark_buckram, or buckram.spark.register registers it.
 
     A query fails with RecordsLost (records were truncated or their stream deleted), NotReadable (bookies are down),
-    ReplayDiffers, CheckpointReset or UnknownQuery; docs/tutorial/spark.md says what to do then.
+    ReplayDiffers, CheckpointReset, UnknownQuery or BatchesLost; docs/tutorial/spark.md says what to do then.
     """
 
     @classmethod
@@ -87,13 +87,15 @@ class BuckramDataSource(DataSource):
         from buckram.spark.sink import batch_writer
 
         prepare_process()
-        return batch_writer(self.options, schema, overwrite)
+        with without_traceback():
+            return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from buckram.spark.sink import stream_writer
 
         prepare_process()
-        return stream_writer(self.options, schema, overwrite)
+        with without_traceback():
+            return stream_writer(self.options, schema, overwrite)
 
     def _check_no_table(self) -> None:
         """Refuse CREATE TABLE without columns, which asks for the schema with the properties of the table.

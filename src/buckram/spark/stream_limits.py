@@ -16,7 +16,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from buckram.spark.clients import connection, without_traceback
-from buckram.spark.stream_live import LiveReader, Offset
+from buckram.spark.first_batch import Offset
+from buckram.spark.stream_live import LiveReader
 
 __all__ = ["LimitedReader"]
 

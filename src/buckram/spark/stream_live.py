@@ -1,11 +1,11 @@
 """Streaming reads of streams: the offsets of micro-batches, on the driver.
 
 An offset is `{"shop/orders": 120, "uids": {"shop/orders": "5f..."}}`: the next record of each stream, and the stream's
-uid, so that a stream that was deleted and created again is not taken for the old one. With a cursor the offset also
+uid, so that a stream that was deleted and created again is not taken for the old one; and what tells whether a stream
+went back with its metadata (`remembered.py`). With a cursor the offset also
 names it, for the listener that moves the cursor past the last batch (`cursor.py`). A stream that is new to the query
 enters the offset at its earliest record and without rows, so that the start of each batch is recorded before the batch
-is read. Spark records only the end of a batch, and asks again where the query begins when it repeats the first one;
-therefore the end of the first batch also contains its start. Not here: PySpark's rate limit per trigger
+is read. Not here: the start of the first batch (`first_batch.py`), PySpark's rate limit per trigger
 (`stream_limits.py`), cutting a batch into partitions (`stream_plan.py`).
 """
 
@@ -20,37 +20,35 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from buckram.client.client import Client
+from buckram.core.streams.names import stream_name
+from buckram.core.streams.positions import Mark
 from buckram.errors import BuckramError, RecordsLost
 from buckram.spark.clients import connection, without_traceback
 from buckram.spark.columns import Shape
 from buckram.spark.cursor import CursorFollower
+from buckram.spark.first_batch import KeptStartReader, Offset, as_initial, with_start
 from buckram.spark.gathering import in_order
 from buckram.spark.lags import LAG, measured_within
 from buckram.spark.planning import Backlog, StreamOptions, share_limit
+from buckram.spark.remembered import lost, mark_in, noted
 from buckram.spark.stream_batch_read import first_offset
 from buckram.spark.stream_partition import StreamPartition
 from buckram.spark.stream_plan import Planner, StreamState, Wanted
 from buckram.spark.stream_read import PartitionReader
+from buckram.streams.read.locate import went_back
+from buckram.streams.read.remembered import history_now, time_before, verdict_on
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Offset = dict[str, Any]
-"""An offset as Spark stores it, in JSON; the first lines of this module describe it."""
 log = logging.getLogger("buckram.spark")
-UIDS, CURSOR, CLUSTER, INITIAL, BEGAN = "uids", "cursor", "cluster", "initial", "began"
+UIDS, CURSOR, CLUSTER = "uids", "cursor", "cluster"
 """The keys of an offset that are not streams; the full name of a stream has a slash."""
 
 
 def positions(offset: Mapping[str, Any]) -> dict[str, int]:
     """Return the next record of each stream in an offset."""
     return {name: position for name, position in offset.items() if "/" in name}
-
-
-def batch_start(start: Offset, end: Offset) -> Offset:
-    """Return the start of a batch: the one in its end, if `start` is only where a query would begin now."""
-    found: Offset = end[BEGAN] if start.get(INITIAL) and BEGAN in end else start
-    return found
 
 
 class Live:
@@ -65,6 +63,8 @@ class Live:
         """The streams as `latest` saw them last."""
         self._planned: dict[str, int] = {}
         """Where the batch that `latest` gave out last ends."""
+        self._checked: dict[str, Mark] = {}
+        """The positions that were compared last with what their streams have."""
         self._initial: Offset | None = None
         self._batch_at = float("-inf")
         """When the last batch was given out, by the loop's clock."""
@@ -75,7 +75,7 @@ class Live:
         Raises NoSuchStream, OffsetOutOfRange, RecordsLost.
         """
         if self._initial is None:
-            self._initial = {**await self._first(), INITIAL: True}
+            self._initial = as_initial(await self._first())
         return self._initial
 
     async def _first(self) -> Offset:
@@ -83,7 +83,7 @@ class Live:
         firsts = await in_order(
             [partial(first_offset, self._planner, self._options, name, state) for name, state in states.items()]
         )
-        return self._offset(dict(zip(states, firsts, strict=True)), _uids(states))
+        return await self._offset(dict(zip(states, firsts, strict=True)), states, {})
 
     async def latest(self, start: Offset | None, *, limited: bool) -> Offset:
         """Return the end of the next batch: what is readable, within the limits; `start` if nothing is new.
@@ -92,8 +92,8 @@ class Live:
         """
         if start is None:
             states = await self._read_states({})
-            whole = self._offset({n: state.end for n, state in states.items()}, _uids(states))
-            return self._after(self._initial or {}, whole)
+            whole = await self._offset({n: state.end for n, state in states.items()}, states, {})
+            return with_start(self._initial or {}, whole)
         before, uids = positions(start), dict(start.get(UIDS, {}))
         states = self._seen = await self._read_states(before)
         ends: dict[str, int] = {}
@@ -110,6 +110,15 @@ class Live:
                 begin = before[name]
                 if begin < state.earliest:
                     self._lost(RecordsLost(name, begin, state.earliest, "was truncated"))
+                if begin > state.end and await went_back(
+                    self._planner.client, self._planner.streams, state.name, begin
+                ):
+                    self._lost(
+                        RecordsLost(name, begin, state.earliest, f"the stream went back, it ends at {state.end}")
+                    )
+                    ends[name] = state.end
+                    continue
+                await self._check(start, name, state)
                 reach = state.end if self.target is None else min(state.end, self.target[name])
                 ends[name] = max(reach, begin)
                 backlogs.append(Backlog(name, max(begin, state.earliest), ends[name]))
@@ -118,7 +127,7 @@ class Live:
             return start
         if limited:
             ends.update(await self._limited(states, backlogs, sum(before.values())))
-        end = self._after(start, self._offset(ends, _uids(states)))
+        end = with_start(start, await self._offset(ends, states, start))
         if end is not start:
             self._batch_at = asyncio.get_running_loop().time()
         self._planned = positions(end)
@@ -129,13 +138,6 @@ class Live:
         options = self._options
         waited = asyncio.get_running_loop().time() - self._batch_at
         return records < options.min_offsets and self.target is None and waited < options.trigger_delay_s
-
-    def _after(self, start: Offset, end: Offset) -> Offset:
-        """Return the end for Spark to record: `start` if nothing is new; the first batch's end contains its start."""
-        plain = {key: value for key, value in start.items() if key not in (INITIAL, BEGAN)}
-        if plain == end:
-            return start
-        return {**end, BEGAN: plain} if start.get(INITIAL) else end
 
     async def last_ends(self) -> Offset:
         """Return the ends of the streams when they were read last, for the query's progress, and in LAG what the batch
@@ -151,9 +153,10 @@ class Live:
 
     async def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """Plan the batch between two offsets; it has the same records whenever it is planned. Raises RecordsLost."""
-        start, self._initial = batch_start(start, end), None
+        self._initial = None
         before, uids, now = positions(start), dict(start.get(UIDS, {})), dict(end.get(UIDS, {}))
         await self._compared(before, uids, now)
+        await self._check_shorter(before, positions(end), uids, now)
         # A stream that was created again has no start in this batch. PySpark 4.2 asks `latest` with a start, which
         # entered the stream at its earliest record, without rows; older ones read all that it has in this batch.
         begins = {name: before[name] for name in before if uids.get(name, now.get(name)) == now.get(name)}
@@ -173,6 +176,9 @@ class Live:
             else:
                 # Without a start, which happens on PySpark 4.0 and 4.1 only, the batch begins at the earliest record.
                 first = state.earliest if known is None else known
+                if known is not None:
+                    await self._check(start, name, state)
+                await self._check(end, name, state)  # Planned before a restore, perhaps.
                 wanted.append(Wanted(state, first, stop))
         return await self._planner.partitions([w for w in wanted if w.first < w.stop], self._options)
 
@@ -192,6 +198,33 @@ class Live:
             for name in missing:
                 if name in names or self._options.pattern is not None:
                     self._lost(RecordsLost(name, before[name], None, "the stream was deleted"))
+
+    async def _check_shorter(
+        self, before: Mapping[str, int], ends: Mapping[str, int], uids: Mapping[str, str], now: Mapping[str, str]
+    ) -> None:
+        """Report streams that end below where the batch begins: their metadata were restored.
+
+        Those that PySpark 4.2 and newer ask `latest` for with a start are reported there.
+        """
+        for name, first in before.items():
+            same = name in now and uids.get(name, now[name]) == now[name]
+            if same and ends.get(name, first) < first:
+                full = stream_name(name)
+                if await went_back(self._planner.client, self._planner.streams, full, first):
+                    why = f"the stream went back, it ends at {ends[name]}"
+                    self._lost(RecordsLost(name, first, None, why))
+
+    async def _check(self, offset: Offset, name: str, state: StreamState) -> None:
+        """Report a stream that has other records now below a position of an offset: its metadata were restored."""
+        mark = mark_in(offset, name)
+        if self._checked.get(name) == mark:
+            return
+        planner = self._planner
+        verdict = await verdict_on(planner.client, planner.streams, state.name, state.head, state.end, mark)
+        error = lost(name, mark, state.earliest, verdict)
+        if error is not None:
+            self._lost(error)
+        self._checked[name] = mark
 
     def _reaches(self, name: str, stop: int) -> bool:
         """Whether the stream had the records below `stop` when it was read last."""
@@ -235,21 +268,29 @@ class Live:
                     ends[b.stream] = min(ends[b.stream], reach)
         return ends
 
-    def _offset(self, ends: Mapping[str, int], uids: Mapping[str, str]) -> Offset:
+    async def _offset(self, ends: Mapping[str, int], states: Mapping[str, StreamState], start: Offset) -> Offset:
         # Spark compares offsets as JSON text, so the order of the keys is always the same.
         names = sorted(ends)
+        times = await in_order([partial(self._time, states[name], ends[name], start) for name in names])
         offset: Offset = {name: ends[name] for name in names}
-        offset[UIDS] = {name: uids[name] for name in names}
+        offset[UIDS] = {name: states[name].head.uid for name in names}
+        offset |= noted(dict(zip(names, times, strict=True)), history_now(self._planner.client))
         if self._options.cursor is not None:
             offset |= {CURSOR: self._options.cursor, CLUSTER: self._options.metadata}
         return offset
 
+    async def _time(self, state: StreamState, position: int, start: Offset) -> int:
+        """Return when the record before a position of a stream was appended; 0 if that is not known."""
+        if position == state.end and state.end_time:
+            return state.end_time
+        name = str(state.name)
+        known = mark_in(start, name) if name in start else None
+        if known is not None and known.offset == position and known.append_time:
+            return known.append_time
+        return await time_before(self._planner.client, self._planner.streams, state.name, state.head, position)
 
-def _uids(states: Mapping[str, StreamState]) -> dict[str, str]:
-    return {name: state.head.uid for name, state in states.items()}
 
-
-class LiveReader(DataSourceStreamReader):
+class LiveReader(KeptStartReader):
     """The stream reader for PySpark 4.0 and 4.1, where each batch takes everything that is readable.
 
     In the driver's source process it keeps a Live; its copies in executors only read partitions.
@@ -270,18 +311,16 @@ class LiveReader(DataSourceStreamReader):
             self._live = Live(connection(self.options.metadata).client, self.options)
         return self._live
 
-    def initialOffset(self) -> Offset:
-        with without_traceback():
-            return connection(self.options.metadata).run(lambda _: self.live().initial())
+    def first_offset(self) -> Offset:
+        return connection(self.options.metadata).run(lambda _: self.live().initial())
 
     def latestOffset(self) -> Offset:  # type: ignore[override]  # the signature of 4.0 and 4.1
         with without_traceback():
             return connection(self.options.metadata).run(lambda _: self.live().latest(None, limited=False))
 
-    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        with without_traceback():
-            self.begin(batch_start(start, end))
-            return connection(self.options.metadata).run(lambda _: self.live().partitions(start, end))
+    def between(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        self.begin(start)
+        return connection(self.options.metadata).run(lambda _: self.live().partitions(start, end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, StreamPartition):

@@ -27,9 +27,16 @@ from buckram.core.security.encryption import ENCRYPTION, key_id_of
 from buckram.core.security.namespaces import LEDGER_NAMESPACE
 from buckram.core.streams.changes import check_usable
 from buckram.core.streams.head import HISTORY, Head, Segment
-from buckram.core.streams.names import DEFAULT_NAMESPACE, OWNER, OWNER_UID, StreamName, stream_name
+from buckram.core.streams.names import DEFAULT_NAMESPACE, OWNER, OWNER_UID, StreamId, StreamName, stream_name
 from buckram.core.wire.introduction import identity_properties
-from buckram.errors import NoSuchKey, NoSuchLedger, NoSuchStream, NotReadable, ReadFailed, RecordsLost
+from buckram.errors import (
+    NoSuchKey,
+    NoSuchLedger,
+    NoSuchStream,
+    NotReadable,
+    ReadFailed,
+    RecordsLost,
+)
 from buckram.spark.finder import Finder
 from buckram.spark.gathering import in_order
 from buckram.spark.planning import (
@@ -47,6 +54,7 @@ from buckram.streams.read.lag import bytes_between
 from buckram.streams.read.locate import Reach, offset_at_time, readable_reach
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.namespaces import Namespaces
+from buckram.streams.shared.owned import check_own, opened
 from buckram.types import BookieInfo, EntryId, LedgerId, LedgerMetadata, Versioned
 
 T = TypeVar("T")
@@ -68,6 +76,8 @@ class StreamState:
     end: int
     open_bytes: int
     """The bytes of the open segment up to `end`."""
+    end_time: int = 0
+    """When the record before `end` was appended, microseconds UTC; 0 if that was not seen."""
 
     @property
     def earliest(self) -> int:
@@ -104,7 +114,7 @@ class Planner:
         self.client = client
         self.streams = StreamStore(client.services.store)
         self._places: dict[tuple[LedgerId, int], EntryId] = {}
-        self._ends: dict[LedgerId, tuple[EntryId, int, int]] = {}
+        self._ends: dict[LedgerId, tuple[EntryId, int, int, int]] = {}
 
     # -- which streams, and how far they go ---------------------------------------------------------------
 
@@ -148,9 +158,9 @@ class Planner:
             check_usable(str(name), head)
             segment = head.open_segment
             if segment is None:
-                return StreamState(name, head, head.end, 0)
+                return StreamState(name, head, head.end, 0, head.last_append)
             try:
-                async with self.client.open(segment.ledger) as reader:
+                async with opened(self.client, StreamId(name, head.uid), segment.ledger) as reader:
                     return StreamState(name, head, *await self._end(name, segment, reader))
             except NoSuchLedger:  # The segment was truncated or replaced after the head was read.
                 if last_try:
@@ -198,14 +208,14 @@ class Planner:
                 break
         return stop
 
-    async def _end(self, name: StreamName, segment: Segment, reader: Reader) -> tuple[int, int]:
-        """Return the readable end of an open segment, and the bytes up to there.
+    async def _end(self, name: StreamName, segment: Segment, reader: Reader) -> tuple[int, int, int]:
+        """Return the readable end of an open segment, the bytes up to there, and when its last record was appended.
 
         An idle query asks often, so the last entry is read only when there is a new one.
         """
         last = reader.last_confirmed
         if last < 0:
-            return segment.base, 0
+            return segment.base, 0, 0
         known = self._ends.get(segment.ledger)
         if known is None or known[0] != last:
             reach = await readable_reach(name, reader, segment)
@@ -294,6 +304,8 @@ class Planner:
             metadata = (await self.client.services.store.read_ledger(segment.ledger)).metadata
         except NoSuchLedger:
             raise _Moved(str(name), extent.first) from None
+        stream = StreamId(name, want.state.head.uid)
+        await check_own(self.client.services.store, stream, segment.ledger, metadata)
         edges = cut_offsets(extent, cut.size, cut.most)
         whole = summary is not None and extent.first == segment.base and extent.stop == segment.end
         times = None if summary is None else (summary.first_append, summary.last_append)

@@ -25,7 +25,7 @@ from buckram.core.ledgers.recovery import quorum_of
 from buckram.core.security.encryption import key_id_of
 from buckram.core.streams.batch import Batch, decode
 from buckram.core.streams.head import Segment
-from buckram.core.streams.names import stream_name
+from buckram.core.streams.names import StreamId, stream_name
 from buckram.core.streams.record_format import parse_header
 from buckram.errors import (
     CorruptEntry,
@@ -184,7 +184,7 @@ class PartitionReader:
 
 def _read_history(piece: Slice, segment: Segment, offset: Offset) -> Iterator[tuple[EntryId, bytes]]:
     """Yield the entries of an offloaded segment that hold the offsets from `offset` to before the end of the slice."""
-    files = SegmentFiles(stream_name(piece.stream), segment)
+    files = SegmentFiles(StreamId(stream_name(piece.stream), piece.uid), segment)
     begin = files.first_entry(lambda header: piece.base + header.first + header.records > offset)
     for chunk in files.chunks(begin, piece.last_entry):
         for entry, payload in chunk:

@@ -1,32 +1,31 @@
-"""What makes a Spark write happen exactly once: the identity of a task, the step of its ledgers, and the publishing.
+"""Who writes with Spark, what its tasks report, and how a batch is published to streams in one step.
 
 A batch of a streaming query is identified by the query's id and the batch's number. Tasks find both in their
-TaskContext and pass them to the driver in their messages. Not here: the rules of transactions
-(`core/streams/transactions.py`), the compare-and-set (`streams/write/bulk.py`).
+TaskContext and pass them to the driver in their messages. Not here: whether a batch is published at all
+(`exactly_once.py`), the compare-and-set (`streams/write/bulk.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import os
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from buckram.core.streams.head import Transaction
 from buckram.core.streams.names import stream_name
 from buckram.core.streams.transactions import StepId
 from buckram.errors import BuckramError, InvalidArgument, NoSuchStream, StreamError, StreamExists
-from buckram.spark.replay import Tally, compare
+from buckram.spark.replay import Tally, published_tally
 from buckram.spark.small_parts import with_small_parts
 from buckram.streams.write.bulk import Bulk, SealedLedger, publish_together
 
 if TYPE_CHECKING:
     from buckram.client.client import Client
+    from buckram.spark.clients import Connection
 
 QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
 LOSERS_S = 10.0
@@ -100,18 +99,12 @@ class Identity:
     application: str = ""
     place: str = ""
     new_epoch: bool = False
+    was: str = ""
+    """The place as earlier releases wrote it."""
 
     def of_batch(self, query: str, batch: int) -> StepId:
         """Return the step of one micro-batch."""
-        return StepId(self.application or query, batch, query, self.place, self.new_epoch)
-
-
-def checkpoint_place(checkpoint: str) -> str:
-    """Return a digest of a checkpoint's location, the same for all spellings of one path; empty for no checkpoint."""
-    path = re.sub(r"^file:/+", "/", checkpoint.strip()).rstrip("/")
-    if path and not re.match(r"^(/|[a-zA-Z][a-zA-Z0-9+.-]*:)", path):
-        path = os.path.join(os.getcwd(), path)
-    return hashlib.sha256(path.encode()).hexdigest()[:16] if path else ""
+        return StepId(self.application or query, batch, query, self.place, self.new_epoch, self.was)
 
 
 async def open_step(client: Client, stream: str, step: StepId, *, create: bool = False) -> Bulk:
@@ -120,7 +113,7 @@ async def open_step(client: Client, stream: str, step: StepId, *, create: bool =
     space = client.namespace(name.namespace)
     who = {"application": step.application, "query": step.query, "place": step.place}
     try:
-        return await space.bulk(name.stream, version=step.version, new_epoch=step.new_epoch, **who)
+        return _knowing(step, await space.bulk(name.stream, version=step.version, new_epoch=step.new_epoch, **who))
     except NoSuchStream:
         if not create:
             raise NoSuchStream(
@@ -128,7 +121,12 @@ async def open_step(client: Client, stream: str, step: StepId, *, create: bool =
             ) from None
     with suppress(StreamExists):
         await space.create(name.stream)
-    return await space.bulk(name.stream, version=step.version, new_epoch=step.new_epoch, **who)
+    return _knowing(step, await space.bulk(name.stream, version=step.version, new_epoch=step.new_epoch, **who))
+
+
+def _knowing(step: StepId, bulk: Bulk) -> Bulk:
+    bulk.also(was=step.was, planned=step.planned)
+    return bulk
 
 
 def beside(step: StepId) -> StepId:
@@ -177,58 +175,112 @@ def batch_of(stream: str, parts: Sequence[Part], batch: int) -> str:
     return query
 
 
-async def publish(
-    client: Client,
-    stream: str,
-    step: StepId,
-    parts: Sequence[Part],
-    *,
-    seal_live: bool,
-    beside_writer: bool = False,
-    checkpoint: str = "",
-    compared: bool = True,
-) -> None:
-    """Publish the parts in their order, once. If the step was published before, their ledgers are deleted instead.
+class StreamStep:
+    """One step of a stream and of the further streams that its rows name, on the driver: `Kept` of `exactly_once.py`.
 
-    What the tasks wrote to other streams is published in the same step. `compared`: check that a repeated batch of a
-    streaming query has the rows that were published (`replay.py`); `checkpoint` is the query's checkpoint if that is a
-    local path. `beside_writer`: a writer that has the stream is asked to publish, unless there are other streams.
-    Raises ReplayDiffers, StreamError, and what Bulk.publish raises.
+    `beside_writer`: a writer that has the stream is asked to publish, unless there are other streams.
     """
-    shares: Mapping[str, Sequence[Part]] = {stream: parts, **of_others(parts)}
-    check_count(len(shares))
-    ledgers = {name: [ledger for part in some for ledger in part.ledgers] for name, some in shares.items()}
-    skipped = any(part.skipped for part in parts)
-    first = bool(step.query) and step.version == 0  # It is recorded even without rows, for checks of later batches.
-    small = any(part.small for some in shares.values() for part in some)
-    if not any(ledgers.values()) and not first and not skipped and not small:
-        return  # There are no rows.
-    own, alone = await open_step(client, stream, step), beside_writer and len(shares) == 1
-    if not own.foreseen(seal_live=seal_live, beside_writer=alone):
-        # Another run published the step, or this one did and the reply was lost. Listed ledgers have no intent any
-        # more, so _drop leaves them alone.
-        bulks = {stream: own, **await _opened(client, step, of_others(parts))}
-        for name, bulk in bulks.items():
-            await _drop(bulk, ledgers[name])
-        if step.query and compared:
-            await _compare(client, bulks, step, shares, checkpoint)
-        return
-    bulks = {name: own if name == stream else await open_step(client, name, beside(step)) for name in shares}
-    for name in of_others(parts):
-        bulks[name].foreseen(seal_live=seal_live)
-    if skipped:
-        raise StreamError(stream, "could not be written when the tasks began, and can be now: run the batch again")
-    everything: list[tuple[Bulk, list[SealedLedger]]] = []
-    try:
-        for name, bulk in bulks.items():
-            pieces = [(part.ledgers, part.small) for part in shares[name]]
-            everything.append((bulk, await with_small_parts(client, bulk, pieces)))
-        await publish_together(everything, seal_live=seal_live, beside_writer=alone)
-    except BuckramError:
-        # Ledgers that were published in spite of the error have no intent any more and are left alone.
+
+    def __init__(
+        self,
+        link: Connection,
+        stream: str,
+        step: StepId,
+        parts: Sequence[Part],
+        *,
+        seal_live: bool,
+        beside_writer: bool,
+        create: bool = False,
+    ) -> None:
+        self._link, self._step, self._seal_live = link, step, seal_live
+        self._shares: Mapping[str, Sequence[Part]] = {stream: parts, **of_others(parts)}
+        check_count(len(self._shares))
+        self._beside_writer, self._create = beside_writer and len(self._shares) == 1, create
+        self._own = link.run(lambda client: open_step(client, stream, step))
+        self._bulks: dict[str, Bulk] = {}
+        self._own.also(was=step.was, targets=[name for name in self._shares if name != stream])
+
+    offsets = True
+
+    def foreseen(self) -> bool:
+        if not self._own.foreseen(seal_live=self._seal_live, beside_writer=self._beside_writer):
+            return False
+        self._link.run(self._open_targets)
+        return True
+
+    def discard(self) -> None:
+        # Listed ledgers have no intent any more, so _drop leaves them alone.
+        for name, bulk in self._link.run(self._opened).items():
+            ledgers = self._ledgers(name)
+            self._link.run(lambda _, bulk=bulk, ledgers=ledgers: _drop(bulk, ledgers))  # type: ignore[misc]
+
+    def records(self) -> Mapping[str, Transaction]:
+        async def read(client: Client) -> dict[str, Transaction]:
+            found = {name: await bulk.published() for name, bulk in (await self._opened(client)).items()}
+            return {name: done for name, done in found.items() if done is not None}
+
+        return self._link.run(read)
+
+    def tally(self, name: str, done: Transaction) -> Tally | None:
+        return self._link.run(lambda client: published_tally(client, name, done))
+
+    def publish(self) -> bool:
+        # A stream decides anew by itself when it changes, but whoever published this step had other rows, perhaps.
+        return self._link.run(self._publish)
+
+    def _ledgers(self, name: str) -> list[SealedLedger]:
+        return [ledger for part in self._shares[name] for ledger in part.ledgers]
+
+    def _others(self) -> list[str]:
+        return [name for name in self._shares if name != self._own.stream]
+
+    async def _opened(self, client: Client) -> dict[str, Bulk]:
+        """The steps of all streams, without those that do not exist."""
+        found = {self._own.stream: self._own}
+        for name in self._others():
+            with suppress(NoSuchStream):
+                found[name] = await open_step(client, name, beside(self._step))
+        return found
+
+    async def _open_targets(self, client: Client) -> None:
+        self._bulks = {self._own.stream: self._own}
+        for name in self._others():
+            self._bulks[name] = await open_target(client, self._own, name, self._step)
+            self._bulks[name].foreseen(seal_live=self._seal_live)
+
+    async def _publish(self, client: Client) -> bool:
+        everything: list[tuple[Bulk, list[SealedLedger]]] = []
+        try:
+            for name, bulk in self._bulks.items():
+                pieces = [(part.ledgers, part.small) for part in self._shares[name]]
+                everything.append((bulk, await with_small_parts(client, bulk, pieces)))
+            await publish_together(everything, seal_live=self._seal_live, beside_writer=self._beside_writer)
+            last = [(bulk, one.ledger) for bulk, written in everything for one in written if one.records][-1:]
+            if all([await bulk.lists(ledger) for bulk, ledger in last]):
+                return True
+        except BuckramError:
+            await self._drop_small(everything)
+            raise
+        await self._drop_small(everything)
+        return False
+
+    async def _drop_small(self, everything: Sequence[tuple[Bulk, Sequence[SealedLedger]]]) -> None:
+        """Delete what was made of small parts. Ledgers that were published have no intent any more, and stay."""
         for bulk, written in everything:
-            await _drop(bulk, [ledger for ledger in written if ledger not in ledgers[bulk.stream]])
-        raise
+            made = self._ledgers(bulk.stream)
+            await _drop(bulk, [ledger for ledger in written if ledger not in made])
+
+
+async def open_target(client: Client, own: Bulk, stream: str, step: StepId, *, create: bool = False) -> Bulk:
+    """Open the step of a further stream of the sink, whose own step is `own`.
+
+    Raises UnknownQuery if the query wrote to it before and the stream knows nothing of that, and what `open_step` does.
+    """
+    found: Bulk | None = None
+    with suppress(NoSuchStream):
+        found = await open_step(client, stream, beside(step))
+    own.check_target(stream, found)
+    return found or await open_step(client, stream, beside(step), create=create)
 
 
 async def _drop(bulk: Bulk, ledgers: Sequence[SealedLedger]) -> None:
@@ -238,48 +290,16 @@ async def _drop(bulk: Bulk, ledgers: Sequence[SealedLedger]) -> None:
             await bulk.abort([ledger.ledger for ledger in ledgers])
 
 
-async def _opened(client: Client, step: StepId, names: Iterable[str]) -> dict[str, Bulk]:
-    """Open the step of other streams of the sink, without those that do not exist."""
-    found: dict[str, Bulk] = {}
-    for name in names:
-        with suppress(NoSuchStream):
-            found[name] = await open_step(client, name, beside(step))
-    return found
-
-
-async def _compare(
-    client: Client, bulks: Mapping[str, Bulk], step: StepId, shares: Mapping[str, Sequence[Part]], checkpoint: str
-) -> None:
-    """Raise ReplayDiffers if the batch that was published has other rows, as far as that can be decided."""
-    published = {name: await bulk.published() for name, bulk in bulks.items()}
-    first = next(iter(published.values()))
-    if first is None:
-        return
-    for name, parts in shares.items():
-        if any(part.skipped and part.seen is None for part in parts):
-            continue
-        # A stream without a record of the batch got no rows of it.
-        done = published.get(name) or first._replace(first_offset=0, next_offset=0)
-        rows = sum(part.rows + sum(ledger.records for ledger in part.ledgers) for part in parts if not part.skipped)
-        seen = Tally()
-        for part in parts:
-            seen = seen.plus(part.seen or Tally())
-        # Tasks that wrote rows while another run published the batch have a number of rows but no tally.
-        whole = seen if all(part.skipped for part in parts) else None
-        rows += seen.rows
-        await compare(client, name, step.query, step.version, done, rows=rows, seen=whole, checkpoint=checkpoint)
-
-
 __all__ = [
     "Attempt",
     "Identity",
     "Part",
+    "StreamStep",
     "batch_of",
     "beside",
     "check_count",
-    "checkpoint_place",
     "in_order",
     "of_others",
     "open_step",
-    "publish",
+    "open_target",
 ]

@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 from buckram.errors import ConfigError, InvalidArgument
+from buckram.extras import needs
 
 PASSWORD = "buckram"
 """Java asks for one. It hides nothing: certificates are public, and who may write the file is the file's mode."""
@@ -30,8 +31,8 @@ def write_trust_store(ca: Path, target: Path | None = None) -> Path:
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
-    except ImportError as error:
-        raise ConfigError(f"a trust store for Java needs {error.name}: pip install 'buckram[security]'") from None
+    except ImportError:
+        raise ConfigError(needs("a trust store for Java", "security")) from None
     pem = _read(ca)
     place = (target or _cache() / f"trust-{hashlib.sha256(pem).hexdigest()[:32]}.p12").absolute()
     if not _UNQUOTED.fullmatch(str(place)):

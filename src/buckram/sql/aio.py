@@ -179,7 +179,8 @@ class AsyncConnection:
         if not given:
             return []
         await self._begin_before(sql)
-        if self._session.autocommit and classify(sql).kind is Kind.OTHER:
+        session = self._session
+        if session.autocommit and session.foreign_keys and classify(sql).kind is Kind.OTHER:
             return await self._session.database.batch([(sql, one) for one in given])
         return [await self._session.execute(sql, one) for one in given]
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from sqlalchemy import exc, pool
-from sqlalchemy.dialects.sqlite.base import SQLiteDialect
-from sqlalchemy.engine import URL
-from sqlalchemy.engine.interfaces import ConnectArgsType, DBAPIConnection, IsolationLevel
-
+from buckram.extras import needed_for
 from buckram.sql import dbapi
 from buckram.sql.aio import Isolation
+
+with needed_for("buckram.sql.dialect", "sqlalchemy"):
+    from sqlalchemy import exc, pool
+    from sqlalchemy.dialects.sqlite.base import SQLiteDialect
+    from sqlalchemy.engine import URL
+    from sqlalchemy.engine.interfaces import ConnectArgsType, DBAPIConnection, IsolationLevel
 
 _LEVELS: dict[str, Isolation] = {
     "READ COMMITTED": "read committed",

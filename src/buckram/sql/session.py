@@ -7,15 +7,18 @@ streams of Hrana are sessions.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from buckram.core.backoff import LEADER_WAIT
-from buckram.core.db.sql import Described, Parameters, SqlResult
-from buckram.core.sql.statements import Statement, classify, is_single
+from buckram.core.db.outcomes import check_token
+from buckram.core.db.sql import Described, Parameters, SqlResult, foreign_keys_asked
+from buckram.core.sql.own_functions import OwnCall, argument_of, own_call
+from buckram.core.sql.statements import Kind, Statement, classify, is_single
 from buckram.core.sql.transactions import CallerTransaction, Do, TransactionGone, TransactionMisuse
 from buckram.db.database import Database
-from buckram.db.transactions import OpenTransaction
+from buckram.db.statements import after_comments, first_word
+from buckram.db.transactions import OpenTransaction, only_reads
 from buckram.errors import BuckramError, InvalidArgument, NotLeader, SqlError
 from buckram.machine.machine import Consistency
 from buckram.net.retry import Retries
@@ -49,16 +52,53 @@ class Session:
         self._caller = CallerTransaction()
         self._transaction: OpenTransaction | None = None
         self._gone: BuckramError | None = None
+        self._foreign_keys = True
+        self._token: str | None = None
+        """Of the next commit."""
+        self.after: int | None = None
+        """Reads of a replica see everything below this offset."""
 
     @property
     def autocommit(self) -> bool:
         """Whether each statement is a transaction of its own now."""
         return self._caller.autocommit
 
+    @property
+    def foreign_keys(self) -> bool:
+        """Whether foreign keys are looked at; the next transaction is without them where PRAGMA foreign_keys = OFF said
+        so, and its end is the end of that."""
+        return self._foreign_keys
+
+    def use_token(self, token: str | None) -> None:
+        """Have the next statement that writes, or the transaction that is open or begins next, done once under a token.
+
+        One attempt takes it: whoever repeats what was under it says it again. None: no token. InvalidArgument.
+        """
+        if token is not None:
+            check_token(token)
+            if not self.may_write:
+                raise self._error("a token needs the permission `append` on this database", 8, "SQLITE_READONLY")
+        self._token = token
+
+    async def batch(self, statements: Sequence[tuple[str, Parameters]]) -> list[SqlResult]:
+        """Execute statements as one transaction, under the token. After an SqlError it is kept: nothing was done."""
+        token, self._token = self._token, None
+        try:
+            return await self.database.batch(statements, token=token)
+        except SqlError:
+            self._token = token
+            raise
+
     async def execute(self, sql: str, parameters: Parameters = ()) -> SqlResult:
         """Execute one statement. After a transaction was lost, each one raises the same error until ROLLBACK."""
         if not is_single(sql):
             raise self._error("there is more than one statement; send them one by one, or as a script")
+        if (own := own_call(after_comments(sql))) is not None:
+            return await self._own(own, parameters)
+        if first_word(sql) == "PRAGMA":
+            result = self._asked_for_keys(sql)
+            if result is not None:
+                return result
         if not self.may_write and not (await self.database.describe(sql)).read_only:
             raise self._error("attempt to write without the permission `append` on this database", 8, "SQLITE_READONLY")
         statement = classify(sql)
@@ -68,12 +108,31 @@ class Session:
         elif do is Do.RUN_ALONE:
             return await self._run_alone(sql, parameters)
         elif do is Do.NOTHING:
-            self._gone, result = None, _NOTHING
+            result = _NOTHING
+            if statement.kind is Kind.ROLLBACK:
+                self._gone = None
         else:
             assert self._transaction is not None
             result = await self._inside(self._transaction, do, sql, parameters)
         self._caller.done(statement, do)
         return result
+
+    def _asked_for_keys(self, sql: str) -> SqlResult | None:
+        """The result of a PRAGMA foreign_keys; None if it is none, or is to be refused.
+
+        In a transaction it changes nothing, as with SQLite. Whoever turned them off before says so again there: tools
+        do. Otherwise it is refused to turn them off there: the tables that are dropped next would lose rows.
+        """
+        asked = foreign_keys_asked(after_comments(sql))
+        if asked is None or self._gone is not None:
+            return None
+        if asked == "read":
+            return SqlResult(("foreign_keys",), (None,), [(int(self._foreign_keys),)])
+        if self._caller.autocommit:
+            self._foreign_keys = asked == "on"
+        elif asked == "off" and self._foreign_keys:
+            return None
+        return _NOTHING
 
     async def describe(self, sql: str) -> Described:
         """What a statement needs and gives, without executing it."""
@@ -81,10 +140,35 @@ class Session:
 
     async def close(self) -> None:
         """Roll back what is open. Idempotent."""
-        transaction, self._transaction = self._transaction, None
+        transaction, self._transaction, self._token = self._transaction, None, None
+        self._foreign_keys = True
         self._caller.ended()
         if transaction is not None and transaction.open:
             await transaction.rollback()
+
+    async def _own(self, call: OwnCall, parameters: Parameters) -> SqlResult:
+        """Do what one of the connection's own functions is for."""
+        self._plan(classify("SELECT 1"))
+        value, result = argument_of(call, parameters), call.argument
+        if call.name == "buckram_offset":
+            if result:
+                raise self._error("buckram_offset() takes no argument")
+            return SqlResult((call.label,), (None,), [(self.database.applied,)])
+        if call.name == "buckram_after":
+            if type(value) is not int or value < 0:
+                raise self._error(f"buckram_after({result}): needs an offset, an integer from 0 on")
+            await self.database.applied_at_least(value)
+            self.after = value
+            return SqlResult((call.label,), (None,), [(value,)])
+        if not isinstance(value, str):
+            raise self._error(f"buckram_token({result}): needs the text of a token")
+        self.use_token(value)
+        try:
+            outcome = await self._with_leader(lambda: self.database.outcome(value))
+        except BaseException:
+            self._token = None
+            raise
+        return SqlResult((call.label,), (None,), [(outcome,)])
 
     def _error(self, message: str, code: int = 1, name: str = "SQLITE_ERROR") -> SqlError:
         return SqlError(self.database.name, message, code, code, name)
@@ -101,7 +185,9 @@ class Session:
     async def _begin(self, statement: Statement, sql: str, parameters: Parameters) -> SqlResult:
         """Open a transaction and run a statement in it, if there is one."""
         transaction = await self._with_leader(
-            lambda: self.database.begin("immediate" if statement.mode == "immediate" else "deferred")
+            lambda: self.database.begin(
+                "immediate" if statement.mode == "immediate" else "deferred", foreign_keys=self._foreign_keys
+            )
         )
         try:
             result = await transaction.execute(sql, parameters) if sql else _NOTHING
@@ -113,9 +199,27 @@ class Session:
         return result
 
     async def _run_alone(self, sql: str, parameters: Parameters) -> SqlResult:
+        if not self._foreign_keys and not only_reads(sql) and first_word(sql) not in ("PRAGMA", "VACUUM"):
+            return await self._run_without_keys(sql, parameters)
         if self._consistency == "linearizable":
-            return await self._with_leader(lambda: self.database.execute(sql, parameters))
-        return await self.database.query(sql, parameters, consistency=self._consistency, at_most_s=self._at_most_s)
+            token = None
+            if self._token is not None and not only_reads(sql):
+                token, self._token = self._token, None
+            return await self._with_leader(lambda: self.database.execute(sql, parameters, token=token))
+        return await self.database.query(
+            sql, parameters, consistency=self._consistency, at_most_s=self._at_most_s, after=self.after
+        )
+
+    async def _run_without_keys(self, sql: str, parameters: Parameters) -> SqlResult:
+        """In a transaction of its own, in which foreign keys are not looked at before the commit."""
+        token, self._token = self._token, None
+        transaction = await self._with_leader(lambda: self.database.begin("immediate", foreign_keys=False))
+        try:
+            result = await transaction.execute(sql, parameters)
+            await transaction.commit(token=token)
+        finally:
+            await transaction.rollback()
+        return result
 
     async def _with_leader(self, call: Callable[[], Awaitable[T]]) -> T:
         """Return what the call gives. NotLeader says that nothing was done, so it is tried again while leaders change.
@@ -135,16 +239,18 @@ class Session:
             return await self._run(transaction, sql, parameters)
         try:
             if do is Do.COMMIT:
-                await transaction.commit()
+                await transaction.commit(token=self._token)
             else:
                 await transaction.rollback()
         except BaseException:
             # A commit that a deferred constraint forbids leaves the transaction open; after any other error it is over.
             if not transaction.open:
-                self._transaction = None
+                self._transaction = self._token = None
+                self._foreign_keys = True
                 self._caller.ended()
             raise
-        self._transaction = None
+        self._transaction = self._token = None
+        self._foreign_keys = True
         return _NOTHING
 
     async def _run(self, transaction: OpenTransaction, sql: str, parameters: Parameters) -> SqlResult:
@@ -156,12 +262,12 @@ class Session:
         except SqlError:
             # Some errors roll the whole transaction back, and SQLite's callers know which.
             if not transaction.open:
-                self._transaction = None
+                self._transaction, self._foreign_keys, self._token = None, True, None
                 self._caller.ended()
             raise
         except BuckramError as error:
             if not transaction.open:
-                self._transaction, self._gone = None, error
+                self._transaction, self._gone, self._token, self._foreign_keys = None, error, None, True
                 self._caller.lost(str(error))
             raise
         except asyncio.CancelledError:

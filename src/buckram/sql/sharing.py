@@ -20,8 +20,9 @@ from buckram.core.backoff import LEADER_WAIT
 from buckram.core.streams.names import StreamName, stream_name
 from buckram.db.database import Database
 from buckram.db.shelf import Shelf
+from buckram.errors import StoreWentBack
 from buckram.machine.machine import process_name
-from buckram.metadata.uri import default_uri
+from buckram.metadata.default import default_uri
 from buckram.net.retry import Retries
 
 LINGER_S = 10.0
@@ -80,27 +81,40 @@ class Sharing:
 
     def __init__(self) -> None:
         self._clusters: dict[str, _Cluster] = {}
+        self._left: list[_Cluster] = []
+        """Those whose metadata were restored meanwhile; connections of before may have databases of them open."""
         self.connections: weakref.WeakSet[Closable] = weakref.WeakSet()
         """Those that are open; transactions of theirs would keep databases from closing."""
 
     async def acquire(self, uri: str | None, name: StreamName, *, create: bool, wait_s: float) -> Shared:
         """The database, open until its `use` ends; somebody leads it, or did not within `wait_s`."""
         where = uri or default_uri(os.environ, Path.cwd())
+        before = self._clusters.get(where)
+        try:
+            return await self._acquired(where, name, create=create, wait_s=wait_s)
+        except StoreWentBack:
+            # A client that was connected before a restore refuses the store for good: who connects again gets another.
+            if before is None or self._clusters.get(where) is not before:
+                raise
+            self._left.append(self._clusters.pop(where))
+        return await self._acquired(where, name, create=create, wait_s=wait_s)
+
+    async def _acquired(self, where: str, name: StreamName, *, create: bool, wait_s: float) -> Shared:
         cluster = self._clusters.get(where)
         if cluster is None or cluster.failed:
             cluster = self._clusters[where] = _Cluster(where)
         cluster.may_create[str(name)] = create
         async with AsyncExitStack() as use:
-            await asyncio.shield(cluster.client)
+            client = await asyncio.shield(cluster.client)
             database = await use.enter_async_context(cluster.shelf.use(str(name)))
-            await _decided(database, announced=cluster.announced, wait_s=wait_s)
+            await _decided(client, database, announced=cluster.announced, wait_s=wait_s)
             return Shared(database, cluster.announced, use.pop_all())
 
     async def close(self) -> None:
         """Close everything, connections included."""
         for connection in list(self.connections):
             await connection.close()
-        clusters, self._clusters = list(self._clusters.values()), {}
+        clusters, self._clusters, self._left = [*self._clusters.values(), *self._left], {}, []
         for cluster in clusters:
             await cluster.close()
 
@@ -120,10 +134,15 @@ async def _connected(uri: str) -> Client:
     return await connect(uri, config=client_config())
 
 
-async def _decided(database: Database, announced: str, wait_s: float) -> None:
-    """Wait until this replica leads, or another one does, so that the first statement need not."""
+async def _decided(client: Client, database: Database, announced: str, wait_s: float) -> None:
+    """Wait until this replica leads, or another one does, so that the first statement need not.
+
+    No longer where no bookie runs, which the first statement says.
+    """
     retries = Retries(LEADER_WAIT, wait_s)
     while database.role != "leader" and await database.leader_address() in (None, announced):
+        if client.services.bookies.nobody() is not None:
+            return
         try:
             await retries.wait(_Undecided())
         except _Undecided:

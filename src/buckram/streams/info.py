@@ -14,6 +14,7 @@ from buckram.core.streams.changes import check_usable
 from buckram.core.streams.head import Fork, Head, Transaction, WriterInfo
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy, merged
+from buckram.core.streams.purposes import Purpose, purpose_of
 from buckram.streams.maintain.retention import is_lease_held
 from buckram.streams.read.locate import known_end
 from buckram.streams.shared.metadata import StreamStore
@@ -52,6 +53,8 @@ class StreamInfo:
     compaction has removed from older pages."""
     writer_gone: bool = False
     """Whether `writer` has lost the lease without closing the stream: it died, or its metadata session expired."""
+    purpose: Purpose = Purpose.RECORDS
+    """What it is for; `core/streams/purposes.py` says what may be done to it."""
     fork: Fork | None = None
     """Of a stream that was made as a fork: its source, and the offset below which the records are those of it."""
 
@@ -76,6 +79,7 @@ async def stream_info(
         head.transactions,
         segments=len(head.tail) + max(head.paged - head.first, 0),
         writer_gone=head.writer is not None and not await is_lease_held(streams, head.uid),
+        purpose=purpose_of(str(name), head),
         fork=head.fork,
     )
 

@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from buckram.client.client import Client
-from buckram.client.shared.opening import Opening
+from buckram.client.shared.opening import NotCopied, Opening
 from buckram.core.streams.batch import Record
-from buckram.core.streams.changes import check_properties, check_usable, configured
+from buckram.core.streams.changes import Step, check_properties, check_usable, configured
 from buckram.core.streams.head import Head, Segment, SnapshotRow
 from buckram.core.streams.names import StreamName, check_writer_name, stream_name
 from buckram.core.streams.policy import check_overrides, merged
+from buckram.core.streams.purposes import Act, check_act, purpose_named
 from buckram.core.streams.schemas import RecordSchemas, check_no_schema, with_schema
 from buckram.core.streams.transactions import StepId
 from buckram.errors import (
     BuckramError,
     InvalidArgument,
-    MachineLog,
     MissingEngine,
     NoSuchStream,
     OffsetOutOfRange,
@@ -32,13 +32,15 @@ from buckram.errors import (
 from buckram.streams.info import StreamInfo, stream_info
 from buckram.streams.maintain.delete import delete_stream
 from buckram.streams.maintain.fork import StreamFork, fork_stream
+from buckram.streams.maintain.joining import join_before_writing
 from buckram.streams.maintain.retention import offset_passed_by_all
 from buckram.streams.maintain.truncate import offset_keeping, trim, truncate
 from buckram.streams.read.cursors import Cursor, CursorInfo, list_cursors, place_cursor
-from buckram.streams.read.locate import known_end, offset_at_time
+from buckram.streams.read.locate import offset_at_time, readable_end
 from buckram.streams.read.reader import Range, StreamReader, Time, Truncated, microseconds
+from buckram.streams.shared.layout import list_names
 from buckram.streams.shared.metadata import HeadAt, StreamStore, new_uid
-from buckram.streams.shared.namespaces import Namespaces, changed_policy, create_stream, list_names
+from buckram.streams.shared.namespaces import Namespaces, changed_policy, create_stream
 from buckram.streams.shared.record_values import RecordCodec
 from buckram.streams.write.bulk import Bulk
 from buckram.streams.write.opening import open_writer
@@ -56,7 +58,7 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound="StateMachine")
 
 
-class Namespace:
+class Namespace(NotCopied):
     """A namespace of streams. Stream names may be given alone or as NAMESPACE/STREAM of this namespace."""
 
     def __init__(self, client: Client, name: str) -> None:
@@ -122,22 +124,27 @@ class Namespace:
         """Return names that begin with `prefix` and are greater than `after`, in order; an empty list is the end."""
         self._client.services.guard()
         await self._namespaces.get(self.name)
-        return await list_names(self._streams, self._streams.layout.heads(self.name), prefix, after, limit)
+        return await list_names(self._streams.keys, self._streams.layout.heads(self.name), prefix, after, limit)
 
     async def info(self, stream: str) -> StreamInfo:
         """Return what is known of a stream now. Raises NoSuchStream."""
         name = self._name(stream)
         return await self._info(name, await self._streams.read(name))
 
-    async def delete(self, stream: str, *, force: bool = False) -> None:
+    async def delete(self, stream: str, *, force: bool = False, purpose: str = "records") -> None:
         """Delete a stream with its records, cursors and settings; its writer is fenced first. Raises NoSuchStream.
+
+        A stream that is the log of a machine, a database or all objects, or the audit trail, is deleted only by who
+        says so with its `purpose` ("machine", "database", "objects", "audit"); otherwise MachineLog or StreamPurpose
+        names the command that is right.
 
         RecoveryFailed: too few bookies answered to fence the writer. The stream is marked as deleted then, and nothing
         is deleted yet; call it again. `force` deletes the stream all the same; a writer that still reaches its bookies
         may get acknowledgements for a while.
         """
         self._client.services.guard()
-        await delete_stream(self._client, self._streams, self._name(stream), force=force)
+        owner = purpose_named(purpose)
+        await delete_stream(self._client, self._streams, self._name(stream), force=force, acting_for=owner)
 
     async def fork_stream(
         self, source: str, name: str, *, offset: Offset | None = None, time: Time | None = None, **policy: Any
@@ -186,9 +193,12 @@ class Namespace:
         not follow the newest one (`core/streams/schemas.py`).
         """
         name = self._name(stream)
-        head = await self._streams.change(
-            name, lambda head: configured(str(name), head, None, with_schema(str(name), head.properties, schema))
-        )
+
+        def change(head: Head) -> Step | None:
+            check_act(str(name), head, Act.SCHEMA)
+            return configured(str(name), head, None, with_schema(str(name), head.properties, schema))
+
+        head = await self._streams.change(name, change)
         found = RecordSchemas.of(head.properties)
         return 0 if found is None else found.version
 
@@ -241,9 +251,11 @@ class Namespace:
             if create and not await self.exists(full.stream):
                 with suppress(StreamExists):
                     await self.create(full.stream)
-            if (await self._streams.read(full)).head.snapshots is not None:
-                raise MachineLog(str(full))
+            head = (await self._streams.read(full)).head
+            check_act(str(full), head, Act.WRITE)
             space = await self._namespaces.get(self.name)
+            if not head.ended:
+                await join_before_writing(self._client, self._streams, full, head, merged(space.policy, head.policy))
             engine = await open_writer(
                 self._client,
                 self._streams,
@@ -283,7 +295,8 @@ class Namespace:
         `start_time`, or from the first with at least `start_txid`; up to and without `stop` (an offset, or "latest")
         and `stop_time` (append time). Without `follow` it ends at what is readable when it opens; with it, only where
         the stream was ended. `on_truncated="skip"`: continue at the earliest offset instead of OffsetTruncated.
-        `cursor`: start at this durable cursor if it exists; `reader.commit()` moves it.
+        `cursor`: start at this durable cursor if it exists; `reader.commit()` moves it. ForeignLedger: the stream's
+        metadata name what is not its own.
         """
         name = self._name(stream)
         services = self._client.services
@@ -300,19 +313,25 @@ class Namespace:
         )
 
     async def get(self, stream: str, offset: Offset) -> Record:
-        """Return one record. Raises OffsetTruncated, or OffsetOutOfRange, which has the earliest offset and the end."""
+        """Return one record; one that was acknowledged before this call is found, whoever appended it.
+
+        Raises OffsetTruncated, or OffsetOutOfRange, which has the earliest offset and the end; OffsetNotReadable (try
+        again) for a record that is written and whose writer died before it told that it is confirmed.
+        """
         name = self._name(stream)
         if type(offset) is not int or offset < 0:
             raise InvalidArgument(f"offset {offset!r}: needs an int from 0 on")
-        reader = self.read(stream, start=offset, stop=offset + 1)
-        try:
-            batch = await reader.next_batch()
-        finally:
-            await reader.close()
-        if batch is None:
-            head = (await self._streams.read(name)).head
-            raise OffsetOutOfRange(str(name), offset, head.earliest, await known_end(self._client, name, head))
-        return batch.records()[0]
+        while True:
+            reader = self.read(stream, start=offset, stop=offset + 1)
+            try:
+                batch = await reader.next_batch()
+            finally:
+                await reader.close()
+            if batch is not None:
+                return batch.records()[0]
+            head, end = await readable_end(self._client, self._streams, name, offset + 1)
+            if offset >= end:
+                raise OffsetOutOfRange(str(name), offset, head.earliest, end)
 
     async def truncate(
         self,
@@ -339,8 +358,7 @@ class Namespace:
                 raise InvalidArgument(f"truncate({what}={number!r}): needs an int from 0 on")
         head = (await self._streams.read(name)).head
         check_usable(str(name), head)
-        if head.snapshots is not None:
-            raise MachineLog(str(name))
+        check_act(str(name), head, Act.TRUNCATE)
         if before is not None:
             offset = before
         elif before_time is not None:
@@ -411,7 +429,8 @@ class Namespace:
         Its log is a stream of this name; `create` makes it, with `policy`. `announce`: what others see of this process
         when it leads (a server's address), default HOST:PID. `stand`: become the leader whenever nobody leads; without
         it only by `db.lead()`. `directory`: where the local files are, which are removed when it is closed; default
-        that of temporary files. Errors: NoSuchDatabase, NotDatabase, StateLost, MissingEngine.
+        that of temporary files. Errors: NoSuchNamespace, NoSuchDatabase, NotDatabase, StateLost,
+        MissingEngine.
         """
         _check_engine()
         from buckram.db.opening import open_database
@@ -495,6 +514,19 @@ class Namespace:
 
         await restore(self._client, self, self._name(name), Path(path), policy)
 
+    async def load_database(self, path: str, name: str) -> int:
+        """Fill a database that has nothing in it with a file of SQLite's; returns the bytes of its pages.
+
+        It is empty until all of it is there, and after a failure. Waits until this process leads it. Raises
+        NoSuchDatabase, DatabaseNotEmpty, DatabaseBusy, InvalidArgument, CommitUnknown, OSError.
+        """
+        _check_engine()
+        from buckram.db.transfer import load
+
+        async with self.database(name, create=False) as database:
+            await database.lead()
+            return await load(database, Path(path))
+
     async def verify_database(self, name: str) -> Verified:
         """Read all that is kept of a database and compare every digest; says what is wrong. StateLost, NotDatabase."""
         _check_engine()
@@ -529,8 +561,7 @@ class Namespace:
         name = self._name(stream)
         head = (await self._streams.read(name)).head
         check_usable(str(name), head)
-        if head.snapshots is not None:
-            raise MachineLog(str(name))
+        check_act(str(name), head, Act.WRITE)
         space = await self._namespaces.get(self.name)
         step = StepId(application, version, query, place, new_epoch)
         return Bulk(self._client, self._streams, name, head, merged(space.policy, head.policy), step)

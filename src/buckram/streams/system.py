@@ -11,8 +11,14 @@ from typing import Any
 
 from buckram.client.client import Client
 from buckram.core.security.acl import SERVERS
+from buckram.core.streams.changes import check_usable
+from buckram.core.streams.names import DEFAULT_NAMESPACE, stream_name
+from buckram.core.streams.policy import merged
+from buckram.core.streams.purposes import purpose_of
+from buckram.core.streams.transactions import StepId
 from buckram.errors import BuckramError, NamespaceExists, StreamExists
 from buckram.streams.info import StreamInfo
+from buckram.streams.write.bulk import Bulk
 
 RETENTION_S = 90 * 86_400.0
 """The namespace's, which `buckram namespace set system` changes."""
@@ -21,10 +27,12 @@ RETENTION_S = 90 * 86_400.0
 async def make_system_stream(client: Client, stream: str, retention_s: float | None = None) -> None:
     """Make the namespace and the stream where they are missing, whichever stream is the first. `retention_s` is the
     stream's own; None: the namespace's."""
-    writable = len((await client.services.store.bookies()).writable)
-    ensemble = "3/3/2" if writable >= 3 else f"{max(writable, 1)}/{max(writable, 1)}/1"
+    shape: dict[str, Any] = {}
+    if not (await client.namespaces.get(DEFAULT_NAMESPACE)).fitted:  # else it is fitted like that one
+        writable = len((await client.services.store.bookies()).writable)
+        shape["ensemble"] = "3/3/2" if writable >= 3 else f"{max(writable, 1)}/{max(writable, 1)}/1"
     with suppress(NamespaceExists):
-        await client.namespaces.create(SERVERS, ensemble=ensemble, retention_s=RETENTION_S)
+        await client.namespaces.create(SERVERS, retention_s=RETENTION_S, **shape)
     own: dict[str, Any] = {} if retention_s is None else {"retention_s": retention_s}
     with suppress(StreamExists):
         await client.namespace(SERVERS).create(stream, **own)
@@ -39,8 +47,12 @@ async def append_in_one_step(
     """
     newest = info.transactions.get(application)
     version = newest.version + 1 if newest is not None else 0
-    stream = info.name.partition("/")[2]
-    step = await client.namespace(SERVERS).bulk(stream, application=application, version=version)
+    name, streams = stream_name(info.name), client.namespace(SERVERS).store
+    head = (await streams.read(name)).head
+    check_usable(str(name), head)
+    policy = merged((await client.namespaces.get(SERVERS)).policy, head.policy)
+    owner = purpose_of(str(name), head)
+    step = Bulk(client, streams, name, head, policy, StepId(application, version), owner)
     ledger = await step.create_ledger()
     try:
         await ledger.append_many(values, timestamps=timestamps)

@@ -8,8 +8,10 @@ Cancelling or interrupting a wait has the meaning it has in the async client: it
 from __future__ import annotations
 
 import atexit
+import os
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -22,6 +24,7 @@ from buckram.client.write.writer import Writer as _Writer
 from buckram.config import ClientConfig, EncryptionConfig, NetConfig, TelemetryConfig, TlsConfig
 from buckram.errors import BuckramError
 from buckram.machine.settings import MachineSettings
+from buckram.metadata.default import default_uri
 from buckram.net.tasks import TaskScope
 from buckram.seams import MetadataStore
 from buckram.sync.bulk import Bulk, BulkLedger
@@ -68,15 +71,17 @@ def connect(
 ) -> Client:
     """A client of the cluster that `metadata` names (a URI; None: that of BUCKRAM_METADATA or of `buckram up` here).
 
-    Arguments and errors as those of buckram.connect, ClusterNotInitialised first of all.
+    Arguments and errors as those of buckram.connect, ClusterNotInitialised first of all. ConfigError where gevent or
+    eventlet has patched threads or sockets.
     """
     settings = config or _client.client_config()
+    where = metadata if metadata is not None else default_uri(os.environ, Path.cwd())
     thread = LoopThread()
     try:
 
         async def start() -> _client.Client:
             return await _client.connect(
-                metadata,
+                where,
                 config=settings,
                 net=net,
                 tls=tls,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from buckram.client.shared.opening import NotCopied
 from buckram.core.streams.head import Transaction
 from buckram.core.streams.record_format import HeadersInput
 from buckram.streams.write.bulk import Bulk as _Bulk
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class BulkLedger:
+class BulkLedger(NotCopied):
     """See the async one. One writer."""
 
     def __init__(self, thread: LoopThread, ledger: _BulkLedger) -> None:
@@ -52,7 +53,7 @@ class BulkLedger:
         return self._thread.run(self._ledger.close)
 
 
-class Bulk:
+class Bulk(NotCopied):
     """See the async one: `ns.bulk(stream, application=..., version=...)`."""
 
     def __init__(self, thread: LoopThread, bulk: _Bulk) -> None:

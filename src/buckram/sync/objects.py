@@ -23,6 +23,11 @@ class Objects(NotAsync):
     def __repr__(self) -> str:
         return repr(self._objects).replace("<", "<sync.", 1)
 
+    @property
+    def ended(self) -> bool:
+        """Whether it was closed, or its replica of the index stopped: open the objects again."""
+        return self._objects.ended
+
     def put(
         self,
         name: str,

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from buckram.client.read.reader import Reader as _Reader
 from buckram.client.read.tail import Tail as _Tail
-from buckram.client.shared.opening import NotAsync
+from buckram.client.shared.opening import NotAsync, NotCopied
 from buckram.sync.thread import LoopThread, each
 from buckram.types import Entry, EntryId, LedgerMetadata
 
@@ -106,7 +106,7 @@ class Reader(NotAsync):
         self.close()
 
 
-class Tail:
+class Tail(NotCopied):
     """See buckram.Tail. One tail belongs to one consumer."""
 
     def __init__(self, thread: LoopThread, tail: _Tail) -> None:

@@ -6,6 +6,7 @@ import builtins
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from buckram.client.shared.opening import NotCopied
 from buckram.config import ClientConfig
 from buckram.core.streams.batch import Record
 from buckram.core.streams.head import Segment
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 _PAGE = 1000
 
 
-class Namespaces:
+class Namespaces(NotCopied):
     """See buckram.Client.namespaces."""
 
     def __init__(self, thread: LoopThread, spaces: _Namespaces) -> None:
@@ -70,7 +71,7 @@ class Namespaces:
         return self._thread.run(lambda: self._spaces.set_quotas(name, **quotas))
 
 
-class Namespace:
+class Namespace(NotCopied):
     """See the async one: `client.namespace(name)`. Safe to use from several threads."""
 
     def __init__(self, thread: LoopThread, namespace: _Namespace, config: ClientConfig) -> None:
@@ -105,9 +106,12 @@ class Namespace:
         """What is known of a stream now. NoSuchStream."""
         return self._thread.run(lambda: self._namespace.info(stream))
 
-    def delete(self, stream: str, *, force: bool = False) -> None:
-        """Delete a stream and all that belongs to it; its writer is fenced, or RecoveryFailed unless `force`."""
-        self._thread.run(lambda: self._namespace.delete(stream, force=force))
+    def delete(self, stream: str, *, force: bool = False, purpose: str = "records") -> None:
+        """Delete a stream and all that belongs to it; its writer is fenced, or RecoveryFailed unless `force`.
+
+        `purpose`: that of a stream which is not for records, as in the async one.
+        """
+        self._thread.run(lambda: self._namespace.delete(stream, force=force, purpose=purpose))
 
     def set_policy(self, stream: str, **policy: Any) -> StreamInfo:
         """Change settings of one stream; None takes one back to the namespace's."""
@@ -276,6 +280,10 @@ class Namespace:
     def restore_database(self, path: str, name: str, **policy: Any) -> None:
         """Make the database `name` of a file of SQLite's. Raises DatabaseExists, InvalidArgument, OSError."""
         self._thread.run(lambda: self._namespace.restore_database(path, name, **policy))
+
+    def load_database(self, path: str, name: str) -> int:
+        """Fill a database that has nothing in it with a file of SQLite's. As Namespace.load_database."""
+        return self._thread.run(lambda: self._namespace.load_database(path, name))
 
     def verify_database(self, name: str) -> Verified:
         """Read all that is kept of a database and compare every digest. Raises StateLost, NotDatabase."""

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
-from buckram.errors import ForkedClient, HandleClosed
+from buckram.client.shared.opening import NotCopied
+from buckram.errors import ConfigError, ForkedClient, HandleClosed
 from buckram.net.loop import loop_factory
 
 T = TypeVar("T")
 
 
-class LoopThread:
+class LoopThread(NotCopied):
     """A daemon thread that runs a loop until `stop`. Of no use in a forked child: threads do not survive a fork."""
 
     def __init__(self) -> None:
+        """ConfigError where threads are replaced by green ones, in which the loop would wait for itself."""
+        refuse_green_threads()
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._waiting: dict[Future[Any], None] = {}
@@ -113,6 +117,25 @@ class LoopThread:
                 with self._lock:
                     for future in self._waiting:
                         future.cancel()
+
+
+def refuse_green_threads() -> None:
+    """ConfigError where gevent or eventlet has replaced the threads, locks or sockets that the loop stands on."""
+    for name, module, question in (
+        ("gevent", "gevent.monkey", "is_module_patched"),
+        ("eventlet", "eventlet.patcher", "is_monkey_patched"),
+    ):
+        asked = getattr(sys.modules.get(module), question, None)
+        if asked is None:
+            continue
+        patched = [part for part in ("thread", "threading", "select", "selectors", "socket") if asked(part)]
+        if patched:
+            raise ConfigError(
+                f"{name} has patched {', '.join(patched)} in this process, and the client needs a real thread with an "
+                "event loop: use workers of threads or processes (gunicorn --worker-class gthread, celery "
+                "--pool threads), call connect() in a process that is not patched, or ask a gateway over HTTP "
+                "(`buckram gateway`)"
+            )
 
 
 def each(thread: LoopThread, step: Callable[[], Awaitable[T | None]], source: AsyncIterator[Any]) -> Iterator[T]:

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from buckram.config import TelemetryConfig
 from buckram.errors import ConfigError
+from buckram.extras import needs
 from buckram.net.stats import PrometheusStats
 
 try:
@@ -30,8 +31,8 @@ try:
     from buckram.telemetry.posting import Post
     from buckram.telemetry.sending import SpanSender
     from buckram.telemetry.spans import OtelTraces
-except ImportError as error:
-    raise ConfigError(f"[telemetry] endpoint needs more ({error}): pip install 'buckram[otel]'") from None
+except ImportError:
+    raise ConfigError(needs("[telemetry] endpoint", "otel")) from None
 
 CLOSE_S = 3.0
 _SEND_S = 5.0

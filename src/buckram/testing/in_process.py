@@ -7,6 +7,7 @@ bookies as processes (`buckram.processes`).
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import os
 import tempfile
@@ -32,6 +33,8 @@ _numbers = itertools.count()
 MIB = 1024 * 1024
 # This is small, so that a test with ten clusters fills neither the disk nor the memory.
 STORE = StoreConfig(segment_bytes=32 * MIB, tail_cache_bytes=4 * MIB)
+_PORT_TAKEN_S = 30.0
+"""A bookie's port may be that of a connection of another process, which ends: so long a restart waits for it."""
 
 
 class _Gate(asyncio.Protocol):
@@ -203,10 +206,19 @@ class Cluster:
             node.network.resume()
 
     async def restart(self, number: int) -> None:
-        """Start a bookie again on its data. If it runs, it is stopped in order first."""
+        """Start a bookie again on its data; if it runs, it is stopped in order first. OSError: its port stays taken."""
         node = self._node(number)
         await node.stop(abruptly=False)
-        await node.start()
+        loop = asyncio.get_running_loop()
+        limit = loop.time() + _PORT_TAKEN_S
+        while True:
+            try:
+                await node.start()
+                return
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or loop.time() >= limit:
+                    raise
+            await asyncio.sleep(0.1)
 
     async def add(self) -> int:
         """Start one more bookie, and return its number."""
@@ -245,7 +257,8 @@ async def cluster(
 
     With `metadata="memory"` its URI works on this event loop only, with "sqlite" in other threads and processes, too.
     Any other value is the URI of a metadata store, which must run and is not deleted at the end. `clock` is the wall
-    clock of the bookies, for tests of retention by age, whose clients need the same clock in their runtime.
+    clock of the bookies, for tests of retention by age, whose clients need the same clock in their runtime. By such a
+    clock time passes where it has `up_us()`, too, which goes on with it; otherwise moving it means that it was set.
     Raises InvalidArgument if `bookies` is less than 1.
     """
     if bookies < 1:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from buckram.core.cluster.bookie_report import BookieReport, parse_report
+from buckram.core.cluster.file_systems import FIGURE
+from buckram.core.health.facts import Facts
+from buckram.core.health.findings import finding_of
+from buckram.core.health.of_bookies import trouble_of
 from buckram.core.wire.messages import (
     DISK_STATE,
     FREE_DISK_SPACE,
@@ -14,6 +18,7 @@ from buckram.core.wire.messages import (
     TOTAL_DISK_CAPACITY,
     BookieInfoReply,
     GetBookieInfo,
+    Trouble,
 )
 from buckram.errors import BookieUnavailable, Code, NoSuchBookie
 from buckram.types import BookieId, BookieInfo
@@ -53,9 +58,14 @@ async def bookie_shown(client: Client, bookie_id: BookieId) -> dict[str, Any]:
         "loss": space.loss if space is not None else None,
         **_reported(bookie_id, space.report if space is not None else None),
         "memory": {u.name: {"bytes": u.bytes, "limit_bytes": u.limit} for u in (space.memory if space else ())},
-        "disk": dict(space.figures) if space else {},
-        "troubles": [{"what": t.what, "why": t.why, "do": t.action} for t in (space.troubles if space else ())],
+        "disk": {name: value for name, value in space.figures.items() if name != FIGURE} if space else {},
+        "troubles": [_trouble(bookie_id, one) for one in (space.troubles if space else ())],
     }
+
+
+def _trouble(bookie_id: BookieId, trouble: Trouble) -> dict[str, str]:
+    """What a bookie says is wrong with it, with the name and the cure of the table of health."""
+    return finding_of(Facts(), trouble_of(bookie_id, trouble.what, trouble.why)).as_json()
 
 
 async def check_known(client: Client, bookie_id: BookieId) -> None:

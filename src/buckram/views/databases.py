@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any
 
+from buckram.db.backups import read_kept
 from buckram.db.logs import is_database
 from buckram.errors import NotDatabase
 
@@ -38,16 +39,21 @@ def plain(value: Any) -> Any:
 
 
 async def database_shown(ns: Namespace, database: str) -> dict[str, Any]:
-    """Return what is shown of one database, with its followers and snapshots. NoSuchStream, NotDatabase."""
+    """Return what is shown of one database, with its followers, its snapshots and its newest backup by its policy.
+
+    Raises NoSuchStream, NotDatabase.
+    """
     from buckram.db.replicas import shown_replicas
 
     info = await ns.info(database)
     if not is_database(info):
         raise NotDatabase(info.name)
     head = (await ns.store.read(ns.log_name(database))).head
-    replicas = await shown_replicas(ns.store, head.uid)
+    replicas, kept = await shown_replicas(ns.store, head.uid), await read_kept(ns.store, head.uid)
     return {
         **database_json(info),
         "followers": [{"id": one.id, "offset": one.offset} for one in replicas if one.id != leader_of(info)],
         "snapshots": [{"offset": row.offset, "bytes": row.bytes, "time": row.created} for row in head.snapshots or ()],
+        "backup": None if kept.newest is None else kept.newest._asdict(),
+        "backup_trouble": kept.trouble,
     }

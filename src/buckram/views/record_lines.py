@@ -7,7 +7,7 @@ import binascii
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from buckram.core.streams.record_format import headers_size
 from buckram.errors import InvalidArgument
@@ -58,6 +58,7 @@ class PlainLines:
     """A line is a value; with a separator, what stands before its first occurrence is the key."""
 
     separator: bytes | None
+    one_by_one: ClassVar[bool] = False
 
     def parse(self, lines: Sequence[bytes], first: int, limit: int) -> Parsed:
         """`first`: number of the first line; `limit`: bytes of a record."""
@@ -79,6 +80,9 @@ class JsonLines:
 
     Blank lines are passed over.
     """
+
+    one_by_one: ClassVar[bool] = True
+    """Whether what is wrong with a line may come out as late as when it is appended."""
 
     def parse(self, lines: Sequence[bytes], first: int, limit: int) -> Parsed:
         rows = Rows()

@@ -1,130 +1,85 @@
-"""How the cluster is: bookies, space, ledgers that lack copies, and what is wrong."""
+"""How the cluster is: bookies, space, ledgers that lack copies, and the list of what is wrong.
+
+Not here: what is wrong (`core/health`), and looking (`health/gathering.py`).
+"""
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from buckram.core.cluster.problem import Problem
-from buckram.core.wire.messages import (
-    DISK_STATE,
-    FREE_DISK_SPACE,
-    TOTAL_DISK_CAPACITY,
-    BookieInfoReply,
-    GetBookieInfo,
-    Trouble,
-)
-from buckram.errors import BuckramError, Code
-from buckram.types import BookieSet
+from buckram.core.cluster import file_systems
+from buckram.core.health.states import Severity
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
-    from buckram.healing.overview import Overview
+    from buckram.core.health.facts import BookieFacts
+    from buckram.health.gathering import Health
 
-_OLD_MARK_S = 3600.0
 MOST_LEDGERS = 20
 """So many ledgers are shown; `buckram autorecovery status` shows all."""
 
 
 @dataclass(frozen=True, slots=True)
 class BookieState:
-    """One bookie as status shows it. Bytes are None where it does not answer."""
+    """One bookie: its state is "writable", "readonly", "down" or "silent". Bytes are None where it does not answer."""
 
     id: str
     state: str
     free_bytes: int | None = None
     total_bytes: int | None = None
-    troubles: tuple[Trouble, ...] = ()
-    """What is wrong with its disk or its files, as it says itself."""
+    file_system: int = 0
+    """A number that bookies on the same file system share; 0 where it is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
-    """The cluster at one moment."""
-
-    bookies: tuple[BookieState, ...]
-    healing: Overview
-    problems: tuple[Problem, ...]
-
-    @property
-    def unavailable(self) -> int:
-        """Ledgers with entries that cannot be read now."""
-        return sum(one.unreadable for one in self.healing.queue)
+def space_of(bookies: Iterable[BookieState]) -> tuple[int, int]:
+    """Bytes that are free, and all bytes. A file system that bookies share counts once."""
+    return file_systems.space((one.id, one.file_system, one.free_bytes, one.total_bytes) for one in bookies)
 
 
-async def look(client: Client) -> Status:
-    """Everything that status shows, from the metadata store and the bookies themselves."""
-    from buckram.healing.overview import overview
-
-    store = client.services.store
-    registered = await store.bookies()
-    known = sorted({*await store.known_bookies(), *registered.writable, *registered.readonly})
-    states = await asyncio.gather(*(_bookie(client, bookie, registered) for bookie in known))
-    found = await overview(store, client.services.runtime.clock.wall_us() // 1000)
-    return Status(tuple(states), found, tuple(_problems(states, found)))
+def bookie_states(found: Health) -> tuple[BookieState, ...]:
+    """All bookies that the cluster knows."""
+    return tuple(_state(one) for one in found.facts.bookies)
 
 
-async def _bookie(client: Client, bookie: str, registered: BookieSet) -> BookieState:
-    state = registered.state_of(bookie)
-    if state == "down":
-        return BookieState(bookie, state)
-    try:
-        reply = await client.services.pool.call(
-            bookie, GetBookieInfo(TOTAL_DISK_CAPACITY | FREE_DISK_SPACE | DISK_STATE)
-        )
-    except BuckramError:
-        return BookieState(bookie, "silent")
-    if not isinstance(reply, BookieInfoReply) or reply.code is not Code.OK:
-        return BookieState(bookie, state)
-    return BookieState(bookie, state, reply.free_bytes, reply.total_bytes, tuple(reply.troubles))
+def _state(one: BookieFacts) -> BookieState:
+    state = one.state if one.answers or one.state == "down" else "silent"
+    return BookieState(one.id, state, one.free_bytes, one.total_bytes, one.file_system)
 
 
-def _problems(bookies: list[BookieState], found: Overview) -> list[Problem]:
-    problems: list[Problem] = []
-    if found.brake is not None:
-        do = "start them again, or say that they are gone for good: `buckram autorecovery proceed`"
-        problems.append(Problem("nothing is copied", ", ".join(found.brake.bookies), found.brake.why, do))
-    if not found.enabled:
-        problems.append(Problem("autorecovery", "cluster", "it is disabled", "buckram autorecovery enable"))
-    for one in bookies:
-        if one.state == "down":
-            do = (
-                "start it again; if it is gone for good its copies are made anew, and once no ledger names it: "
-                f"`buckram bookie forget {one.id}`"
-            )
-            problems.append(Problem("bookie", one.id, "it is down: it has a cookie and is not registered", do))
-        elif one.state == "silent":
-            problems.append(Problem("bookie", one.id, "it is registered and does not answer", "see its log"))
-        problems += [Problem(trouble.what, one.id, trouble.why, trouble.action) for trouble in one.troubles]
-    if found.queue and not found.auditor and not found.workers:
-        problems.append(Problem("autorecovery", "cluster", "nobody runs it", "buckram autorecovery run"))
-    for ledger in found.queue:
-        do = "" if ledger.state in ("in progress", "queued") else "see the reason; it is tried again by itself"
-        why = ledger.why or "it lacks copies"
-        if ledger.age_s is not None and ledger.age_s > _OLD_MARK_S:
-            why += f"; it has been marked for {ledger.age_s / 3600:.1f} hours"
-        problems.append(Problem(f"ledger {ledger.state}", str(ledger.ledger), why, do))
-    return problems
+def problems_json(found: Health) -> dict[str, Any]:
+    """The list of findings as every door shows it."""
+    return {"healthy": found.healthy, "problems": [one.as_json() for one in found.findings]}
 
 
-def status_json(found: Status) -> dict[str, Any]:
+def status_json(found: Health) -> dict[str, Any]:
     """Return what is shown of the cluster."""
+    healing = found.healing
+    queue = () if healing is None else healing.queue
+    oldest = None if healing is None else healing.oldest
+    free, total = space_of(bookie_states(found))
     return {
-        "healthy": not found.problems,
-        "problems": [one.as_json() for one in found.problems],
+        **problems_json(found),
+        "warnings": [one.as_json() for one in found.findings if one.state.severity is Severity.WARNING],
+        "unverified": {} if healing is None else dict(healing.unverified),
+        "degraded": [] if healing is None else list(healing.degraded),
         "bookies": [
             {"id": one.id, "state": one.state, "free_bytes": one.free_bytes, "total_bytes": one.total_bytes}
-            for one in found.bookies
+            for one in bookie_states(found)
         ],
-        "under_replicated": len(found.healing.queue),
-        "oldest_mark_s": found.healing.oldest.age_s if found.healing.oldest else None,
-        "misplaced": found.healing.checks.get("placementpolicycheck", {}).get("misplaced"),
-        "unavailable": found.unavailable,
-        "auditor": found.healing.auditor or None,
-        "bytes_per_s": sum(worker.bytes_per_s for worker in found.healing.workers),
+        "free_bytes": free,
+        "total_bytes": total,
+        "under_replicated": len(queue),
+        "oldest_mark_s": oldest.age_s if oldest else None,
+        "misplaced": None if healing is None else healing.misplaced,
+        "unavailable": sum(one.unreadable for one in queue),
+        "auditor": None if healing is None else healing.auditor or None,
+        "bytes_per_s": 0 if healing is None else sum(worker.bytes_per_s for worker in healing.workers),
         "queue": [
             {"ledger": one.ledger, "state": one.state, "why": one.why, "eta_s": one.eta_s, "age_s": one.age_s}
-            for one in found.healing.queue[:MOST_LEDGERS]
+            for one in queue[:MOST_LEDGERS]
         ],
     }
+
+
+__all__ = ["MOST_LEDGERS", "BookieState", "bookie_states", "problems_json", "space_of", "status_json"]

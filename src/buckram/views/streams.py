@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from buckram.core.streams.purposes import refusals
 from buckram.errors import BuckramError
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ def info_json(info: StreamInfo) -> dict[str, Any]:
     return {
         "stream": info.name,
         "uid": info.uid,
+        "purpose": info.purpose.value,
+        "refused": refusals(info.name, info.purpose),
         "earliest": info.earliest,
         "end": info.end,
         "records": info.end - info.earliest,

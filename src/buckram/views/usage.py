@@ -13,6 +13,8 @@ from buckram.seams import MetadataStore
 from buckram.types import BookieId
 
 WITHIN_S = 15.0
+_NOBODY_S = 3.0
+"""Bookies that are starting have registered within this time; where there are none, none will publish anything."""
 _BETWEEN_S = 0.1
 
 
@@ -22,7 +24,7 @@ async def fresh(store: MetadataStore) -> tuple[Published, list[BookieId]]:
     await tenants.turn_on()
     before = await tenants.published()
     loop = asyncio.get_running_loop()
-    until = loop.time() + WITHIN_S
+    began = loop.time()
     while True:
         bookies = await store.bookies()
         found = await tenants.published()
@@ -31,7 +33,8 @@ async def fresh(store: MetadataStore) -> tuple[Published, list[BookieId]]:
             for one in (*bookies.writable, *bookies.readonly)
             if found.rounds.get(one, 0) == before.rounds.get(one, 0)
         ]
-        if (not missing and found.counts_round != before.counts_round) or loop.time() > until:
+        within = WITHIN_S if bookies.writable or bookies.readonly else _NOBODY_S
+        if (not missing and found.counts_round != before.counts_round) or loop.time() - began > within:
             return found, missing
         await asyncio.sleep(_BETWEEN_S)
 

@@ -104,7 +104,7 @@ class Door:
 
     async def token_endpoint(self, request: Request, limits: HttpLimits, now_s: float) -> Response:
         """OAuth2's client credentials (RFC 6749, section 4.4)."""
-        raw = await read_body(request, limits)
+        raw = await read_body(request, limits, do="send a shorter form")
         try:
             form = parse_qs(raw.decode("ascii"), max_num_fields=16)
         except (UnicodeDecodeError, ValueError):

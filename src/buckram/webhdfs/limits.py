@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from buckram.http.limits import KIB
 
+CLUSTER_KEY = "BuckramCluster"
+"""The id of the cluster in the answer to GETSERVERDEFAULTS, beside what Hadoop's client reads."""
 TOKEN_PATH = "/webhdfs/oauth2/token"
 
 
@@ -23,4 +25,4 @@ class FileLimits:
     """Of a request for an access token."""
 
 
-__all__ = ["TOKEN_PATH", "FileLimits"]
+__all__ = ["CLUSTER_KEY", "TOKEN_PATH", "FileLimits"]

@@ -28,7 +28,7 @@ from buckram.webhdfs import java_tokens
 from buckram.webhdfs.access import Door, Visitor
 from buckram.webhdfs.files import Files
 from buckram.webhdfs.java_classes import ABSENT, ACCESS, ILLEGAL, UNSUPPORTED
-from buckram.webhdfs.limits import TOKEN_PATH, FileLimits
+from buckram.webhdfs.limits import CLUSTER_KEY, TOKEN_PATH, FileLimits
 from buckram.webhdfs.paths import PREFIX, FilePath, file_path, flag, requested_parameters, requested_path, whole
 from buckram.webhdfs.problems import RemoteProblem, illegal, problem_of
 from buckram.webhdfs.repeats import Repeat, repeat_of
@@ -88,7 +88,7 @@ class WebHdfs:
     ) -> None:
         self._limits = limits or FileLimits()
         self._door, self._scheme = door, scheme
-        self._clocks = client.services.clocks
+        self._clocks, self._cluster = client.services.clocks, client.services.identities.cluster
         self.files = Files(client, self._limits, shelf)
         self.transfers = Transfers(self._limits.transfers)
         self._form_limits = replace(HttpLimits(), body_bytes=self._limits.form_bytes)
@@ -222,7 +222,7 @@ class WebHdfs:
         return Response(b"", 200)
 
     async def _defaults(self, call: Call) -> Response:
-        return json_answer(call.request, {"FsServerDefaults": SERVER_DEFAULTS})
+        return json_answer(call.request, {"FsServerDefaults": SERVER_DEFAULTS, CLUSTER_KEY: self._cluster})
 
     async def _home(self, call: Call) -> Response:
         return json_answer(call.request, {"Path": "/default"})

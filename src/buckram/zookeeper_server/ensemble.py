@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
+from buckram.disk.new_directory import removed_on_failure
 from buckram.errors import CorruptStore, InvalidArgument, ZooKeeperFailed
 from buckram.zookeeper_server.directory import POLL_SECONDS, read_description, write_description
 from buckram.zookeeper_server.server import READY_SECONDS, ZooKeeperServer, free_port
@@ -32,9 +33,9 @@ def start_ensemble(
     if not 1 < servers <= MAX_SERVERS:
         raise InvalidArgument(f"servers = {servers}: an ensemble here has 2 to {MAX_SERVERS}")
     root = Path(directory).absolute()
-    root.mkdir(parents=True, exist_ok=True)
-    members = _members(root, servers)
-    with ExitStack() as cleanup:
+    with removed_on_failure(root, whole=True), ExitStack() as cleanup:
+        root.mkdir(parents=True, exist_ok=True)
+        members = _members(root, servers)
         started = []
         for member in members:
             settings = Settings(sync=sync, heap_mb=heap_mb, tick_ms=tick_ms, members=members, number=member.number)

@@ -18,9 +18,11 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+from buckram.addresses import join, loopback
 from buckram.config import TlsConfig
+from buckram.disk.new_directory import removed_on_failure
 from buckram.errors import ConfigError, InvalidArgument, PortInUse, ZooKeeperFailed
-from buckram.zookeeper_server.directory import POLL_SECONDS, ServerDirectory
+from buckram.zookeeper_server.directory import LOCK, POLL_SECONDS, ServerDirectory
 from buckram.zookeeper_server.settings import Settings, java_command, zoo_cfg
 
 READY_SECONDS = 30.0
@@ -48,8 +50,8 @@ def start_zookeeper(
     deadline_s: float = READY_SECONDS,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> ZooKeeperServer:
-    """Start a server on `data_dir` and wait until it serves. The directory is made if it is missing; the same directory
-    is the same server again.
+    """Start a server on `data_dir` and wait until it serves. The directory is made if it is missing, and removed again
+    if the start fails; the same directory is the same server again.
 
     `port` 0 is the port that the directory had before, else a free one. Sessions time out between 2 and 100 ticks.
     `options` are further lines of zoo.cfg, `java_options` further flags of the JVM. `tls`: clients are served through
@@ -60,14 +62,15 @@ def start_zookeeper(
     settings = Settings(
         host=host, sync=sync, heap_mb=heap_mb, tick_ms=tick_ms, options=options, java_options=java_options, tls=tls
     )
-    server = ZooKeeperServer(Path(data_dir), settings, port=port)
-    try:
-        server.start()
-        server.wait_ready(deadline_s, cancelled)
-    except BaseException:
-        server.kill()
-        server.close()
-        raise
+    with removed_on_failure(data_dir, lock=LOCK, whole=True):
+        server = ZooKeeperServer(Path(data_dir), settings, port=port)
+        try:
+            server.start()
+            server.wait_ready(deadline_s, cancelled)
+        except BaseException:
+            server.kill()
+            server.close()
+            raise
     return server
 
 
@@ -92,8 +95,7 @@ class ZooKeeperServer:
     @property
     def address(self) -> str:
         """`host:port`, as clients of this machine use it."""
-        host = _reachable(self.settings.host)
-        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+        return join(loopback(self.settings.host), self.port)
 
     @property
     def pid(self) -> int:
@@ -186,7 +188,7 @@ class ZooKeeperServer:
 
     def ask(self, word: str) -> bytes:
         """The answer to one of ZooKeeper's four-letter words; empty when nobody answers."""
-        host = _reachable(self.settings.host)
+        host = loopback(self.settings.host)
         try:
             with contextlib.ExitStack() as opened:
                 connection = opened.enter_context(socket.create_connection((host, self.port), ANSWER_SECONDS))
@@ -273,10 +275,6 @@ def client_context(tls: TlsConfig) -> ssl.SSLContext:
         raise ConfigError(f"{tls.ca}: no PEM file of certificates that can be read: {error}") from None
 
 
-def _reachable(host: str) -> str:
-    return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
-
-
 def check_port(host: str, port: int) -> None:
     """PortInUse when another program listens there, ConfigError when the host is none of this machine's."""
     try:
@@ -288,8 +286,8 @@ def check_port(host: str, port: int) -> None:
         if error.errno == errno.EADDRINUSE:
             raise _port_in_use(host, port) from None
         raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror}; --host needs an address of this machine, --port one "
-            "that you may use"
+            f"cannot listen on {join(host, port)}: {error.strerror}; --host needs an address of this machine, --port "
+            "one that you may use"
         ) from None
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from buckram.config import TlsConfig
 from buckram.errors import ConfigError, InvalidArgument
+from buckram.extras import install_line
 from buckram.java import find_java
 
 # What the server loads; PySpark's jars directory holds hundreds more, and opening them costs memory and start time.
@@ -158,7 +159,7 @@ def find_jars(names: Sequence[str] = JARS) -> Sequence[Path]:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError(
-            "ZooKeeper's jars come with PySpark, which is not installed: `pip install 'buckram[spark]'`, "
+            f"ZooKeeper's jars come with PySpark, which is not installed: `{install_line('spark')}`, "
             "or use a ZooKeeper of your own with --metadata zk://HOST:PORT/ledgers"
         )
     folder = Path(next(iter(spec.submodule_search_locations))) / "jars"

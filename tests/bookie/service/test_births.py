@@ -59,7 +59,8 @@ async def make(
 
 async def forget(kit: Kit, ledger: int = 5, *, accepted: bool = True) -> None:
     """Delete it from metadata, which forgets that the id was used: as after an old backup, that somebody accepted."""
-    await kit.metadata.delete_ledger(ledger, (await kit.metadata.read_ledger(ledger)).version)
+    key = await kit.metadata.ledger_key(ledger)
+    await kit.metadata.keys.delete(key, (await kit.metadata.keys.get(key)).version)
     used = used_key(kit.metadata.layout.own, ledger)
     await kit.metadata.keys.delete(used, (await kit.metadata.keys.get(used)).version)
     if accepted:

@@ -13,6 +13,7 @@ from tests.support.metadata_service_kit import ServedMetadata
 from buckram.core.security.access import KeyUse
 from buckram.core.security.principal import Principal
 from buckram.errors import AccessRefused, InvalidArgument, KeyExists, NoSuchKey, VersionConflict
+from buckram.metadata.service.keys import ServiceKeys
 from buckram.metadata.sqlite import SqliteKeys
 from buckram.metadata.store import TreeStore
 from buckram.seams import MAX_VALUE_BYTES
@@ -72,12 +73,26 @@ async def served(behind: Behind) -> AsyncIterator[ServedMetadata]:
     await one.close()
 
 
+async def settled(client: ServiceKeys, behind: Behind) -> None:
+    """Wait until what was written is durable for readers, too: until then a thread reads it."""
+
+    async def is_seen_at_once() -> bool:
+        before = behind.keys.in_threads
+        await client.get("/k/0")
+        return behind.keys.in_threads == before
+
+    async with asyncio.timeout(20):
+        while not await is_seen_at_once():
+            pass
+
+
 async def test_the_reads_of_one_moment_are_one_look_and_its_changes_need_no_task(
     served: ServedMetadata, behind: Behind
 ) -> None:
     client = await served.open()
     await asyncio.gather(*(client.create(f"/k/{number}", b"%d" % number) for number in range(50)))
     assert behind.keys.begun == 50
+    await settled(client, behind)
     behind.keys.in_threads = 0
     behind.keys.peeks.clear()
     found = await asyncio.gather(*(client.get(f"/k/{number}") for number in range(50)))
@@ -158,6 +173,9 @@ class Hides:
 
     def rules(self, principal: Principal) -> Hides:
         return self
+
+    def name_of(self, uid: str) -> str | None:
+        return None
 
     def trial(self) -> Hides:
         return self

@@ -18,12 +18,14 @@ from buckram import connect
 from buckram.config import AuthConfig, ClientConfig, EncryptionConfig, TlsConfig
 from buckram.core.wire import v2 as wire_v2
 from buckram.core.wire import v3 as wire_v3
-from buckram.core.wire.messages import Auth, AuthReply, GetBookieInfo, Read
+from buckram.core.wire.messages import Auth, AuthReply, GetBookieInfo, Read, Reply, StartTls, StartTlsReply
 from buckram.errors import AccessRefused, BuckramError, Code, ConfigError, MetadataUnavailable
 from buckram.metadata.uri import open_store
-from buckram.net.logins import SaslLogin
+from buckram.net import local_sockets
+from buckram.net.logins import SaslLogin, TokenLogin, login_of
 from buckram.net.secure import LoginRefused, SecureNetwork
 from buckram.net.tcp import TcpNetwork
+from buckram.net.tls_files import TlsFiles
 
 TOKENS = AuthConfig(logins="token")
 
@@ -153,6 +155,92 @@ async def test_a_certificate_names_its_client_and_its_roles(tmp_path: Path, file
         transport.abort()
 
 
+@pytest.mark.parametrize("authorisation", ["on", "off"])
+async def test_a_withdrawn_certificate_is_refused_and_ends_its_connections(
+    tmp_path: Path, files: Files, authorisation: str
+) -> None:
+    auth = AuthConfig(logins="certificate", authorisation=authorisation)
+    pair, other = (files.authority.client(name, name) for name in ("withdrawn", "other"))
+    config = {one: replace(files.client, certificate=str(one.certificate), key=str(one.key)) for one in (pair, other)}
+    async with guarded(tmp_path, files.bookie, auth) as running:
+        connect_as = {one: running.network(config[one]).connect for one in (pair, other)}
+        await running.security.note_certificate(pair.serial, "withdrawn", 1.0, 2.0)
+        transport, _ = await connect_as[pair]("127.0.0.1", running.port, asyncio.Protocol)
+        stays, _ = await connect_as[other]("127.0.0.1", running.port, asyncio.Protocol)
+        await until(lambda: principals(running) == ["cert:other", "cert:withdrawn"])
+        await running.security.withdraw_certificate(pair.serial)
+        await running.security.withdraw_certificate(pair.serial)
+        (listed,) = await running.security.certificates()
+        assert listed == {
+            "serial": f"{pair.serial:x}", "subject": "withdrawn", "issued_s": 1.0, "expires_s": 2.0, "withdrawn": True,
+        }  # fmt: skip
+        assert await closed(transport, 5.0)
+        assert not stays.is_closing()
+        said: list[bytes] = []
+
+        class Heard(asyncio.Protocol):
+            def data_received(self, data: bytes) -> None:
+                said.append(data)
+
+        with contextlib.suppress(ConnectionError):  # the handshake ends a moment later on the bookie's side
+            again, _ = await connect_as[pair]("127.0.0.1", running.port, Heard)
+            again.write(wire_v3.encode_request(GetBookieInfo(1), 7))
+            assert await closed(again, 5.0)
+        assert said == []
+        assert principals(running) == ["cert:other"]
+        stays.abort()
+
+
+async def _packet(reader: asyncio.StreamReader) -> Reply:
+    async with asyncio.timeout(10):
+        return wire_v3.decode_reply(await reader.readexactly(int.from_bytes(await reader.readexactly(4))))[0]
+
+
+@pytest.mark.parametrize("order", ["start begin", "begin start", "start+begin", "begin+start"])
+@pytest.mark.parametrize("mode", ["optional", "required"])
+async def test_sasl_inside_tls_may_begin_in_clear_as_apaches_client_does(
+    tmp_path: Path, files: Files, order: str, mode: str
+) -> None:
+    """Its START_TLS and its first AUTH come in either order, together or one after the other."""
+    said = {"start": wire_v3.encode_request(StartTls(), 1), "begin": wire_v3.encode_request(Auth("sasl", b""), 2)}
+    auth = AuthConfig(logins="sasl", sasl_users=str(_users(tmp_path)))
+    async with guarded(tmp_path, replace(files.bookie, mode=mode), auth) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        for part in order.split():
+            received = sum(session.progress() for session in running.bookie.server.sessions)
+            writer.write(b"".join(said[one] for one in part.split("+")))
+            await until(lambda: sum(one.progress() for one in running.bookie.server.sessions) > received)  # noqa: B023
+        assert await _packet(reader) == StartTlsReply(Code.OK)
+        await writer.start_tls(TlsFiles(files.client, server_side=False).context(), server_hostname="127.0.0.1")
+        login, challenge = SaslLogin("hd", "testpwd"), await _packet(reader)
+        assert isinstance(challenge, AuthReply)
+        writer.write(wire_v3.encode_request(Auth("sasl", login.answer(challenge.payload) or b""), 3))
+        last = await _packet(reader)
+        assert isinstance(last, AuthReply)
+        assert login.answer(last.payload) is None
+        assert principals(running) == ["sasl:hd"]
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize(("mode", "answer"), [("optional", Code.OK), ("required", Code.UNAUTHORIZED)])
+async def test_a_login_that_begins_in_clear_is_answered_where_no_tls_follows(
+    tmp_path: Path, files: Files, mode: str, answer: Code
+) -> None:
+    auth = AuthConfig(logins="sasl", sasl_users=str(_users(tmp_path)))
+    async with guarded(tmp_path, replace(files.bookie, mode=mode), auth) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(wire_v3.encode_request(Auth("sasl", b""), 2))
+        assert (await _packet(reader)).code is answer
+        writer.transport.abort()
+
+
+def _users(directory: Path) -> Path:
+    users = directory / "users"
+    users.write_text("hd:testpwd\n")
+    users.chmod(0o600)
+    return users
+
+
 async def test_sasl_as_apaches_clients_speak_it(tmp_path: Path) -> None:
     users = tmp_path / "users"
     users.write_text("# user:password\nhd:testpwd\n")
@@ -221,6 +309,84 @@ async def test_the_bookies_own_user_needs_no_token_through_the_unix_socket(
     async with guarded(tmp_path, auth=replace(TOKENS, unix_admin=0)) as running:
         with pytest.raises(MetadataUnavailable):
             await open_store(running.service)
+
+
+@pytest.mark.parametrize("what", ["garbage", "expired", "weaker"])
+async def test_a_token_through_the_unix_socket_counts_and_not_who_sent_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.delenv("BUCKRAM_SOCKETS")
+    async with guarded(tmp_path, auth=TOKENS) as running:
+        given = "garbage" if what == "garbage" else await running.token(lasts_s=-1 if what == "expired" else 60)
+        network = SecureNetwork(TcpNetwork(), None, login=lambda: TokenLogin(given))
+        if what != "weaker":
+            with pytest.raises(LoginRefused):
+                await network.connect("127.0.0.1", running.port, asyncio.Protocol)
+            await until(lambda: not running.bookie.server.sessions)
+            return
+        transport, _ = await network.connect("127.0.0.1", running.port, asyncio.Protocol)
+        (session,) = running.bookie.server.sessions
+        assert session.local
+        assert (session.principal.name, session.principal.admin) == ("token:alice", False)
+        transport.abort()
+
+
+def test_an_empty_file_is_not_taken_for_no_token(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("\n")
+    with pytest.raises(ConfigError, match="it is empty"):
+        login_of(AuthConfig(token_file=str(tmp_path / "token")), "", {})
+
+
+@pytest.mark.parametrize("what", ["garbage", "other", "sasl"])
+async def test_a_credential_beside_a_certificate_counts_and_not_the_certificate(
+    tmp_path: Path, files: Files, what: str
+) -> None:
+    async with guarded(tmp_path, files.bookie, AuthConfig(logins="certificate token")) as running:
+        token = await running.token("bob") if what == "other" else "garbage"
+        login = SaslLogin("hd", "testpwd") if what == "sasl" else TokenLogin(token)  # SASL is not taken there
+        network = SecureNetwork(TcpNetwork(), TlsFiles(files.known_client, server_side=False), login=lambda: login)
+        if what == "garbage":
+            with pytest.raises(LoginRefused):
+                await network.connect("127.0.0.1", running.port, asyncio.Protocol)
+            return
+        transport, _ = await network.connect("127.0.0.1", running.port, asyncio.Protocol)
+        assert principals(running) == ["token:bob" if what == "other" else "cert:alice"]
+        transport.abort()
+
+
+async def test_a_word_more_that_gives_no_credential_is_answered_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Apache's v2 client says it when its login by SASL has succeeded."""
+    monkeypatch.delenv("BUCKRAM_SOCKETS")
+    async with guarded(tmp_path, auth=TOKENS) as running:
+        token = (await running.token()).encode()
+        name = local_sockets.name_of("127.0.0.1", running.port)
+        reader, writer = await asyncio.open_unix_connection(name)
+        said = (Auth("buckram-token", token), Auth("buckram-token", b""), GetBookieInfo(1))
+        for number, one in enumerate(said):
+            writer.write(wire_v3.encode_request(one, number))
+            assert (await _packet(reader)).code is Code.OK
+        assert principals(running) == ["token:alice"]
+        writer.close()
+
+
+@pytest.mark.parametrize("first", ["request", "login"])
+async def test_who_it_is_does_not_change_once_a_connection_is_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    monkeypatch.delenv("BUCKRAM_SOCKETS")
+    async with guarded(tmp_path, auth=TOKENS) as running:
+        token = (await running.token()).encode()
+        begun = wire_v3.encode_request(Auth("buckram-token", token) if first == "login" else GetBookieInfo(1), 1)
+        name = local_sockets.name_of("127.0.0.1", running.port)
+        reader, writer = await asyncio.open_unix_connection(name)
+        writer.write(begun + wire_v3.encode_request(Auth("buckram-token", token), 2))
+        answers = [(await _packet(reader)).code for _ in range(2)]
+        assert sorted(answers) == sorted([Code.OK, Code.UNAUTHORIZED])
+        async with asyncio.timeout(10):
+            assert await reader.read() == b""
+        writer.close()
 
 
 @pytest.mark.parametrize(

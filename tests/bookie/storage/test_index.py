@@ -7,6 +7,7 @@ from itertools import product
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.soak import soak
 
 from buckram.bookie.storage.index import FooterBuilder, LedgerIndex, SegmentIndex, find_run
 from buckram.bookie.storage.page_cache import PageCache
@@ -37,7 +38,7 @@ def copy_of(place: tuple[int, int, int, int, int], entry: int) -> int:
 
 
 @given(adds)
-@settings(max_examples=300)
+@settings(max_examples=soak(300, 100))
 def test_a_slot_knows_the_newest_copy_of_each_entry(runs: Adds) -> None:
     ledger_index, newest = filled(1, runs)
     for entry in range(-1, 52):
@@ -54,7 +55,7 @@ def test_a_slot_knows_the_newest_copy_of_each_entry(runs: Adds) -> None:
 
 
 @given(adds)
-@settings(max_examples=300)
+@settings(max_examples=soak(300, 100))
 def test_its_runs_are_ascending_and_disjoint(runs: Adds) -> None:
     ledger_index, newest = filled(1, runs)
     places = list(ledger_index.places())
@@ -88,7 +89,7 @@ class Bytes:
 
 
 @given(st.dictionaries(st.integers(0, 2**63 - 1), adds, max_size=12), st.integers(0, 500))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=soak(60, 20), deadline=None)
 def test_a_footer_gives_back_what_went_in(ledgers: dict[int, Adds], others: int) -> None:
     builder = FooterBuilder(5, 6)
     content = {ledger: filled(ledger, runs) for ledger, runs in ledgers.items()}

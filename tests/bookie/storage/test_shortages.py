@@ -17,6 +17,7 @@ from buckram.disk.local import LocalDisk
 from buckram.disk.memory import MemoryDisk, MemoryFile
 from buckram.disk.trouble import explained, passing
 from buckram.errors import AlreadyRegistered
+from buckram.types import BookieInfo
 
 
 class ShortDisk(MemoryDisk):
@@ -165,9 +166,9 @@ async def test_a_wait_for_the_id_is_told_as_long_as_it_was(monkeypatch: pytest.M
     class Taken:
         def on_session_lost(self, notify: object) -> None: ...
 
-        async def register(self, info: object, *, readonly: bool) -> None:
+        async def register(self, info: object, *, readonly: bool, **rest: object) -> None:
             raise AlreadyRegistered("b1", 0.01)
 
-    registration = Registration(Taken(), None, random.Random(1))  # type: ignore[arg-type]
+    registration = Registration(Taken(), BookieInfo("b1", None), random.Random(1))  # type: ignore[arg-type]
     with pytest.raises(AlreadyRegistered, match=r"waited 1 s for it to end"):
         await registration.start(readonly=False)

@@ -113,8 +113,8 @@ async def test_damage_under_a_mac_makes_a_suspect_and_no_liar() -> None:
         assert [(e.deed, e.ledger, e.entry) for e in one.evidence] == [(Deed.DAMAGED, ledger_id, 2)]
         await (await client.create(ensemble="3/3/2")).close()  # a suspect goes on
         assert isinstance(cluster.store, TreeStore)
-        found = [problem.found for problem in (await examine(cluster.store)).problems]
-        assert any(one.startswith("bookie b1 is suspect: damaged: entry 2 ") for one in found)
+        found = [f"{one.state} {one.bookie}: {one.why}" for one in (await examine(cluster.store)).problems]
+        assert any(one.startswith("bookie-accused b1: ") and "damaged: entry 2 " in one for one in found), found
 
 
 async def test_damage_that_any_bookie_could_have_made_is_not_held_against_it() -> None:
@@ -202,6 +202,6 @@ async def test_audit_tells_lies_from_damage_and_checkup_names_the_convicted() ->
         assert [reports[name].unfit for name in ("b0", "b2")] == [-1, 3]
         await client.repair(ledger_id)
         assert isinstance(cluster.store, TreeStore)
-        found = [problem.found for problem in (await examine(cluster.store)).problems]
-        assert any(one.startswith("bookie b1 is convicted: mixed: ") for one in found)
-        assert not any("b2 is convicted" in one for one in found)
+        found = [f"{one.state} {one.bookie}: {one.why}" for one in (await examine(cluster.store)).problems]
+        assert any(one.startswith("bookie-convicted b1: ") and "mixed: " in one for one in found), found
+        assert not any(one.startswith("bookie-convicted b2") for one in found)

@@ -12,7 +12,7 @@ from buckram.client.client import Client
 from buckram.client.maintain.salvage import Salvage, opened
 from buckram.config import NetConfig
 from buckram.core.ledgers.metadata import BIRTH, birth_of, creation_time_of
-from buckram.errors import InvalidArgument, LedgerExists
+from buckram.errors import InvalidArgument, LedgerExists, LedgerIdUsed
 from buckram.net.runtime import production_runtime
 from buckram.testing import Cluster, cluster
 from buckram.types import DigestType, LedgerMetadata
@@ -34,9 +34,28 @@ async def forgotten(client: Client, ledger_id: int) -> LedgerMetadata:
     """The metadata store knows the ledger no more; bookies have not heard of that. What it knew."""
     store: Any = client.services.store
     found = await store.read_ledger(ledger_id)
-    await store.delete_ledger(ledger_id, found.version)
+    await store.keys.delete(await store.ledger_key(ledger_id), found.version)  # no deletion is recorded
     metadata: LedgerMetadata = found.metadata
     return metadata
+
+
+async def test_what_was_deleted_on_purpose_is_neither_listed_nor_brought_back() -> None:
+    async with cluster(bookies=3) as c, c.client() as client:
+        lost, deleted = await left_open(client), await left_open(client)
+        await forgotten(client, lost)
+        async with salvage(client) as asked:
+            (held,) = await asked.look([lost])
+            found = await client.metadata(deleted)
+            store: Any = client.services.store
+            await store.delete_ledger(deleted, (await store.read_ledger(deleted)).version)
+            assert found.custom_metadata["owner"] == b"me"
+            assert [one.ledger_id for one in await asked.find()] == [lost]
+            assert await asked.look([deleted]) == []
+            held.ledger_id = deleted
+            with pytest.raises(LedgerIdUsed):
+                await asked.bring_back(held, b"", DigestType.MAC)
+        store = client.services.store
+        assert await store.list_ledgers() == []
 
 
 async def left_open(client: Client) -> int:

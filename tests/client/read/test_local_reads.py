@@ -206,7 +206,7 @@ async def test_files_that_may_not_be_read_are_tried_once_per_bookie(
 async def test_a_device_that_hangs_is_not_waited_for() -> None:
     payloads = sized("large")
     async with settled(payloads) as (c, (ledger,)):  # noqa: SIM117 - too long as one
-        async with reading(c, replace(ALWAYS, speculative_read_ms=20.0)) as (client, files):
+        async with reading(c, replace(ALWAYS, speculative_read_ms=200.0)) as (client, files):
             files.gate = asyncio.Event()  # never
             async with client.open(ledger) as reader, asyncio.timeout(60):
                 assert await reader.read_payloads(0, 11) == payloads

@@ -204,3 +204,23 @@ async def test_slow_bookies_get_no_new_ensemble() -> None:
             w.watcher.recent.adds.took(name, 0.3 if name == "b" else 0.01, now)
         assert all("b" not in w.watcher.choose(Quorum(3, 3, 2)).members for _ in range(20))
         assert "b" in w.watcher.choose(Quorum(4, 3, 2)).members
+
+
+async def test_that_no_bookie_was_ever_there_is_said_after_a_while() -> None:
+    tree = MemoryTree()
+    store, runtime = TreeStore(MemoryKeys(tree), "sqlite:///x/metadata.db", random.Random(0)), production_runtime(1)
+    await store.initialise()
+    async with BookieWatcher(runtime, store, ClientConfig()) as watcher:
+        assert watcher.nobody() is None, "not at once"
+        await pass_time(3.1)
+        said = watcher.nobody()
+        assert isinstance(said, NotEnoughBookies)
+        assert said.retryable
+        assert "no bookie of the cluster at sqlite:///x/metadata.db is registered" in str(said)
+        await store.register(BookieInfo("b1", BookieAddress("h", 1)), readonly=False)
+        await eventually(lambda: watcher.info("b1") is not None, "it is seen")
+        assert watcher.nobody() is None
+        await store.unregister("b1")
+        await eventually(lambda: watcher.info("b1") is None, "it is gone")
+        await pass_time(3.1)
+        assert watcher.nobody() is None, "bookies that were there may restart"

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from typing import Any, cast
 
 import pytest
 from tests.support.clock import pass_time
 from tests.support.scripted_bookie import NET, ScriptedBookie, eventually, scripted
 
 from buckram.client.shared.copies import Copies
+from buckram.config import ClientConfig
+from buckram.metadata.behind import BEHIND, ledgers_behind, noted_members
+from buckram.metadata.store import TreeStore
+from buckram.seams import KeyStore
+from buckram.types import LedgerMetadata, Versioned
 
 
 def hold(bookie: ScriptedBookie) -> None:
@@ -16,17 +23,19 @@ def hold(bookie: ScriptedBookie) -> None:
 
 
 @pytest.mark.parametrize("shape", ["3/3/2", "3/2/1"])
-async def test_the_end_of_a_client_waits_for_bookies_that_are_behind(shape: str) -> None:
+async def test_closing_waits_for_bookies_that_are_behind(shape: str) -> None:
     async with scripted() as (cluster, client):
         hold(cluster["b2"])
-        async with client.create(ensemble=shape) as writer:
-            await writer.append_many([b"%d" % n for n in range(20)])
-        ended = asyncio.ensure_future(client.close())
+        writer = await client.create(ensemble=shape)
+        await writer.append_many([b"%d" % n for n in range(20)])
+        closed = asyncio.ensure_future(writer.close())
         await eventually(lambda: bool(cluster["b2"].held), "the adds arrived")
         await pass_time(0.05)
-        assert not ended.done()
+        assert not closed.done()
         cluster["b2"].release()
-        await asyncio.wait_for(ended, NET.request_timeout_s / 2)
+        await asyncio.wait_for(closed, NET.request_timeout_s / 2)
+        assert await writer.replicated()
+        assert not await ledgers_behind(cluster.store)
         assert all(len(cluster.holders(writer.ledger_id, entry)) == int(shape[2]) for entry in range(20))
 
 
@@ -42,16 +51,15 @@ async def test_copies_that_wait_for_a_connection_are_not_dropped() -> None:
             return await connect(host, port, factory)  # type: ignore[arg-type]  # passed on as it came
 
         network.connect = late  # type: ignore[method-assign, assignment]  # a slow way to one bookie
+        asyncio.get_running_loop().call_later(0.05, open_door.set)
         async with client.create() as writer:
             await writer.append(b"x")
-        ended = asyncio.ensure_future(client.close())
-        asyncio.get_running_loop().call_later(0.05, open_door.set)
-        await ended
+        await client.close()
         assert cluster.holders(writer.ledger_id, 0) == ["b0", "b1", "b2"]
 
 
 async def test_one_that_hangs_is_waited_for_as_long_as_for_any_answer() -> None:
-    async with scripted() as (cluster, client):
+    async with scripted(config=ClientConfig(close_copies_s=0.05)) as (cluster, client):
         cluster["b0"].silent = True
         writers = [await client.create() for _ in range(5)]
         for writer in writers:
@@ -63,20 +71,62 @@ async def test_one_that_hangs_is_waited_for_as_long_as_for_any_answer() -> None:
         assert waits < 20  # not once for each writer; counted, as a machine may stand still
 
 
-async def test_sealing_waits_for_the_quorum_only_and_replicated_for_all() -> None:
-    async with scripted() as (cluster, client):
-        hold(cluster["b2"])
+async def test_a_close_that_has_waited_long_enough_notes_who_lacks_entries() -> None:
+    """Before the record says that the ledger is closed, so that nobody sees a closed one that lacks copies unnoted."""
+    order: list[str] = []
+
+    class Noting(TreeStore):
+        async def write_ledger(self, ledger_id: int, metadata: LedgerMetadata, version: int) -> Versioned:
+            if metadata.closed:
+                order.append(f"closed, noted {await ledgers_behind(self)}")
+            return await super().write_ledger(ledger_id, metadata, version)
+
+    config = ClientConfig(close_copies_s=0.05)
+    async with scripted(config=config, wrap=lambda store: Noting(store.keys, store.uri, random.Random(1))) as (
+        cluster,
+        client,
+    ):
+        cluster["b2"].silent = True
         writer = await client.create()
         await writer.append(b"x")
         await asyncio.wait_for(writer.close(), NET.request_timeout_s / 2)
-        rest = asyncio.ensure_future(writer.replicated())
-        await asyncio.sleep(0)
-        assert not rest.done()
-        await eventually(lambda: bool(cluster["b2"].held), "the add arrived")
-        cluster["b2"].release()
-        await asyncio.wait_for(rest, NET.request_timeout_s / 2)
-        await writer.replicated()  # nothing is left to wait for
+        assert order == [f"closed, noted [{writer.ledger_id}]"]
+        assert await noted_members(cluster.store) == [(writer.ledger_id, "b2")]
+        assert not await writer.replicated()
         assert not client.services.pending_copies
+
+
+async def test_a_note_that_was_not_taken_in_time_is_written_once_the_store_answers_and_holds_up_no_close() -> None:
+    class Keys:
+        """Does not answer to notes until a ledger was closed."""
+
+        def __init__(self, keys: KeyStore) -> None:
+            self._keys = keys
+            self.closed = False
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._keys, name)
+
+        async def create(self, key: str, value: bytes, **options: Any) -> int:
+            if BEHIND in key and not self.closed:
+                await asyncio.get_running_loop().create_future()
+            return await self._keys.create(key, value, **options)
+
+    class Store(TreeStore):
+        async def write_ledger(self, ledger_id: int, metadata: LedgerMetadata, version: int) -> Versioned:
+            found = await super().write_ledger(ledger_id, metadata, version)
+            cast(Keys, self.keys).closed |= metadata.closed
+            return found
+
+    config = ClientConfig(close_copies_s=0.05)
+    async with scripted(
+        config=config, wrap=lambda store: Store(cast(KeyStore, Keys(store.keys)), store.uri, random.Random(1))
+    ) as (cluster, client):
+        cluster["b2"].silent = True
+        writer = await client.create()
+        await writer.append(b"x")
+        await asyncio.wait_for(writer.close(), config.close_copies_s + 4.0)  # two are promised, and machines are busy
+        assert await noted_members(cluster.store) == [(writer.ledger_id, "b2")]
 
 
 async def test_what_is_not_sealed_is_not_waited_for() -> None:

@@ -207,6 +207,12 @@ async def test_keys_from_a_command(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         await asyncio.to_thread(keys.load, "shop", anew=True)
     assert "a secret" not in str(error.value)
+    late = EncryptionKeys(EncryptionConfig(command=f"{script} {{namespace}} {answer}"))
+    answer.write_text("")
+    with pytest.raises(ConfigError, match="no key of it is here"):
+        await late.sealing(SHOP, required=True)
+    answer.write_text(f"{'ab' * 32}\n")
+    assert (await late.sealing(SHOP, required=True)).key == found, "it is asked again"
     for command, why in (("/nowhere/vault {namespace}", "No such file"), ("false {namespace}", "exit code 1")):
         with pytest.raises(ConfigError, match=why):
             await EncryptionKeys(EncryptionConfig(command=command)).current("shop")

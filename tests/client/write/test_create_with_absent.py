@@ -45,6 +45,26 @@ async def test_the_writer_fills_in_what_a_member_missed_when_it_is_back() -> Non
             assert await reader.read_payloads(0, 2 * len(BODIES) - 1) == BODIES * 2
 
 
+async def test_the_writer_fills_in_what_a_member_missed_in_the_middle_of_a_ledger() -> None:
+    """It was there when the ledger was made and when it was closed, so nobody would look for what it lacks."""
+    async with cluster(bookies=3) as c, c.client() as client:
+        async with client.create() as writer:
+            await writer.append_many(BODIES)
+            for _ in range(2):
+                await c.kill(2)
+                await writer.append_many(BODIES)
+                await eventually(lambda: writer.degraded, "it is missed")
+                await c.restart(2)
+                await eventually(lambda: not writer.degraded, "the member is back", 10.0)
+                await writer.append_many(BODIES)
+            left = engine_of(writer)._lagging_members
+            await eventually(lambda: not left.left, "it has everything", 10.0)
+        await c.kill(0)
+        await c.kill(1)
+        async with client.open(writer.ledger_id) as reader:
+            assert await reader.read_payloads(0, 5 * len(BODIES) - 1) == BODIES * 5
+
+
 async def test_closed_ledgers_are_copied_to_a_member_that_comes_back() -> None:
     """Closed by their writer, and by a recovery."""
     async with cluster(bookies=3) as c, c.client() as client:

@@ -1,4 +1,4 @@
-from buckram.core.cluster.wall_time import APART_US, Steadiness, WallClocks, between, shown
+from buckram.core.cluster.wall_time import APART_US, WallClocks, between, shown
 
 DAY = 86_400_000_000
 NOON = 1_795_176_000_000_000
@@ -75,13 +75,18 @@ def test_a_clock_that_was_set_is_noticed() -> None:
     assert clocks.jumped(NOON + 5_000_000 - DAY, 1_005_000_000)
 
 
-def test_wall_time_against_monotonic_time_from_round_to_round() -> None:
-    rounds = Steadiness()
-    assert rounds.moved(NOON, 0) == 0
-    assert rounds.moved(NOON + 30_000_000, 30_000_000) == 0
-    assert rounds.moved(NOON + DAY + 60_000_000, 60_000_000) == DAY
-    assert rounds.moved(NOON + DAY + 90_000_000, 90_000_000) == 0
-    assert rounds.moved(NOON, 120_000_000) == -DAY - 120_000_000
+def test_bookies_that_judge_the_time_say_whether_they_are_certain() -> None:
+    clocks = WallClocks()
+    for number, (by, certain) in enumerate(((0, True), (3, True), (8 * DAY, False))):
+        clocks.observe(f"b{number}", NOON + by, 0, NOON, certain=certain)
+    assert clocks.sure(0) == (NOON, NOON + 3)
+    assert clocks.doubting == 0
+    clocks.observe("b0", NOON, 0, NOON, certain=False)
+    assert clocks.sure(0) is None
+    assert clocks.doubting == 2
+    clocks.observe("b0", NOON, 0, NOON)  # of an earlier release: it just reads its clock
+    assert clocks.sure(0) is None
+    assert clocks.doubting == 0
 
 
 def test_what_is_no_date_is_a_number() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.support.soak import soak
 
 from buckram.core.entries import hot, scan, seal, verify
 
@@ -48,7 +49,7 @@ def outcome(work: Callable[..., Any], *arguments: Any) -> Any:
 @example(0, 1, 2**63 - 1, 0, 0, [b"the last id of all", b"and one more"])
 @example(0, 1, 0, 0, 2**63 - 3, [b"ab"])
 @example(0, 1, 0, 0, 2**63 - 3, [b"abc"])
-@settings(max_examples=150)
+@settings(max_examples=soak(150, 75))
 def test_sealed(header: int, ledger: int, first: int, lac: int, length: int, payloads: list[bytes]) -> None:
     arguments = (header, KEY, ledger, first, lac, length, payloads)
     assert outcome(hot.seal_adds, *arguments) == outcome(seal.seal_adds, *arguments)
@@ -66,7 +67,7 @@ def test_sealed(header: int, ledger: int, first: int, lac: int, length: int, pay
     mutable=st.booleans(),
     wanted=st.booleans(),
 )
-@settings(max_examples=150)
+@settings(max_examples=soak(150, 75))
 def test_verified(
     ledger: int,
     first: int,
@@ -137,7 +138,7 @@ FRAMES = st.lists(st.tuples(
     st.sampled_from([47, 48, 70, 1000]),
     st.sampled_from([0, 60, 150, 400, 65536]),
 )
-@settings(max_examples=300)
+@settings(max_examples=soak(300, 100))
 def test_scanned(
     rows: list[Any], spoilt: list[tuple[int, int]], cut: int, offset: int, max_packet: int, max_run: int
 ) -> None:

@@ -56,10 +56,11 @@ def test_under_striping_only_entries_that_exist_count() -> None:
     assert needs_of(7, record, {"a", "b"}).survivors == 0
 
 
-def test_ledgers_with_fewer_copies_come_first() -> None:
+def test_ledgers_with_fewer_copies_come_first_then_those_of_lower_ids() -> None:
     one = needs_of(9, ledger("3/3/2", ["a", "b", "c"], last=9), {"a", "b"})
     two = needs_of(1, ledger("3/3/2", ["a", "b", "c"], last=9), {"a"})
-    assert sorted([two, one], key=urgency) == [one, two]
+    late = needs_of(10, ledger("3/3/2", ["a", "b", "c"], last=9), {"a", "b"})
+    assert sorted([late, two, one], key=urgency) == [one, late, two]
 
 
 @given(st.integers(0, 2**32))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.soak import soak
 
 from buckram.core.ledgers.append import AppendWindow, Run, Send
 from buckram.core.ledgers.quorum import Quorum
@@ -140,7 +141,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=soak(600, 200), deadline=None)
 @given(st.sampled_from(SHAPES), st.lists(STEPS, min_size=8, max_size=60))
 def test_window_equals_the_model(shape: tuple[int, int, int], steps: list[tuple[str, int, int]]) -> None:
     quorum = Quorum(*shape)
@@ -173,7 +174,7 @@ def test_window_equals_the_model(shape: tuple[int, int, int], steps: list[tuple[
     assert window.close() == (window.next_entry - 1, sum(e % 7 for e in range(window.next_entry)))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=soak(200, 100), deadline=None)
 @given(st.sampled_from(SHAPES), st.permutations(range(12)), st.lists(st.integers(0, 60)), st.booleans())
 def test_explicit_ids_are_acknowledged_in_id_order(
     shape: tuple[int, int, int], order: list[int], picks: list[int], deferred: bool

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.ledgers.test_recovery_decides import NO, SHAPES, World, recover
+from tests.support.soak import soak
 
 from buckram.core.ledgers.answers import Answer, Positive, Unknown
 from buckram.core.ledgers.promises import Promises
@@ -41,7 +42,7 @@ class LyingWorld(World):
         return super().read(bookie, entry_id)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=soak(400, 200), deadline=None)
 @given(st.sampled_from(TOLERANT), st.integers(0, 2**48))
 def test_a_liar_cuts_off_nothing_that_an_honest_member_shows(shape: tuple[int, int, int], seed: int) -> None:
     world = LyingWorld(random.Random(seed), shape)
@@ -57,7 +58,7 @@ def test_a_liar_cuts_off_nothing_that_an_honest_member_shows(shape: tuple[int, i
         assert all(bookie in world.down for bookie in members if lost in held[bookie] and bookie != "b0")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=soak(300, 150), deadline=None)
 @given(st.lists(st.sampled_from(["no", "yes", "silent", "gone"]), min_size=1, max_size=5), st.data())
 def test_a_patient_race_ends_with_a_copy_or_when_nobody_is_left(says: list[str], data: st.DataObject) -> None:
     """Whatever the order: a copy that comes before the time is over wins, and silence never decides by itself."""

@@ -4,6 +4,7 @@ import random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.soak import soak
 
 from buckram.core.ledgers.answers import Answer, Negative, Positive, Unknown
 from buckram.core.ledgers.quorum import Quorum
@@ -105,7 +106,7 @@ def deliver(world: World, back: WriteBack, flying: list[Resend]) -> None:
             back.acked(send.position, send.bookie, entry_id, entry_id)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=soak(400, 200), deadline=None)
 @given(st.sampled_from(SHAPES), st.integers(0, 2**48))
 def test_recovery_keeps_what_was_acknowledged_and_stores_it_at_the_ack_quorum(
     shape: tuple[int, int, int], seed: int

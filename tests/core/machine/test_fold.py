@@ -156,3 +156,42 @@ def test_a_snapshot_gives_the_same_state_sessions_and_digest() -> None:
     assert one.apply(11, again) == two.apply(11, again)
     assert one.state.snapshot() == two.state.snapshot()
     assert one.digest() == two.digest()
+
+
+class Dated(Words):
+    """Keeps a time of the log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latest = 0
+
+    def apply_entry(self, entry: LogEntry) -> bytes:
+        self.latest = entry.time_us
+        return super().apply_entry(entry)
+
+    def set_back(self, time_us: int) -> None:
+        self.latest = min(self.latest, time_us)
+
+
+def test_the_time_of_the_log_goes_back_only_by_a_record_that_says_so() -> None:
+    state = Dated()
+    fold = Fold("m", state)
+    log = Log(fold)
+    log.word(1, b"ahead", time_us=1000)
+    log.word(2, b"later", time_us=10)
+    assert (fold.time_us, state.latest) == (1000, 1000)
+    log.put(records.encode_plain(records.TIME, 2000))
+    assert fold.time_us == 1000
+    log.put(records.encode_plain(records.TIME, 20))
+    assert (fold.time_us, state.latest) == (20, 20)
+    log.word(3, b"right", time_us=30)
+    assert (fold.time_us, state.latest) == (30, 30)
+    assert fold.sessions.encode() == fold.sessions.decode(fold.sessions.encode()).encode()
+
+
+def test_a_state_that_keeps_no_times_needs_not_know_that_the_log_went_back() -> None:
+    fold = Fold("m", Words())
+    log = Log(fold)
+    log.word(1, b"ahead", time_us=1000)
+    log.put(records.encode_plain(records.TIME, 20))
+    assert fold.time_us == 20

@@ -271,3 +271,68 @@ def test_a_namespace_can_be_full(monkeypatch: pytest.MonkeyPatch) -> None:
     index.put("a")
     with pytest.raises(CommandRefused, match=r"^full: "):
         index.put("b")
+
+
+DAY = 86_400_000_000
+
+
+def _in_doubt(index: Index, name: str, *, at: int, latest: int, age: int) -> int:
+    index.now_us = at
+    put = {"size": 1, "digest": "d", "metadata": [], "extents": [[1, 0, 0, 1, 0]], "sealed": []}
+    version: int = index.apply(["put", name, {**put, "expires_us": age, "latest_us": latest}, None])[0]
+    return version
+
+
+@pytest.mark.parametrize(("settled_at", "ends"), [(100 * DAY + 8, 130 * DAY), (140 * DAY + 60, 170 * DAY)])
+def test_what_is_put_in_doubt_ends_by_the_later_time_until_that_is_settled(settled_at: int, ends: int) -> None:
+    """The time is day 100 or day 140, and then it is certain which of them it was."""
+    index = Index()
+    _in_doubt(index, "a", at=100 * DAY, latest=140 * DAY, age=30 * DAY)
+    upload = index.apply(["upload", "b", 5, 140 * DAY])
+    index.apply(["copy", "a", "c", None])
+    index.apply(["rename", "a", "d", None])
+    again = Index()
+    again.restore(b"".join(index.snapshot()))
+    for one in (index, again):
+        assert {one.look(name).expires_us for name in ("c", "d")} == {170 * DAY}  # type: ignore[union-attr]
+        one.now_us = settled_at
+        assert one.apply(["settle"]) == 3
+        assert {one.look(name).expires_us for name in ("c", "d")} == {ends}  # type: ignore[union-attr]
+        assert one.uploads[upload].time_us == ends - 30 * DAY
+        assert one.doubtful == {}
+        one.now_us = ends
+        assert one.apply(["expire"]) == 3  # and the upload of a week
+        assert one.names() == []
+    assert index.digest() == again.digest()
+
+
+def test_what_is_gone_is_not_in_doubt() -> None:
+    index = Index()
+    _in_doubt(index, "a", at=5, latest=1000, age=10)
+    upload = index.apply(["upload", "b", 5, 1000])
+    index.apply(["delete", "a", None])
+    index.apply(["abort", upload])
+    assert index.doubtful == {}
+
+
+def test_when_the_log_goes_back_what_is_dated_later_is_of_then() -> None:
+    index = Index()
+    index.now_us = 100 * DAY
+    index.put("before", expires_us=30 * DAY)
+    index.now_us = 140 * DAY  # by a wrong clock
+    index.put("ahead", expires_us=30 * DAY)
+    upload = index.apply(["upload", "b", 5])
+    index.apply(["seal", 2, 0])
+    assert index.space.dead == {2: 140 * DAY}
+    index.now_us = 101 * DAY
+    index.set_back(101 * DAY)
+    assert index.look("before").expires_us == 130 * DAY  # type: ignore[union-attr]
+    assert index.look("ahead").expires_us == 131 * DAY  # type: ignore[union-attr]
+    assert (index.uploads[upload].time_us, index.space.dead) == (101 * DAY, {2: 101 * DAY})
+    again = Index()
+    again.restore(b"".join(index.snapshot()))
+    assert again.digest() == index.digest()
+    for one in (index, again):
+        one.now_us = 131 * DAY
+        assert one.apply(["expire"]) == 3
+        assert one.names() == []

@@ -1,7 +1,16 @@
 import pytest
 
-from buckram.core.placement.topology import Location, RackMap, Topology, parse_lines
+from buckram.core.placement.topology import (
+    HOST_PROPERTY,
+    LOCATION_PROPERTY,
+    Location,
+    RackMap,
+    Topology,
+    parse_lines,
+    registered_topology,
+)
 from buckram.errors import InvalidArgument, MalformedRecord
+from buckram.types import BookieAddress, BookieInfo
 
 
 def test_paths_name_levels_from_the_widest_to_the_narrowest() -> None:
@@ -76,3 +85,43 @@ def test_a_file_has_a_bookie_and_its_path_in_each_line() -> None:
 def test_a_bad_line_is_named_with_its_cure(line: str, said: str) -> None:
     with pytest.raises(InvalidArgument, match=f"racks.txt, line 2: .*{said}"):
         parse_lines(["b0:3181 /r1", line], "racks.txt", ["b0:3181", "b1:3181"])
+
+
+def registered(address: str, **properties: str) -> BookieInfo:
+    names = {"host": HOST_PROPERTY, "location": LOCATION_PROPERTY}
+    found = {names[key]: value for key, value in properties.items()}
+    return BookieInfo(address, BookieAddress(address, 3181), found)
+
+
+@pytest.mark.parametrize(
+    ("info", "location"),
+    [
+        (registered("10.0.0.1", host="m1"), Location(host="m1")),
+        (registered("10.0.0.1"), Location(host="10.0.0.1")),
+        (registered("bookie-1.example.org", location="/eu/r1"), Location("eu", None, "r1", "bookie-1.example.org")),
+        (registered("127.0.0.1"), Location()),
+        (registered("127.0.0.1", host="m1", location="/r1"), Location(rack="r1", host="m1")),
+        (registered("::1"), Location()),
+        (registered("localhost"), Location()),
+        (registered("10.0.0.1", host="m1", location="/eu/a/r1/h7"), Location("eu", "a", "r1", "h7")),
+        (registered("10.0.0.1", host="m1", location="nonsense"), Location(host="m1")),
+        (BookieInfo("x", None, {}), Location()),
+    ],
+)
+def test_a_host_is_what_a_bookie_registers_else_that_of_its_address(info: BookieInfo, location: Location) -> None:
+    assert registered_topology({"b": info}).location("b") == location
+
+
+def test_one_that_registers_no_host_is_where_its_neighbours_say_they_are() -> None:
+    """An older version, or Apache's, beside ours on one machine."""
+    ours, theirs = registered("10.0.0.1", host="m1"), registered("10.0.0.1")
+    assert registered_topology({"a": ours, "b": theirs}).location("b").host == "m1"
+    local = {"a": registered("127.0.0.1", host="m1"), "b": registered("127.0.0.1")}
+    assert registered_topology(local).location("b").host == "m1"
+    shared = {"a": ours, "b": theirs, "c": registered("10.0.0.1", host="m2")}
+    assert registered_topology(shared).location("b").host == "10.0.0.1", "two machines behind one address"
+
+
+def test_a_host_alone_may_be_set_and_the_rack_stays() -> None:
+    told = Topology({"a": Location(region="eu", rack="r1", host="h1")})
+    assert Topology.of({"a": "/host=h9"}).over(told).location("a") == Location(region="eu", rack="r1", host="h9")

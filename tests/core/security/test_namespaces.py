@@ -181,6 +181,17 @@ def test_ids_of_ledgers_are_given_to_whoever_was_granted_something() -> None:
     assert nobody.refusal("/ledgers", CREATE) != ""
 
 
+@pytest.mark.parametrize("folder", ["behind", "degraded"])
+def test_who_writes_may_say_what_lacks_copies_and_takes_nothing_back(folder: str) -> None:
+    key = f"/buckram/healing/{folder}/x"
+    nobody = NamespaceRules(PLACES, Acl, ALICE, Known())
+    for use in (CREATE, SET, READ):
+        assert rules("append").refusal(key, use) == ""
+        assert nobody.refusal(key, use) != ""
+    assert rules(*PERMISSIONS).refusal(key, DELETE) != ""
+    assert rules(*PERMISSIONS).refusal("/buckram/healing/attendance", SET) != ""
+
+
 def test_a_ledger_is_of_its_streams_namespace_or_says_it_or_is_of_the_default_one() -> None:
     stream = {"buckram.stream": b"shop/s", "buckram.stream.uid": b"u", "buckram.namespace": b"other"}
     assert namespace_of_ledger(stream) == "shop"

@@ -120,3 +120,18 @@ def test_a_token_with_a_changed_letter_is_refused_or_the_same(at: int, letter: s
 def test_a_token_without_end_is_refused_unread() -> None:
     with pytest.raises(TokenRefused, match="limit is 8192"):
         verify("a" * 9000, KEYS, CLUSTER, NOW, Revocations())
+
+
+def test_while_the_time_is_in_doubt_a_token_has_to_count_at_all_that_it_may_be() -> None:
+    def counts(earliest: float, latest: float) -> bool:
+        try:
+            return verify(GOOD, KEYS, CLUSTER, latest, Revocations(), earliest_s=earliest) == TOKEN
+        except TokenRefused:
+            return False
+
+    day = 86_400.0
+    assert counts(NOW, NOW)
+    assert counts(NOW, NOW + 50)
+    assert not counts(NOW, NOW + 40 * day)  # it may have expired
+    assert not counts(NOW - 40 * day, NOW)  # it may be from the future
+    assert not counts(NOW - 40 * day, NOW + 40 * day)

@@ -132,8 +132,8 @@ def test_an_ended_stream_takes_nothing() -> None:
 
 def test_a_stream_that_is_deleted_refuses_everything() -> None:
     head = claim()
-    gone = apply(head, deleted(head))
-    assert deleted(gone) is None
+    gone = apply(head, deleted("s", head))
+    assert deleted("s", gone) is None
     for attempt in (
         lambda: claimed("s", gone, YOU), lambda: truncated("s", gone, 0, 0), lambda: configured("s", gone, {}, None),
         lambda: rolled("s", gone, 1, None, 1, 0, 0), lambda: published("s", gone, [], "a", 1, 1),

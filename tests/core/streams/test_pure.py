@@ -164,7 +164,9 @@ def test_names() -> None:
         stream_name("shop/orders", "other")
     for bad, why in (
         ("", "empty"), ("a/b/c", "separator"), ("a\n", "control"), (" a", "blank"), (".", "dot"), ("x" * 201, "201"),
-        ("a\ue000", "control"), ("a\x00b", "control"),
+        ("a\ue000", r"U\+E000, which ZooKeeper"), ("a\x00b", "U.0000, a control"),
+        ("a\u200b", "ZERO WIDTH SPACE.* control"),
+        ("a😀", r"U\+1F600 \(GRINNING FACE\), and ZooKeeper.* beyond U\+FFFF"), ("a\ud800", "U.D800, one half"),
     ):  # fmt: skip
         with pytest.raises(InvalidArgument, match=why):
             stream_name(bad)

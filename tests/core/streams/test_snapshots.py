@@ -8,6 +8,7 @@ import pytest
 
 from buckram.core.streams.changes import Step, check_head, check_step, rolled, truncated
 from buckram.core.streams.head import Head, Segment, SnapshotRow, Summary, decode_head, encode_head
+from buckram.core.streams.positions import Mark
 from buckram.core.streams.record_format import NO_TXID
 from buckram.core.streams.snapshots import is_published, leapt, published, spared
 from buckram.errors import InvariantViolation
@@ -64,10 +65,12 @@ def test_truncation_stops_at_what_a_snapshot_needs() -> None:
 def test_a_mirror_goes_on_at_a_snapshot_beyond_its_end_with_a_gap_below() -> None:
     summary = Summary(5, 4, 50, 1, 2, 1, 2, NO_TXID, -1)
     head = replace(EMPTY, tail=(Segment(0, 1, 0, 0, summary),), end=5)
-    assert leapt("n/m", head, row(5)) is None
-    gone_on = leapt("n/m", head, row(9))
+    assert leapt("n/m", head, row(5), Mark(5, 2, "d", 1, "")) is None
+    mark = Mark(9, 77, "d", 1, "")
+    gone_on = leapt("n/m", head, row(9), mark)
     assert gone_on is not None
     assert (gone_on.earliest, gone_on.end, gone_on.snapshots) == (9, 9, (row(9),))
+    assert (gone_on.mark, gone_on.last_append) == (mark, 77), "its position is found by nothing else from now on"
     check_step("n/m", head, gone_on)
     step = rolled("n/m", gone_on, gone_on.epoch, None, 7, 9, 0)
     assert step is not None
@@ -75,7 +78,9 @@ def test_a_mirror_goes_on_at_a_snapshot_beyond_its_end_with_a_gap_below() -> Non
     with pytest.raises(InvariantViolation, match="M9"):
         check_head("n/m", replace(step.head, earliest=8))
     with pytest.raises(InvariantViolation, match="R7"):
-        leapt("n/m", EMPTY, row(9))
+        leapt("n/m", EMPTY, row(9), mark)
+    with pytest.raises(InvariantViolation, match="R7"):
+        leapt("n/m", head, row(9), mark._replace(offset=8))
 
 
 def test_snapshots_are_part_of_the_head_and_absent_in_other_streams() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.soak import soak
 
 from buckram.core.entries.entry import Digest, master_key
 from buckram.core.entries.packed import PackedBodies
@@ -182,7 +183,7 @@ def test_overdue_adds_are_given_up_once_and_late_answers_are_unknown() -> None:
 
 
 @given(st.randoms(use_true_random=False))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=soak(150, 60), deadline=None)
 def test_any_order_and_any_chunking_report_every_entry_once(rng: random.Random) -> None:
     matcher, events = AckMatcher(), list[AckEvent]()
     sinks = [Sink(ledger) for ledger in range(rng.randint(1, 4))]

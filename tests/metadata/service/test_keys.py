@@ -166,6 +166,9 @@ class OnlyBelow:
     def is_ledger(self, key: str) -> bool:
         return False
 
+    def name_of(self, uid: str) -> str | None:
+        return None
+
     def trial(self) -> OnlyBelow:
         return self
 

@@ -13,7 +13,7 @@ from tests.support.secure_kit import Files
 from buckram import connect
 from buckram.config import ClientConfig
 from buckram.errors import AccessRefused, ConfigError, MetadataError, MetadataUnavailable
-from buckram.metadata.uri import ZOOKEEPER_AUTH, ZOOKEEPER_CA, ZOOKEEPER_CERT, open_store
+from buckram.metadata.uri import ZOOKEEPER_AUTH, ZOOKEEPER_CA, ZOOKEEPER_CERT, ZOOKEEPER_SHARED, open_store
 from buckram.metadata.zookeeper.kazoo_session import KazooSession
 from buckram.net.tls_files import TlsFiles
 from buckram.testing import cluster
@@ -153,3 +153,13 @@ def _acls(secured: Secured, credential: str, tops: list[str]) -> dict[str, str]:
     finally:
         client.stop()
         client.close()
+
+
+@pytest.mark.parametrize(("auth", "shared"), [("", "ledgers"), ("digest:a:b", "ledgers"), ("sasl:a:b", "all")])
+async def test_a_tree_is_shared_where_logins_are_known_only(
+    monkeypatch: pytest.MonkeyPatch, auth: str, shared: str
+) -> None:
+    monkeypatch.setenv(ZOOKEEPER_AUTH, auth)
+    monkeypatch.setenv(ZOOKEEPER_SHARED, shared)
+    with pytest.raises(ConfigError, match=ZOOKEEPER_SHARED):
+        await open_store("zk://127.0.0.1:1/ledgers")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 import time
 
 import pytest
-from tests.support.polling import until
+from tests.support.polling import eventually, until
 from tests.support.zk_kit import DEADLINE_S, folder, proxied, session
 
 from buckram.errors import (
@@ -23,6 +24,7 @@ from buckram.errors import (
     ValueTooLarge,
     VersionConflict,
 )
+from buckram.metadata.zookeeper import kazoo_link
 from buckram.metadata.zookeeper.session import ANY_VERSION, create_with_parents
 from buckram.types import CheckVersion, Create, Delete, SetValue
 from buckram.zookeeper_server import ZooKeeperServer
@@ -383,3 +385,20 @@ async def test_a_forked_child_may_not_use_the_session(zookeeper_server: ZooKeepe
         with pytest.raises(ForkedClient, match="connect again"):
             await zk.exists("/")
         zk._pid = os.getpid()
+
+
+async def test_who_was_refused_is_let_in_when_the_servers_know_better(
+    zookeeper_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kazoo_link, "_REFUSED_S", 0.05)
+    async with session(zookeeper_server.address, auth=[("nosuch", "alice:secret")], operation_timeout_s=5.0) as zk:
+        with pytest.raises(AccessRefused, match="refuse this session's credentials"):
+            await zk.exists("/")
+        zk._link._auth = []  # as if the servers knew that scheme from now on
+
+        async def let_in() -> bool:
+            with contextlib.suppress(AccessRefused):
+                return await zk.exists("/") is not None
+            return False
+
+        await eventually(let_in, "it is refused for ever")

@@ -13,6 +13,7 @@ from tests.support.clock import pass_time
 from tests.support.zk_store_kit import Counted, Zk
 
 from buckram import connect
+from buckram.core.ledgers.deletions import deletions_key
 from buckram.errors import MetadataUnavailable
 from buckram.metadata.used_ids import used_key
 from buckram.metadata.zookeeper.store import ZooKeeperStore
@@ -116,8 +117,9 @@ async def test_deletion_with_lost_reply_spares_the_next_ledger_of_that_id(
         async with asyncio.timeout(5):
             while await other.list_ledgers():  # noqa: ASYNC110 - polling with a deadline
                 await asyncio.sleep(0)
-        used = used_key(other.layout.own, 7)  # gone, as after an old backup that somebody accepted
-        await other.keys.delete(used, (await other.keys.get(used)).version)
+        # Gone, as after an old backup that somebody accepted.
+        for key in (used_key(other.layout.own, 7), deletions_key(other.layout.own, 0)):
+            await other.keys.delete(key, (await other.keys.get(key)).version)
         for kit in running.kits:
             witness = kit.bookie.witness
             assert witness is not None

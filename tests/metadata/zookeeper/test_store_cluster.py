@@ -33,8 +33,8 @@ async def populate(store: TreeStore) -> None:
 
 
 def wrong(found: Checkup) -> dict[str, str]:
-    assert all(problem.advice and problem.found for problem in found.problems)
-    return {problem.node: problem.found for problem in found.problems}
+    assert all(problem.state and problem.why for problem in found.problems)
+    return {problem.where: problem.why for problem in found.problems}
 
 
 async def test_a_cluster_in_order() -> None:
@@ -70,7 +70,7 @@ async def test_everything_that_is_wrong_is_named() -> None:
     said = wrong(found)
     assert list(said) == [
         "/ledgers/cookies/b 5", "/ledgers/cookies/b3", "/ledgers/cookies/b4", "/ledgers/available/b6",
-        "/ledgers/available/h:3181", "/ledgers/available/named", "/ledgers/available/readonly/b,7",
+        "/ledgers/available/named", "/ledgers/available/readonly/b,7", "h:3181", "named",
         "/ledgers/00/0000/L0009", "/ledgers/00/0000/L0010", "/ledgers/mine", "/ledgers/00/0000/tmp",
     ]  # fmt: skip
     assert "instance id 'other'" in said["/ledgers/cookies/b4"]

@@ -56,7 +56,7 @@ async def test_a_ledgers_life_costs_no_more_than_with_apaches_client() -> None:
 
 async def made_by_apache(store: ZooKeeperStore, ledger_id: int) -> None:
     """A ledger whose id nobody wrote down as chosen."""
-    await store.ledgers.create(ledger_id, serialise(ledger(1)), chosen=False)
+    await store.ledgers.create(ledger_id, serialise(ledger(1)), chosen=False, fresh=())
 
 
 async def test_the_first_ledger_of_a_folder_makes_the_folder_too() -> None:

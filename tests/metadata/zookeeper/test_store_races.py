@@ -181,7 +181,7 @@ async def test_ids_are_not_waited_for_when_somebody_took_them() -> None:
     zk = Zk()
     store = await zk.ready()
     for taken in range(3):
-        await store.ledgers.create(taken, serialise(ledger(99)), chosen=False)  # as Apache's clients do
+        await store.ledgers.create(taken, serialise(ledger(99)), chosen=False, fresh=())  # as Apache's clients do
     for _ in range(3):
         with pytest.raises(LedgerExists):
             await store.create_ledger(await store.allocate_ledger_id(), ledger(5))

@@ -5,15 +5,97 @@ from __future__ import annotations
 from tests.mutants.testmutant import TestMutant, edited
 
 _FOLLOWING = "tests/db/test_following.py::"
+_BACKUPS = "tests/db/test_backups.py::"
 _SUPERSEDED = "tests/db/test_superseded.py::"
 _TOKENS = "tests/db/test_tokens.py::"
+_REPEATS = "tests/hrana/test_repeats.py::"
+_STATEMENTS = "tests/gateway/test_hrana_pages.py::"
+_SOCKETS = "tests/hrana/test_sockets.py::"
 _WRITING = "tests/db/test_writing.py::"
 
 MUTANTS = (
     TestMutant(
+        "db-fail-forgotten",
+        "a statement that said OR FAIL is not done again when another one made SQLite roll everything back",
+        edited(("buckram.db.execution:Execution._attempt", "one in self._partly or not isinstance", "not isinstance")),
+        (_WRITING + "test_a_statement_that_says_or_fail_keeps_what_it_did_beside_those_of_others",),
+    ),
+    TestMutant(
+        "cdc-undone-rows",
+        "what triggers did of a statement that failed is told as if it had been committed",
+        edited(("buckram.db.row_images:RowImages.execute", " and self._is_kept(executor)", "")),
+        ("tests/db/test_cdc.py::test_what_triggers_did_of_a_statement_that_fails_is_undone_or_kept_with_it",),
+    ),
+    TestMutant(
+        "db-reading-with",
+        "a read that begins with WITH takes a turn to write",
+        edited(("buckram.db.statements:_looked_at", 'word == "WITH"', 'word == "WITHOUT"')),
+        (_WRITING + "test_a_read_that_begins_with_with_takes_no_turn",),
+    ),
+    TestMutant(
+        "backup-unverified",
+        "older backups go although the new one came back with other bytes",
+        edited(("buckram.db.backups:Backups._made", "back != digest", "False")),
+        (_BACKUPS + "test_a_file_that_comes_back_with_other_bytes",),
+    ),
+    TestMutant(
+        "backup-found-unproven",
+        "a file that is found at the place counts as a backup whatever is in its rows",
+        edited(("buckram.db.backups:Backups._found", "not digest.startswith(newest.digest)", "False")),
+        (_BACKUPS + "test_a_file_that_is_found_counts_only_without_faults",),
+    ),
+    TestMutant(
+        "backup-of-namesake",
+        "a database that was made anew takes the backups of the old one for its own",
+        edited(("buckram.core.db.backups:files_of", "match is None or match[1] != uid", "match is None")),
+        (_BACKUPS + "test_a_database_that_was_made_anew_has_backups_of_its_own",),
+    ),
+    TestMutant(
+        "backup-in-doubt",
+        "a clock that nobody believes makes backups due, which push out the old ones",
+        edited(
+            (
+                "buckram.streams.maintain.janitor:Janitor._look_at_backups",
+                "self._now(policy.backup_every_s)",
+                "self._client.services.clocks.now()",
+            )
+        ),
+        (_BACKUPS + "test_nothing_is_made_by_age_while_the_time_is_in_doubt",),
+    ),
+    TestMutant(
+        "hrana-sent-on-twice",
+        "a request whose first statement may be committed is sent on to the next leader",
+        edited(
+            (
+                "buckram.hrana.pipeline:Pipeline._execute",
+                "self.untouched = False  # It may be committed all the same, in whole or in part.",
+                "pass",
+            )
+        ),
+        ("tests/hrana/test_forwarding.py::test_what_may_be_done_here_is_not_done_again_by_the_next_leader",),
+    ),
+    TestMutant(
+        "temp-trigger",
+        "a trigger of the schema temp on a replicated table passes the guard",
+        edited(("buckram.db.statements:Guard._authorize", "action in _CREATIONS", "action in _CREATIONS - {18}")),
+        (_WRITING + "test_what_a_replicated_database_does_not_execute",),
+    ),
+    TestMutant(
+        "pragma-stays",
+        "what a caller sets of the writing connection stays for the next transaction",
+        edited(("buckram.db.execution:Execution._prepare", "executor.give_back()", "pass")),
+        (_WRITING + "test_what_a_caller_sets_ends_with_his_transaction",),
+    ),
+    TestMutant(
+        "pragma-shared",
+        "what a caller sets counts for those that share the commit",
+        edited(("buckram.db.execution:Execution._unit", "executor.give_back()", "pass")),
+        (_WRITING + "test_what_a_unit_sets_is_not_there_for_those_that_share_its_commit",),
+    ),
+    TestMutant(
         "db-commit-early",
         "a commit is in the leader's files before the log has acknowledged it",
-        edited(("buckram.db.execution:Execution._have_decided", "pending.decided.wait()", "pending.decided.wait(0)")),
+        edited(("buckram.db.engine:Engine.ask_for_commit", "pending.decided.wait()", "pending.decided.wait(0)")),
         (_FOLLOWING + "test_a_leader_that_is_fenced_commits_nothing_more",),
     ),
     TestMutant(
@@ -33,13 +115,7 @@ MUTANTS = (
     TestMutant(
         "db-deferred-keys",
         "a deferred foreign key that is violated fails the whole group",
-        edited(
-            (
-                "buckram.db.execution:Execution._unit",
-                "if connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0]:",
-                "if False:",
-            )
-        ),
+        edited(("buckram.db.execution:Execution._unit", "if _deferred(connection):", "if False:")),
         (_WRITING + "test_a_deferred_foreign_key_fails_alone",),
     ),
     TestMutant(
@@ -94,7 +170,10 @@ MUTANTS = (
         "db-image-too-late",
         "a snapshot that waits for a statement comes too late",
         edited(("buckram.db.engine:Engine.ask_for_commit", "self._take_images()", "pass")),
-        (_SUPERSEDED + "test_an_image_is_taken_before_what_is_being_executed_is_committed",),
+        (
+            _SUPERSEDED + "test_an_image_is_taken_before_what_is_being_executed_is_committed",
+            "tests/db/test_transfer.py::test_backups_and_snapshots_of_a_busy_leader_are_states_that_were_committed",
+        ),
     ),
     TestMutant(
         "db-token-of-a-commit",
@@ -157,5 +236,185 @@ MUTANTS = (
             )
         ),
         ("tests/db/test_transfer.py::test_what_a_crash_left_beside_a_file_is_brought_to_its_end",),
+    ),
+    TestMutant(
+        "db-read-of-an-old-state",
+        "a thread that took a state before a slow statement answers later reads from it",
+        edited(("buckram.db.readers:Readers._work_off", "number > newest", "False")),
+        ("tests/db/test_readers.py::test_a_read_after_a_write_sees_it_beside_slow_statements",),
+    ),
+    TestMutant(
+        "db-read-of-nothing",
+        "a replica that was just opened is read before it has read its log",
+        edited(("buckram.db.database:Database._begun", "await self._replica.begun()", "pass")),
+        (_FOLLOWING + "test_a_replica_that_was_just_opened_answers_from_nothing_older_than_its_opening",),
+    ),
+    TestMutant(
+        "db-refused-rows-stay",
+        "what a statement changed before its rows were refused stays in the transaction",
+        edited(
+            (
+                "buckram.db.execution:Execution._all_or_nothing",
+                'executor.inside("ROLLBACK TO buckram_statement")',
+                "pass",
+            )
+        ),
+        ("tests/db/test_write_errors.py::test_a_statement_whose_rows_are_refused_leaves_none_in_its_transaction",),
+    ),
+    TestMutant(
+        "db-files-not-looked-for",
+        "nobody looks whether the local files are still there",
+        edited(("buckram.db.engine:Engine._look", "not self.files.intact", "False")),
+        ("tests/db/test_deleted_files.py::test_files_that_cannot_be_made_anew_end_the_leadership",),
+    ),
+    TestMutant(
+        "db-other-files-opened",
+        "a connection is opened beside a log, or an index of it, that SQLite makes anew",
+        edited(("buckram.db.wal_files:WalFiles._check_intact", "not self.intact", "False")),
+        (
+            "tests/db/test_deleted_files.py::test_deleted_files_are_made_anew_on_a_leader_and_on_a_follower[main.db-wal]",
+        ),
+    ),
+    TestMutant(
+        "db-turns-not-in-rotation",
+        "a caller who asks again and again has all turns before the next one has any",
+        edited(("buckram.core.db.turns:Turns.take", "self._queues.move_to_end(caller)", "pass")),
+        (_WRITING + "test_who_asks_again_and_again_does_not_hold_others",),
+    ),
+    TestMutant(
+        "hrana-token-of-a-commit-lost",
+        "the token that a stream was given is not that of its transaction's commit",
+        edited(
+            ("buckram.sql.session:Session._inside", "transaction.commit(token=self._token)", "transaction.commit()")
+        ),
+        (_REPEATS + "test_a_function_gives_the_token_where_a_driver_has_no_headers",),
+    ),
+    TestMutant(
+        "hrana-token-kept-for-the-next-request",
+        "a token that came with a request that only read is that of whatever the stream writes next",
+        edited(("buckram.hrana.pipeline:Pipeline._end_token", "self._stream.session.autocommit", "False")),
+        (_REPEATS + "test_a_header_makes_one_statement_one_batch_and_one_commit_happen_once",),
+    ),
+    TestMutant(
+        "hrana-token-not-sent-on",
+        "a follower sends a request on to the leader without its token",
+        edited(("buckram.hrana.execution:Execution._send_on", "in _PASSED_ON if", "in _PASSED_ON[1:] if")),
+        (_REPEATS + "test_a_retry_after_outcome_unknown_applies_once",),
+    ),
+    TestMutant(
+        "hrana-history-of-the-follower",
+        "a follower says its own history of what the leader answered",
+        edited(
+            ("buckram.hrana.execution:Execution._send_on", "in found.headers}", "in found.headers} | self._history()")
+        ),
+        ("tests/hrana/test_forwarding.py::test_answers_say_in_which_history_of_the_metadata_they_were_given",),
+    ),
+    TestMutant(
+        "hrana-rights-of-the-server-that-sends-on",
+        "at the leader a request has the rights of the server that sent it on",
+        edited(("buckram.hrana.forwarding:rights_sent", "{_RIGHTS: _READ}", "{}")),
+        (_STATEMENTS + "test_other_machines_read_from_a_gateway_without_tokens",),
+    ),
+    TestMutant(
+        "hrana-backup-outlives-its-grant",
+        "a backup goes on after its grant was withdrawn",
+        edited(("buckram.hrana.exchange:Exchange.backup", "over=over,", "")),
+        ("tests/hrana/test_exchange.py::test_a_backup_ends_with_its_grant",),
+    ),
+    TestMutant(
+        "gateway-statements-by-session",
+        "a browser's session sends statements to databases",
+        edited(("buckram.gateway.access:Access.who", "if operation.statements:", "if False:")),
+        (_STATEMENTS + "test_a_browsers_session_is_no_token",),
+    ),
+    TestMutant(
+        "hrana-offset-not-waited-for",
+        "a replica that is asked for an offset answers from what it has",
+        edited(("buckram.db.database:Database.applied_at_least", "self.applied >= offset", "True")),
+        (_REPEATS + "test_an_offset_that_does_not_come_is_not_waited_for_for_ever",),
+    ),
+    TestMutant(
+        "hrana-lane-begins-again-in-a-transaction",
+        "what follows on a transaction that was lost with its leader is executed alone",
+        edited(("buckram.hrana.lanes:Lane._begin_again", "self._in_transaction or self._remembers", "False")),
+        (_SOCKETS + "test_a_follower_sends_a_stream_on_and_takes_over",),
+    ),
+    TestMutant(
+        "hrana-grants-of-hello",
+        "a WebSocket keeps the right to write that its first request had",
+        edited(("buckram.hrana.lanes:Lane._work", "stream.session.may_write = rights.may_write", "pass")),
+        (_SOCKETS + "test_hello_says_who_asks_and_each_request_looks_again",),
+    ),
+    TestMutant(
+        "hrana-everything-read",
+        "a WebSocket is read however much of what came is not answered",
+        edited(("buckram.hrana.sockets:_Connection._take", "self._waiting >= self._limits.requests", "False")),
+        (_SOCKETS + "test_who_sends_and_does_not_read_is_not_read_any_more_and_then_cut_off",),
+    ),
+    TestMutant(
+        "hrana-texts-of-later",
+        "a request takes the stored text of the moment when its turn comes",
+        edited(
+            (
+                "buckram.hrana.sockets:_Connection._planned",
+                "return one, lambda: self._ask(asked, one, raw)",
+                "return one, lambda: self._ask(asked, one, with_texts(asked.raw, self._texts.text))",
+            )
+        ),
+        (_SOCKETS + "test_requests_are_answered_in_order_although_they_are_sent_at_once",),
+    ),
+    TestMutant(
+        "db-loaded-over-tables",
+        "a file is loaded into a database that has tables",
+        edited(("buckram.db.transfer:_write_pages", "found.rows != [(0,)]", "False")),
+        (
+            "tests/db/test_transfer.py::"
+            "test_a_file_fills_a_database_that_is_empty_and_one_that_is_cut_off_leaves_it_empty",
+        ),
+    ),
+    TestMutant(
+        "db-loaded-with-its-schema-number",
+        "what is loaded keeps the number of its schema, by which readers may know another one",
+        edited(("buckram.db.transfer:_schema_after", ") + 1,", "),")),
+        (
+            "tests/db/test_transfer.py::"
+            "test_readers_from_before_see_the_tables_of_a_file_whose_schema_has_the_number_of_theirs",
+        ),
+    ),
+    TestMutant(
+        "db-backup-of-what-was-told",
+        "a backup of the newest state ends at what readers had been told of",
+        edited(
+            (
+                "buckram.db.rebuilding:_newest",
+                "wanted = await end_of_acknowledged(client, ns.store, name)",
+                "wanted = 0",
+            )
+        ),
+        ("tests/db/test_transfer.py::test_a_backup_has_what_was_acknowledged_a_moment_ago",),
+    ),
+    TestMutant(
+        "leaders-are-believed",
+        "requests are sent on to whatever address the leader of a database announces",
+        edited(("buckram.hrana.others:Others._is_shown", "return address in self._known", "return True")),
+        ("tests/hrana/test_forwarding.py::test_nothing_is_sent_where_no_server_of_the_cluster_is",),
+    ),
+    TestMutant(
+        "the-callers-token-is-sent-on",
+        "a leader gets the token of the caller",
+        edited(
+            (
+                "buckram.http.tokens:ClusterTokens.vouch",
+                'return f"{_SCHEME} {await self._security.pass_for(token, _purpose(path))}"',
+                "return f\"Bearer {await self._security.pass_for(token, '')}\"",
+            )
+        ),
+        ("tests/hrana/test_access.py::test_a_leader_is_told_who_asks_and_gets_no_token_of_the_caller",),
+    ),
+    TestMutant(
+        "vouched-again-and-again",
+        "what says who asks counts as often as it comes",
+        edited(("buckram.http.tokens:OnceOnly.take", "return False", "return True")),
+        ("tests/hrana/test_access.py::test_what_says_who_asks_is_for_one_request_to_one_path",),
     ),
 )

@@ -8,6 +8,12 @@ _FORK = "tests/streams/maintain/test_fork.py"
 
 MUTANTS = (
     TestMutant(
+        "fork-of-unknown-producers",
+        "a fork of a fork that does not know its producers says that it knows them",
+        edited(("buckram.core.streams.forks:forked", "plan.inherits and ", "")),
+        (f"{_FORK}::test_a_fork_of_a_fork_that_does_not_know_its_producers_says_so",),
+    ),
+    TestMutant(
         "fork-complete-deleted",
         "whoever cleans up deletes a fork that was completed after the last look at it",
         edited(("buckram.core.streams.forks:given_up", "if head.incomplete", "if not head.deleting")),

@@ -38,8 +38,8 @@ MUTANTS = (
         edited(
             (
                 "buckram.gateway.peers:Peers.url_of",
-                "except NoSuchKey:\n        return None",
-                "except NoSuchKey:\n        return sign.partition(' at ')[2]",
+                "return await self.url_of_id(found[1])",
+                "return await self.url_of_id(found[1]) or sign.partition(' at ')[2]",
             )
         ),
         (_WRITERS + "test_a_lease_sends_nobody_to_an_address_that_is_not_shown",),
@@ -129,5 +129,17 @@ MUTANTS = (
         "a tail at a gap of offsets gets the records before it again",
         edited(("buckram.gateway.tails:Feed.piece", "if self._pieces[at].next > position", "if True")),
         (_TAILS + "test_offsets_may_have_gaps",),
+    ),
+    TestMutant(
+        "gateway-events-went-back",
+        "a follower goes on after an event whose record is another one now",
+        edited(("buckram.gateway.event_ids:start_after", "if max(last.epoch, FIRST_EPOCH) >= now.epoch:", "if True:")),
+        ("tests/gateway/test_event_ids.py::test_a_follower_is_told_that_the_stream_went_back",),
+    ),
+    TestMutant(
+        "gateway-feed-never-ends",
+        "a feed that failed with what nobody expected leaves its tails waiting",
+        edited(("buckram.gateway.tails:Feed._read", "except Exception as error:", "except BuckramError as error:")),
+        (_TAILS + "test_a_feed_that_failed_with_anything_ends_its_tails_and_the_next_one_reads_anew",),
     ),
 )

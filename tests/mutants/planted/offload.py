@@ -65,4 +65,22 @@ MUTANTS = (
         edited(("buckram.streams.shared.ledgers:discard", "if intent.place:", "if False:")),
         (OFFLOAD + "test_a_crash_after_each_step",),
     ),
+    TestMutant(
+        "offload-anywhere",
+        "a policy sends history wherever it likes",
+        edited(
+            (
+                "buckram.core.streams.offload_places:OffloadPlaces.check_policy",
+                "location not in self.of(namespace)",
+                "False",
+            ),
+        ),
+        (OFFLOAD + "test_policies_send_history_where_an_operator_has_listed",),
+    ),
+    TestMutant(
+        "offload-deletes-anywhere",
+        "a janitor deletes history wherever a segment list or an intent says that it is",
+        edited(("buckram.streams.shared.places:in_thread", "why_not is not None and", "False and")),
+        (OFFLOAD + "test_a_janitor_deletes_history_at_listed_places_only",),
+    ),
 )

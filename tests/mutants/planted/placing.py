@@ -6,6 +6,7 @@ from tests.mutants.testmutant import TestMutant, edited
 
 CLIENT, REPAIR = "tests/client/write/test_placement.py", "tests/client/maintain/test_placement.py"
 CHOOSE = "tests/core/placement/test_choose.py"
+HOSTS = "tests/core/placement/test_hosts.py"
 
 RECENT, LATENCY = "tests/client/shared/test_recent.py", "tests/core/placement/test_latency.py"
 
@@ -41,6 +42,36 @@ MUTANTS = (
         "a slow bookie is avoided although the copies are then in one rack",
         edited(("buckram.core.placement.choose:_avoiding_slow", "for rule in policy.rules:", "for rule in ():")),
         (f"{CHOOSE}::test_a_slow_bookie_is_taken_where_no_other_one_is_in_a_second_rack",),
+    ),
+    TestMutant(
+        "hosts-are-no-rule",
+        "a policy that says nothing of hosts asks for none",
+        edited(("buckram.core.placement.policy:_parsed", "found += [] if HOSTS.level in rules else [HOSTS]", "pass")),
+        (f"{HOSTS}::test_as_the_documents_recommend_it_no_ledger_has_two_copies_on_one_host",),
+    ),
+    TestMutant(
+        "loopback-is-a-host",
+        "bookies that register no host and listen on 127.0.0.1 of several machines count as one host",
+        edited(("buckram.core.placement.topology:_registered", "elif not is_loopback(info.address.host):", "else:")),
+        ("tests/core/placement/test_topology.py::test_a_host_is_what_a_bookie_registers_else_that_of_its_address",),
+    ),
+    TestMutant(
+        "best-is-named",
+        "ledgers are named that no move would spread better",
+        edited(("buckram.core.placement.judge:breaches", "min(needed, attainable.get(rule.level, needed))", "needed")),
+        (f"{HOSTS}::test_the_write_quorum_on_the_fewest_hosts_is_on_as_many_as_can_be",),
+    ),
+    TestMutant(
+        "better-is-not-enough",
+        "members are moved only where that meets all of the policy",
+        edited(("buckram.core.placement.moves:_aims", "if not any(now[part] for part in firm):", "if True:")),
+        (f"{HOSTS}::test_where_racks_cannot_be_mended_hosts_are",),
+    ),
+    TestMutant(
+        "kinds-mixed-up",
+        "a place that failed stands for others that are not alike",
+        edited(("buckram.core.placement.search:Search._kind", "None if lone and not used else domain", "None")),
+        ("tests/core/placement/test_search.py::test_it_finds_one_whenever_there_is_one",),
     ),
     TestMutant(
         "topology-read-once",

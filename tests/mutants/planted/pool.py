@@ -84,4 +84,16 @@ MUTANTS = (
         ),
         (GONE,),
     ),
+    TestMutant(
+        "follower-ends-for-good",
+        "who follows something ends with the first error that nobody expected",
+        edited(("buckram.net.tasks:TaskScope.keep", 'self._report(f"{self._name}:{name}", error)', "raise")),
+        ("tests/net/test_parts.py::test_what_follows_something_begins_anew_when_it_failed",),
+    ),
+    TestMutant(
+        "shelf-keeps-failures",
+        "what could not be opened once is never opened again while it is asked for",
+        edited(("buckram.net.shelf:Shelf._taken", "if place.failed:", "if False:")),
+        ("tests/db/test_shelf.py::test_an_opening_that_failed_with_anything_is_tried_anew",),
+    ),
 )

@@ -6,6 +6,21 @@ from tests.mutants.testmutant import TestMutant, edited
 
 MUTANTS = (
     TestMutant(
+        "poll-waits-anew",
+        "a long poll that waited for a look at metadata waits its whole timeout once more",
+        edited(
+            (
+                "buckram.bookie.service.access:_after",
+                "round(waited_s * 1000)",
+                "0",
+            )
+        ),
+        (
+            "tests/bookie/service/test_owners.py"
+            "::test_a_long_poll_ends_when_its_client_expects_it_also_if_metadata_is_late",
+        ),
+    ),
+    TestMutant(
         "poll-refused-undecided",
         "a long poll is refused while the ledger's first adds wait for a look at metadata",
         edited(

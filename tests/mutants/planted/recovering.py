@@ -106,7 +106,7 @@ MUTANTS = (
     TestMutant(
         "convicted-stays",
         "a writer goes on with a convicted bookie",
-        edited((f"{CHANGE}.leave_convicted", "if not convicted or", "if True or")),
+        edited((f"{CHANGE}._leave", "if not leaving or", "if True or")),
         (f"{ACCUSED}::test_a_running_writer_leaves_a_member_that_is_convicted",),
     ),
     TestMutant(
@@ -114,9 +114,9 @@ MUTANTS = (
         "a convicted bookie is removed although there is no replacement",
         edited(
             (
-                f"{CHANGE}.leave_convicted",
-                "self._choose(window.ensemble, liars, {}, doomed=False) if liars else ()",
-                "liars",
+                f"{CHANGE}._leave",
+                "self._choose(window.ensemble, members, leaving, doomed=False) if members else ()",
+                "members",
             )
         ),
         (f"{ACCUSED}::test_a_writer_keeps_a_convicted_member_until_another_bookie_is_there",),

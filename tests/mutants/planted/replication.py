@@ -5,9 +5,63 @@ from __future__ import annotations
 from tests.mutants.testmutant import TestMutant, edited
 
 _PROMOTION = "tests/replication/test_promotion.py::"
+_POSITIONS = "tests/core/streams/test_positions.py::"
+_RESTORED = "tests/replication/test_restored.py::"
+_KILLS = "tests/replication/test_kills.py::"
 _BACKUP = "tests/metadata/test_backup_shares.py::"
 
 MUTANTS = (
+    TestMutant(
+        "replication-looks-at-no-epoch",
+        "where nothing can be compared, a mirror goes on as if the source's metadata had never been restored",
+        edited(
+            (
+                "buckram.core.streams.positions:same_history",
+                "return epoch >= 0 and (restore == now.restore or (epoch == 0 and now.epoch == 1))",
+                "return True",
+            )
+        ),
+        (
+            f"{_POSITIONS}test_of_a_mirror_of_an_older_release_nothing_is_assumed",
+            f"{_RESTORED}test_where_nothing_can_be_compared_after_a_restore_it_stops",
+        ),
+    ),
+    TestMutant(
+        "replication-compares-no-digest",
+        "a mirror goes on where its source has another record at the offset that was copied last",
+        edited(
+            (
+                "buckram.core.streams.positions:compare",
+                "return Verdict.SAME if equal else Verdict.DIFFERS",
+                "return Verdict.SAME",
+            )
+        ),
+        (f"{_RESTORED}test_a_source_that_went_back_stops_its_stream_and_nothing_is_lost",),
+    ),
+    TestMutant(
+        "replication-reconciles-unseen",
+        "a reconciling takes what lies below the position of a mirror for the same, and deletes it",
+        edited(
+            (
+                "buckram.replication.reconciling:_compared",
+                "return await first_difference(old, new, low, stop), mark.end",
+                "return stop, mark.end",
+            )
+        ),
+        (f"{_RESTORED}test_a_reconciling_compares_also_what_lies_below_the_position",),
+    ),
+    TestMutant(
+        "replication-objects-unseen",
+        "the mirror of objects deletes what its source has forgotten in a restore",
+        edited(
+            (
+                "buckram.replication.object_copy:ObjectCopy._compare",
+                "if forgotten and (found.gone or found.replaced):",
+                "if False:",
+            )
+        ),
+        (f"{_RESTORED}test_what_only_the_mirror_has_is_kept_aside_when_it_begins_anew",),
+    ),
     TestMutant(
         "replication-fences-what-it-keeps",
         "a stream in which records are being kept aside is fenced, so that no other call can go on with it",
@@ -58,6 +112,12 @@ MUTANTS = (
         ),
     ),
     TestMutant(
+        "replication-leaps-without-position",
+        "a mirror that goes on at a snapshot notes its position later, and after a kill it is compared by an old time",
+        edited(("buckram.core.streams.snapshots:leapt", ", last_append=last, mark=mark", "")),
+        (f"{_KILLS}test_the_copy_of_a_machine_that_was_overtaken_goes_on_wherever_it_was_killed",),
+    ),
+    TestMutant(
         "replication-snapshot-left",
         "a snapshot whose copy fails for a moment leaves its ledger at each attempt",
         edited(
@@ -98,5 +158,23 @@ MUTANTS = (
             )
         ),
         ("tests/core/objects/test_index.py::test_no_upload_begins_where_as_many_are_open_as_may_be",),
+    ),
+    TestMutant(
+        "replication-fenced-ledger",
+        "a side that was replaced makes plain ledgers of the namespace",
+        edited(
+            (
+                "buckram.core.streams.links:check_ledger",
+                "link.state == SUPERSEDED and not link.streams",
+                "False",
+            )
+        ),
+        ("tests/replication/test_promotion.py::test_the_fenced_side_makes_no_ledger_of_the_namespace",),
+    ),
+    TestMutant(
+        "links-get-the-login",
+        "a login goes to whatever address the link of a namespace notes",
+        edited(("buckram.replication.status:other_side", "and not has_login(os.environ)", "")),
+        ("tests/replication/test_cli.py::test_a_namespace_from_the_first_copy_to_the_change_of_sides_and_back",),
     ),
 )

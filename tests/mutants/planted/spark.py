@@ -10,8 +10,8 @@ MUTANTS = (
         "skipped tasks and no ledgers count as no rows",
         edited(
             (
-                "buckram.spark.transactions:publish",
-                " and not skipped",
+                "buckram.spark.exactly_once:write_once",
+                "not skipped and ",
                 "",
             )
         ),
@@ -22,9 +22,9 @@ MUTANTS = (
         "a commit with skipped tasks publishes the ledgers of the others",
         edited(
             (
-                "buckram.spark.transactions:publish",
-                "if skipped:\n        raise",
-                "if False:\n        raise",
+                "buckram.spark.exactly_once:write_once",
+                "if skipped:",
+                "if False:",
             )
         ),
         ("tests/spark/test_sink_skipped.py::test_nothing_is_published_if_some_tasks_were_skipped",),
@@ -34,8 +34,8 @@ MUTANTS = (
         "ledgers of a step that was published before are not deleted",
         edited(
             (
-                "buckram.spark.transactions:publish",
-                "await _drop(bulk, ledgers[name])",
+                "buckram.spark.exactly_once:write_once",
+                "kept.discard()",
                 "pass",
             )
         ),
@@ -130,7 +130,7 @@ MUTANTS = (
         "a repeated first batch begins at the present start",
         edited(
             (
-                "buckram.spark.stream_live:batch_start",
+                "buckram.spark.first_batch:batch_start",
                 "start.get(INITIAL) and BEGAN in end",
                 "False",
             )
@@ -142,7 +142,7 @@ MUTANTS = (
         "of a repeated batch only the number of rows is compared",
         edited(
             (
-                "buckram.spark.replay:compare",
+                "buckram.spark.replay:check_same",
                 "if seen is None:",
                 "if seen is not None:",
             )
@@ -150,12 +150,27 @@ MUTANTS = (
         ("tests/spark/test_sink_replay.py::test_other_rows_of_the_same_number_are_refused",),
     ),
     TestMutant(
+        "spark-goes-on-behind-lost-batches",
+        "a query whose batches went with a restore of the metadata goes on as if they had had no rows",
+        edited(
+            (
+                "buckram.core.streams.transactions:check_known",
+                "done.history != step.history",
+                "False",
+            )
+        ),
+        (
+            "tests/core/streams/test_transactions.py::test_batches_that_may_have_gone_with_a_restore_are_noticed",
+            "tests/spark/test_went_back.py::test_a_query_that_writes_behind_lost_batches_is_stopped",
+        ),
+    ),
+    TestMutant(
         "spark-replay-planned",
         "the planning time of a batch is ignored",
         edited(
             (
-                "buckram.spark.replay:compare",
-                "planned <= done.time",
+                "buckram.spark.replay:_is_that_plan",
+                "planned == done.planned if done.planned else planned <= done.time",
                 "False",
             )
         ),
@@ -178,8 +193,8 @@ MUTANTS = (
         "the driver's ledger of a failed publishing is not deleted",
         edited(
             (
-                "buckram.spark.transactions:publish",
-                "await _drop(bulk, [ledger for ledger in written if ledger not in ledgers[bulk.stream]])",
+                "buckram.spark.transactions:StreamStep._drop_small",
+                "await _drop(bulk, [ledger for ledger in written if ledger not in made])",
                 "pass",
             )
         ),
@@ -202,12 +217,48 @@ MUTANTS = (
         "rows of a repeated batch for a stream that got none of it are not compared",
         edited(
             (
-                "buckram.spark.transactions:_compare",
-                "done = published.get(name) or first._replace(first_offset=0, next_offset=0)",
-                "done = published.get(name)\n        if done is None:\n            continue",
+                "buckram.spark.exactly_once:_compare",
+                "done = records.get(name) or first._replace(first_offset=0, next_offset=0)",
+                "done = records.get(name)\n        if done is None:\n            continue",
             )
         ),
         ("tests/spark/test_sink_streams.py::test_a_repeated_batch_with_rows_for_another_stream_is_refused",),
+    ),
+    TestMutant(
+        "spark-target-gone",
+        "a further stream that was deleted under its query is made anew",
+        edited(("buckram.core.streams.transactions:check_target", "_mark(name) in _marks(", "False and _marks(")),
+        ("tests/spark/test_sink_streams.py::test_a_target_that_was_deleted_under_its_query_is_an_error",),
+    ),
+    TestMutant(
+        "spark-old-place",
+        "a deleted checkpoint is not known by its place as earlier releases wrote it",
+        edited(("buckram.core.streams.transactions:_others", "(step.place, step.was)", "(step.place,)")),
+        ("tests/spark/test_checkpoint_place.py::test_a_query_of_an_earlier_release_goes_on",),
+    ),
+    TestMutant(
+        "spark-any-gateway",
+        "a checkpoint is where its gateway is",
+        edited(("buckram.spark.checkpoint_place:_normal", "scheme in _GATEWAYS", "False")),
+        ("tests/spark/test_checkpoint_place.py::test_the_same_checkpoint_through_two_gateways_is_one_place",),
+    ),
+    TestMutant(
+        "spark-no-place",
+        "a sink without the place of a checkpoint and without a name is not refused",
+        edited(("buckram.spark.exactly_once:stream_writer", "and not sink.once.identity.place", "and False")),
+        ("tests/spark/test_db.py::test_the_sink_knows_queries_and_places_as_that_of_streams_does",),
+    ),
+    TestMutant(
+        "spark-db-uncounted",
+        "a step of a database is written although another one was noted since",
+        edited(("buckram.spark.db_writing:DatabaseStep._notes", "(_COUNTED, (self._count,)),", "")),
+        ("tests/spark/test_db.py::test_two_drivers_that_both_found_a_step_missing",),
+    ),
+    TestMutant(
+        "spark-changes-start",
+        "the first batch of changes does not keep where it began",
+        edited(("buckram.spark.first_batch:with_start", "if start.get(INITIAL) else end", "if False else end")),
+        ("tests/spark/test_db.py::test_a_repeated_first_batch_of_changes_begins_where_it_began",),
     ),
     TestMutant(
         "relay-once",
@@ -298,5 +349,71 @@ MUTANTS = (
         "a request goes on when nobody waits for its answer",
         edited(("buckram.spark.relay_gateways:Gateways._ask_one", "if request.gone():", "if False:")),
         ("tests/spark/test_relay.py::test_what_is_asked_by_one_that_is_gone_is_not_sent_again",),
+    ),
+    TestMutant(
+        "spark-regrown-unseen",
+        "a query goes on behind a stream that went back and grew beyond its checkpoint again",
+        edited(
+            (
+                "buckram.spark.stream_live:Live._check",
+                "error = lost(name, mark, state.earliest, verdict)",
+                "error = None",
+            )
+        ),
+        ("tests/spark/test_went_back.py::test_a_stream_that_has_grown_beyond_the_checkpoint_again_ends_the_query",),
+    ),
+    TestMutant(
+        "spark-planned-before-restore",
+        "a batch that was planned before a restore is repeated with other records",
+        edited(
+            (
+                "buckram.spark.stream_live:Live.partitions",
+                "await self._check(end, name, state)",
+                "pass",
+            )
+        ),
+        ("tests/spark/test_went_back.py::test_a_stream_that_has_grown_beyond_the_checkpoint_again_ends_the_query",),
+    ),
+    TestMutant(
+        "spark-history-is-a-batch",
+        "an offset that only remembers more is a new batch",
+        edited(
+            (
+                "buckram.spark.first_batch:with_start",
+                "if without_notes(plain) == without_notes(end):",
+                "if plain == end:",
+            )
+        ),
+        ("tests/spark/test_went_back.py::test_a_history_that_changed_is_no_new_batch",),
+    ),
+    TestMutant(
+        "spark-time-of-an-entry",
+        "the time before a position is that of the entry, also where the segment's row bounds it",
+        edited(
+            (
+                "buckram.streams.read.remembered:time_before",
+                "return time if summary is None else min(max(time, summary.first_append), summary.last_append)",
+                "return time",
+            )
+        ),
+        ("tests/spark/test_went_back.py::test_the_time_of_a_record_is_what_readers_see_wherever_it_is",),
+    ),
+    TestMutant(
+        "spark-regrown-log-unseen",
+        "a query of changes goes on behind a log that went back and grew beyond its checkpoint again",
+        edited(("buckram.spark.db_changes:check_same", "if error is not None:", "if False:")),
+        ("tests/spark/test_db.py::test_a_log_that_has_grown_beyond_the_checkpoint_again_ends_the_query",),
+    ),
+    TestMutant(
+        "spark-history-of-a-server-unseen",
+        "a sink does not look at the header in which a server says its history",
+        edited(
+            (
+                "buckram.spark.db_writing:Server._ask",
+                'self._history = answer.headers.get(HISTORY_HEADER, "")',
+                "pass",
+            )
+        ),
+        ("tests/spark/test_db.py::test_a_server_says_in_which_history_it_writes_unless_it_is_an_older_one",),
     ),
 )

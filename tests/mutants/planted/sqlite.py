@@ -5,9 +5,11 @@ from __future__ import annotations
 from tests.mutants.testmutant import TestMutant, edited
 
 WORKER, TREE = "buckram.metadata.sqlite:_Worker", "buckram.metadata.sqlite_tree:SqliteTree"
+CHANGES = "buckram.metadata.sqlite_changes:Changes"
 INTERLEAVED = (
     "tests/metadata/test_sqlite_interleavings.py::test_stores_on_one_file_agree_with_the_model_and_miss_no_change",
 )
+COMMITS = "tests/metadata/test_sqlite_commit.py"
 STOPPED = ("tests/metadata/test_sqlite_processes.py::test_process_stopped_inside_a_write_blocks_no_reads_and_is_named",)
 
 MUTANTS = (
@@ -27,7 +29,7 @@ MUTANTS = (
     TestMutant(
         "sqlite-list-not-touched",
         "a change of the same store fires no watch on its list",
-        edited((f"{TREE}._touch", 'self.touched["children", parent] = None', "pass")),
+        edited((f"{CHANGES}._touch", "in watch_keys(parent, name):", "in watch_keys(parent, name)[:1]:")),
         INTERLEAVED,
     ),
     TestMutant(
@@ -57,26 +59,26 @@ MUTANTS = (
     TestMutant(
         "sqlite-writes-when-lost",
         "a write does not check whether its session has ended",
-        edited((f"{TREE}._write_all", "self._notice_lost_session(self._is_own_known())", "pass")),
+        edited((f"{TREE}._attempt", "self._notice_lost_session(self._is_own_known())", "pass")),
         INTERLEAVED,
     ),
     TestMutant(
         "sqlite-dead-keys-block",
         "keys of a dead session block writes",
-        edited((f"{TREE}._write_all", "self._end_session(session)", "pass")),
+        edited((f"{CHANGES}._is_live", "self.end(session)", "self._live[session] = True")),
         INTERLEAVED,
     ),
     TestMutant(
         "sqlite-dead-listed",
         "keys of dead sessions are listed until the next write",
-        edited((f"{TREE}._rows", "if not self._is_live(session)]", "if False]")),
+        edited((f"{TREE}._rows", "self.is_live(session)", "True")),
         INTERLEAVED,
         slow=True,
     ),
     TestMutant(
         "sqlite-older-version",
         "a change accepts any version that is not newer",
-        edited((f"{TREE}._apply", "if version != op.version:", "if version < op.version:")),
+        edited((f"{CHANGES}._apply", "if row.version != op.version:", "if row.version < op.version:")),
         INTERLEAVED,
     ),
     TestMutant(
@@ -91,11 +93,41 @@ MUTANTS = (
         edited(
             (
                 f"{TREE}._begin",
-                "PRAGMA busy_timeout={int(wait_s * 1000)}",
+                "PRAGMA busy_timeout={int(lock_within_s * 1000)}",
                 "PRAGMA busy_timeout={int(self._busy_timeout_s * 1000)}",
             )
         ),
         STOPPED,
+    ),
+    TestMutant(
+        "sqlite-no-view",
+        "a change is made whatever others have changed since it was worked out",
+        edited((f"{TREE}._attempt", "view = sqlite_commit.View(db)", "sqlite_commit.View(db).close()")),
+        (f"{COMMITS}::test_what_was_worked_out_from_an_older_state_is_not_written",),
+    ),
+    TestMutant(
+        "sqlite-lock-between-statements",
+        "the lock is held from the beginning of a transaction to its commit",
+        edited(("buckram.metadata.sqlite_commit:commit", "if len(parts) > 1 and not", "if not")),
+        (f"{COMMITS}::test_the_lock_is_not_held_from_one_statement_to_the_next",),
+    ),
+    TestMutant(
+        "sqlite-count-takes-value",
+        "a key loses its value when it gets a child",
+        edited(
+            (
+                "buckram.metadata.sqlite_commit:_statement",
+                "{_PUT[1]}",
+                "{_PUT[1].replace('CASE excluded.version WHEN version', 'CASE excluded.version WHEN -1')}",
+            )
+        ),
+        (f"{COMMITS}::test_a_count_of_children_alone_leaves_value_and_version",),
+    ),
+    TestMutant(
+        "sqlite-session-taken",
+        "whoever was stopped while its session began keeps all others from beginning one",
+        edited((f"{TREE}._begin_session", "range(last + 1, last + 1 + _MAX_BEGINNING)", "range(last + 1, last + 2)")),
+        (f"{COMMITS}::test_a_session_that_begins_takes_no_number_of_another_that_does",),
     ),
     TestMutant(
         "sqlite-holder-not-named",

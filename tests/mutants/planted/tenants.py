@@ -61,7 +61,10 @@ MUTANTS = (
     TestMutant(
         "trail-by-pattern",
         "a grant on all namespaces gives the audit trail",
-        edited(("buckram.core.security.acl:Acl.allowed", 'if name.partition("/")[0] == SERVERS:', "if False:")),
+        edited(
+            ("buckram.core.security.acl:Acl.allowed", 'if name.partition("/")[0] == SERVERS:', "if False:"),
+            ("buckram.core.security.acl:Acl.within", "if namespace == SERVERS:", "if False:"),
+        ),
         (_TRAIL + "test_only_servers_write_there_and_a_pattern_does_not_give_it_to_readers",),
     ),
     TestMutant(
@@ -87,5 +90,23 @@ MUTANTS = (
             )
         ),
         (_TRAIL + "test_what_cannot_be_written_waits_and_what_is_dropped_is_counted",),
+    ),
+    TestMutant(
+        "quota-absent-is-nobodys",
+        "a ledger whose id was read before it existed counts for nobody",
+        edited(
+            (
+                "buckram.bookie.service.access:EntryAccess.right",
+                "if owner is ABSENT and not looked and needed & APPEND:",
+                "if False:",
+            )
+        ),
+        ("tests/bookie/service/test_owners.py::test_who_read_an_id_before_it_had_a_ledger_does_not_make_it_nobodys",),
+    ),
+    TestMutant(
+        "trail-stays-gone",
+        "the audit trail is prepared once, whatever becomes of its stream",
+        edited(("buckram.audit.writing:AuditWriter.run", "self._prepared = False", "pass")),
+        (_TRAIL + "test_a_trail_that_is_gone_is_made_anew",),
     ),
 )

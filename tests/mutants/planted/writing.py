@@ -189,7 +189,7 @@ MUTANTS = (
     TestMutant(
         "absent-never-filled",
         "an absent bookie does not get the entries that it missed",
-        edited(("buckram.client.shared.lagging:LaggingMembers.returned", "if bookie in self.left", "if False")),
+        edited(("buckram.client.shared.lagging:LaggingMembers.returned", "if bookie in self.left", "if None")),
         (
             "tests/client/write/test_create_with_absent.py::test_the_writer_fills_in_what_a_member_missed_when_it_is_back",
         ),
@@ -201,5 +201,45 @@ MUTANTS = (
             ("buckram.client.shared.lagging:LaggingLedgers.add", "if not members or self._scope.closed:", "if True:")
         ),
         ("tests/client/write/test_create_with_absent.py::test_closed_ledgers_are_copied_to_a_member_that_comes_back",),
+    ),
+    TestMutant(
+        "note-given-up",
+        "a note that the store did not take in time is never written",
+        edited(
+            (
+                "buckram.client.write.engine:LedgerAppender._close",
+                "if len(self._notes.noted(behind)) < len(behind):",
+                "if False:",
+            )
+        ),
+        (
+            "tests/client/shared/test_copies.py::"
+            "test_a_note_that_was_not_taken_in_time_is_written_once_the_store_answers_and_holds_up_no_close",
+        ),
+    ),
+    TestMutant(
+        "close-waits-for-the-cancelled",
+        "a close waits without bound for copies that it has cancelled",
+        edited(
+            (
+                "buckram.client.shared.lagging:LaggingMembers.settle",
+                "await asyncio.wait(late, timeout=ENDING_S)",
+                "await asyncio.wait(late)",
+            )
+        ),
+        ("tests/client/write/test_complete_copies.py::test_a_copy_that_does_not_end_holds_up_no_close",),
+    ),
+    TestMutant(
+        "closed-before-noted",
+        "a ledger is closed, and only later is it noted who may lack entries",
+        edited(
+            (
+                "buckram.client.write.completing:complete_copies",
+                "await notes.note(behind, max(HURRY_S, until - loop.time()))",
+                "pass",
+            ),
+            ("buckram.client.shared.lagging:LaggingMembers._note_left", "await self._note([bookie])", "pass"),
+        ),
+        ("tests/client/shared/test_copies.py::test_a_close_that_has_waited_long_enough_notes_who_lacks_entries",),
     ),
 )

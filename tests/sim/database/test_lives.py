@@ -16,7 +16,7 @@ from buckram.sim.database.mutants import MUTANTS, kill, written_twice
 from buckram.sim.database.reference import Reference
 from buckram.sim.engine.edits import stale
 
-LIVES = 3
+LIVES = 2
 """Of the 1000 that `make soak` runs; others with each commit."""
 
 
@@ -26,11 +26,13 @@ def test_lives_without_violation() -> None:
         assert not result.violations, (seed, result.plan, result.violations[0])
 
 
-@pytest.mark.parametrize("seed", [111, 243, 583, 672])
+@pytest.mark.share(4, "broken once")
+@pytest.mark.parametrize("seed", [38, 111, 243, 583, 672])
 def test_lives_that_broke_a_rule_once(seed: int) -> None:
-    """111: the last replica kept fewer snapshots than the others. 243: a query that comes while its replica is closed
-    opens files that are gone. 583: a take-over that is asked for is tried again when the follower begins anew. 672: a
-    query that comes while its replica is closed begins a thread, and one that was to end never does."""
+    """38: a replica was overtaken while it became the leader. 111: the last replica kept fewer snapshots than the
+    others. 243: a query that comes while its replica is closed opens files that are gone. 583: a take-over that is
+    asked for is tried again when the follower begins anew. 672: a query that comes while its replica is closed begins a
+    thread, and one that was to end never does."""
     result = run_database_life(seed)
     assert not result.violations, result.violations[0]
 
@@ -55,7 +57,7 @@ def test_bugs_can_be_planted(name: str) -> None:
     assert stale(MUTANTS[name].apply) == ""
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(8, "planted bugs in databases")
 @pytest.mark.parametrize(
     "name",
     [

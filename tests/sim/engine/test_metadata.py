@@ -87,17 +87,35 @@ def test_session_of_a_dead_process_expires() -> None:
     play(scenario)
 
 
+class Observer:
+    def __init__(self) -> None:
+        self.unread: list[int] = []
+
+    def key_changed(self, who: str, key: str, old: KeyValue | None, new: KeyValue | None) -> None: ...
+    def key_conflict(self, who: str, key: str) -> None: ...
+    def reply_lost(self, who: str, key: str) -> None: ...
+    def unread_version(self, who: str, key: str, version: int) -> None:
+        self.unread.append(version)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_late_reply_makes_no_process_forget_a_version(seed: int) -> None:
+    async def scenario(world: World) -> None:
+        observer = Observer()
+        world.server.observers.append(observer)
+        world.server.late_chance, world.server.late_s = 1.0, 1.5
+        made = asyncio.ensure_future(world.keys.create("/a", b"1"))
+        await asyncio.sleep(1.6)  # it has arrived, and its reply is late
+        world.server.late_chance = 0.0
+        assert await world.keys.set("/a", b"2", (await world.keys.get("/a")).version) == 1
+        assert await made == 0
+        assert await world.keys.set("/a", b"3", 1) == 2
+        assert observer.unread == []
+
+    play(scenario, seed)
+
+
 def test_version_that_was_never_read_is_reported() -> None:
-    class Observer:
-        def __init__(self) -> None:
-            self.unread: list[int] = []
-
-        def key_changed(self, who: str, key: str, old: KeyValue | None, new: KeyValue | None) -> None: ...
-        def key_conflict(self, who: str, key: str) -> None: ...
-        def reply_lost(self, who: str, key: str) -> None: ...
-        def unread_version(self, who: str, key: str, version: int) -> None:
-            self.unread.append(version)
-
     async def scenario(world: World) -> None:
         observer = Observer()
         world.server.observers.append(observer)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import gc
-import random
 
 import pytest
-from tests.support.soak import soak
+from tests.support.soak import drawn, soak
 
 from buckram.sim.engine.faults import all_faults
 from buckram.sim.engine.plan import is_rare, make_cluster
@@ -15,8 +14,8 @@ from buckram.sim.ledgers.life import run_life
 from buckram.sim.ledgers.plan import make_plan
 from buckram.sim.ledgers.subject import Ledgers
 
-LIVES = soak(60, 24)
-FIRST = random.SystemRandom().randrange(1_000_000)
+LIVES = soak(60, 9)
+FIRST = drawn("lives of ledgers").randrange(1_000_000)
 
 
 def _seeds() -> list[int]:
@@ -52,6 +51,15 @@ def test_plans_cover_all_modes() -> None:
     assert {name for plan in plans for name in plan.quotas} == {"stored_bytes", "in_entries_per_s", "in_bytes_per_s"}
     assert all(3 <= plan.bookies <= 5 and plan.faults for plan in plans)
     assert any(plan.shape[0] > plan.shape[1] for plan in plans)
+    assert {plan.sites for plan in plans} == {0, 2, 3, 4}
+
+
+def test_lives_on_shared_hosts_judge_where_copies_go() -> None:
+    plan = next(plan for plan in map(make_plan, range(100)) if plan.sites and plan.bookies > plan.shape[0] > 1)
+    result = run_life(plan.seed, plan=plan)
+    assert not result.violations, result.plan
+    assert result.evaluated["M6"]
+    assert result.reached["copies kept apart on shared hosts"]
 
 
 def test_lives_with_a_stranger_and_with_quotas_are_the_same_again() -> None:
@@ -81,7 +89,7 @@ def test_independent_faults_change_nothing_else_of_a_life() -> None:
     for seed in range(200):
         plan, bare = make_plan(seed), make_cluster(seed)
         assert [fault for fault in plan.faults if fault not in independent] == bare.faults
-        if plan.faults == bare.faults and not plan.tenants and not plan.quotas:
+        if plan.faults == bare.faults and not plan.tenants and not plan.quotas and not plan.sites:
             assert str(plan) == str(bare)
 
 

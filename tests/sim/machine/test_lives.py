@@ -17,7 +17,7 @@ from buckram.sim.machine.mutants import MUTANTS, kill
 from buckram.sim.machine.plan import make_machine_plan
 from buckram.sim.machine.reference import REFUSED, Reference
 
-LIVES = 4
+LIVES = 2
 """Of the 2000 that `make soak` runs; others with each commit."""
 
 

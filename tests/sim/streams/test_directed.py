@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import gc
-import random
 
 import pytest
-from tests.support.soak import SOAK
+from tests.support.soak import SOAK, drawn
 
 from buckram.sim.streams.crashing import DRILLS, crash_points, run_crash_point
 from buckram.sim.streams.scenarios import SCENARIOS, run_stream_scenario
@@ -15,7 +14,7 @@ SHARE = 3
 """How many crash points of each operation are tested, others in each run; all of them in a soak."""
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("metadata", ["memory", "zk+hierarchical"])
 @pytest.mark.parametrize("name", list(SCENARIOS))
 def test_schedule_violates_nothing(name: str, metadata: str) -> None:
@@ -30,14 +29,14 @@ def test_schedules_are_deterministic() -> None:
     assert first.trace_hash != run_stream_scenario("retries", seed=1).trace_hash
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", list(DRILLS))
 def test_crash_or_lost_reply_at_every_step(name: str) -> None:
     points, outcome = crash_points(name)
     assert outcome.ok, (outcome.violations[:1], outcome.failed)
     assert len(points) >= 12, "the operation has become much shorter, or nothing is counted"
     assert {place.when for place in points} == {"", "after", "before"}
-    chosen = points if SOAK else random.SystemRandom().sample(points, SHARE)
+    chosen = points if SOAK else drawn(name).sample(points, SHARE)
     for place in chosen:
         _, problems, _ = run_crash_point(place)
         assert problems == [], str(place)

@@ -28,7 +28,8 @@ from pyspark.sql.types import StructType
 
 from buckram.errors import MetadataUnavailable
 from buckram.spark.clients import connection
-from buckram.spark.sink import StreamWriter, stream_writer
+from buckram.spark.exactly_once import OnceStreamWriter
+from buckram.spark.sink import StreamSink, stream_writer
 from buckram.spark.source import BuckramDataSource
 from buckram.spark.transactions import Attempt
 from buckram.streams.write.bulk import BulkLedger
@@ -46,6 +47,7 @@ class ChaosSource(BuckramDataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         plain = {name: text for name, text in self.options.items() if name.lower() not in OWN}
         writer = stream_writer(plain, schema, overwrite)
+        assert isinstance(writer, OnceStreamWriter)
         return ChaosWriter(writer, Faults(self.options))
 
 
@@ -70,9 +72,9 @@ class Faults:
         return False
 
 
-class ChaosWriter(StreamWriter):
-    def __init__(self, real: StreamWriter, faults: Faults) -> None:
-        super().__init__(real.settings)
+class ChaosWriter(OnceStreamWriter):
+    def __init__(self, real: OnceStreamWriter, faults: Faults) -> None:
+        super().__init__(real.sink)
         self.faults = faults
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
@@ -112,7 +114,8 @@ class ChaosWriter(StreamWriter):
             if self.faults.strikes(point, batchId):
                 die_writing(sealed=point == "driver-sealed")
         if self.faults.strikes("lost-reply", batchId):
-            lose_reply(self.settings.metadata)
+            assert isinstance(self.sink, StreamSink)
+            lose_reply(self.sink.settings.metadata)
         super().commit(messages, batchId)
         if self.faults.strikes("die-after", batchId):
             kill_driver(self.faults.marks)

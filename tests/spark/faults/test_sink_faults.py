@@ -18,7 +18,7 @@ from tests.spark.faults.kit import Lines, leftovers, named_by, segments, values
 
 from buckram.testing import ThreadedCluster
 
-pytestmark = pytest.mark.share(4)
+pytestmark = pytest.mark.share(8)
 
 FILES, ROWS = 3, 150
 

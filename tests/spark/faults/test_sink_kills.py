@@ -18,7 +18,7 @@ from tests.support.soak import stores
 
 from buckram.testing import ThreadedCluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.share(5, "drivers")]
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.share(10, "drivers")]
 KILLED = -9
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from buckram.streams.maintain.offload import offload_stream
 from buckram.streams.maintain.segment_copy import SegmentCopy
 from buckram.streams.namespace import Namespace
 from buckram.streams.shared import exports
-from buckram.streams.shared.exports import read_export
+from buckram.streams.shared.exports import change_export, read_export
 from buckram.streams.shared.ledgers import RETIRED, list_intents
 from buckram.streams.shared.places import TABLE, Place
 
@@ -328,3 +329,31 @@ async def test_the_rate_is_kept(client: Client, ns: Namespace, tmp_path: Path) -
 
     report = await export(client, ns, tmp_path, pace=Counting(1.0))
     assert sum(taken) == report.bytes
+
+
+async def test_copies_that_the_metadata_have_forgotten_stop_an_export(
+    client: Client, ns: Namespace, tmp_path: Path
+) -> None:
+    """As after a restore of the metadata: what is in the location may be all that is left of the records."""
+    await written(ns, 4)
+    await export(client, ns, tmp_path)
+    directory, uid = await directory_of(ns, tmp_path), (await ns.info("s")).uid
+    before = await read_export(ns.store, uid, str(directory))
+    for number in range(4):
+        async with ns.writer("s") as writer:
+            await writer.append(b"more %d" % number)
+    await export(client, ns, tmp_path)
+    later = await read_export(ns.store, uid, str(directory))
+    whole = await exported(ns, tmp_path)
+    await change_export(ns.store, uid, str(directory), lambda now: replace(before, version=now.version))
+    files = files_below(tmp_path)
+    for _ in range(2):
+        with pytest.raises(StreamError, match=f"4 copies that the metadata do not know, from offset {before.next} on"):
+            await export(client, ns, tmp_path)
+        assert files_below(tmp_path) == files
+    for path in files:
+        if copy_of(path.name) in set(later.copies) - set(before.copies):
+            path.unlink()
+    await export(client, ns, tmp_path)
+    assert await exported(ns, tmp_path) == whole
+    await nothing_is_left(ns, tmp_path)

@@ -28,7 +28,7 @@ from buckram.client.client import Client
 from buckram.core.streams import changes as stream_changes
 from buckram.core.streams import head as stream_head
 from buckram.core.streams.forks import ForkPlan
-from buckram.core.streams.names import StreamName
+from buckram.core.streams.names import StreamId, StreamName
 from buckram.errors import (
     BuckramError,
     InvalidArgument,
@@ -235,6 +235,19 @@ async def test_producers_of_a_compacted_segment_are_not_known(client: Client, ns
         assert await writer.append(b"new", producer="p", sequence=12, start=12) == 12
 
 
+async def test_a_fork_of_a_fork_that_does_not_know_its_producers_says_so(client: Client, ns: Namespace) -> None:
+    await ns.create("s")
+    for part in range(4):
+        async with ns.writer("s") as writer:
+            await writer.append_many([b"x"] * 5, producer="p", sequence=5 * part)
+    await compact_run(client, ns, first=1, segments=2)
+    assert not (await ns.fork_stream("s", "f", offset=15)).producers
+    assert not (await ns.fork_stream("f", "again", offset=5)).producers
+    async with ns.writer("f") as writer:
+        await writer.append(b"x", producer="other", sequence=0)
+    assert not (await ns.fork_stream("f", "later")).producers  # it has a table, and "p" is not in it
+
+
 async def test_producers_of_history(client: Client, ns: Namespace, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     pytest.importorskip("fsspec")
@@ -413,7 +426,7 @@ async def test_nobody_who_knows_nothing_of_forks_deletes_a_shared_ledger(client:
     await ns.fork_stream("s", "f", offset=20)
     for ledger in await listed(ns, "s") & await listed(ns, "f"):
         with pytest.raises(KeyNotEmpty):
-            await drop_ledger(client, ledger)
+            await drop_ledger(client, ns.store, StreamId(None, (await ns.info("f")).uid), ledger)
     assert await records(ns, "f") == before[:20]
     await ns.delete("s")
     assert await find_orphans(client, ns.store) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -108,7 +109,7 @@ async def test_a_deletion_that_stopped_half_way_is_completed(client: Client, ns:
     async with ns.writer("s") as writer:
         await writer.append(b"x")
     await ns.move_cursor("s", "c", 1)
-    await ns.store.change(stream_name("s", "shop"), deleted)
+    await ns.store.change(stream_name("s", "shop"), partial(deleted, "shop/s"))
     report = await clean(client)
     assert (report.deleted_streams, await ledgers(client), await ns.list()) == (1, [], [])
     assert await ns.store.keys.children(ns.store.layout.all_data) == []
@@ -270,7 +271,7 @@ async def ruin(client: Client, ns: Namespace) -> None:
     await prepared(client, ns, "aged", epoch=1)
     await ns.move_cursor("gone", "c", 3)
     await prepared(client, ns, "gone", epoch=5)
-    await ns.store.change(stream_name("gone", "shop"), deleted)
+    await ns.store.change(stream_name("gone", "shop"), partial(deleted, "shop/gone"))
     writer = await ns.writer("left")
     await writer.append(b"kept")
     await writer.roll()

@@ -23,7 +23,8 @@ from buckram.client.client import Client
 from buckram.core.streams.batch import Record
 from buckram.core.streams.head import HISTORY
 from buckram.core.streams.history import Manifest, copy_of
-from buckram.core.streams.names import StreamName
+from buckram.core.streams.names import StreamId, StreamName
+from buckram.core.streams.offload_places import parse_offload_places
 from buckram.errors import CorruptEntry, InvalidArgument, NoSuchEntry, NoSuchLedger, ReadFailed, WriteFailed
 from buckram.streams.maintain import offload, segment_copy
 from buckram.streams.maintain.compaction import Compactable, replace_run
@@ -32,9 +33,8 @@ from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.maintain.janitor_report import JanitorReport
 from buckram.streams.maintain.offload import (
     Offloadable,
-    OffloadReport,
     copy_segment,
-    offload_segment,
+    offload_planned,
     offload_stream,
     plan_offload,
 )
@@ -154,9 +154,7 @@ async def test_a_segment_that_is_truncated_meanwhile_is_put_off(client: Client, 
     await plain(ns, 2)
     work = await plan_offload(ns.store, NAME, to=str(tmp_path))
     await ns.truncate("s", before=4)
-    report = OffloadReport("s")
-    for row in work.rows:
-        await offload_segment(client, ns.store, work, row, report)
+    report = await offload_planned(client, ns.store, work)
     assert (report.segments, report.put_off) == (1, 1)
     await clean(client)
     await nothing_is_left(client, ns, tmp_path)
@@ -205,6 +203,40 @@ async def test_the_janitor_offloads_by_policy(client: Client, ns: Namespace, tmp
     await clean(client)
     await nothing_is_left(client, ns, tmp_path)
     assert await read(ns) == before
+
+
+def _everything(where: Path) -> set[str]:
+    return {str(one) for one in where.rglob("*")}
+
+
+@pytest.mark.parametrize("to", ["other", "listed/../other", "listed/deeper", "listed"])
+async def test_policies_send_history_where_an_operator_has_listed(
+    client: Client, ns: Namespace, tmp_path: Path, to: str
+) -> None:
+    await plain(ns, 2)
+    places = parse_offload_places(f"{NAME.namespace}={tmp_path}/listed another={tmp_path}/other")
+    await ns.set_policy("s", offload_to=f"{tmp_path}/{to}", offload_after_s=0)
+    report = await Janitor(client, JanitorSettings(grace_s=0), offload_places=places).clean()
+    if to == "listed":
+        assert (report.offloaded_segments, report.problems) == (2, [])
+        return
+    assert report.offloaded_segments == 0
+    assert any("offload_places" in problem for problem in report.problems)
+    assert _everything(tmp_path) == set()
+
+
+async def test_a_janitor_deletes_history_at_listed_places_only(client: Client, ns: Namespace, tmp_path: Path) -> None:
+    """The segment list is the tenant's: it may name any directory, that of another tenant as well."""
+    await plain(ns, 2)
+    await offload_stream(client, ns.store, NAME, to=str(tmp_path / "other"))
+    kept = _everything(tmp_path)
+    await ns.set_policy("s", retention_bytes=0)
+    none = parse_offload_places("")
+    report = await Janitor(client, JanitorSettings(grace_s=0), offload_places=none).clean()
+    assert report.deleted_segments == 0
+    assert any("offload_places" in problem for problem in report.problems)
+    assert _everything(tmp_path) == kept
+    assert (await clean(client)).deleted_segments == 2
 
 
 async def test_a_location_that_is_away_stops_nothing_else(client: Client, ns: Namespace, tmp_path: Path) -> None:
@@ -356,7 +388,7 @@ async def test_what_is_wrong_at_the_location_is_told(client: Client, ns: Namespa
         assert len((await check_stream(client, ns.store, NAME)).problems) == 1
         path.unlink()
         with pytest.raises(NoSuchEntry, match=path.name):
-            await HistoryReader(NAME, row).get(0)
+            await HistoryReader(StreamId(NAME, (await ns.info(NAME.stream)).uid), row).get(0)
         assert len((await check_stream(client, ns.store, NAME)).problems) == 1
         path.write_bytes(good)
     found = await check_stream(client, ns.store, NAME)
@@ -372,7 +404,7 @@ async def test_readers_wait_for_a_location_that_is_away(
     (row,) = await rows_of(ns)
     there.rename(tmp_path / "away")
     with pytest.raises(ReadFailed, match=str(there)) as failed:
-        await HistoryReader(NAME, row).get(0)
+        await HistoryReader(StreamId(NAME, (await ns.info(NAME.stream)).uid), row).get(0)
     assert failed.value.retryable
     tries: list[str] = []
     manifest = SegmentFiles.manifest
@@ -450,7 +482,7 @@ async def test_a_crash_after_each_step(
         if step != "manifest":
             assert await replace_run(client, ns.store, Compactable(*_stream_of(work)), copied)
         if step == "ledger deleted":
-            await drop_ledger(client, row.ledger)
+            await drop_ledger(client, ns.store, StreamId(NAME, (await ns.info("s")).uid), row.ledger)
     assert await read(ns) == before
     await offload_stream(client, ns.store, NAME, to=str(tmp_path))
     assert await read(ns) == before

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support.soak import soak
 
 from buckram.core.streams.batch import Batch, decode
 from buckram.core.streams.codecs import NONE, ZSTD
@@ -71,7 +72,7 @@ def entries(parts: list[Columns], compression: int) -> list[bytes]:
     return found
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=soak(80, 30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(columns(), min_size=1, max_size=4), st.integers(0, 5), st.sampled_from([NONE, ZSTD]))
 def test_entries_come_back(parts: list[Columns], first_entry: int, compression: int) -> None:
     payloads = entries(parts, compression)
@@ -89,7 +90,7 @@ def test_entries_come_back(parts: list[Columns], first_entry: int, compression: 
             assert loaded.payload(entry) == payload
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=soak(40, 20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(columns(), min_size=1, max_size=4), st.integers(0, 5), st.integers(0, 4))
 def test_batches_of_a_part_are_those_of_its_entries(parts: list[Columns], first_entry: int, cut: int) -> None:
     payloads = entries(parts, NONE)

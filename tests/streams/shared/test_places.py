@@ -54,6 +54,39 @@ def test_files_are_listed_and_removed_by_their_segment(tmp_path: Path, scheme: s
         place.read(FILE, 7)
 
 
+@pytest.mark.parametrize("scheme", ["", "file://", "memory://"])
+def test_a_large_file_is_copied_under_its_name(tmp_path: Path, scheme: str) -> None:
+    if scheme == "memory://":
+        pytest.importorskip("fsspec")
+    source, place = tmp_path / "source", Place(f"{scheme}{tmp_path}/there", "backups")
+    source.write_bytes(os.urandom(3_000_000))
+    for _ in range(2):  # One of the same name is replaced.
+        place.put("copy.db", str(source))
+    assert place.names() == ["copy.db"]
+    assert place.read("copy.db", -1) == source.read_bytes()
+
+
+def test_a_copy_that_fails_leaves_nothing_and_says_of_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, place = tmp_path / "source", Place(f"{tmp_path}/there", "backups")
+    source.write_bytes(b"x" * 5000)
+
+    def full(number: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(WriteFailed, match=f"its backups cannot be written to {tmp_path}/there: .*No space left"):
+            place.put("copy.db", str(source))
+    assert place.names() == []
+
+
+def test_a_local_directory_that_is_not_there_is_away(tmp_path: Path) -> None:
+    Place(str(tmp_path)).check_there()
+    Place("memory://bucket/none").check_there()
+    with pytest.raises(ReadFailed, match=f"backups at {tmp_path}/none is away: there is no such directory"):
+        Place(f"{tmp_path}/none", "backups").check_there()
+
+
 def test_a_location_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no directory")
     with pytest.raises(WriteFailed, match=f"{tmp_path}/file"):

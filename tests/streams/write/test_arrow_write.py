@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.soak import soak
 
 from buckram.core.streams.batch import Batch, decode
 from buckram.core.streams.record_format import NO_MAX, NO_MIN
@@ -55,7 +56,7 @@ record = st.tuples(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=soak(150, 50), deadline=None)
 @given(st.lists(record, min_size=1, max_size=60), st.integers(0, 20), st.integers(0, 20))
 def test_record_batches_read_back_equal_for_any_slice(records: list[Any], skip: int, drop: int) -> None:
     skip = min(skip, len(records) - 1)

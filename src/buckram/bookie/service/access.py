@@ -18,13 +18,14 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from buckram.bookie.service.births import MAX_NAMED
-from buckram.bookie.service.owners import Owners
+from buckram.bookie.service.owners import ABSENT, Owners
 from buckram.bookie.service.session import AddHandler, Session
+from buckram.core.backoff import UNREAD_OWNER, Delays
 from buckram.core.ledgers.metadata import is_certain
 from buckram.core.wire.adds import HIGH_PRIORITY, RECOVERY_ADD, AddRun
 from buckram.core.wire.messages import BatchRead, Force, ListEntries, Pull, Read, ReadLac, WriteLac
 from buckram.core.wire.server import Incoming, Item, Named, encode_error
-from buckram.errors import BuckramError, Code, NoSuchLedger
+from buckram.errors import BuckramError, Code, MalformedRecord, NoSuchLedger
 from buckram.net.tasks import TaskScope
 from buckram.types import LedgerId
 
@@ -78,6 +79,8 @@ class EntryAccess:
         self.owners = owners
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope("access")
+        self._unread: dict[LedgerId, None] = {}
+        """Ledgers that count for nobody because metadata could not be read; it is asked again."""
 
     def guard(self, session: Session) -> None:
         """From now on every request of the connection comes here first."""
@@ -97,7 +100,11 @@ class EntryAccess:
         owner = self.owners.get(ledger_id)
         if owner is None:
             return None
+        if owner is ABSENT and not looked and needed & APPEND:
+            return None  # whoever writes it has made it since
         if self._judge is None or self.is_open(session):
+            if owner is ABSENT:
+                return Right(READ | APPEND if needed & APPEND else READ, named, self.now() + _RECENT_S)
             return Right(READ | APPEND, named, _EVER)
         recent = self.now() < owner.at + _RECENT_S
         rights = self._judge.rights(session, owner.granted_name)
@@ -133,9 +140,35 @@ class EntryAccess:
             log.warning("ledger %d: its namespace is not known: %s", ledger_id, error)
             code = Code.TOO_MANY_REQUESTS
         if code is not Code.OK and is_open:
-            self.owners.nobodys(ledger_id)
+            unread = code is Code.TOO_MANY_REQUESTS
+            self.owners.nobodys(ledger_id, absent=not unread)
+            if unread:
+                self._ask_again(ledger_id)
             code = Code.OK
         then(code)
+
+    def _ask_again(self, ledger_id: LedgerId) -> None:
+        """Have metadata asked later whose ledger this is; one task asks for all of them."""
+        if not self._unread:
+            self._scope.keep(self._ask_for_unread, "unread owners")
+        if len(self._unread) < _MOST_LEDGERS:
+            self._unread[ledger_id] = None
+
+    async def _ask_for_unread(self) -> None:
+        delays = Delays(UNREAD_OWNER)
+        while self._unread:
+            await asyncio.sleep(delays.take())
+            for ledger_id in list(self._unread):
+                try:
+                    await self.owners.look(ledger_id)
+                except MalformedRecord:
+                    continue  # the record may be mended
+                except NoSuchLedger:
+                    self.owners.nobodys(ledger_id, absent=True)
+                except BuckramError:
+                    break  # the store is away, for all the others, too
+                del self._unread[ledger_id]
+                delays.reset()
 
     def allowed(self, session: Session, item: Item | AddRun) -> None:
         if type(item) is AddRun:
@@ -154,7 +187,8 @@ class Gate:
         self._meant: dict[LedgerId, bytes] = {}
         """Births that this gate, and not the client, had the connection mean."""
         self._version = access.version
-        self._waiting: list[Item] = []
+        self._waiting: list[tuple[Item, float]] = []
+        """What waits for a look at metadata, and since when."""
         self._held = 0
 
     def add(self, session: Session, run: AddRun) -> None:
@@ -199,7 +233,7 @@ class Gate:
     def _is_named_behind(self, item: Item) -> bool:
         """Whether the birth of its ledger was named by a packet that still waits."""
         needed = _needed(item)
-        return any(isinstance(one, Named) and needed and one.ledger_id == needed[0] for one in self._waiting)
+        return any(isinstance(one, Named) and needed and one.ledger_id == needed[0] for one, _ in self._waiting)
 
     def _rights_of(self, ledger_id: LedgerId, needed: int, looked: bool) -> int | None:
         if self._version != self._access.version:
@@ -233,7 +267,7 @@ class Gate:
         size = item.end - item.start if isinstance(item, AddRun) else 256
         self._held += size
         self._session.requests_held += size
-        self._waiting.append(item)
+        self._waiting.append((item, self._access.now()))
 
     def _go_on(self, ledger_id: LedgerId, code: Code) -> None:
         """Metadata was asked: whatever waits is decided in its order, until something else has to wait."""
@@ -244,7 +278,8 @@ class Gate:
             return
         if not self._open:
             self._session.resume_reads()
-        for item in waiting:
+        for arrived, since in waiting:
+            item = _after(arrived, self._access.now() - since)
             needed = _needed(item)
             if code is not Code.OK and needed is not None and needed[0] == ledger_id and not self._waiting:
                 _refuse(self._session, item, code)
@@ -280,6 +315,14 @@ def is_urgent(item: Item) -> bool:
     if isinstance(request, Pull):
         return True
     return isinstance(request, Read | BatchRead) and (request.fence or request.high_priority)
+
+
+def _after(item: Item, waited_s: float) -> Item:
+    """Return an item as it is to be served after it has waited here: a long poll ends by its own timeout (L8)."""
+    request = item.request if isinstance(item, Incoming) else None
+    if not isinstance(item, Incoming) or not isinstance(request, Read) or not request.timeout_ms:
+        return item
+    return item._replace(request=request._replace(timeout_ms=max(0, request.timeout_ms - round(waited_s * 1000))))
 
 
 def _without_places(item: Item) -> Item:

@@ -184,7 +184,12 @@ class Admission:
         try:
             while self._queued:
                 ledger_id, deadline = self._queued.pop(0)
-                self._conclude(ledger_id, await self._decide(ledger_id, deadline))
+                try:
+                    found = await self._decide(ledger_id, deadline)
+                except Exception as error:  # whoever waits is answered, and the next request looks again
+                    log.error("ledger %d: its metadata were not looked at: %r", ledger_id, error, exc_info=error)
+                    found = Finding(Verdict.UNKNOWN)
+                self._conclude(ledger_id, found)
         finally:
             self._running -= 1
 

@@ -32,6 +32,8 @@ from buckram.net.tls_files import TlsFiles, check_key_file
 log = logging.getLogger("buckram.bookie")
 LOGIN_S = 10.0
 """A peer that is not known by then is closed."""
+BEGIN_S = 0.5
+"""So long a login that was begun in clear waits for START_TLS, which Apache's client sends beside it."""
 MOST_UNKNOWN = 256
 """Connections whose peers are not known yet."""
 LOGINS = ("token", "certificate", "sasl")
@@ -79,6 +81,11 @@ class Door:
         if self.authorises and not self.logins:
             raise ConfigError("[auth] authorisation = 'on': grants need to know who asks, set [auth] logins")
 
+    @property
+    def certificate(self) -> tuple[str, int]:
+        """The file of the bookie's certificate, and when it ends (seconds since 1970; 0: not known)."""
+        return ("", 0) if self._files is None else (self._files.certificate, self._files.ends_s())
+
     def protocol(self, max_frame_bytes: int) -> tuple[ServerProtocol, Hallway]:
         """The wire's end of a new connection, and its way in."""
         hallway = Hallway(self)
@@ -121,18 +128,22 @@ class Door:
         return True
 
     def _local(self, session: Session) -> None:
-        """The kernel says whose process is behind a Unix socket. Its own user could read the bookie's memory anyway."""
+        """The kernel says whose process is behind a Unix socket. That counts until a login begins, for who gives none.
+
+        Its own user could read the bookie's memory anyway."""
         user = _user_of(session.transport)
         if user == os.getuid() and self._unix_admin:
             session.protocol.logged_in()
             self.passed(session, Principal(f"unix:{_name(user)}", admin=True), None)
 
-    def passed(self, session: Session, principal: Principal, token: Token | None) -> None:
+    def passed(
+        self, session: Session, principal: Principal, token: Token | None, certificate: int | None = None
+    ) -> None:
         """A login succeeded."""
         self._forget(session)
         session.principal = principal
         if self.guard is not None:
-            self.guard.entered(session, principal, token)
+            self.guard.entered(session, principal, token, certificate)
         if self.entries is not None and not principal.admin:
             self.entries.guard(session)
 
@@ -146,21 +157,38 @@ class Door:
         if timer is not None:
             timer.cancel()
 
-    def begin_tls(self, session: Session) -> None:
-        """After the answer to START_TLS."""
+    def begun(self, session: Session) -> None:
+        """A login was begun in clear, and TLS has not been asked for yet."""
+        asyncio.get_running_loop().call_later(BEGIN_S, self._answer_begun, session)
+
+    def _answer_begun(self, session: Session) -> None:
+        if session.ended:
+            return
+        for item in session.protocol.answer_begun():
+            session.handle_item(session, item)
+
+    def begin_tls(self, session: Session, data: bytes) -> None:
+        """After the answer to START_TLS. `data`: the first bytes of TLS."""
         link = session.transport
         assert isinstance(link, TlsLink)
         assert self._files is not None
         link.start_tls(self._files.context(), server_side=True)
+        link.data_received(data)
 
     def _secured(self, session: Session, tls: ssl.SSLObject) -> None:
         session.protocol.secured()
-        principal = certificate_principal(tls.getpeercert()) if "certificate" in self.logins else None
-        if principal is not None:
+        shown = tls.getpeercert() if "certificate" in self.logins else None
+        principal = certificate_principal(shown)
+        if shown and principal is not None:
+            serial = int(str(shown["serialNumber"]), 16)
+            if self.guard is not None and (why := self.guard.why_withdrawn(serial)):
+                session.refuse(f"{principal}: {why}")
+                return
             session.protocol.logged_in()
-            self.passed(session, principal, None)
+            self.passed(session, principal, None, serial)
         elif session.protocol.authenticated:
             self._forget(session)
+        self._answer_begun(session)
 
 
 def _passwords(name: str) -> Mapping[str, str]:

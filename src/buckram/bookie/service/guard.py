@@ -1,7 +1,7 @@
 """What a bookie knows of security: keys, revocations and grants, followed in the metadata store, and who is connected.
 
-When a token expires or is revoked its connections end within seconds. While the store cannot be read, what was known
-goes on to count. Not here: connections before they are known (`bookie/service/door.py`).
+When a token expires, or a token or certificate is revoked, its connections end within seconds. While the store cannot
+be read, what was known goes on to count. Not here: connections before they are known (`bookie/service/door.py`).
 """
 
 from __future__ import annotations
@@ -11,36 +11,43 @@ from dataclasses import dataclass
 
 from buckram.bookie.service.access import APPEND, READ, bits
 from buckram.bookie.service.session import Session
+from buckram.core.cluster.believed_time import TellsTime
+from buckram.core.cluster.bookie_report import ExpiredToken
 from buckram.core.security.access import KeyRules
 from buckram.core.security.namespaces import Known, NamespaceRules, Places
 from buckram.core.security.principal import Principal
-from buckram.core.security.tokens import Token
+from buckram.core.security.tokens import Token, TokenExpired
 from buckram.metadata.security import SecurityState
 from buckram.metadata.security_follow import FollowedSecurity
 from buckram.net.tasks import TaskScope
-from buckram.seams import Clock, MetadataStore
+from buckram.seams import MetadataStore
 
 SWEEP_S = 1.0
+MOST_EXPIRED = 20
+"""Subjects with expired tokens that are remembered, to be told to operators."""
 
 
 @dataclass(slots=True)
 class _Connected:
     principal: Principal
     token: Token | None
+    certificate: int | None
 
 
 class Guard:
     """`authorises`: whether grants count; without that every known peer may do everything."""
 
-    def __init__(self, store: MetadataStore, clock: Clock, *, authorises: bool, tokens: bool = True) -> None:
+    def __init__(self, store: MetadataStore, time: TellsTime, *, authorises: bool, tokens: bool = True) -> None:
         self.authorises = authorises
-        self._security = FollowedSecurity(store, clock, tokens=tokens)
+        self._security = FollowedSecurity(store, time, tokens=tokens)
         layout = getattr(store, "layout", None)
         self._places = Places(
             store.root, store.own, lambda key: layout is not None and layout.ledger_of(key) is not None
         )
         self._known = Known()
         self._connected: dict[Session, _Connected] = {}
+        self._expired: dict[str, int] = {}
+        """By subject of an expired token: when one was shown last, or ended a connection; seconds since 1970."""
         self._scope = TaskScope("guard")
 
     @property
@@ -55,7 +62,7 @@ class Guard:
     async def start(self) -> None:
         """Read once, so that nobody is judged by nothing, and follow from then on. MetadataError."""
         await self._security.start()
-        self._scope.spawn(self._sweep(), "sweep")
+        self._scope.keep(self._sweep, "sweep")
 
     async def close(self) -> None:
         await self._scope.close()
@@ -67,17 +74,41 @@ class Guard:
             for session, one in list(self._connected.items()):
                 if session.ended:
                     del self._connected[session]
+                elif one.certificate is not None and (why := self.why_withdrawn(one.certificate)):
+                    session.abort(f"{one.principal}: {why}")
                 elif one.token is not None and (why := self._security.why_over(one.token)):
+                    if self._security.now_s() >= one.token.expires_s:
+                        self._note_expired(one.token.subject)
                     session.abort(f"{one.principal}: {why}")
 
     def verify(self, text: bytes) -> Token:
         """Raises TokenRefused."""
-        return self._security.verify(text)
+        try:
+            return self._security.verify(text)
+        except TokenExpired as error:
+            self._note_expired(error.subject)
+            raise
 
-    def entered(self, session: Session, principal: Principal, token: Token | None) -> None:
-        """A peer is known from now on."""
+    def _note_expired(self, subject: str) -> None:
+        self._expired.pop(subject, None)  # the one that was seen last stands last
+        self._expired[subject] = int(self._security.now_s())
+        if len(self._expired) > MOST_EXPIRED:
+            del self._expired[next(iter(self._expired))]
+
+    def expired_tokens(self) -> tuple[ExpiredToken, ...]:
+        """Whose tokens were shown after they had expired, the newest last."""
+        return tuple(ExpiredToken(subject, seen_s) for subject, seen_s in self._expired.items())
+
+    def why_withdrawn(self, certificate: int) -> str:
+        """Return why the certificate of this serial number does not count; "" if it does."""
+        return self.state.revoked.why_certificate(certificate)
+
+    def entered(
+        self, session: Session, principal: Principal, token: Token | None, certificate: int | None = None
+    ) -> None:
+        """A peer is known from now on. `certificate`: the serial number of the one by which it is."""
         session.principal = principal
-        self._connected[session] = _Connected(principal, token)
+        self._connected[session] = _Connected(principal, token, certificate)
 
     def rules(self, principal: Principal) -> KeyRules | None:
         """As KeyAccess."""

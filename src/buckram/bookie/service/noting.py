@@ -12,8 +12,7 @@ from typing import Protocol
 
 from buckram.bookie.service.session import Session
 from buckram.core.ledgers.metadata_codec import parse
-from buckram.core.security.namespaces import namespace_of_ledger
-from buckram.core.streams.head import decode_head
+from buckram.core.security.namespaces import head_in, namespace_of_ledger
 from buckram.core.tenants.audit import DONE, REFUSED
 from buckram.errors import AccessRefused, BuckramError, MetadataError
 from buckram.metadata.store import TreeStore
@@ -78,7 +77,7 @@ class Noting:
             self._log.note(session, "delete", what, namespace)
         elif isinstance(op, SetValue) and before is not None:
             with suppress(BuckramError):
-                earliest, was = decode_head(op.key, op.value).earliest, decode_head(op.key, before).earliest
+                earliest, was = head_in(op.key, op.value).earliest, head_in(op.key, before).earliest
                 if earliest > was:
                     self._log.note(session, "truncate", what, namespace, DONE, f"offsets {was} to {earliest - 1}")
 

@@ -1,7 +1,7 @@
 """Whose ledgers are: the namespace, the stream and the number of copies of each, read from metadata once and kept.
 
-A ledger's namespace and stream never change, so what was read stays right. What could not be read is nobody's for a
-moment.
+A ledger's namespace and stream never change, so what was read stays right. What could not be read is nobody's until
+it is read (`bookie/service/access.py`).
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ class Owner(NamedTuple):
 
 
 NOBODY = Owner("")
+ABSENT = Owner("", -1)
+"""Of an id that had no ledger when metadata was asked. One may get it at any time."""
 
 
 def owner_of_ledger(metadata: LedgerMetadata, now: float) -> Owner:
@@ -48,7 +50,6 @@ class Owners:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._known: dict[LedgerId, Owner] = {}
-        self._unknown: list[LedgerId] = []
         self.get = self._known.get
         """The owner of a ledger; None while it is not known."""
 
@@ -57,17 +58,9 @@ class Owners:
             self._known.clear()
         self._known[ledger_id] = owner
 
-    def nobodys(self, ledger_id: LedgerId) -> None:
-        """It could not be read: it counts for nobody until `ask_again`."""
-        self.note(ledger_id, NOBODY)
-        self._unknown.append(ledger_id)
-
-    def ask_again(self) -> None:
-        """Forget which ledgers could not be read."""
-        unknown, self._unknown = self._unknown, []
-        for ledger_id in unknown:
-            if self._known.get(ledger_id) is NOBODY:
-                del self._known[ledger_id]
+    def nobodys(self, ledger_id: LedgerId, *, absent: bool = False) -> None:
+        """It does not exist or could not be read: it counts for nobody until a `look` finds its owner."""
+        self.note(ledger_id, ABSENT if absent else NOBODY)
 
     async def look(self, ledger_id: LedgerId) -> Owner:
         """Read it now. NoSuchLedger, MetadataError."""

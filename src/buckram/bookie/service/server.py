@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from buckram.bookie.service.access import EntryAccess
 from buckram.bookie.service.adds import AddPath
@@ -20,6 +21,7 @@ from buckram.bookie.service.metadata import MetadataService
 from buckram.bookie.service.noting import Notes
 from buckram.bookie.service.owners import Owners
 from buckram.bookie.service.pulls import OpenSource, PullPath
+from buckram.bookie.service.pulse import Pulse
 from buckram.bookie.service.reads import ReadPath
 from buckram.bookie.service.session import Session, request_of
 from buckram.bookie.service.tracing import TracedAdds
@@ -36,6 +38,7 @@ from buckram.core.wire.server import (
     Incoming,
     Item,
     KeyPacket,
+    LoginBegun,
     Named,
     Ready,
     ServerProtocol,
@@ -132,7 +135,10 @@ class Service:
 
 
 class BookieServer:
-    """Listens from `listen` on and serves from `serve` on; connections that arrive in between are closed at once."""
+    """Listens from `listen` on and serves from `serve` on; connections that arrive in between are closed at once.
+
+    `on_gap` is called when the process stood still for so long that its id may have been given away meanwhile.
+    """
 
     def __init__(
         self,
@@ -141,7 +147,10 @@ class BookieServer:
         net: NetConfig,
         shares: Shares | None = None,
         door: Door | None = None,
+        on_gap: Callable[[], None] = lambda: None,
     ) -> None:
+        self.pulse = Pulse(on_gap)
+        self._in_doubt = False
         self._door = door
         """What connections have to pass first; None: nothing."""
         self._runtime, self._config, self._net = runtime, config, net
@@ -258,28 +267,41 @@ class BookieServer:
         self.budget.close()
 
     def abort(self) -> None:
-        """Drop every connection at once: the store failed, so nothing more may be answered."""
+        """Drop every connection at once, for good: the store failed, or the bookie is out."""
         self._service = None
+        self._drop()
+
+    def doubt(self) -> None:
+        """Drop every connection at once and take no other, until `go_on`: nobody knows whether the bookie is a member
+        still."""
+        self._in_doubt = True
+        self._drop()
+
+    def go_on(self) -> None:
+        self._in_doubt = False
+        self.pulse.beat()
+
+    def _drop(self) -> None:
         for session in list(self.sessions):
             session.kill()
 
     def _new_session(self) -> Session:
         protocol = ServerProtocol(self._net.max_frame_bytes)
-        return Session(protocol, self.budget, self)
+        return Session(protocol, self.budget, self, self.pulse)
 
     def _new_guarded(self) -> asyncio.Protocol:
         """A connection that begins at the door."""
         assert self._door is not None
         protocol, hallway = self._door.protocol(self._net.max_frame_bytes)
-        session = Session(protocol, self.budget, self)
+        session = Session(protocol, self.budget, self, self.pulse)
         return self._door.before(session, hallway)
 
-    def tls_wanted(self, session: Session) -> None:
+    def tls_begun(self, session: Session, data: bytes) -> None:
         if self._door is not None:
-            self._door.begin_tls(session)
+            self._door.begin_tls(session, data)
 
     def session_opened(self, session: Session) -> bool:
-        if self._service is None:
+        if self._service is None or self._in_doubt:
             return False
         # Clients of this machine may open a few more, so that operators reach a bookie that is full.
         if len(self.sessions) >= self._most + (OPERATORS if session.local else 0):
@@ -337,6 +359,9 @@ class BookieServer:
                 session.refuse("this bookie does not serve its metadata")
         elif isinstance(item, BeginTls):
             session.begin_tls(item.data)
+        elif isinstance(item, LoginBegun):
+            if self._door is not None:
+                self._door.begun(session)
         elif isinstance(item, Ready):
             session.send(item.data)
         elif isinstance(item, Close):

@@ -14,6 +14,7 @@ from typing import Protocol, cast
 from buckram.bookie.service.births import Births
 from buckram.bookie.service.limits import Budget
 from buckram.bookie.service.long_poll import Waiter
+from buckram.bookie.service.pulse import STEADY, Pulse
 from buckram.bookie.storage.errors import StoreError
 from buckram.core.security.principal import EVERYBODY, Principal
 from buckram.core.wire.adds import AddRun
@@ -48,8 +49,8 @@ class SessionEvents(Protocol):
         """Report a connection that the bookie is about to close."""
         ...
 
-    def tls_wanted(self, session: Session) -> None:
-        """Begin TLS on a connection whose transport offers it."""
+    def tls_begun(self, session: Session, data: bytes) -> None:
+        """Begin TLS on a connection whose transport offers it. `data`: the first bytes of it."""
         ...
 
     def session_closed(self, session: Session) -> None: ...
@@ -75,8 +76,9 @@ class Session(asyncio.Protocol):
         protocol: ServerProtocol,
         budget: Budget,
         events: SessionEvents,
+        pulse: Pulse = STEADY,
     ) -> None:
-        self.protocol, self._budget, self._events = protocol, budget, events
+        self.protocol, self._budget, self._events, self._pulse = protocol, budget, events, pulse
         self.open = False
         self.requests_held = 0
         self.reading_bytes = 0
@@ -118,7 +120,7 @@ class Session(asyncio.Protocol):
         self._budget.join(self)
 
     def data_received(self, data: bytes) -> None:
-        if not self.open:
+        if not self._goes_on():
             return
         self._received += len(data)
         try:
@@ -136,6 +138,12 @@ class Session(asyncio.Protocol):
             self.refuse(f"what is known of a ledger cannot be looked up: {error}")  # no answer would be right
             return
         self._budget.update(self)
+
+    def _goes_on(self) -> bool:
+        """Whether it is open, also after the look at how long the process stood still."""
+        if self._loop.time() > self._pulse.limit:
+            self._pulse.missed()
+        return self.open
 
     @property
     def ended(self) -> bool:
@@ -162,11 +170,11 @@ class Session(asyncio.Protocol):
         if was_open and exc is not None:
             log.debug("connection lost: %s", exc)
 
-    def begin_tls(self, answer: bytes) -> None:
-        """Send the answer to START_TLS as the last bytes in clear."""
-        self.send(answer)
+    def begin_tls(self, data: bytes) -> None:
+        """The peer's first bytes of TLS. What was sent until now, the answer to START_TLS, are the last in clear."""
         self._flush()
-        self._events.tls_wanted(self)
+        if self.open:
+            self._events.tls_begun(self, data)
 
     @property
     def transport(self) -> asyncio.Transport:
@@ -206,7 +214,7 @@ class Session(asyncio.Protocol):
 
     def send_now(self, data: bytes) -> None:
         """Write at once; for answers that are joined already, the acknowledgements of a commit."""
-        if self.open:
+        if self._goes_on():
             self._written += len(data)
             self._transport.write(data)
 
@@ -215,7 +223,7 @@ class Session(asyncio.Protocol):
 
         A transport may delay a write to the end of the turn; without a write buffer it does not.
         """
-        if self.open:
+        if self._goes_on():
             data = encode_reply(context, reply)
             self._written += len(data)
             self._transport.set_write_buffer_limits(high=0)
@@ -234,7 +242,7 @@ class Session(asyncio.Protocol):
     def _flush(self) -> None:
         out, self._out = self._out, []
         size, self._out_bytes = self._out_bytes, 0
-        if self.open and out:
+        if out and self._goes_on():
             self._written += size
             if len(out) == 1:
                 self._transport.write(out[0])

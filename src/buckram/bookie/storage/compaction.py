@@ -38,11 +38,17 @@ def _no_progress(done: int, total: int) -> None:
 
 
 class Compaction:
-    """One run over all sealed segments; `run` may be cancelled at any time."""
+    """One run over all sealed segments; `run` may be cancelled at any time.
 
-    def __init__(self, state: StoreState, maintenance: Maintenance, progress: Progress | None) -> None:
+    `threshold`: in place of the configured one.
+    """
+
+    def __init__(
+        self, state: StoreState, maintenance: Maintenance, progress: Progress | None, threshold: float | None = None
+    ) -> None:
         self._state, self._maintenance = state, maintenance
         self._progress = progress if progress is not None else _no_progress
+        self._threshold = state.config.compaction_threshold if threshold is None else threshold
         self._done = self._total = self._moved = 0
         self._began = 0.0
 
@@ -108,7 +114,7 @@ class Compaction:
         return [one for one in self._state.segments if one.footer is not None]
 
     def _worth(self, segment: Segment) -> bool:
-        return is_mostly_dead(segment, self._state.config.compaction_threshold)
+        return is_mostly_dead(segment, self._threshold)
 
     def _advance(self, amount: int) -> None:
         self._done += amount

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import logging
 import random
-import uuid
 from dataclasses import replace
 
 from buckram.bookie.storage.disk_space import SpaceWatch
@@ -28,9 +27,8 @@ from buckram.bookie.storage.superblock import (
     TABLE_PREFIX,
     TEMPORARY,
     SegmentEntry,
-    Superblock,
     opened,
-    read_superblock,
+    read_or_create,
     write_superblock,
 )
 from buckram.bookie.storage.tail_page import NAME as TAIL
@@ -48,13 +46,9 @@ def open_state(disk: Disk, config: StoreConfig, rng: random.Random) -> StoreStat
     """Read or create the superblock; `Opening` fills in the rest. Raises ConfigError, CorruptStore or OSError."""
     if not MIN_SEGMENT <= config.segment_bytes <= MAX_SEGMENT:
         raise ConfigError(f"segment_bytes = {config.segment_bytes}: must be from {MIN_SEGMENT} to {MAX_SEGMENT}")
-    found = read_superblock(disk)
+    found = read_or_create(disk, rng)
     reserve = Reserve(disk, config.segment_bytes)
-    if found is None:
-        incarnation = str(uuid.UUID(int=rng.getrandbits(128), version=4))
-        found = Superblock(incarnation, rng.getrandbits(32))
-        write_superblock(disk, found)
-    elif found.format < FORMAT:
+    if found.format < FORMAT:
         log.warning(
             "%s has format %d and gets format %d now: releases that know no more than format %d will not read it any "
             "more",

@@ -406,12 +406,6 @@ def load_footer(segment: Segment, salt: int, files: OpenFiles, cache: PageCache)
     return True
 
 
-def check_footer(footer: Footer) -> None:
-    """Read every page once. Raises CorruptBytes if one fails its check, and OSError."""
-    for number in range(footer.trailer.pages):
-        footer._load(number)
-
-
 __all__ = [
     "CorruptBytes",
     "DirEntry",
@@ -419,6 +413,5 @@ __all__ = [
     "FooterRepair",
     "Segment",
     "SegmentList",
-    "check_footer",
     "load_footer",
 ]

@@ -136,6 +136,12 @@ class Store(LedgerStates):
         return self._log.failed
 
     @property
+    def readonly_why(self) -> str:
+        """Why the disk takes no new entries; empty where it is not the disk."""
+        space = self._state.space
+        return "" if space.writable else space.reason
+
+    @property
     def is_writable(self) -> bool:
         return (
             not self.asked_readonly and self._state.space.writable and self._log.failed is None and not self.suspended
@@ -252,8 +258,11 @@ class Store(LedgerStates):
 
     # -- upkeep
 
-    async def compact(self, progress: Progress | None = None) -> int:
+    async def compact(self, progress: Progress | None = None, *, threshold: float | None = None) -> int:
         """Free the space of dead data. Returns the bytes freed; may be cancelled and started again at any time.
+
+        `threshold`: files of which less than this share is alive are rewritten, in place of those below
+        [store] compaction_threshold.
 
         Only one compaction runs at a time: a second call returns 0 at once. After a StoreError or OSError the data is
         as it was before.
@@ -262,13 +271,24 @@ class Store(LedgerStates):
             return 0
         self._compacting = True
         try:
-            return await Compaction(self._state, self._maintenance, progress).run()
+            return await Compaction(self._state, self._maintenance, progress, threshold).run()
         finally:
             self._compacting = False
 
     async def dead_bytes(self) -> DeadBytes:
         """Count the bytes of log files that no ledger needs, by the kind of file."""
         return await dead_bytes(self._state)
+
+    @property
+    def compaction_threshold(self) -> float:
+        """Sealed files of which a smaller share is alive are rewritten by `compact`."""
+        return self._state.config.compaction_threshold
+
+    async def is_dead_beyond(self, share: float) -> bool:
+        """Whether more bytes of log files are dead than this share of the living ones, and one log file."""
+        state, dead = self._state, sum(await self.dead_bytes())
+        live = sum(one.log_end for one in state.segments) - dead
+        return dead > share * live + state.config.segment_bytes
 
     async def bytes_by(self, kinds: Mapping[LedgerId, K]) -> dict[K, int]:
         """Sum up the bytes of the ledgers in `kinds`, by kind. Raises OSError."""

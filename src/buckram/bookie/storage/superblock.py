@@ -7,6 +7,8 @@ name does not exist for the store: that is how compaction publishes and how dele
 from __future__ import annotations
 
 import json
+import random
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -112,6 +114,15 @@ def read_superblock(disk: Disk) -> Superblock | None:
         return None
     with opened(disk, NAME) as file:
         return decode(file.read(0, file.size()), f"file {NAME!r}")
+
+
+def read_or_create(disk: Disk, rng: random.Random) -> Superblock:
+    """Return the superblock; a directory without one gets its incarnation here. Raises CorruptStore or OSError."""
+    found = read_superblock(disk)
+    if found is None:
+        found = Superblock(str(uuid.UUID(int=rng.getrandbits(128), version=4)), rng.getrandbits(32))
+        write_superblock(disk, found)
+    return found
 
 
 def write_superblock(disk: Disk, superblock: Superblock) -> None:

@@ -11,8 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
+import time
 from collections.abc import Sequence
 from typing import Any, TypeAlias
+
+from buckram.addresses import host_port
 
 DATABASE = "bank"
 REPLICA_PORT = 3190
@@ -30,13 +34,41 @@ SCHEMA: list[tuple[str, list[Any]]] = [
     ("CREATE TABLE IF NOT EXISTS bulk (data BLOB)", []),
     *(("INSERT OR IGNORE INTO account VALUES (?, ?)", [number, BALANCE]) for number in range(ACCOUNTS)),
 ]
+QUICK = "SELECT count(*) FROM account"
+SLOW = (
+    "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 600000) "
+    "SELECT count(*), (SELECT sum(balance) FROM account) FROM n"
+)
+"""It takes some tenths of a second, and reads the state of when it began."""
 LOOK = (
     "SELECT (SELECT sum(balance) FROM account), (SELECT count(*) FROM done),"
     " (SELECT json_group_array(json_array(key, value) ORDER BY id) FROM list"
     " WHERE key IN (SELECT value FROM json_each(?)))"
 )
+_KEYS, _GENERATION_S = 3, 10.0
+"""Lists that are extended at one time, and for how long: none becomes longer than a reader can hold against others."""
 Operation: TypeAlias = list[Any]
 Answer: TypeAlias = dict[str, Any]
+
+
+def drawn_look(rng: random.Random) -> Operation:
+    """A look at the lists of now, and at one of those before."""
+    now = int(time.monotonic() // _GENERATION_S)
+    keys = [f"{number}.{now}" for number in range(_KEYS)]
+    return ["look", *keys, f"{rng.randrange(_KEYS)}.{now - 1}"]
+
+
+def drawn(rng: random.Random, name: str, look: bool) -> list[Operation]:
+    """The operations of a transaction that writes; `look`: it looks first."""
+    found: list[Operation] = [drawn_look(rng)] if look else []
+    for number in range(rng.choice((0, 1, 1, 2, 3))):
+        key = f"{rng.randrange(_KEYS)}.{int(time.monotonic() // _GENERATION_S)}"
+        found.append(["append", key, f"{name}.{number}"])
+    move = [*rng.sample(range(ACCOUNTS), 2), rng.randrange(1, 40)] if rng.random() < 0.6 else [None] * 3
+    found.append(["done", name, *move])
+    if rng.random() < 0.01:
+        found.append(["bulk", rng.choice((20_000, 700_000))])
+    return [*found, drawn_look(rng)] if rng.random() < 0.2 else found
 
 
 def statements(operation: Operation) -> list[tuple[str, list[Any]]]:
@@ -76,10 +108,10 @@ def looks(operations: Sequence[Operation], results: Sequence[Sequence[Sequence[A
 async def ask(address: str, request: dict[str, Any], within_s: float) -> Answer:
     """Ask a replica. What it answers has `error`, the name of what it raised, and `text` and `token` of that; or
     `results`, the rows of each statement, and `applied`. Whoever does not answer in time is UNREACHABLE."""
-    host, _, port = address.rpartition(":")
+    host, port = host_port(address, f"replica {address!r}")
     try:
         async with asyncio.timeout(within_s):
-            reader, writer = await asyncio.open_connection(host, int(port), limit=ANSWER_BYTES)
+            reader, writer = await asyncio.open_connection(host, port, limit=ANSWER_BYTES)
             try:
                 writer.write(json.dumps(request).encode() + b"\n")
                 answer: Answer = json.loads(await reader.readline())

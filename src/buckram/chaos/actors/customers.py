@@ -10,15 +10,24 @@ import asyncio
 import time
 from typing import Any
 
-from buckram.chaos.actors.bank import ACCOUNTS, SCHEMA, Answer, Operation, ask, looks, statements
+from buckram.chaos.actors.bank import (
+    QUICK,
+    SCHEMA,
+    SLOW,
+    Answer,
+    Operation,
+    ask,
+    drawn,
+    drawn_look,
+    looks,
+    statements,
+)
 from buckram.chaos.actors.stage import Stage
 from buckram.chaos.history import read_own
 
 _WORKERS = 3
 _PAUSE_S = 0.4
 """The longest pause of one worker, so that two cores have time for the rest."""
-_KEYS, _GENERATION_S = 3, 10.0
-"""Lists that are extended at one time, and for how long: none becomes longer than a reader can hold against others."""
 _KNOWN_S = 60.0
 """For so long one asks what became of a transaction."""
 _ROLLED_BACK = {"SqlError", "DatabaseBusy", "NotLeader", "TransactionExpired", "TransactionTooLarge"}
@@ -65,13 +74,15 @@ class Customer:
             self._serial += 1
             kind = self._rng.random()
             if kind < 0.45:
-                operations = self._operations(name, self._rng.random() < 0.3)
+                operations = drawn(self._rng, name, self._rng.random() < 0.3)
                 self._begin(name, "batch", operations)
                 await self.repeat(name, operations)
             elif kind < 0.6:
-                await self._transact(name, self._operations(name, True))
-            elif kind < 0.995:
+                await self._transact(name, drawn(self._rng, name, True))
+            elif kind < 0.96:
                 await self._read(name)
+            elif kind < 0.995:
+                await self._ask_slowly()
             else:
                 await ask(self._rng.choice(self._stage.replicas), {"do": "lead"}, 5.0)
             await self._stage.pause(self._rng.random() * _PAUSE_S)
@@ -85,24 +96,6 @@ class Customer:
         seen = [] if answer is None else looks(operations, answer["results"])
         offset = None if answer is None else answer["applied"]
         self._record("transaction-ended", name=name, outcome=outcome, looks=seen, offset=offset)
-
-    def _look(self) -> Operation:
-        """At the lists of now, and at one of those before."""
-        now = int(time.monotonic() // _GENERATION_S)
-        keys = [f"{number}.{now}" for number in range(_KEYS)]
-        return ["look", *keys, f"{self._rng.randrange(_KEYS)}.{now - 1}"]
-
-    def _operations(self, name: str, look: bool) -> list[Operation]:
-        rng = self._rng
-        found: list[Operation] = [self._look()] if look else []
-        for number in range(rng.choice((0, 1, 1, 2, 3))):
-            key = f"{rng.randrange(_KEYS)}.{int(time.monotonic() // _GENERATION_S)}"
-            found.append(["append", key, f"{name}.{number}"])
-        move = [*rng.sample(range(ACCOUNTS), 2), rng.randrange(1, 40)] if rng.random() < 0.6 else [None] * 3
-        found.append(["done", name, *move])
-        if rng.random() < 0.01:
-            found.append(["bulk", rng.choice((20_000, 700_000))])
-        return [*found, self._look()] if rng.random() < 0.2 else found
 
     async def repeat(self, name: str, operations: list[Operation]) -> None:
         """Ask for a batch under its token until it is known what became of it, or this process ends."""
@@ -154,7 +147,7 @@ class Customer:
         return "pending"
 
     async def _read(self, name: str) -> None:
-        rng, look = self._rng, self._look()
+        rng, look = self._rng, drawn_look(self._rng)
         consistency = rng.choice(("linearizable", "linearizable", "leader", "stale", "stale"))
         fresh: dict[str, Any] = {}
         if consistency == "stale" and rng.random() < 0.7:
@@ -167,6 +160,16 @@ class Customer:
             answer = await self.ask_leader(request)
         if "error" not in answer:
             self._end(name, "ok", [look], answer)
+
+    async def _ask_slowly(self) -> None:
+        """Keep the reading threads of one replica with slow statements and with quick ones that come with them.
+
+        The reads of others come meanwhile, and must not be answered from the state that those began with.
+        """
+        address = self._leader or self._rng.choice(self._stage.replicas)
+        wanted: list[tuple[str, list[Any]]] = [(SLOW, [])] * 2 + [(QUICK, [])] * 8
+        requests = [{"do": "query", "statements": [one], "consistency": "stale"} for one in wanted]
+        await asyncio.gather(*(ask(address, request, 5.0) for request in requests))
 
     # -- asking -------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from buckram.addresses import host_port, join
 from buckram.chaos.actors.bank import ANSWER_BYTES, DATABASE, Answer
 from buckram.chaos.actors.stage import Stage
 from buckram.client.client import Client
@@ -35,13 +36,13 @@ async def hold_replica(stage: Stage) -> None:
 
 
 async def _hold(stage: Stage, client: Client) -> None:
-    host, _, port = stage.listen.rpartition(":")
+    host, port = host_port(stage.listen, f"listen {stage.listen!r}")
     record = stage.recorder.record
     async with client.namespace().database(DATABASE, announce=stage.name, settings=SETTINGS) as database:
         answer = functools.partial(_answer_one, database)
-        server = await asyncio.start_server(answer, host, int(port), limit=ANSWER_BYTES)
+        server = await asyncio.start_server(answer, host, port, limit=ANSWER_BYTES)
         served = server.sockets[0].getsockname()
-        record("opened", address=f"{served[0]}:{served[1]}", offset=database.applied, groups=database.groups)
+        record("opened", address=join(served[0], served[1]), offset=database.applied, groups=database.groups)
         try:
             await _watch(stage, database)
             if stage.stop.is_set():

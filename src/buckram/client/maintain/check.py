@@ -13,8 +13,8 @@ from buckram.client.maintain.audit import ReplicaAuditor
 from buckram.client.read.replicas import ask
 from buckram.client.shared.services import Services
 from buckram.core.ledgers.audit import Piece, plan_pieces
-from buckram.core.ledgers.metadata import birth_of, fragment_end
-from buckram.core.ledgers.recovery import quorum_of
+from buckram.core.ledgers.holdings import Row, held_rows, without
+from buckram.core.ledgers.metadata import birth_of
 from buckram.core.wire.availability import BadAvailability, EntryList
 from buckram.core.wire.introduction import Peer
 from buckram.core.wire.messages import ListEntries, ListEntriesReply
@@ -22,8 +22,6 @@ from buckram.errors import BuckramError, Code
 from buckram.net.pace import Pace
 from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata
 
-Row = tuple[EntryId, EntryId]
-"""First and last of consecutive ids."""
 NAMED_ROWS = 100
 """So many rows of a bookie are named; all entries are counted."""
 _TRIES = 3
@@ -44,15 +42,22 @@ class Lacking:
 
 @dataclass(slots=True)
 class CheckReport:
-    """What a check found. `replicas`: copies of entries that were looked at."""
+    """What a check found. `replicas`: copies of entries that there must be, of which `replicas_unknown` are on bookies
+    that could not be asked."""
 
     ledger_id: LedgerId
     replicas: int = 0
+    replicas_unknown: int = 0
     lacking: list[Lacking] = field(default_factory=list)
     unknown: dict[BookieId, str] = field(default_factory=dict)
     """Bookies that could not be asked, and why."""
     open_from: EntryId | None = None
     """From this entry on the ledger can still grow, so nothing is said of what lacks there; None: it is closed."""
+
+    @property
+    def replicas_lacking(self) -> int:
+        """How many copies are away, missing or damaged."""
+        return sum(one.entries for one in self.lacking)
 
     @property
     def healthy(self) -> bool:
@@ -94,7 +99,6 @@ async def check_ledger(
 class _Check:
     def __init__(self, services: Services, ledger_id: LedgerId, metadata: LedgerMetadata, pace: Pace) -> None:
         self._services, self._metadata, self._pace = services, metadata, pace
-        self._quorum = quorum_of(metadata)
         self._report = CheckReport(ledger_id)
 
     async def run(self, *, read: bool) -> CheckReport:
@@ -110,16 +114,15 @@ class _Check:
                 await self._read(bookie)
             else:
                 await self._list(bookie)
-            report.replicas += sum(last - first + 1 for first, last in self._ranges(bookie))
+            held = sum(last - first + 1 for first, last in self._ranges(bookie))
+            report.replicas += held
+            if bookie in report.unknown:
+                report.replicas_unknown += held - sum(one.entries for one in report.lacking if one.bookie == bookie)
         return report
 
     def _ranges(self, bookie: BookieId) -> Iterator[Row]:
         """What the bookie must hold, ascending; not of the fragment that can still grow."""
-        for index, fragment in enumerate(self._metadata.fragments):
-            end = fragment_end(self._metadata, index)
-            if end is not None and bookie in fragment.ensemble:
-                position = fragment.ensemble.index(bookie)
-                yield from self._quorum.held_ranges(position, fragment.first_entry, end)
+        return held_rows(self._metadata, bookie)
 
     def _lacks(self, bookie: BookieId, kind: str, rows: Iterable[Row], why: str, count: int | None = None) -> None:
         named: list[Row] = []
@@ -185,23 +188,6 @@ class _Check:
         self._lacks(bookie, kind, _rows(bad), why, missing + damaged)
 
 
-def without(wanted: Iterable[Row], runs: Iterable[tuple[EntryId, int]]) -> Iterator[Row]:
-    """The parts of `wanted` that no run (first id, count) covers; both ascending."""
-    held = iter(runs)
-    run = next(held, None)
-    for first, last in wanted:
-        at = first
-        while at <= last:
-            while run is not None and run[0] + run[1] <= at:
-                run = next(held, None)
-            if run is None or run[0] > last:
-                yield at, last
-                break
-            if run[0] > at:
-                yield at, run[0] - 1
-            at = run[0] + run[1]
-
-
 def _rows(entries: Iterable[EntryId]) -> list[Row]:
     rows: list[Row] = []
     for entry in entries:
@@ -212,4 +198,4 @@ def _rows(entries: Iterable[EntryId]) -> list[Row]:
     return rows
 
 
-__all__ = ["NAMED_ROWS", "CheckReport", "Lacking", "check_ledger", "without"]
+__all__ = ["NAMED_ROWS", "CheckReport", "Lacking", "check_ledger"]

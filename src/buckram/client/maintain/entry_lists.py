@@ -6,10 +6,35 @@ from collections.abc import Iterable
 
 from buckram.client.read.replicas import ask
 from buckram.client.shared.services import Services
+from buckram.core.ledgers.answers import bookie_error
 from buckram.core.wire.availability import BadAvailability, EntryList
 from buckram.core.wire.messages import ListEntries, ListEntriesReply, ReadLac
-from buckram.errors import BuckramError, Code
+from buckram.errors import BookieError, BuckramError, Code, HandleClosed
 from buckram.types import BookieId, EntryId, LedgerId
+
+
+async def entry_list(services: Services, bookie: BookieId, ledger: LedgerId, birth: bytes) -> EntryList | None:
+    """What the bookie says that it holds of the ledger; None: it knows no such lists.
+
+    Raises the error of one that does not answer, or cannot say it. Bookies that do not know the request may hang up, so
+    one that hangs up twice and answers another request in between is taken for such.
+    """
+    reply = await ask(services.pool, bookie, ListEntries(ledger, birth=birth))
+    if not isinstance(reply, ListEntriesReply):
+        other = await ask(services.pool, bookie, ReadLac(ledger, birth))
+        if isinstance(other, BuckramError):
+            raise other
+        reply = await ask(services.pool, bookie, ListEntries(ledger, birth=birth))
+    if not isinstance(reply, ListEntriesReply) or reply.code in (Code.BAD_REQUEST, Code.BAD_VERSION):
+        return None
+    if reply.code is Code.OK:
+        try:
+            return EntryList.decode(reply.availability)
+        except BadAvailability as error:
+            raise BookieError(bookie, str(error)) from error
+    if reply.code in (Code.NO_LEDGER, Code.NO_ENTRY):
+        return EntryList(())
+    raise bookie_error(bookie, reply.code)
 
 
 async def lists_all(
@@ -17,20 +42,15 @@ async def lists_all(
 ) -> bool | None:
     """Whether the bookie lists every entry of `ranges` (first, last), ascending; None: it knows no such lists.
 
-    False, too, where it does not answer: what nobody has seen does not count. Bookies that do not know the request may
-    hang up, so one that hangs up twice and answers another request in between is taken for such.
+    What one that does not answer, or cannot say it, may hold does not count: nobody has seen it.
     """
-    reply = await ask(services.pool, bookie, ListEntries(ledger, birth=birth))
-    if not isinstance(reply, ListEntriesReply):
-        if isinstance(await ask(services.pool, bookie, ReadLac(ledger, birth)), BuckramError):
-            return False
-        reply = await ask(services.pool, bookie, ListEntries(ledger, birth=birth))
-    if not isinstance(reply, ListEntriesReply):
-        return None
-    if reply.code in (Code.BAD_REQUEST, Code.BAD_VERSION):
-        return None
     try:
-        held = EntryList.decode(reply.availability) if reply.code is Code.OK else EntryList(())
-    except BadAvailability:
-        return False
-    return held.covers(ranges)
+        held = await entry_list(services, bookie, ledger, birth)
+    except HandleClosed:
+        raise
+    except BuckramError:
+        return not any(True for _ in ranges)
+    return None if held is None else held.covers(ranges)
+
+
+__all__ = ["entry_list", "lists_all"]

@@ -1,10 +1,11 @@
-"""How a writer's members that were away get what they lack: repair's copying, without a change of metadata."""
+"""How a writer's members that were away or late get what they lack: repair's copying, without a change of metadata."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 from buckram.client.maintain.repair import fill_in
+from buckram.client.shared.behind import BehindNotes
 from buckram.client.shared.lagging import CopyMissing, LaggingMembers
 from buckram.client.shared.metadata_cell import MetadataCell
 from buckram.client.shared.services import Services
@@ -15,21 +16,41 @@ from buckram.types import BookieId, LedgerId
 
 
 def lagging_members(
-    services: Services, window: AppendWindow, cell: MetadataCell, digest: Digest, key: bytes, scope: TaskScope
+    services: Services,
+    window: AppendWindow,
+    cell: MetadataCell,
+    digest: Digest,
+    key: bytes,
+    scope: TaskScope,
+    notes: BehindNotes,
 ) -> LaggingMembers:
     """Fill in an open ledger: what is confirmed when a member is written to again is copied from the others."""
 
     async def copy_confirmed(bookie: BookieId) -> bool:
-        return await fill_in(services, window.ledger_id, cell.current, digest, key, [bookie], confirmed=window.lac)
+        noted = notes.noted([bookie])
+        done = await fill_in(
+            services, window.ledger_id, cell.current, digest, key, [bookie], confirmed=window.lac, listed=True
+        )
+        if done:
+            await notes.clear(noted)
+        return done
 
-    return LaggingMembers(window.absent.values(), copy_confirmed, scope)
+    away = window.absent.values()
+    return LaggingMembers(away, copy_confirmed, scope, note=notes.note, note_after_s=services.config.close_copies_s)
 
 
-def copy_missing_of(services: Services, ledger_id: LedgerId, digest: Digest, key: bytes) -> CopyMissing:
+def copy_missing_of(
+    services: Services, ledger_id: LedgerId, digest: Digest, key: bytes, notes: BehindNotes
+) -> CopyMissing:
     """Fill in a closed ledger. Raises NoSuchLedger when it was deleted meanwhile."""
 
     async def copy_missing(members: Collection[BookieId]) -> bool:
-        current = await services.store.read_ledger(ledger_id)
-        return await fill_in(services, ledger_id, current, digest, key, members)
+        noted, current = notes.noted(members), await services.store.read_ledger(ledger_id)
+        if not current.metadata.closed:
+            return False  # a record of before: it does not say how far the ledger goes
+        done = await fill_in(services, ledger_id, current, digest, key, members, listed=True)
+        if done:
+            await notes.clear(noted)
+        return done
 
     return copy_missing

@@ -40,10 +40,16 @@ class Explained:
     short: tuple[Breach, ...]
 
 
-async def judged(services: Services) -> AsyncIterator[tuple[LedgerId, Misplaced | MalformedRecord | None]]:
+Shapes = dict[tuple[Quorum, str], PlacementPolicy]
+"""Quorums and policies of ledgers, by themselves and the policy as it is written."""
+
+
+async def judged(
+    services: Services, shapes: Shapes | None = None
+) -> AsyncIterator[tuple[LedgerId, Misplaced | MalformedRecord | None]]:
     """Every ledger, ascending: None where it meets its policy, the error where nobody can read its record.
 
-    Errors of the metadata store raise.
+    `shapes` takes up all that ledgers have. Errors of the metadata store raise.
     """
     await services.bookies.refresh()
     after = -1
@@ -52,6 +58,9 @@ async def judged(services: Services) -> AsyncIterator[tuple[LedgerId, Misplaced 
             if isinstance(found, MalformedRecord):
                 yield ledger_id, found
             else:
+                if shapes is not None:
+                    policy = policy_of(found.metadata.custom_metadata, services.bookies.policy)
+                    shapes[quorum_of(found.metadata), str(policy)] = policy
                 yield ledger_id, judge(services, ledger_id, found.metadata)
         after = page[-1][0]
 
@@ -66,10 +75,11 @@ async def misplaced(services: Services) -> AsyncIterator[Misplaced]:
 
 
 def judge(services: Services, ledger_id: LedgerId, metadata: LedgerMetadata) -> Misplaced | None:
-    """Return what breaks the policy; None where every fragment meets it."""
+    """Return what breaks the policy; None where every fragment meets it, or is as good as a new ledger would be."""
     policy = policy_of(metadata.custom_metadata, services.bookies.policy)
     quorum, topology = quorum_of(metadata), services.bookies.topology
-    rows = [(f.first_entry, tuple(breaches(f.ensemble, quorum, policy, topology))) for f in metadata.fragments]
+    limits = services.bookies.attainable(quorum, policy)
+    rows = [(f.first_entry, tuple(breaches(f.ensemble, quorum, policy, topology, limits))) for f in metadata.fragments]
     broken = tuple((first, found) for first, found in rows if found)
     return Misplaced(ledger_id, policy, not metadata.closed, broken) if broken else None
 

@@ -15,10 +15,12 @@ from typing import TypeVar
 
 from buckram.client.maintain.accusing import Accuser
 from buckram.client.maintain.fill import copy_missing_of
+from buckram.client.maintain.members import members_behind
 from buckram.client.read.lac import bookie_lac
 from buckram.client.read.open import check_ledger_id, check_password, digest_of
 from buckram.client.read.reader import OnReaderClosed, Reader
 from buckram.client.read.replicas import LedgerReads, run_race
+from buckram.client.shared.behind import BehindNotes
 from buckram.client.shared.copies import Copies
 from buckram.client.shared.metadata_cell import Change, MetadataCell
 from buckram.client.shared.services import Services
@@ -57,6 +59,8 @@ T = TypeVar("T")
 _WITHIN_S = 10.0
 _MEMBERS_S = 1.0
 """For so long, in all, a recovery waits for members that have not answered before it believes others' denials."""
+_LISTS_S = 0.25
+"""What is left of that at least for late copies, and then for members' lists."""
 _ATTEMPTS = 5
 _AHEAD_MIN, _AHEAD_MAX = 16, 256
 _AHEAD_BYTES = 8 * 1024 * 1024
@@ -80,12 +84,12 @@ async def recover_ledger(
     check_password(ledger_id, versioned.metadata, password)
     opened = digest_of(ledger_id, versioned.metadata, password, digest)
     if not versioned.metadata.closed:
-        cell = MetadataCell(services.store, ledger_id, versioned)
-        await _close(services, cell, ledger_id, opened, master_key(password))
+        cell, key = MetadataCell(services.store, ledger_id, versioned), master_key(password)
+        notes = BehindNotes(services.store, ledger_id, services.runtime.stats)
+        behind = await _close(services, cell, ledger_id, opened, key, notes)
         # Whoever closed it, its record is the result (F15).
         versioned = cell.current
-        away = [b for b in versioned.metadata.last_fragment.ensemble if services.bookies.info(b) is None]
-        services.lagging.add(ledger_id, away, copy_missing_of(services, ledger_id, opened, master_key(password)))
+        services.lagging.add(ledger_id, behind, copy_missing_of(services, ledger_id, opened, key, notes))
     metadata = versioned.metadata
     check(metadata.closed, "S2", f"ledger {ledger_id} is {metadata.state.name} after recovery")
     assert metadata.last_entry is not None
@@ -93,17 +97,29 @@ async def recover_ledger(
     return Reader(services, ledger_id, versioned, reading, metadata.last_entry, on_closed=on_closed)
 
 
-async def _close(services: Services, cell: MetadataCell, ledger_id: LedgerId, digest: Digest, key: bytes) -> None:
-    """Try until somebody has closed it. What was found under one record closes that one only (F22)."""
+async def _close(
+    services: Services, cell: MetadataCell, ledger_id: LedgerId, digest: Digest, key: bytes, notes: BehindNotes
+) -> list[BookieId]:
+    """Try until somebody has closed it. What was found under one record closes that one only (F22).
+
+    Gives the members that may lack entries; that is noted before the record says that it is closed.
+    """
     for _ in range(_ATTEMPTS):
         # R1. IN_RECOVERY needs no write: several recoveries may run side by side.
         begun = await cell.update(_begin, within_s=_WITHIN_S)
         if begun.closed:
-            return
-        close = await _Attempt(services, ledger_id, begun, digest, key).run()
+            return []
+        attempt = _Attempt(services, ledger_id, begun, digest, key)
+        close = await attempt.run()
         try:
+            wanted = close(begun)
+            assert wanted is not None
+            assert wanted.last_entry is not None
+            behind = await members_behind(services, ledger_id, wanted, wanted.last_entry, attempt.left_s)
+            if behind:
+                await notes.note(behind)
             await cell.update(close, within_s=_WITHIN_S)
-            return
+            return behind
         except _OtherRecordError:
             continue
     raise RecoveryFailed(ledger_id, f"its metadata changed during each of {_ATTEMPTS} attempts: recover it again")
@@ -152,6 +168,11 @@ class _Attempt:
         """Entries that came with the answers to fencing; they are copies like others."""
         self._members_asked = 0
         """Requests to members about the ledger as a whole that are not answered yet."""
+
+    @property
+    def left_s(self) -> float:
+        """How long members may take that have not answered yet."""
+        return max(_LISTS_S, self._members_time.left_s)
 
     async def run(self) -> Change:
         try:
@@ -269,6 +290,7 @@ class _Attempt:
                     reads.give_up()
             elif not ended and not back.to_replace:
                 await self._progress.wait()
+        await sink.copies.wait(self.left_s)  # enough members have everything, and the others shall have it, too
         sink.copies.complete()
         return back
 

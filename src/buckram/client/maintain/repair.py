@@ -9,13 +9,13 @@ repair is not decided here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
 from buckram.client.maintain.accusing import Accuser
-from buckram.client.maintain.entry_lists import lists_all
+from buckram.client.maintain.entry_lists import entry_list, lists_all
 from buckram.client.maintain.repair_report import (
     NoFreeBookie,
     Progress,
@@ -30,10 +30,12 @@ from buckram.client.shared.services import Services
 from buckram.core.cluster.conviction import Deed
 from buckram.core.entries.entry import Digest, master_key
 from buckram.core.ledgers.answers import Answer, Negative, Positive, Unknown, bookie_error
+from buckram.core.ledgers.holdings import Row, without
 from buckram.core.ledgers.metadata import fragment_end, fragment_index, member_replaced, names_mac
 from buckram.core.ledgers.reading import Race
 from buckram.core.ledgers.recovery import quorum_of
 from buckram.core.placement.policy import policy_of
+from buckram.core.wire.availability import EntryList
 from buckram.core.wire.messages import Add, Force, Read
 from buckram.errors import (
     BookieError,
@@ -105,14 +107,16 @@ async def fill_in(
     members: Collection[BookieId],
     *,
     confirmed: EntryId | None = None,
+    listed: bool = False,
 ) -> bool:
     """Copy to these members what they lack; metadata stays as it is. Whether nothing is left.
 
     Of the open last fragment only what is `confirmed`, which nothing can change any more; None: it is not looked at.
+    `listed`: what a member lists is not read; else all is, and what is damaged is copied again, too.
     """
     async with TaskScope(f"fill in {ledger_id}") as scope:
         work = _Repair(services, ledger_id, MetadataCell(services.store, ledger_id, current), digest, key, scope, None)
-        return await work.fill_in(members, confirmed)
+        return await work.fill_in(members, confirmed, listed=listed)
 
 
 class _Repair:
@@ -166,17 +170,26 @@ class _Repair:
             tuple(self._problems),
         )
 
-    async def fill_in(self, members: Collection[BookieId], confirmed: EntryId | None) -> bool:
+    async def fill_in(self, members: Collection[BookieId], confirmed: EntryId | None, *, listed: bool) -> bool:
         metadata = self._cell.metadata
         ranges = self._ranges(metadata)
         if not metadata.closed and confirmed is not None:
             ranges.append((metadata.last_fragment, confirmed))
         done = True
-        for fragment, last in ranges:
-            for position, bookie in enumerate(fragment.ensemble):
-                if bookie in members:
-                    done &= await self._member(fragment, last, position, bookie, bookie)
+        for bookie in members:
+            held = await self._list_of(bookie) if listed else None
+            for fragment, last in ranges:
+                if bookie in fragment.ensemble:
+                    position = fragment.ensemble.index(bookie)
+                    done &= await self._member(fragment, last, position, bookie, bookie, held)
         return done
+
+    async def _list_of(self, bookie: BookieId) -> EntryList | None:
+        """None where it says none: then it is read."""
+        try:
+            return await entry_list(self._services, bookie, self._ledger_id, self._digest.birth)
+        except UnknownLedgerState:
+            return None
 
     def _ranges(self, metadata: LedgerMetadata) -> list[tuple[Fragment, EntryId]]:
         """Fragments that cannot grow, with their last entry (below the first: an empty one)."""
@@ -220,10 +233,19 @@ class _Repair:
                 await self._look_again(fragment, last, position, old, new)
 
     async def _member(
-        self, fragment: Fragment, last: EntryId, position: Position, old: BookieId, target: BookieId
+        self,
+        fragment: Fragment,
+        last: EntryId,
+        position: Position,
+        old: BookieId,
+        target: BookieId,
+        listed: EntryList | None = None,
     ) -> bool:
-        """Make `target` hold everything that `position` stores; True if it durably does (M7)."""
-        held = self._quorum.held_ranges(position, fragment.first_entry, last)
+        """Make `target` hold everything that `position` stores; True if it durably does (M7). What it has `listed` is
+        taken for held."""
+        held: Iterator[Row] = self._quorum.held_ranges(position, fragment.first_entry, last)
+        if listed is not None:
+            held = without(held, listed.runs())
         own = (entry for low, high in held for entry in range(low, high + 1))
         lost: dict[EntryId, str] = {}
         while ids := list(islice(own, _WINDOW)):

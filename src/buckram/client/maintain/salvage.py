@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from buckram.config import NetConfig
 from buckram.core.entries.entry import Digest
+from buckram.core.ledgers.deletions import BUCKET, NONE_DELETED, Deleted, bucket_of
 from buckram.core.ledgers.metadata import created, creation_time_of, is_certain
 from buckram.core.ledgers.metadata_codec import serialise
 from buckram.core.wire.availability import EntryList
@@ -31,6 +32,7 @@ from buckram.errors import (
     NoSuchLedger,
     ReadFailed,
 )
+from buckram.metadata.removals import all_recorded
 from buckram.metadata.store import TreeStore
 from buckram.net.pool import BookiePool
 from buckram.seams import Runtime
@@ -67,22 +69,37 @@ class Salvage:
         """Bookies that did not answer, and why: what they hold is not among what was found."""
 
     async def find(self) -> list[Found]:
-        """All of them, ascending. InvalidArgument where the ids that bookies hold are too many to be asked for."""
+        """All of them but those that were deleted on purpose, ascending. InvalidArgument where the ids that bookies
+        hold are too many to be asked for."""
         highest = max([await self._highest(one) for one in self._addresses], default=-1)
         known: set[LedgerId] = set()
         after = -1
         while page := await self._store.list_ledgers(after=after):
             known.update(page)
             after = page[-1]
-        if highest - len(known) > MOST_ASKED:
-            raise InvalidArgument(
-                f"bookies hold ledgers up to {highest}, more than {MOST_ASKED} ids that metadata does not know: name "
-                "the ledgers, `buckram cluster salvage LEDGER...`"
-            )
-        return await self.look([one for one in range(highest + 1) if one not in known])
+        return await self._look(self._missing(highest, known, await all_recorded(self._store)))
+
+    def _missing(self, highest: LedgerId, known: set[LedgerId], recorded: dict[int, Deleted]) -> list[LedgerId]:
+        """The ids up to `highest` that metadata does not know, and that nobody deleted."""
+        missing: list[LedgerId] = []
+        for bucket in range(bucket_of(highest) + 1):
+            deleted = recorded.get(bucket, NONE_DELETED)
+            if len(deleted) < BUCKET:
+                ids = range(bucket * BUCKET, min((bucket + 1) * BUCKET, highest + 1))
+                missing += [one for one in ids if one not in known and one not in deleted]
+            if len(missing) > MOST_ASKED:
+                raise InvalidArgument(
+                    f"bookies hold ledgers up to {highest}, more than {MOST_ASKED} ids that metadata does not know: "
+                    "name the ledgers, `buckram cluster salvage LEDGER...`"
+                )
+        return missing
 
     async def look(self, ledgers: list[LedgerId]) -> list[Found]:
-        """What the bookies hold of these."""
+        """What the bookies hold of these, but of those that were deleted on purpose."""
+        recorded = await all_recorded(self._store)
+        return await self._look([one for one in ledgers if one not in recorded.get(bucket_of(one), NONE_DELETED)])
+
+    async def _look(self, ledgers: list[LedgerId]) -> list[Found]:
         found: list[Found] = []
         for start in range(0, len(ledgers), _AT_ONCE):
             some = ledgers[start : start + _AT_ONCE]
@@ -120,8 +137,8 @@ class Salvage:
 
     async def bring_back(self, found: Found, password: bytes, digest: DigestType | None, birth: bytes = b"") -> None:
         """Make a record, to be recovered by whoever has the password. LedgerExists, ReadFailed (no entry opens with
-        that password and digest; nothing was made), NoSuchLedger; InvalidArgument where bookies hold several ledgers
-        of the id and `birth` does not say which one is meant."""
+        that password and digest; nothing was made), NoSuchLedger, LedgerIdUsed (its deletion is recorded);
+        InvalidArgument where bookies hold several ledgers of the id and `birth` does not say which one is meant."""
         birth = birth or _only_birth(found)
         holders = sorted(one for one in found.holders if found.births.get(one, birth) == birth)
         if not holders:

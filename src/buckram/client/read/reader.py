@@ -212,6 +212,7 @@ class Reader(NotBlocking):
     async def close(self) -> None:
         """End all reads and tails of this handle; idempotent. The ledger is untouched."""
         if not self._closed:
+            self._services.check_loop()
             self._closed = True
             if self._on_closed is not None:
                 self._on_closed(self)

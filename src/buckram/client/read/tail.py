@@ -16,6 +16,7 @@ from typing import Protocol
 from buckram.client.read.polls import LacPolls
 from buckram.client.read.replicas import LedgerReads, check_running
 from buckram.client.shared.follow import LedgerFollower
+from buckram.client.shared.opening import NotCopied
 from buckram.client.shared.services import Services
 from buckram.core.backoff import TAIL
 from buckram.core.ledgers.answers import Positive
@@ -45,7 +46,7 @@ class StreamEntries(Protocol):
         ...
 
 
-class Tail:
+class Tail(NotCopied):
     """`async for entry in tail`, or `await tail.next_chunk()` for lists. One tail belongs to one consumer.
 
     Cancelling a wait loses nothing: the next one goes on where the last ended. Errors as for Reader.read, after a
@@ -198,6 +199,8 @@ class Tail:
             chunk = await anext(self._chunks, chunk)
         except (ReadFailed, NoSuchEntry):
             # A stale ensemble or bookies that restart; the entry is confirmed, so it must be somewhere.
+            if (nobody := self._services.bookies.nobody()) is not None:
+                raise nobody from None
             self._failing_since = self._failing_since or loop.time()
             if loop.time() - self._failing_since > _GIVE_UP_S:
                 self._failing_since = None

@@ -21,23 +21,29 @@ from buckram.core.ledgers.spread import SpreadRule
 from buckram.core.placement.choose import (
     Candidate,
     Chosen,
+    attainable,
     choose_ensemble,
     choose_with_absent,
-    fewest_moves,
     replace_members,
 )
 from buckram.core.placement.distance import by_distance
 from buckram.core.placement.judge import ack_rules
+from buckram.core.placement.moves import fewest_moves
 from buckram.core.placement.policy import PlacementPolicy, parse_location, parse_policy
-from buckram.core.placement.topology import NOWHERE, Topology, registered_location
+from buckram.core.placement.shortages import Shortage, shortages
+from buckram.core.placement.topology import NOWHERE, Topology, registered_topology
 from buckram.core.wire.introduction import answers_introductions
 from buckram.errors import MalformedRecord, MetadataError, NotEnoughBookies
 from buckram.metadata.accused import convicted_bookies
+from buckram.metadata.default import how_to_start
 from buckram.metadata.slow import slow_bookies
 from buckram.metadata.topology import read_topology
 from buckram.net.tasks import TaskScope
 from buckram.seams import MetadataStore, Runtime
 from buckram.types import BookieAddress, BookieId, BookieInfo, BookieSet
+
+_NOBODY_S = 3.0
+"""How long a client waits for the first bookie of all."""
 
 
 class BookieWatcher:
@@ -67,6 +73,10 @@ class BookieWatcher:
         """Bookies that say that their disks are slow: new ensembles avoid them, and others are read first."""
         self.free_bytes: dict[BookieId, int] = {}
         """Free disk space as bookies report it, where a placement has weights (`client/shared/weights.py`)."""
+        self._began = 0.0
+        self._attainable: dict[tuple[Quorum, str], Mapping[str, int]] = {}
+        self.said_short: set[str] = set()
+        """How new ledgers fell short of their placement, as it was said since bookies are where they are."""
         self._configured = Topology()
         self._map_trouble = ""
         self._listeners: dict[int, OnChange] = {}
@@ -79,8 +89,9 @@ class BookieWatcher:
 
     async def start(self) -> None:
         """Read the list once (MetadataUnavailable if that fails), then follow it."""
+        self._began = self._now()
         await self._read()
-        self._scope.spawn(self._follow(), "bookie watcher")
+        self._scope.keep(self._follow, "bookie watcher")
 
     async def close(self) -> None:
         self._listeners.clear()
@@ -112,6 +123,14 @@ class BookieWatcher:
     def last_info(self, bookie_id: BookieId) -> BookieInfo | None:
         """The present registration, or the last one that was seen."""
         return self._known.get(bookie_id)
+
+    def nobody(self) -> NotEnoughBookies | None:
+        """Why nothing can be read or written, if no bookie has been registered since this client began, a few seconds
+        ago. Bookies that were there and went are waited for: they may restart."""
+        if self._known or self._now() - self._began < _NOBODY_S:
+            return None
+        uri = self._store.uri
+        return NotEnoughBookies(1, 0, f"no bookie of the cluster at {uri} is registered: {how_to_start(uri)}")
 
     def require_identity(self, required: bool) -> None:
         """Use only bookies that say who they are; listeners are called as after a change of the list."""
@@ -276,6 +295,17 @@ class BookieWatcher:
         """Which members to change so that the ensemble meets the policy; None where no bookies would do."""
         return fewest_moves(self.candidates(), ensemble, quorum, self._rng, topology=self.topology, policy=policy)
 
+    def attainable(self, quorum: Quorum, policy: PlacementPolicy) -> Mapping[str, int]:
+        """How many domains of each level all write quorums of a new ledger would span."""
+        shape = quorum, str(policy)
+        if shape not in self._attainable:
+            self._attainable[shape] = attainable(self.candidates(), quorum, policy, self.topology)
+        return self._attainable[shape]
+
+    def shortages(self, quorum: Quorum, policy: PlacementPolicy | None = None) -> list[Shortage]:
+        """What the bookies that take entries cannot give new ledgers of this shape."""
+        return shortages(self.candidates(), quorum, policy or self.policy, self.topology)
+
     def candidates(self) -> list[Candidate]:
         """Bookies that may be chosen now."""
         now = self._now()
@@ -358,13 +388,15 @@ class BookieWatcher:
         for bookie_id in (*appeared, *reborn):
             self.recent.forget(bookie_id)
         gone = tuple(b for b in old.writable if b not in fresh.writable)
-        topology = configured.over(Topology({b: registered_location(info) for b, info in self._known.items()}))
+        topology = configured.over(registered_topology(self._known))
+        self._attainable.clear()
         before = self.topology
         relocated = before.labels != topology.labels or any(
             topology.location(b) != location for b, location in before.locations.items()
         )
         if relocated or topology != before:
             self.topology = topology
+            self.said_short.clear()
         return BookieChange(appeared, gone, tuple(moved), tuple(reborn), tuple(sorted(convicted)), relocated)
 
     def _now(self) -> float:

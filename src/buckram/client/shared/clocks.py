@@ -1,21 +1,33 @@
-"""What time it is, for what is written down and for what is deleted by age: our own clock, held against the bookies'.
+"""What time it is, for what is written down and for what is ended by its age: our own clock, held against its past and
+against the bookies' clocks.
 
-`now` is for stamps: our own time, or the median of the bookies where the two are far apart. `doubt` asks the bookies
-anew and says why nothing may be deleted by age. The reckoning is core/cluster/wall_time.
+`now` is for stamps: the time as this process believes it, or the median of the bookies where the two are far apart.
+`doubt` asks the bookies anew and says why nothing may be ended by its age; `moment` says what may be the time by what
+is known. The reckoning is in core/cluster: `believed_time` (our own clock) and `wall_time` (those of others).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
 from buckram.client.shared.bookies import BookieWatcher
 from buckram.client.shared.identities import Identities
-from buckram.core.cluster.wall_time import Reading, Steadiness, WallClocks, between
-from buckram.core.wire.introduction import Identity, answers_introductions, identity_mismatch
+from buckram.core.cluster.believed_time import BelievedTime, Jump, Moment, Recorded, middle
+from buckram.core.cluster.wall_time import Reading, WallClocks
+from buckram.core.wire.introduction import (
+    DOUBTS_TIME,
+    GUESSES_TIME,
+    JUDGES_TIME,
+    Identity,
+    answers_introductions,
+    identity_mismatch,
+)
 from buckram.core.wire.messages import BookieInfoReply, GetBookieInfo
-from buckram.errors import BuckramError, InvariantViolation
+from buckram.errors import AccessRefused, BuckramError, InvariantViolation, MetadataError
+from buckram.net.clock import up_reading
 from buckram.net.pool import BookiePool
 from buckram.net.tasks import TaskScope
 from buckram.seams import Runtime
@@ -27,54 +39,110 @@ _ASKED = 5
 _ANSWERS_S = 2.0
 _STRAGGLERS_S = 0.2
 """When most have told the time, the others get so long."""
-EVERY_S = 30.0
+EVERY_S, _AGAIN_S = 30.0, 1.0
+_WATCH_S = 30.0
+"""Our clock is looked at so often while it is in doubt: a time that nobody saw to hold is not believed."""
+_UNTOLD = "no bookie says what time it is"
 
 
 class Clocks:
     """One per client; owned by it. Nothing is asked before somebody wants to know."""
 
-    def __init__(self, runtime: Runtime, bookies: BookieWatcher, identities: Identities) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        bookies: BookieWatcher,
+        identities: Identities,
+        recorded: Callable[[], Awaitable[Mapping[BookieId, Recorded]]],
+        believe_after_s: float = 3600.0,
+    ) -> None:
+        """`recorded` reads what bookies recorded, for when none of them answers."""
         self._runtime, self._bookies, self._identities = runtime, bookies, identities
+        self._read_recorded = recorded
+        self._recorded: tuple[int, int] | None = None
+        """The median of what bookies recorded, which the time is not before; None where any of them answered since."""
+        self._own = BelievedTime(int(believe_after_s * 1_000_000))
+        self._up = up_reading(runtime.clock, self._loop_time)
         self.pool: BookiePool | None = None
         """Who carries the questions; set before the first of them."""
         self.known = WallClocks()
         self._asked_at: float | None = None
+        self._was_asked = False
         self._said = False
         self._jumped = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._watch: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def close(self) -> None:
+        """Watch our clock no longer."""
+        self._closed = True
+        if self._watch is not None:
+            self._watch.cancel()
 
     def on_identity(self, bookie: BookieId, identity: Identity) -> None:
         """A bookie said who it is, and what time it is there."""
-        self.known.observe(bookie, identity.wall_us, self._mono(), self._runtime.clock.wall_us())
+        certain = not identity.features & DOUBTS_TIME if identity.features & JUDGES_TIME else None
+        wall, guess = self._runtime.clock.wall_us(), bool(identity.features & GUESSES_TIME)
+        self.known.observe(bookie, identity.wall_us, self._up(), wall, certain=certain, guess=guess)
 
     # -- what time it is
 
     def now(self) -> int:
         """Microseconds since 1970, to be written down. From another thread, too, once this was used on the loop: bulk
         ledgers stamp the entries that they make of record batches there."""
-        own, mono = self._runtime.clock.wall_us(), self._mono()
-        if self.known.jumped(own, mono):
+        wall, up = self._runtime.clock.wall_us(), self._up()
+        if self.known.jumped(wall, up):
             self._set_jumped()
-        return self.known.best(own, mono)
+        return self.known.best(self._own.best(wall, up), up)
 
-    async def doubt(self, rounds: Steadiness | None = None) -> str:
-        """Why nothing may be deleted by age now; "" where nothing speaks against it. `rounds`: of who asks again."""
+    def moment(self) -> Moment:
+        """Return what may be the time, by what is known now."""
+        wall, up = self._runtime.clock.wall_us(), self._up()
+        own = self._own.moment(wall, up)
+        reading = self.known.reading(own.best, up) or Reading(own.best, own.best, own.best, 0)
+        low, high = min(own.low, reading.low), max(own.high, reading.high)
+        if own.why:
+            return Moment(low, high, reading.best, own.why)
+        if reading.apart:
+            return Moment(low, high, reading.best, str(reading))
+        doubting = self.known.doubting
+        if doubting:
+            why = f"{doubting} of {self.known.telling} bookies doubt the time (`buckram doctor`)"
+            return Moment(low, high, reading.best, why, bounded=False)
+        if self.known.telling or not (why := self._why_untold()):
+            return Moment(low, high, reading.best)
+        return Moment(low, max((high, *(self._recorded or ()))), reading.best, why, bounded=False)
+
+    def _why_untold(self) -> str:
+        """Return why our clock alone cannot be trusted while no bookie has told the time; "" where none ever does."""
+        if not self._was_asked:
+            return "no bookie was asked yet what time it is"
+        return _UNTOLD if self._recorded or self._have_clocks() else ""
+
+    @property
+    def jumps(self) -> tuple[Jump, ...]:
+        """The jumps of our own clock that came to be believed."""
+        return self._own.jumps
+
+    def ended(self, at_us: int) -> bool:
+        """Whether a time has certainly come: what was to end then, has ended."""
+        certain = self.moment().certain
+        return certain is not None and at_us <= certain
+
+    async def doubt(self) -> str:
+        """Ask the bookies, and return why nothing may be ended by its age now; "" where nothing speaks against it."""
         answered = await self.ask()
-        own, mono = self._runtime.clock.wall_us(), self._mono()
-        moved = rounds.moved(own, mono) if rounds is not None else 0
-        reading = self.known.reading(own, mono)
-        if reading is not None and reading.apart:
-            return str(reading)
-        if moved:
-            return f"wall time was set {between(moved)} since the last round: nothing goes by age until the next one"
-        if not answered and self._bookies_with_clocks():
-            return "no bookie says what time it is"
-        return ""
+        why = self.moment().why
+        return why or (_UNTOLD if not answered and (self._recorded or self._have_clocks()) else "")
 
     async def ensure(self) -> None:
-        """To be called before the first `now` of some work: asks where that was not done lately."""
-        if self._asked_at is None or self._loop_time() - self._asked_at > EVERY_S:
-            await self.ask()
+        """To be called before the first `now` of some work: asks where that was not done lately, or is in doubt."""
+        if self._asked_at is not None:
+            since = self._loop_time() - self._asked_at
+            if since <= _AGAIN_S or (since <= EVERY_S and not self.moment().why):
+                return
+        await self.ask()
 
     async def follow(self) -> None:
         """Ask again and again, and at once when our clock was set. For ever."""
@@ -88,7 +156,7 @@ class Clocks:
     async def ask(self) -> int:
         """Ask some bookies what time it is; how many said so."""
         self.known.keep(self._bookies_with_clocks())
-        began, self._asked_at = self._mono(), self._loop_time()
+        began, self._asked_at = self._up(), self._loop_time()
         asked = self._chosen()
         if asked:
             async with TaskScope("clocks") as scope:
@@ -98,18 +166,41 @@ class Clocks:
                     _, waiting = await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
                     if 2 * self.known.since(began) > len(asked):
                         until = min(until, self._loop_time() + _STRAGGLERS_S)
+        wall, sure = self._runtime.clock.wall_us(), self.known.sure(self._up())
+        if sure is not None:
+            self._own.told(*sure, wall, self._up())
+        answered = self.known.since(began)
+        self._recorded = None if answered else await self._middle_of_recorded()
+        self._was_asked = True
         self._log_change()
-        return self.known.since(began)
+        if self._watch is None:
+            self._look_again()
+        return answered
+
+    async def _middle_of_recorded(self) -> tuple[int, int] | None:
+        """Return the median of what bookies recorded, as those in the middle."""
+        try:
+            return middle(one.time_us for one in (await self._read_recorded()).values())
+        except AccessRefused:  # bookies of earlier releases show it to administrators only
+            return None
+        except MetadataError:
+            return self._recorded or (0, 0)
 
     def reading(self) -> Reading | None:
         """Return the reading of this moment, by what is known; None if no bookie has told the time."""
-        return self.known.reading(self._runtime.clock.wall_us(), self._mono())
+        up = self._up()
+        return self.known.reading(self._own.best(self._runtime.clock.wall_us(), up), up)
 
     def wrong(self) -> dict[BookieId, int]:
         """Bookies whose clocks are far from those of the others, and by how much (microseconds)."""
-        return self.known.wrong(self._runtime.clock.wall_us(), self._mono())
+        return self.known.wrong(self._runtime.clock.wall_us(), self._up())
 
     # -- inside -------------------------------------------------------------------------------------------
+
+    def _have_clocks(self) -> bool:
+        """Whether bookies are registered that tell the time."""
+        there = self._bookies.bookies
+        return any(map(answers_introductions, (*there.writable.values(), *there.readonly.values())))
 
     def _bookies_with_clocks(self) -> dict[BookieId, None]:
         """Registered bookies that tell the time."""
@@ -142,18 +233,21 @@ class Clocks:
         ):
             self.on_identity(bookie, reply.identity)
 
-    def _log_change(self) -> None:
-        """Say once that the clocks are apart, and once that they are not any more."""
-        reading = self.reading()
-        apart = reading is not None and reading.apart
-        if apart and not self._said:
-            _log.warning("clocks are apart: %s; stamps follow the median, and nothing is deleted by age", reading)
-        elif self._said and not apart:
-            _log.warning("clocks agree again: %s", reading)
-        self._said = apart
+    def _look_again(self) -> None:
+        """Look at our clock, and again in a while for as long as it is in doubt and nobody might ask for the time."""
+        self._own.observe(self._runtime.clock.wall_us(), self._up())
+        self._watch = None
+        if self._own.doubtful and not self._closed:
+            self._watch = asyncio.get_running_loop().call_later(_WATCH_S, self._look_again)
 
-    def _mono(self) -> int:
-        return int(self._loop_time() * 1_000_000)
+    def _log_change(self) -> None:
+        """Say once that the time is in doubt, and once that it is not any more."""
+        why = self.moment().why
+        if why and not self._said:
+            _log.warning("the time is in doubt: %s; nothing is ended by its age", why)
+        elif self._said and not why:
+            _log.warning("the time is certain again: %s", self.reading() or "no bookie tells it")
+        self._said = bool(why)
 
     def _loop_time(self) -> float:
         if self._loop is None:
@@ -161,7 +255,9 @@ class Clocks:
         return self._loop.time()
 
     def _set_jumped(self) -> None:
-        assert self._loop is not None, "the time was read on it"
+        if self._loop is None:  # the time was never read yet, so nobody waits for it on another thread
+            self._jumped.set()
+            return
         try:
             here = asyncio.get_running_loop() is self._loop
         except RuntimeError:

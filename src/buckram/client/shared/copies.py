@@ -13,11 +13,10 @@ import asyncio
 class Copies:
     """Of one ledger's sender. `pending` gets it as long as something of a complete ledger is on its way."""
 
-    __slots__ = ("_answered", "_complete", "_pending", "unanswered")
+    __slots__ = ("_answered", "_pending", "unanswered")
 
     def __init__(self, pending: dict[Copies, None]) -> None:
         self._pending = pending
-        self._complete = False
         self._answered: asyncio.Event | None = None
         self.unanswered = 0
         """Entries, counted once for each bookie that they were sent to."""
@@ -25,26 +24,31 @@ class Copies:
     def answered(self, count: int) -> None:
         """Take note of copies that were stored or failed for good."""
         self.unanswered -= count
-        if not self.unanswered and self._complete:
+        if not self.unanswered and self._answered is not None:
             self._pending.pop(self, None)
-            if self._answered is not None:
-                self._answered.set()
+            self._answered.set()
 
     def complete(self) -> None:
         """The ledger is sealed and will not be looked after any more: what is still on its way matters."""
-        self._complete = True
         if self.unanswered:
-            self._answered = asyncio.Event()
+            self._event()
             self._pending[self] = None
 
     async def wait(self, timeout_s: float) -> None:
         """Wait until every bookie has answered all that it was sent, but not longer than this."""
-        if self.unanswered and self._answered is not None:
+        if self.unanswered:
+            answered = self._event()
             try:
                 async with asyncio.timeout(timeout_s):
-                    await self._answered.wait()
+                    await answered.wait()
             except TimeoutError:
                 self._pending.pop(self, None)
+
+    def _event(self) -> asyncio.Event:
+        """Set once everything is answered."""
+        if self._answered is None or self._answered.is_set():
+            self._answered = asyncio.Event()
+        return self._answered
 
 
 __all__ = ["Copies"]

@@ -113,11 +113,11 @@ class EncryptionKeys:
             known = self._loaded[namespace] = _Loaded(_ask(words, namespace), None, time.monotonic())
         return known.keys
 
-    async def current(self, namespace: str) -> Key | None:
-        """The key for a new ledger; None where the namespace has none. ConfigError."""
+    async def current(self, namespace: str, *, anew: bool = False) -> Key | None:
+        """The key for a new ledger; None where the namespace has none. `anew` as for `load`. ConfigError."""
         if not self.configured:
             return None
-        keys = await asyncio.to_thread(self.load, namespace)
+        keys = await asyncio.to_thread(self.load, namespace, anew=anew)
         return keys[0] if keys else None
 
     async def sealing(self, custom_metadata: Mapping[str, bytes], *, required: bool) -> Sealing:
@@ -125,6 +125,8 @@ class EncryptionKeys:
         is no key."""
         namespace = namespace_of_ledger(custom_metadata)
         key = await self.current(namespace)
+        if key is None and required:  # a command may know one by now
+            key = await self.current(namespace, anew=True)
         if key is None and required:
             raise ConfigError(
                 f"namespace {namespace} is written encrypted, and no key of it is here: say where it is with "

@@ -37,7 +37,7 @@ class LedgerFollower:
         if not self._following and not self._current.metadata.closed:
             self._following = True
             self._stale.set()
-            self._scope.spawn(self._run(), "follow metadata")
+            self._scope.keep(self._run, "follow metadata", wake=self._stale.set)
 
     async def refresh(self) -> LedgerMetadata:
         """Read now. NoSuchLedger if it was deleted, MetadataUnavailable if the store is away."""

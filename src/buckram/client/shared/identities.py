@@ -13,6 +13,7 @@ from typing import Protocol
 from buckram.client.shared.bookies import BookieWatcher
 from buckram.client.shared.past import Past
 from buckram.core.backoff import STORE_WATCH, Delays
+from buckram.core.streams.transactions import history_mark
 from buckram.core.wire.introduction import Expected, Identity, expected_of
 from buckram.errors import MetadataError
 from buckram.net.tasks import TaskScope
@@ -44,7 +45,15 @@ class Identities:
         self.cluster = await self._store.instance_id()
         await self.past.start()
         await self.refresh()
-        self._scope.spawn(self._follow(), "required identity")
+        self._scope.keep(self._follow, "required identity")
+
+    @property
+    def history_mark(self) -> str:
+        """The mark of the history of the metadata that this client uses; empty if they never noted any.
+
+        It is that of all which the client ever did, because `past` refuses metadata of another history.
+        """
+        return history_mark(self.cluster, self.past.history)
 
     async def close(self) -> None:
         await self._scope.close()

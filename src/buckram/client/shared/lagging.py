@@ -1,14 +1,16 @@
-"""Members of this client's ledgers that were away and lack entries: they get them when they are back.
+"""Members of this client's ledgers that were away or late and lack entries: they get them when they are back.
 
 The writer of an open ledger copies them itself (`LaggingMembers`), from the moment the member is written to again. The
-client remembers a ledger that was closed before (`LaggingLedgers`) for as long as the client lives. Metadata does not
-change: a bookie that is gone for good is replaced by repair.
+client remembers a ledger that was closed before (`LaggingLedgers`) for as long as the client lives; the note of it
+(`client/shared/behind.py`) lives longer. The ledger's record does not change: a bookie that is gone for good is
+replaced by repair.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 
 from buckram.client.shared.bookie_change import BookieChange
 from buckram.client.shared.bookies import BookieWatcher
@@ -21,7 +23,11 @@ CopyMissing = Callable[[Collection[BookieId]], Awaitable[bool]]
 """Copies the entries that these bookies lack; returns whether all of them have everything then."""
 CopyToMember = Callable[[BookieId], Awaitable[bool]]
 """Copies to one member what is confirmed when it is called; returns whether it has all of that then."""
+NoteMembers = Callable[[Collection[BookieId]], Awaitable[bool]]
+"""Notes that these members may lack entries; returns whether that is written. Raises no error."""
 _MOST = 10_000
+ENDING_S = 0.5
+"""So long, and no longer, copies that were cancelled may take to end."""
 
 
 class LaggingLedgers:
@@ -36,6 +42,9 @@ class LaggingLedgers:
 
     def __len__(self) -> int:
         return len(self._ledgers)
+
+    def __contains__(self, ledger_id: LedgerId) -> bool:
+        return ledger_id in self._ledgers
 
     def add(self, ledger_id: LedgerId, members: Collection[BookieId], copy_missing: CopyMissing) -> None:
         """The oldest is forgotten where there are too many."""
@@ -95,36 +104,89 @@ class LaggingLedgers:
 
 
 class LaggingMembers:
-    """Of one writer: members that were away from the start, until they have what was confirmed meanwhile."""
+    """Of one writer: members that failed it, or were away from the start, until they have what was confirmed meanwhile.
 
-    def __init__(self, away: Collection[BookieId], copy: CopyToMember, scope: TaskScope) -> None:
-        self.left = dict.fromkeys(away)
-        self._copy, self._scope = copy, scope
+    One that was replaced is still a member of the fragment before. Who is `left` for `note_after_s` is noted, so that
+    somebody else sees to it if the writer does not live so long.
+    """
+
+    def __init__(
+        self,
+        away: Collection[BookieId],
+        copy: CopyToMember,
+        scope: TaskScope,
+        *,
+        note: NoteMembers,
+        note_after_s: float,
+    ) -> None:
+        self.left = dict.fromkeys(away, 0)
+        """With the number of the failure that it is left for."""
+        self._copy, self._scope, self._note, self._note_after_s = copy, scope, note, note_after_s
+        self._failures = 0
         self._under_way: dict[BookieId, None] = {}
+        for bookie in self.left:
+            self._note_later(bookie, 0)
+
+    def failed(self, bookie: BookieId) -> None:
+        """It did not confirm all that it was sent, or is sent no more."""
+        self._failures += 1
+        self.left[bookie] = self._failures
+        self._note_later(bookie, self._failures)
 
     def returned(self, bookie: BookieId) -> None:
-        """It is written to again."""
+        """It is written to again, or it was replaced: all that it lacks now was confirmed before."""
         if bookie in self.left and bookie not in self._under_way and not self._scope.closed:
             self._under_way[bookie] = None
             self._scope.spawn(self._work(bookie), "fill in")
 
+    async def settle(self, within_s: float, there: Collection[BookieId]) -> list[BookieId]:
+        """Nothing more is written: copy to those that are `there`, for so long; who may lack entries after that."""
+        copies = [self._scope.spawn(self._last(bookie), "fill in") for bookie in self.left if bookie in there]
+        if copies:
+            _, late = await asyncio.wait(copies, timeout=within_s)
+            for copy in late:
+                copy.cancel()
+            if late:  # one that does not end is left to the scope: its member counts as lacking either way
+                await asyncio.wait(late, timeout=ENDING_S)
+        return list(self.left)
+
     async def _work(self, bookie: BookieId) -> None:
         delays = Delays(LAGGING_MEMBER)
         try:
-            while True:
-                try:
-                    if await self._copy(bookie):
-                        self.left.pop(bookie, None)
-                        return
-                except HandleClosed:
-                    return
-                except InvariantViolation:
-                    raise
-                except BuckramError:
-                    pass  # it went away again, or those that have the entries
-                await asyncio.sleep(delays.take())
+            while bookie in self.left:
+                if not await self._once(bookie) and bookie in self.left:
+                    await asyncio.sleep(delays.take())
+        except HandleClosed:
+            return
         finally:
             self._under_way.pop(bookie, None)
 
+    async def _last(self, bookie: BookieId) -> None:
+        with suppress(HandleClosed):
+            await self._once(bookie)
 
-__all__ = ["LaggingLedgers", "LaggingMembers", "CopyMissing"]
+    async def _once(self, bookie: BookieId) -> bool:
+        """Whether it has everything now. It stays left where it failed again meanwhile."""
+        failure = self.left.get(bookie)
+        try:
+            if not await self._copy(bookie):
+                return False
+        except (HandleClosed, InvariantViolation):
+            raise
+        except BuckramError:
+            return False  # it went away again, or those that have the entries
+        if self.left.get(bookie) == failure:
+            self.left.pop(bookie, None)
+        return True
+
+    def _note_later(self, bookie: BookieId, failure: int) -> None:
+        if not self._scope.closed:
+            self._scope.spawn(self._note_left(bookie, failure), "note")
+
+    async def _note_left(self, bookie: BookieId, failure: int) -> None:
+        await asyncio.sleep(self._note_after_s)
+        if self.left.get(bookie) == failure:
+            await self._note([bookie])
+
+
+__all__ = ["LaggingLedgers", "LaggingMembers", "CopyMissing", "NoteMembers"]

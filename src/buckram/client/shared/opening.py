@@ -7,7 +7,19 @@ from types import TracebackType
 from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar
 
 
-class NotBlocking:
+class NotCopied:
+    """Base of what holds connections: pickling it, or copying it, tells what to pass instead."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(
+            f"{type(self).__name__} has connections of this process and cannot be pickled or copied: pass the URI of "
+            "the cluster, and connect there (buckram.connect(uri) or buckram.sync.connect(uri))"
+        )
+
+
+class NotBlocking(NotCopied):
     """Base of the handles of the async client: `with` tells what to write instead."""
 
     def __enter__(self) -> NoReturn:
@@ -20,7 +32,7 @@ class NotBlocking:
         """Python looks for it before it enters."""
 
 
-class NotAsync:
+class NotAsync(NotCopied):
     """Base of the handles of the client without async: `async with` tells what to write instead."""
 
     async def __aenter__(self) -> NoReturn:
@@ -43,7 +55,7 @@ class _Handle(Protocol):
 H = TypeVar("H", bound=_Handle)
 
 
-class Opening(Generic[H]):
+class Opening(NotCopied, Generic[H]):
     """`handle = await opening` (close it yourself) or `async with opening as handle`. Nothing happens before that."""
 
     def __init__(self, start: Callable[[], Coroutine[Any, Any, H]], what: str) -> None:

@@ -112,14 +112,19 @@ def guarded(store: MetadataStore, past: Past) -> MetadataStore:
     return cast(MetadataStore, _Guarded(store, past))
 
 
+def unguarded(store: MetadataStore) -> MetadataStore:
+    """The store behind a guarded one, for who looks at it without believing it; any other store as it is."""
+    return cast(MetadataStore, store.inner) if isinstance(store, _Guarded) else store
+
+
 class _Guarded:
     def __init__(self, inner: Any, past: Past) -> None:
-        self._inner, self._past = inner, past
+        self.inner, self._past = inner, past
         self._made: dict[str, tuple[Any, Any]] = {}
         """What stands for an attribute, with the attribute: nobody waits for a wrapper at each request."""
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._inner, name)
+        found = getattr(self.inner, name)
         known = self._made.get(name)
         if known is not None and known[0] == found:
             return known[1]

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from buckram.client.shared.bookie_change import BookieChange
 from buckram.client.shared.bookies import BookieWatcher
 from buckram.client.shared.clocks import Clocks
 from buckram.client.shared.copies import Copies
 from buckram.client.shared.encryption import EncryptionKeys
 from buckram.client.shared.identities import Identities
 from buckram.client.shared.lagging import LaggingLedgers
+from buckram.client.shared.opening import NotCopied
 from buckram.client.shared.send_batcher import SendBatcher
+from buckram.client.shared.slow import SlowMembers
 from buckram.client.shared.weights import Weights
 from buckram.config import ClientConfig, NetConfig
 from buckram.net.pool import BookiePool
@@ -24,8 +27,12 @@ StopHandle = Callable[[], Awaitable[None]]
 """Stops a handle whose client is closed first."""
 
 
+def _anywhere() -> None:
+    """Of a client that is used where it was made."""
+
+
 @dataclass(frozen=True, slots=True)
-class Services:
+class Services(NotCopied):
     """The parts of one client. `guard` is called before each use of them."""
 
     runtime: Runtime
@@ -38,9 +45,12 @@ class Services:
     guard: Guard
     clocks: Clocks
     lagging: LaggingLedgers
+    slow: SlowMembers
     weights: Weights = field(default_factory=Weights)
     encryption: EncryptionKeys = field(default_factory=EncryptionKeys)
     batcher: SendBatcher = field(default_factory=SendBatcher)
+    check_loop: Guard = _anywhere
+    """Raises WrongEventLoop in another event loop than the client's, as `guard` does; also for handles that close."""
     handles: dict[int, StopHandle] = field(default_factory=dict)
     """What stops each open handle (by its `id()`) when the client is closed."""
     pending_copies: dict[Copies, None] = field(default_factory=dict)
@@ -53,6 +63,15 @@ class Services:
     apart: dict[tuple[BookieId, BookieId], float] = field(default_factory=dict)
     """Pairs of bookies of which the second cannot read the files of the first, and the loop time until when it is not
     asked for it."""
+
+    def forget_changed(self, change: BookieChange) -> None:
+        """Forget what bookies could not do that came back or moved: they may be of another release, or on this machine.
+
+        For `BookieWatcher.on_change`.
+        """
+        for bookie in (*change.appeared, *change.moved, *change.reborn):
+            self.batch_unsupported.pop(bookie, None)
+            self.remote_bookies.pop(bookie, None)
 
     def adopt(self, handle: object, stop: StopHandle) -> None:
         """`stop` is called when the client is closed, unless `forget` comes first. `guard` raises if it is already."""

@@ -6,6 +6,7 @@ that each write set has an ack quorum. They are absent as one is that a running 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TypeVar
 
 from buckram.client.shared.log import log
@@ -14,12 +15,25 @@ from buckram.core.backoff import STORE_CALL
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.placement.choose import Chosen
 from buckram.core.placement.policy import PlacementPolicy
-from buckram.errors import LedgerExists, MetadataUnavailable, NotEnoughBookies
+from buckram.core.security.namespaces import LEDGER_NAMESPACE, namespace_of_ledger
+from buckram.core.streams.links import check_ledger, decode_link
+from buckram.core.streams.names import owner_of
+from buckram.errors import (
+    LedgerExists,
+    LedgerIdRefused,
+    MetadataError,
+    MetadataUnavailable,
+    NoSuchKey,
+    NoSuchLedger,
+    NotEnoughBookies,
+)
 from buckram.net.retry import Attempt, retry
 from buckram.types import LedgerId, LedgerMetadata, Versioned
 
 T = TypeVar("T")
 _WITHIN_S = 10.0
+ID_TRIES = 10
+"""Ids that are asked for, one after the other, where the connection to the bookie that gave one was lost each time."""
 
 
 async def choose_members(
@@ -34,8 +48,19 @@ async def choose_members(
         await services.identities.past.explain(error)
         raise NotEnoughBookies(error.needed, error.available, f"{error}{_cure(quorum, error)}") from error
     if found.short:
-        log.info("a new ledger falls short of placement `%s`: %s", policy or services.bookies.policy, found.short[0])
+        _say_short(services, quorum, policy or services.bookies.policy, found)
     return found
+
+
+def _say_short(services: Services, quorum: Quorum, policy: PlacementPolicy, found: Chosen) -> None:
+    """Once for each shape, level and policy, until bookies are in other places: streams make ledgers all the time."""
+    lacking = {one.level: str(one) for one in services.bookies.shortages(quorum, policy)}
+    for breach in {one.level: one for one in reversed(found.short)}.values():
+        kind = f"{quorum} {policy} {breach.level} {breach.level in lacking}"
+        if kind not in services.bookies.said_short:
+            services.bookies.said_short.add(kind)
+            why = lacking.get(breach.level, f"bookies that would do failed a moment ago; {breach}")
+            log.warning("a new ledger falls short of placement `%s`, level %s: %s", policy, breach.level, why)
 
 
 def _cure(quorum: Quorum, error: NotEnoughBookies) -> str:
@@ -54,8 +79,12 @@ def fitting(bookies: int, quorum: Quorum) -> Quorum:
 
 
 async def register(services: Services, wanted: LedgerId | None, record: LedgerMetadata) -> tuple[LedgerId, Versioned]:
-    """Create the record under the wanted or a generated id. The creator token tells our own lost write apart."""
-    store = services.store
+    """Create the record under the wanted or a generated id. The creator token tells our own lost write apart.
+
+    Bookies take an id only from the session that they gave it to. So after a reconnection the id is a lost one, and
+    another one is asked for.
+    """
+    store, refused = services.store, 0
     while True:
         ledger_id = wanted if wanted is not None else await _retried(store.allocate_ledger_id)
         try:
@@ -63,6 +92,34 @@ async def register(services: Services, wanted: LedgerId | None, record: LedgerMe
         except LedgerExists:
             if wanted is not None:
                 raise
+        except LedgerIdRefused:
+            refused += 1
+            if wanted is not None or refused == ID_TRIES:
+                raise
+
+
+async def check_side(services: Services, ledger_id: LedgerId, made: Versioned) -> None:
+    """ReplicationRefused, and the ledger is deleted again, where the side of its namespace was replaced.
+
+    For ledgers that say which namespace they belong to, after they were made: whoever fences a side later finds the
+    ledger, and whoever did so before is found here. Nothing was written into it yet.
+    """
+    custom, store = made.metadata.custom_metadata, services.store
+    if LEDGER_NAMESPACE not in custom or owner_of(custom) is not None:
+        return
+    namespace = namespace_of_ledger(custom)
+    key = f"{store.own}/streams/replication/{namespace}"
+    try:
+        await _retried(store.keys.sync)
+        try:
+            found = await _retried(lambda: store.keys.get(key))
+        except NoSuchKey:
+            return
+        check_ledger(namespace, decode_link(key, found.value, found.version))
+    except BaseException:
+        with suppress(MetadataError, NoSuchLedger):
+            await store.delete_ledger(ledger_id, made.version)
+        raise
 
 
 async def _retried(attempt: Attempt[T]) -> T:

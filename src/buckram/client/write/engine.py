@@ -13,11 +13,13 @@ from types import TracebackType
 from typing import Any
 
 from buckram.client.maintain.fill import copy_missing_of, lagging_members
+from buckram.client.shared.behind import BehindNotes
 from buckram.client.shared.closing import close_on_exit, wait_closed
 from buckram.client.shared.metadata_cell import MetadataCell
 from buckram.client.shared.payloads import check_payload, check_payloads
 from buckram.client.shared.services import Services
 from buckram.client.write.append_room import AppendRoom
+from buckram.client.write.completing import HURRY_S, complete_copies
 from buckram.client.write.completions import AckCallback, Completions
 from buckram.client.write.ensemble_change import EnsembleChange
 from buckram.client.write.explicit_lac import ExplicitLac
@@ -80,10 +82,8 @@ class LedgerAppender:
         key, birth = master_key(password), birth_of(metadata)
         self._policy = policy = policy_of(metadata.custom_metadata, services.bookies.policy)
         digest = Digest(metadata.digest_type or DigestType.DUMMY, password, birth)
-        self.ledger_id = ledger_id
-        self.name = (ledger_id, birth) if birth else None
-        self._digest = digest
-        self._services, self._on_closed = services, on_closed
+        self.ledger_id, self.name = ledger_id, (ledger_id, birth) if birth else None
+        self._services, self._on_closed, self._digest = services, on_closed, digest
         self._loop = asyncio.get_running_loop()
         self._max_payload = services.net.max_frame_bytes - FRAME_RESERVE_BYTES - (0 if cipher is None else OVERHEAD)
         self._cell = MetadataCell(services.store, ledger_id, current)
@@ -114,8 +114,11 @@ class LedgerAppender:
         self._room = AppendRoom(
             window, self._outbox, self._completions, config.max_pending_bytes, config.max_pending_entries
         )
-        self._lagging_members = lagging_members(services, window, self._cell, digest, key, self._scope)
-        self._copy_missing = copy_missing_of(services, ledger_id, digest, key)
+        self.close_copies_s = config.close_copies_s
+        """So long a close waits for members that lack entries."""
+        self._notes = BehindNotes(services.store, ledger_id, services.runtime.stats)
+        self._lagging_members = lagging_members(services, window, self._cell, digest, key, self._scope, self._notes)
+        self._copy_missing = copy_missing_of(services, ledger_id, digest, key, self._notes)
         self._change = EnsembleChange(
             window,
             self._cell,
@@ -127,6 +130,7 @@ class LedgerAppender:
             policy=policy,
         )
         self._unsubscribe = services.bookies.on_change(self._change.bookies_changed)
+        services.slow.add(self._change)
         self._acked_under: dict[BookieId, int] = {}
         """Deferred sync: which connection's answers the next force must still find in place (sealing.force)."""
         self._refusal: BuckramError | None = None
@@ -206,11 +210,15 @@ class LedgerAppender:
         if type(payload) is not bytes or entry_id is not None or len(payload) > self._plain_limit:
             payload = self._checked(payload, entry_id)
         future: asyncio.Future[EntryId] = self._loop.create_future()
-        if self._room.full(len(payload), entry_id):
-            self._room.wait((payload,), future, entry_id=entry_id)
-        else:
-            self._room.enqueue(payload, entry_id, future)
-        return await future
+        try:
+            if self._room.full(len(payload), entry_id):
+                self._room.wait((payload,), future, entry_id=entry_id)
+            else:
+                self._room.enqueue(payload, entry_id, future)
+            return await future
+        except RuntimeError:  # of asyncio, which does not say whose loop it is
+            self.check_loop()
+            raise
 
     def append_nowait(self, payload: Buffer, *, entry_id: EntryId | None = None) -> asyncio.Future[EntryId]:
         """Append and return the future at once; BufferFull where append would wait. The future may be dropped:
@@ -220,7 +228,11 @@ class LedgerAppender:
         if self._room.full(len(payload), entry_id):
             raise self._room.buffer_full()
         future: asyncio.Future[EntryId] = self._loop.create_future()
-        self._room.enqueue(payload, entry_id, future)
+        try:
+            self._room.enqueue(payload, entry_id, future)
+        except RuntimeError:
+            self.check_loop()
+            raise
         return future
 
     def append_with_callback(self, payload: bytes, callback: AckCallback, result: Any) -> None:
@@ -256,6 +268,10 @@ class LedgerAppender:
             future: asyncio.Future[None] = self._loop.create_future()
             self._room.wait((), future)
             await future
+
+    def check_loop(self) -> None:
+        """WrongEventLoop in another event loop than the client's."""
+        self._services.check_loop()
 
     async def force(self) -> EntryId:
         """Deferred sync: make everything acknowledged so far durable; returns the last durable entry.
@@ -297,13 +313,12 @@ class LedgerAppender:
             self._closing = self._scope.spawn(self._close(wait), "close")
         await wait_closed(self._closing, f"ledger {self.ledger_id}")
 
-    async def replicated(self) -> None:
-        """After close: wait until all bookies have answered what they were sent, not only those of each quorum.
-
-        At most request_timeout_s: one that hangs gets no more copies. For a process that may be killed when it has
-        said that it is done; `client.close()` waits by itself.
-        """
-        await self._outbox.copies.wait(self._services.net.request_timeout_s)
+    async def replicated(self) -> bool:
+        """After close: whether all bookies have confirmed what they must hold, not only those of each quorum."""
+        copies = self._outbox.copies
+        await copies.wait(self._services.net.request_timeout_s)
+        behind = self._lagging_members.left and (not self._finished or self.ledger_id in self._services.lagging)
+        return not copies.unanswered and not behind
 
     async def abandon(self) -> None:
         """Stop without sealing: pending appends fail with HandleClosed, the ledger stays open and can be recovered."""
@@ -330,11 +345,16 @@ class LedgerAppender:
             self._end(unfinished, meant=not wait)
             if self._unsound is not None:
                 raise self._unsound  # recovery decides from what the bookies hold
+            copies, behind = self._outbox.copies, list[BookieId]()
+            if not isinstance(self._failure, LedgerFenced):  # else it is for whoever fenced it
+                behind = await complete_copies(
+                    self._services, window, copies, self._lagging_members, self._notes, self.close_copies_s
+                )
             await seal(self._cell, self.ledger_id, *window.close())
-            self._outbox.copies.complete()
-            self._services.lagging.add(
-                self.ledger_id, [*self._lagging_members.left, *window.absent.values()], self._copy_missing
-            )
+            copies.complete()
+            if len(self._notes.noted(behind)) < len(behind):  # the store did not answer before; it does now
+                await self._notes.note(behind, HURRY_S)
+            self._services.lagging.add(self.ledger_id, behind, self._copy_missing)
         except InvariantViolation:
             raise
         except BuckramError as failed:
@@ -352,6 +372,7 @@ class LedgerAppender:
         # After this nobody works for what is pending: it must not wait for ever, and late answers must find an end.
         self.fail(HandleClosed(f"ledger {self.ledger_id}: the writer was given up before this was acknowledged"))
         self._unsubscribe()
+        self._services.slow.remove(self._change)
         self._lac.close()
         self._change.close()
         await self._scope.close()
@@ -409,7 +430,9 @@ class LedgerAppender:
         """From a lane. Stale answers are ignored, whatever they say (2.3)."""
         self._outbox.copies.answered(last - first + 1)
         window = self._window
-        if not window.closed and window.slots[slot % window.quorum.ensemble_size] == slot:
+        if window.closed:
+            self._lagging_members.failed(bookie_id)
+        elif window.slots[slot % window.quorum.ensemble_size] == slot:
             if isinstance(error, LedgerFenced | Unauthorized | HandleClosed):
                 self.fail(error)
             elif isinstance(error, QuotaExceeded):

@@ -12,7 +12,7 @@ again as the same incarnation. It counts for nothing that it did not acknowledge
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -118,6 +118,7 @@ class EnsembleChange:
             return False
         bookie = window.absent[position]
         self._watcher.report_failed(bookie)
+        self._lagging_members.failed(bookie)
         self._failed_at[bookie] = self._loop.time()
         self._last_error = str(error)
         log.info("ledger %d: bookie %s failed: %s", window.ledger_id, bookie, error)
@@ -173,13 +174,20 @@ class EnsembleChange:
     def leave_convicted(self) -> None:
         """Members that lied give way where others can take their places (F21). Where none can they stay: what they
         acknowledge counts as before."""
-        window, convicted = self._window, self._watcher.convicted
-        if not convicted or window.closed or window.changing or window.deferred_sync or self._scope.closed:
+        why = "is convicted of lying: see `buckram cluster check`"
+        self._leave({bookie: f"bookie {bookie} {why}" for bookie in self._watcher.convicted})
+
+    def slow_members(self, slow: dict[BookieId, str]) -> None:
+        """Members that have been slow for too long give way where others can take their places."""
+        self._leave({bookie: f"bookie {bookie} is slow: {why}" for bookie, why in slow.items()})
+
+    def _leave(self, leaving: dict[BookieId, str]) -> None:
+        window = self._window
+        if not leaving or window.closed or window.changing or window.deferred_sync or self._scope.closed:
             return
-        liars = {p: b for p, b in enumerate(window.ensemble) if b in convicted and p not in window.absent}
-        for position in self._choose(window.ensemble, liars, {}, doomed=False) if liars else ():
-            why = f"bookie {liars[position]} is convicted of lying: see `buckram cluster check`"
-            self.slot_failed(window.slots[position], WriteFailed(window.ledger_id, why))
+        members = {p: b for p, b in enumerate(window.ensemble) if b in leaving and p not in window.absent}
+        for position in self._choose(window.ensemble, members, leaving, doomed=False) if members else ():
+            self.slot_failed(window.slots[position], WriteFailed(window.ledger_id, leaving[members[position]]))
 
     def close(self) -> None:
         if self._timer is not None:
@@ -228,6 +236,8 @@ class EnsembleChange:
             self.changes += 1
             members = ", ".join(ensemble)
             log.info("ledger %d: ensemble changed at entry %d to %s", window.ledger_id, first_entry, members)
+            for bookie in [bookie for bookie in self._lagging_members.left if bookie not in ensemble]:
+                self._lagging_members.returned(bookie)
         sends, moved = window.resume(ensemble)
         self._after_resume(trouble)
         self._writer.resend(sends)
@@ -264,7 +274,7 @@ class EnsembleChange:
         await asyncio.sleep(self._give_up_s)
 
     def _choose(
-        self, ensemble: Sequence[BookieId], failed: dict[int, BookieId], tried: dict[BookieId, None], doomed: bool
+        self, ensemble: Sequence[BookieId], failed: dict[int, BookieId], tried: Collection[BookieId], doomed: bool
     ) -> dict[int, BookieId]:
         """Replacements for as many failed positions as possible; none that failed in this change (trap 28)."""
         quorum, now = self._window.quorum, self._loop.time()

@@ -109,10 +109,12 @@ class Writer(NotBlocking):
 
     async def append_many(self, payloads: Iterable[Buffer]) -> range:
         """Append entries one after another and return their ids when all are acknowledged, with one future for all."""
+        self._engine.check_loop()
         return await self._engine.append_many(payloads)
 
     async def flush(self) -> None:
         """Wait until everything appended so far is acknowledged; raises the first append that failed."""
+        self._engine.check_loop()
         await self._engine.flush()
 
     async def force(self) -> EntryId:
@@ -122,6 +124,7 @@ class Writer(NotBlocking):
         that may have restarted without what it had acknowledged. Without deferred sync, acknowledged entries are
         durable already.
         """
+        self._engine.check_loop()
         return await self._engine.force()
 
     # -- the end ------------------------------------------------------------------------------------------
@@ -133,18 +136,21 @@ class Writer(NotBlocking):
         LedgerClosed. Closing again gives the same result. After MetadataUnavailable (or a BookieError of the last
         force) the ledger may or may not be sealed: close again, or recover it. Cancelling `close` does not stop it.
         """
+        self._engine.check_loop()
         await self._engine.close(wait=wait)
 
-    async def replicated(self) -> None:
-        """Wait, after `close`, until all bookies have answered what they were sent, not only those of each quorum.
+    async def replicated(self) -> bool:
+        """Return, after `close`, whether all bookies have confirmed what they must hold, not only those of each quorum.
 
-        It waits for `request_timeout_s` at most: a bookie that hangs gets no more copies. Use it in a process that may
-        be killed as soon as it has reported that it is done; `client.close()` waits by itself.
+        False: some member lacks entries, or did not answer within `request_timeout_s`. `close` has noted that, and
+        autorecovery copies what lacks; a client that lives goes on, too, and a later call may return True.
         """
-        await self._engine.replicated()
+        self._engine.check_loop()
+        return await self._engine.replicated()
 
     async def abandon(self) -> None:
         """Stop without sealing: pending appends fail with HandleClosed, the ledger stays open and can be recovered."""
+        self._engine.check_loop()
         await self._engine.abandon()
 
     async def __aenter__(self) -> Writer:

@@ -1,7 +1,7 @@
 """What a bookie says of itself to operators: release, descriptors, connections, what its collection keeps.
 
 It travels as a JSON object in the answer to a question of our own (`core/wire/messages.py:REPORT`). Pure.
-Not here: how a bookie finds these facts (`bookie/report.py`); what is made of them (`healing/doctor.py`).
+Not here: how a bookie finds these facts (`bookie/report.py`); what is made of them (`core/health/of_bookies.py`).
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ class Keeps(enum.StrEnum):
     """They lie in the log file that is written now, or in one that waits for its index."""
     SECOND_LOOK = "second-look"
     """Ledgers that metadata lacks, and that no second look has confirmed."""
+    RECORDED = "recorded"
+    """Ledgers whose deletion is recorded, and that the next look at the records lets go."""
     MOVED = "moved"
     """Copies that metadata places on other bookies, and that no second look has confirmed."""
     BRAKE = "brake"
@@ -89,6 +91,14 @@ def parse_collected(where: str, record: object) -> Collected:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpiredToken:
+    """A token that was shown after it had expired: whose it is, and when it was shown last (seconds since 1970)."""
+
+    subject: str
+    seen_s: int
+
+
+@dataclass(frozen=True, slots=True)
 class BookieReport:
     """A bookie at one moment. A default means that the bookie did not say."""
 
@@ -112,6 +122,25 @@ class BookieReport:
     read_bytes: int = 0
     collection: Collected | None = None
     """What the newest one found; None: there was none yet."""
+    wall_us: int = 0
+    """Its clock, in microseconds since 1970; 0: unknown."""
+    time_is: str = ""
+    """ "certain" or "doubt": what it holds of its clock; empty: it does not judge it."""
+    time_doubt: str = ""
+    """What the doubt is about."""
+    readonly_why: str = ""
+    """Why it takes no new entries, where its disk is the reason."""
+    reserved_bytes: int = 0
+    writable_again_bytes: int = 0
+    """Free bytes below which it takes no new entries, and from which on it takes them again."""
+    witness_refusal: str = ""
+    """Why its witness key could not be written last."""
+    metadata_refusal: str = ""
+    """Why the metadata store took no change of it last, although it answers."""
+    certificate: str = ""
+    certificate_ends_s: int = 0
+    """The file of the certificate that it shows, and when that ends (seconds since 1970); 0: it shows none."""
+    expired_tokens: tuple[ExpiredToken, ...] = ()
 
     def encode(self) -> bytes:
         record = asdict(self) | {"collection": None if self.collection is None else self.collection.as_json()}
@@ -128,7 +157,19 @@ def parse_report(bookie: BookieId, value: bytes) -> BookieReport:
     except (AssertionError, AttributeError, TypeError, ValueError) as error:
         raise MalformedRecord(f"{where}: {error!r}") from None
     collection = record.get("collection")
-    return BookieReport(**plain, collection=None if collection is None else parse_collected(where, collection))
+    return BookieReport(
+        **plain,
+        collection=None if collection is None else parse_collected(where, collection),
+        expired_tokens=_parse_tokens(where, record.get("expired_tokens", ())),
+    )
+
+
+def _parse_tokens(where: str, record: object) -> tuple[ExpiredToken, ...]:
+    try:
+        assert isinstance(record, list | tuple)
+        return tuple(ExpiredToken(str(one["subject"]), int(one["seen_s"])) for one in record)
+    except (AssertionError, KeyError, TypeError, ValueError) as error:
+        raise MalformedRecord(f"{where}: no list of expired tokens ({error!r})") from None
 
 
 _PLAIN: dict[str, Any] = {

@@ -91,6 +91,15 @@ def check_cookie(configured: Cookie, stored: Cookie, *, allow_expansion: bool = 
     _same("cluster instance id", configured.instance_id, stored.instance_id)
 
 
+def same_cookie(configured: Cookie, stored: Cookie) -> bool:
+    """Whether `stored` belongs to what is `configured`."""
+    try:
+        check_cookie(configured, stored)
+    except WrongCookie:
+        return False
+    return True
+
+
 def _same_dirs(what: str, configured: str, stored: str, allow_expansion: bool) -> None:
     if allow_expansion:
         ours = decode_dirs(configured)

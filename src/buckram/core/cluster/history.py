@@ -22,7 +22,11 @@ HIGHEST_EPOCH = 2**40
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """The content of a witness key: how far a bookie's log was durable, and the metadata history at that time."""
+    """The content of a witness key: how far a bookie's log was durable, and the metadata history at that time.
+
+    `generation` counts the incarnations that took the id over; 0 in keys of earlier releases. `since`: when this one
+    did, in seconds since 1970; 0 if unknown.
+    """
 
     incarnation: str
     starts: int
@@ -31,6 +35,8 @@ class Statement:
     epoch: int
     restore: str
     nonce: str
+    generation: int = 0
+    since: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +232,8 @@ def _statement(what: str, fields: dict[str, Any]) -> Statement:
         _number(what, fields, "epoch"),
         _text(what, fields, "restore"),
         _text(what, fields, "nonce"),
+        _number(what, fields, "generation") if "generation" in fields else 0,
+        _number(what, fields, "since") if "since" in fields else 0,
     )
 
 

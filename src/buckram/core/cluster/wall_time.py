@@ -67,37 +67,75 @@ class WallClocks:
     def __init__(self) -> None:
         self._ahead: dict[BookieId, tuple[int, int]] = {}
         """By bookie: its wall time minus our monotonic time, and the monotonic time of the observation."""
+        self._certain: dict[BookieId, bool] = {}
+        """Whether a bookie is certain of its time, of those that judge it; those of earlier releases do not."""
+        self._guessing: dict[BookieId, tuple[int, int]] = {}
+        """The same of bookies that tell no time which anybody should go by."""
         self._low = self._high = 0
         self._own: int | None = None
         """Our own wall time minus our monotonic time, as of the newest observation."""
 
-    def observe(self, bookie: BookieId, wall: int, mono: int, own: int) -> None:
-        """Record the wall time that a bookie has just sent; 0 or less means that it sends none."""
+    def observe(
+        self, bookie: BookieId, wall: int, mono: int, own: int, *, certain: bool | None = None, guess: bool = False
+    ) -> None:
+        """Record the wall time that a bookie has just sent; 0 or less means that it sends none.
+
+        `certain`: whether it is certain of it; None: it just reads its clock. `guess`: it began in doubt.
+        """
         if wall <= 0:
             return
+        self._certain.pop(bookie, None)
+        self._guessing.pop(bookie, None)
+        if guess:
+            self._guessing[bookie] = wall - mono, mono
+            self._ahead.pop(bookie, None)
+            self._update_median()
+            return
         self._ahead[bookie] = wall - mono, mono
+        if certain is not None:
+            self._certain[bookie] = certain
         self._own = own - mono
         self._update_median()
 
     def keep(self, bookies: Mapping[BookieId, object]) -> None:
         """Forget all bookies but these."""
+        self._guessing = {bookie: observed for bookie, observed in self._guessing.items() if bookie in bookies}
         if any(bookie not in bookies for bookie in self._ahead):
             self._ahead = {bookie: observed for bookie, observed in self._ahead.items() if bookie in bookies}
             self._update_median()
 
     def _update_median(self) -> None:
-        newest = max((at for _, at in self._ahead.values()), default=0)
+        newest = max([*(at for _, at in self._ahead.values()), *(at for _, at in self._guessing.values())], default=0)
+        self._guessing = {name: (ahead, at) for name, (ahead, at) in self._guessing.items() if newest - at <= _FRESH_US}
         self._ahead = {bookie: (ahead, at) for bookie, (ahead, at) in self._ahead.items() if newest - at <= _FRESH_US}
         found = sorted(ahead for ahead, _ in self._ahead.values())
         if found:
             self._low, self._high = found[(len(found) - 1) // 2], found[len(found) // 2]
 
     def __contains__(self, bookie: BookieId) -> bool:
-        return bookie in self._ahead
+        return bookie in self._ahead or bookie in self._guessing
+
+    def sure(self, mono: int) -> tuple[int, int] | None:
+        """Return the middle of the clocks of bookies that are certain of the time; None unless most bookies are."""
+        found = sorted(ahead for bookie, (ahead, _) in self._ahead.items() if self._certain.get(bookie))
+        if 2 * len(found) <= len(self._ahead) + len(self._guessing):
+            return None
+        return found[(len(found) - 1) // 2] + mono, found[len(found) // 2] + mono
+
+    @property
+    def doubting(self) -> int:
+        """The number of bookies in doubt, if these are half of all that told the time, or more; else 0."""
+        doubting = len(self._guessing) + sum(self._certain.get(bookie) is False for bookie in self._ahead)
+        return doubting if 2 * doubting >= self.telling else 0
+
+    @property
+    def telling(self) -> int:
+        """The number of bookies that told the time."""
+        return len(self._ahead) + len(self._guessing)
 
     def since(self, mono: int) -> int:
         """Return how many bookies were observed at or after this monotonic time."""
-        return sum(at >= mono for _, at in self._ahead.values())
+        return sum(at >= mono for _, at in [*self._ahead.values(), *self._guessing.values()])
 
     def best(self, own: int, mono: int) -> int:
         """Return the wall time to write into records. Cheap, because it is called once per batch of records."""
@@ -120,21 +158,9 @@ class WallClocks:
         """Return the bookies whose clocks are far from the median of all clocks, ours included, with the distance."""
         everybody = sorted([own - mono, *(ahead for ahead, _ in self._ahead.values())])
         low, high = everybody[(len(everybody) - 1) // 2], everybody[len(everybody) // 2]
-        far = {bookie: max(ahead - low, ahead - high, key=abs) for bookie, (ahead, _) in self._ahead.items()}
+        everywhere = {**self._ahead, **self._guessing}
+        far = {bookie: max(ahead - low, ahead - high, key=abs) for bookie, (ahead, _) in everywhere.items()}
         return {bookie: by for bookie, by in sorted(far.items()) if abs(by) > APART_US}
-
-
-class Steadiness:
-    """Detects steps of the wall clock against monotonic time from one round of some work to the next."""
-
-    def __init__(self) -> None:
-        self._last: int | None = None
-
-    def moved(self, own: int, mono: int) -> int:
-        """Return by how much the wall clock was set since the round before, if that is over APART_US; else 0."""
-        before, self._last = self._last, own - mono
-        by = 0 if before is None else self._last - before
-        return by if abs(by) > APART_US else 0
 
 
 def shown(time_us: int) -> str:
@@ -149,4 +175,4 @@ def between(difference_us: int) -> str:
     return f"{abs(difference_us) / 1_000_000:.0f} s {'ahead' if difference_us > 0 else 'behind'}"
 
 
-__all__ = ["APART_US", "Reading", "Steadiness", "WallClocks", "between", "shown"]
+__all__ = ["APART_US", "Reading", "WallClocks", "between", "shown"]

@@ -109,6 +109,11 @@ class Outcomes:
             self._bytes -= span.bytes
             self._tokens -= len(span.receipts)
 
+    def set_back(self, time_us: int) -> None:
+        """The time of the log was ahead, and goes back to this one."""
+        for span in self._spans:
+            span.began_us, span.ended_us = min(span.began_us, time_us), min(span.ended_us, time_us)
+
     def _expired(self, time_us: int) -> list[_Span]:
         """The spans, from the oldest on, of which nothing has to be known at this time."""
         expired: list[_Span] = []

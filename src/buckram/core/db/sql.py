@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import enum
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 SqlValue = None | int | float | str | bytes
 """What a column can hold."""
@@ -69,86 +71,114 @@ def decode_counts(counts: str) -> list[SqlResult]:
     return [SqlResult(rows_affected=affected, last_insert_rowid=rowid) for affected, rowid in json.loads(counts)]
 
 
-_PLAIN_PRAGMAS = frozenset(
-    (
-        "application_id",
-        "auto_vacuum",
-        "collation_list",
-        "compile_options",
-        "data_version",
-        "database_list",
-        "defer_foreign_keys",
-        "encoding",
-        "foreign_key_check",
-        "foreign_key_list",
-        "freelist_count",
-        "function_list",
-        "incremental_vacuum",
-        "index_info",
-        "index_list",
-        "index_xinfo",
-        "integrity_check",
-        "legacy_alter_table",
-        "module_list",
-        "optimize",
-        "page_count",
-        "pragma_list",
-        "quick_check",
-        "table_info",
-        "table_list",
-        "table_xinfo",
-        "user_version",
-    )
-)
-_READ_PRAGMAS = frozenset(
-    (
-        "busy_timeout",
-        "cache_size",
-        "case_sensitive_like",
-        "cell_size_check",
-        "foreign_keys",
-        "journal_mode",
-        "locking_mode",
-        "max_page_count",
-        "page_size",
-        "query_only",
-        "read_uncommitted",
-        "recursive_triggers",
-        "schema_version",
-        "secure_delete",
-        "synchronous",
-        "temp_store",
-        "wal_autocheckpoint",
-    )
-)
+class Scope(enum.Enum):
+    """What a PRAGMA does, and how long what it sets lasts. The connection that writes is everybody's."""
+
+    CALL = "answers a question, about its argument if it has one"
+    READ = "tells a setting that the database chose itself"
+    DATABASE = "changes the database, and is in the log"
+    TRANSACTION = "is set for the transaction in which it stands, and ends with it"
+
+
+def _all(scope: Scope, names: str) -> dict[str, Scope]:
+    return dict.fromkeys(names.split(), scope)
+
+
+PRAGMAS: Mapping[str, Scope] = {
+    **_all(
+        Scope.CALL,
+        "collation_list compile_options data_version database_list foreign_key_check foreign_key_list freelist_count "
+        "function_list index_info index_list index_xinfo integrity_check module_list page_count pragma_list "
+        "quick_check table_info table_list table_xinfo",
+    ),
+    **_all(
+        Scope.READ,
+        "auto_vacuum busy_timeout cache_size case_sensitive_like cell_size_check encoding foreign_keys journal_mode "
+        "locking_mode max_page_count page_size query_only read_uncommitted recursive_triggers schema_version "
+        "secure_delete synchronous temp_store wal_autocheckpoint",
+    ),
+    **_all(Scope.DATABASE, "application_id incremental_vacuum optimize user_version"),
+    **_all(Scope.TRANSACTION, "defer_foreign_keys legacy_alter_table"),
+}
+"""Every PRAGMA that is executed; all others are refused."""
+GIVEN_BACK: Mapping[str, str] = {"legacy_alter_table": "0"}
+"""Settings of a connection that SQLite keeps beyond the transaction, with the value that each has otherwise."""
+_YES, _NO = frozenset(("1", "on", "true", "yes")), frozenset(("0", "off", "false", "no"))
 _SAME: dict[str, frozenset[str]] = {
-    "foreign_keys": frozenset(("1", "on", "true", "yes")),
+    "foreign_keys": _YES,
     "journal_mode": frozenset(("wal",)),
     "encoding": frozenset(("utf-8", "utf8")),
+    "legacy_alter_table": frozenset(("0", "off", "false", "no")),
 }
 """Values that say what holds already."""
+TEMPORARY = "temp"
+"""The schema that is a connection's own, and in no log."""
 
 
-def pragma_refusal(name: str, value: str | None) -> str:
-    """Why a PRAGMA is not executed; empty if it is."""
+def pragma_refusal(name: str, value: str | None, schema: str | None = None, *, in_transaction: bool = True) -> str:
+    """Return why a PRAGMA is not executed; empty if it is. `value` None: it has no argument."""
     name = name.lower()
-    if name in _PLAIN_PRAGMAS or (name in _READ_PRAGMAS and value is None):
+    scope = PRAGMAS.get(name)
+    if scope is None:
+        return f"PRAGMA {name}: a replicated database does not execute it"
+    if (schema or "").lower() == TEMPORARY and scope is Scope.DATABASE:
+        return f"PRAGMA {schema}.{name}: a replicated database has nothing in the schema temp"
+    if value is None or scope in (Scope.CALL, Scope.DATABASE):
         return ""
-    if value is not None and value.strip("'\"").lower() in _SAME.get(name, ()):
+    if value.strip("'\"").lower() in _SAME.get(name, ()):
         return ""
-    if name in _READ_PRAGMAS:
+    if name == "foreign_keys":
+        return (
+            f"PRAGMA {name} = {value}: the connection that writes is everybody's; say it to a connection (DB-API), or "
+            "in a stream (Hrana), before BEGIN: it lasts until the next COMMIT or ROLLBACK there"
+        )
+    if scope is Scope.READ:
         return f"PRAGMA {name} = {value}: a replicated database has its own setting, which can only be read"
-    return f"PRAGMA {name}: a replicated database does not execute it"
+    if name in GIVEN_BACK and not in_transaction:
+        return f"PRAGMA {name} = {value}: it ends with the transaction in which it is set; begin one first"
+    return ""
+
+
+_PRAGMA = re.compile(r"PRAGMA\s+(?:\w+\s*\.\s*)?(\w+)\s*(.?)", re.IGNORECASE | re.DOTALL)
+
+
+_KEYS = re.compile(
+    r"PRAGMA\s+(?:main\s*\.\s*)?foreign_keys\s*(?:(?:=\s*|\(\s*)['\"]?(\w+)['\"]?\s*\)?\s*)?;?\s*", re.IGNORECASE
+)
+
+
+def foreign_keys_asked(sql: str) -> Literal["read", "on", "off"] | None:
+    """What a PRAGMA foreign_keys, of which `sql` is the text without comments before it, asks; None for all else."""
+    found = _KEYS.fullmatch(sql)
+    if found is None:
+        return None
+    value = (found[1] or "").lower()
+    return "read" if not value else "on" if value in _YES else "off" if value in _NO else None
+
+
+def pragma_only_reads(sql: str) -> bool:
+    """Whether a PRAGMA, of which `sql` is the text without comments before it, certainly changes nothing."""
+    found = _PRAGMA.match(sql)
+    scope = PRAGMAS.get(found[1].lower()) if found is not None else None
+    if found is None or scope is None or found[1].lower() in ("defer_foreign_keys", "incremental_vacuum", "optimize"):
+        return False
+    return scope is Scope.CALL or found[2] not in ("=", "(")
 
 
 __all__ = [
+    "GIVEN_BACK",
+    "PRAGMAS",
+    "TEMPORARY",
     "Described",
     "Parameters",
+    "Scope",
     "SqlResult",
     "SqlValue",
     "Statement",
     "counts_of",
     "decode_counts",
     "encode_counts",
+    "foreign_keys_asked",
+    "pragma_only_reads",
     "pragma_refusal",
 ]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from buckram.core.ledgers.metadata import fragment_end
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.placement.choose import allowed
-from buckram.core.placement.judge import breaches
+from buckram.core.placement.judge import badness
 from buckram.core.placement.policy import PlacementPolicy
 from buckram.core.placement.topology import Topology
 from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata, Position
@@ -145,8 +145,8 @@ class Balance:
         quorum, policy = fragment.quorum, fragment.policy
         if target in before or not allowed(target, self._topology, policy, quorum.write_quorum):
             return False
-        broken = len(breaches(after, quorum, policy, self._topology))
-        return not broken or broken <= len(breaches(before, quorum, policy, self._topology))
+        broken = badness(after, quorum, policy, self._topology)
+        return not any(broken) or broken <= badness(before, quorum, policy, self._topology)
 
     def _full(self, bookie: BookieId) -> float:
         return self.held[bookie] / self._size[bookie]

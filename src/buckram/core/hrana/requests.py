@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from buckram.core.hrana.values import Malformed, SqlValue, decode_value
 
 MAX_REQUESTS, MAX_STEPS, MAX_DEPTH = 1024, 65_536, 64
 """Requests of one pipeline; steps of one batch; conditions within conditions."""
 _INT32 = 1 << 31
+
+
+class Sizes(NamedTuple):
+    """How many requests a pipeline may have, and how many steps a batch."""
+
+    requests: int = MAX_REQUESTS
+    steps: int = MAX_STEPS
+
+
+SIZES = Sizes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,21 +140,22 @@ class CursorRequest:
     batch: Batch
 
 
-def parse_pipeline(raw: Any) -> Pipeline:
+def parse_pipeline(raw: Any, sizes: Sizes = SIZES) -> Pipeline:
     """The body of v2/pipeline and v3/pipeline."""
     body = _object(raw, "the body")
-    requests = _list(body.get("requests"), "requests", MAX_REQUESTS)
-    return Pipeline(_baton(body), tuple(_request(one, f"requests[{at}]") for at, one in enumerate(requests)))
+    requests = _list(body.get("requests"), "requests", sizes.requests, "requests")
+    found = (parse_request(one, f"requests[{at}]", sizes) for at, one in enumerate(requests))
+    return Pipeline(_baton(body), tuple(found))
 
 
-def parse_cursor(raw: Any) -> CursorRequest:
+def parse_cursor(raw: Any, sizes: Sizes = SIZES) -> CursorRequest:
     """The body of v3/cursor."""
     body = _object(raw, "the body")
-    return CursorRequest(_baton(body), parse_batch(body.get("batch"), "batch"))
+    return CursorRequest(_baton(body), parse_batch(body.get("batch"), "batch", sizes))
 
 
-def parse_batch(raw: Any, where: str) -> Batch:
-    steps = _list(_object(raw, where).get("steps"), f"{where}.steps", MAX_STEPS)
+def parse_batch(raw: Any, where: str, sizes: Sizes = SIZES) -> Batch:
+    steps = _list(_object(raw, where).get("steps"), f"{where}.steps", sizes.steps, "steps")
     return Batch(tuple(_step(one, at, f"{where}.steps[{at}]") for at, one in enumerate(steps)))
 
 
@@ -197,30 +208,31 @@ def _condition(raw: Any, before: int, where: str, depth: int) -> Condition:
     if kind == "not":
         return Condition(kind, parts=(_condition(found.get("cond"), before, f"{where}.cond", depth + 1),))
     if kind in ("and", "or"):
-        conds = _list(found.get("conds"), f"{where}.conds", MAX_STEPS)
+        conds = _list(found.get("conds"), f"{where}.conds", MAX_STEPS, "")
         parts = (_condition(one, before, f"{where}.conds[{at}]", depth + 1) for at, one in enumerate(conds))
         return Condition(kind, parts=tuple(parts))
     raise Malformed(f"{where}.type: {kind!r} is none of ok, error, not, and, or, is_autocommit")
 
 
-def _request(raw: Any, where: str) -> Request:
+def parse_request(raw: Any, where: str, sizes: Sizes = SIZES) -> Request:
+    """One request of a stream."""
     request = _object(raw, where)
     kind = request.get("type")
     parse = _REQUESTS.get(kind) if isinstance(kind, str) else None
     if parse is None:
         raise Malformed(f"{where}.type: {kind!r} is none of {', '.join(_REQUESTS)}")
-    return parse(request, where)
+    return parse(request, where, sizes)
 
 
-_REQUESTS: dict[str, Callable[[dict[str, Any], str], Request]] = {
-    "close": lambda raw, where: Close(),
-    "execute": lambda raw, where: Execute(parse_stmt(raw.get("stmt"), f"{where}.stmt")),
-    "batch": lambda raw, where: parse_batch(raw.get("batch"), f"{where}.batch"),
-    "sequence": lambda raw, where: Script(_text(raw, where)),
-    "describe": lambda raw, where: Describe(_text(raw, where)),
-    "store_sql": lambda raw, where: StoreSql(_sql_id(raw, where), _sql(raw, where)),
-    "close_sql": lambda raw, where: CloseSql(_sql_id(raw, where)),
-    "get_autocommit": lambda raw, where: GetAutocommit(),
+_REQUESTS: dict[str, Callable[[dict[str, Any], str, Sizes], Request]] = {
+    "close": lambda raw, where, sizes: Close(),
+    "execute": lambda raw, where, sizes: Execute(parse_stmt(raw.get("stmt"), f"{where}.stmt")),
+    "batch": lambda raw, where, sizes: parse_batch(raw.get("batch"), f"{where}.batch", sizes),
+    "sequence": lambda raw, where, sizes: Script(_text(raw, where)),
+    "describe": lambda raw, where, sizes: Describe(_text(raw, where)),
+    "store_sql": lambda raw, where, sizes: StoreSql(_sql_id(raw, where), _sql(raw, where)),
+    "close_sql": lambda raw, where, sizes: CloseSql(_sql_id(raw, where)),
+    "get_autocommit": lambda raw, where, sizes: GetAutocommit(),
 }
 
 
@@ -263,11 +275,12 @@ def _object(raw: Any, where: str) -> dict[str, Any]:
     return raw
 
 
-def _list(raw: Any, where: str, limit: int) -> list[Any]:
+def _list(raw: Any, where: str, limit: int, name: str) -> list[Any]:
     if not isinstance(raw, list):
         raise Malformed(f"{where}: needs a list")
     if len(raw) > limit:
-        raise Malformed(f"{where}: has {len(raw)} elements, the limit is {limit}; send several")
+        option = f" (limit: `--limit {name}=` of the server)" if name else ""
+        raise Malformed(f"{where}: has {len(raw)} elements, the limit is {limit}; send several{option}")
     return raw
 
 
@@ -283,6 +296,7 @@ __all__ = [
     "Pipeline",
     "Request",
     "Script",
+    "Sizes",
     "SqlRef",
     "Step",
     "Stmt",
@@ -290,5 +304,6 @@ __all__ = [
     "parse_batch",
     "parse_cursor",
     "parse_pipeline",
+    "parse_request",
     "parse_stmt",
 ]

@@ -58,5 +58,5 @@ class Promises:
                 self.ledger_id,
                 f"its bookies say that entry {end + 1} does not exist, but {self.highest}: acknowledged entries are "
                 f"missing. The ledger is not closed. Start every bookie of {self.highest.lac}'s write set with its "
-                "own data and recover again; `ledger delete --force` gives the ledger up",
+                f"own data and recover again; `buckram ledger check {self.ledger_id}` says what each of them has",
             )

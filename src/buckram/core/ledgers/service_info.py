@@ -11,12 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from buckram.addresses import address_of_id
 from buckram.core.wire.protobuf import Fields, WireError, bytes_field, int_field, text
 from buckram.errors import InvalidArgument, MalformedRecord
 from buckram.types import BookieAddress, BookieId, BookieInfo
 
 BOOKIE_RPC = "bookie-rpc"
 """The protocol name of the endpoint that clients connect to; compared exactly."""
+SESSION_PROPERTY = "buckram.session"
+"""In a registration: changes whenever the bookie registered anew, or hung, so that it may lack entries since."""
 ADMISSION_PROPERTY = "buckram.admission"
 """The property of a registration that names the bookie's admission setting if that is not the safe default."""
 _ENDPOINT_ID = "bookie"
@@ -40,10 +43,7 @@ def check_bookie_id(bookie_id: BookieId) -> BookieId:
 
 def address_of(bookie_id: BookieId) -> BookieAddress | None:
     """Return the address in a host:port id; None for any other id."""
-    host, colon, port = bookie_id.rpartition(":")
-    if not colon or not host or not (port.isascii() and port.isdigit()) or not 0 <= int(port[:9]) <= 65535:
-        return None
-    return BookieAddress(host, int(port)) if len(port) <= 5 else None
+    return address_of_id(bookie_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,15 @@ class Replicated(Protocol):
 
 
 @runtime_checkable
+class KeepsTimes(Protocol):
+    """A state that keeps times of the log, and ends something by its age."""
+
+    def set_back(self, time_us: int) -> None:
+        """The time of the log was ahead and goes back to this one. Like `apply_entry` it depends on the log alone."""
+        ...
+
+
+@runtime_checkable
 class Prepared(Protocol):
     """Pieces of a snapshot that another thread prepares. They hold something until they are closed."""
 
@@ -107,7 +116,7 @@ class Fold:
         self.commands, self.log_bytes = header.commands, header.log_bytes
         """The number of commands applied, and the bytes of all records, since the machine began."""
         self.time_us = header.time_us
-        """The time of the log, in microseconds UTC. It never goes back."""
+        """The time of the log, in microseconds UTC. It goes back only where a record of kind TIME says so."""
         self.mark_commands = header.mark_commands
         """The number of commands at the last mark."""
         self.sessions = table
@@ -192,6 +201,9 @@ class Fold:
         if isinstance(record, DigestRecord):
             self._compare(offset, record)
             return Applied(records.DIGEST)
+        if record.kind == records.TIME:
+            self._set_back(record.time_us)
+            return Applied(records.TIME)
         self.time_us = max(self.time_us, record.time_us)
         if record.kind == records.SESSION:
             self.sessions.open(offset, self.time_us, self.commands)
@@ -201,6 +213,15 @@ class Fold:
             if len(self._marks) > _REMEMBERED_MARKS:
                 self._marks.popitem(last=False)
         return Applied(record.kind)
+
+    def _set_back(self, time_us: int) -> None:
+        """The clock that the log went by was ahead. What was stamped later than now is as old as now."""
+        if time_us >= self.time_us:
+            return
+        self.time_us = time_us
+        self.sessions.set_back(time_us)
+        if isinstance(self.state, KeepsTimes):
+            self.state.set_back(time_us)
 
     def _command(self, offset: Offset, record: CommandRecord) -> Outcome | Forgotten:
         """Apply a command unless it was applied before (R3); the outcome is that of the first time (R4)."""
@@ -237,4 +258,4 @@ class Fold:
         self.agreed = record.mark
 
 
-__all__ = ["Applied", "Fold", "LogEntry", "Prepared", "Replicated"]
+__all__ = ["Applied", "Fold", "KeepsTimes", "LogEntry", "Prepared", "Replicated"]

@@ -11,13 +11,14 @@ from typing import NamedTuple
 from buckram.errors import UnknownCommand
 
 FORMAT = 1
-COMMAND, SESSION, NOOP, MARK, DIGEST = 1, 2, 3, 4, 5
+COMMAND, SESSION, NOOP, MARK, DIGEST, TIME = 1, 2, 3, 4, 5, 6
+"""TIME: the time of the log was ahead, and goes back to that of this record."""
 _HEADER = struct.Struct(">BBQ")
 _COMMAND = struct.Struct(">BBQQQQ")
 _DIGEST = struct.Struct(">BBQQ")
 COMMAND_OVERHEAD = _COMMAND.size
 """The bytes of a command's record beside its payload."""
-_KINDS = (COMMAND, SESSION, NOOP, MARK, DIGEST)
+_KINDS = (COMMAND, SESSION, NOOP, MARK, DIGEST, TIME)
 
 
 class CommandRecord(NamedTuple):
@@ -31,7 +32,7 @@ class CommandRecord(NamedTuple):
 
 
 class PlainRecord(NamedTuple):
-    """A record of kind SESSION, NOOP or MARK."""
+    """A record of kind SESSION, NOOP, MARK or TIME."""
 
     kind: int
     time_us: int
@@ -88,6 +89,7 @@ __all__ = [
     "MARK",
     "NOOP",
     "SESSION",
+    "TIME",
     "CommandRecord",
     "DigestRecord",
     "LogRecord",

@@ -98,6 +98,11 @@ class SessionTable:
         if self._bytes > MAX_RESULT_BYTES:
             self._shrink()
 
+    def set_back(self, time_us: int) -> None:
+        """The time of the log went back to this one: who was heard of later than that was heard of now."""
+        for session in self._sessions.values():
+            session.time_us = min(session.time_us, time_us)
+
     def _drop(self, outcome: Outcome | None) -> None:
         if outcome is not None:
             self._bytes -= len(outcome.result)

@@ -59,6 +59,9 @@ class ObjectIndex(Names):
         """Where the object with this version is, if it expires. A directory that is renamed stays the same one. In a
         mirror it may be under its old and its new name for a while."""
         self._sum = 0
+        self.doubtful: dict[int, tuple[int, int]] = {}
+        """What was put or begun while the time was in doubt, by version: by how much it may end later for that, and
+        the time of the log then."""
 
     # -- commands -----------------------------------------------------------------------------------------
 
@@ -71,8 +74,8 @@ class ObjectIndex(Names):
         that must be there. upload NAME MOST, part UPLOAD NUMBER SIZE DIGEST EXTENTS SEALED, complete UPLOAD PUT
         CONDITION, abort UPLOAD: in parts; no upload begins where MOST are open. mkdirs PATH, remove PATH RECURSIVE:
         also of directories. purge: free trash. moved NAME VERSION EXTENTS: its bytes were copied. expire: remove what
-        has expired. mirror VERSION CHANGES SEALED: become what another cluster's index is (`core/objects/
-        mirroring.py`), up to this version of it.
+        has expired. settle: the time is certain again, so what was put in doubt ends when it should. mirror VERSION
+        CHANGES SEALED: become what another cluster's index is (`core/objects/mirroring.py`), up to this version of it.
 
         The result of a put, a copy and a completed upload is the row without its extents.
         """
@@ -108,6 +111,8 @@ class ObjectIndex(Names):
                     return self._moved(name, version, extents_of(extents))
                 case ["expire"]:
                     return self._expire()
+                case ["settle"]:
+                    return self._settle()
                 case ["mirror", int(version), dict(changes), list(sealed)]:
                     self._mirror(version, changes, sealed)
                     return None
@@ -125,7 +130,7 @@ class ObjectIndex(Names):
                 if limit and len(self.uploads) >= limit[0]:
                     raise CommandRefused(f"uploads: {limit[0]}")
                 self._version += 1
-                self.uploads[self._version] = Upload(name, self.now_us)
+                self.uploads[self._version] = Upload(name, self.now_us + self._doubt(*limit[1:]))
                 return self._version
             case ["part", int(upload), int(number), int(size), str(digest), list(raw), list(sealed)]:
                 extents, found = extents_of(raw), self._upload(upload)
@@ -180,12 +185,19 @@ class ObjectIndex(Names):
         self._version += 1
         pairs = tuple((str(key), str(value)) for key, value in put["metadata"])
         age = put["expires_us"]
-        expires = self.now_us + age if age else NEVER
+        expires = self.now_us + age + self._doubt(put.get("latest_us", 0)) if age else NEVER
         row = ObjectRow(self._version, put["size"], put["digest"], self.now_us, expires, pairs, extents)
         self.space.refer(extents)
         self._seal_all(put["sealed"])
         self._place(directory, last, row)
         return list(row[:-1])
+
+    def _doubt(self, latest_us: int = 0) -> int:
+        """By how much the time may be later than that of the log, for what gets the present version."""
+        late = max(latest_us - self.now_us, 0) if latest_us else 0
+        if late:
+            self.doubtful[self._version] = late, self.now_us
+        return late
 
     def _place(self, directory: Directory, name: str, row: ObjectRow) -> None:
         """Put a row whose extents are referred to already in the place of what is there."""
@@ -209,6 +221,8 @@ class ObjectIndex(Names):
             left = [place for place in places if place != (directory, name)]
             if left:
                 self._expiring_at[row.version] = left
+            else:
+                self.doubtful.pop(row.version, None)
         self.space.release(row.extents)
 
     def _count(self, name: str, row: ObjectRow, sign: int) -> None:
@@ -233,6 +247,8 @@ class ObjectIndex(Names):
         self._version += 1
         self.space.refer(row.extents)
         copied = row._replace(version=self._version)
+        if row.version in self.doubtful:
+            self.doubtful[self._version] = self.doubtful[row.version]
         self._place(directory, last, copied)
         return list(copied[:-1])
 
@@ -361,6 +377,7 @@ class ObjectIndex(Names):
         return found
 
     def _drop_upload(self, upload: int) -> None:
+        self.doubtful.pop(upload, None)
         for _, _, extents in self.uploads.pop(upload).parts.values():
             self.space.release(extents)
 
@@ -385,7 +402,7 @@ class ObjectIndex(Names):
     @property
     def next_expiry_us(self) -> int | None:
         """When the next object expires, or the next upload is given up, in microseconds UTC."""
-        times = [one.time_us + UPLOAD_US + 1 for one in islice(self.uploads.values(), 1)]
+        times = [one.time_us + UPLOAD_US + 1 for one in self.uploads.values()]
         return min([*times, *(at for at, _ in self._expiring[:1])], default=None)
 
     def _expire(self) -> int:
@@ -404,6 +421,36 @@ class ObjectIndex(Names):
             removed += 1
         return removed
 
+    def _settle(self) -> int:
+        """The time is certain: of the two times that it might have been, the log shows which one it was."""
+        doubtful, self.doubtful = self.doubtful, {}
+        for version, (late, at) in doubtful.items():
+            if self.now_us - at < late // 2:
+                _end_later(self, version, -late)
+        return len(doubtful)
+
+    def _replace(self, directory: Directory, name: str, old: ObjectRow, row: ObjectRow) -> None:
+        """A row gets other times."""
+        self._count(name, old, -1)
+        directory.nodes[name] = row
+        self._count(name, row, 1)
+        heapq.heappush(self._expiring, (row.expires_us, row.version))
+
+    def set_back(self, time_us: int) -> None:
+        """The time of the log was ahead and goes back to this one (as KeepsTimes): what is dated later is of now."""
+        self.space.set_back(time_us)
+        for upload in self.uploads.values():
+            upload.time_us = min(upload.time_us, time_us)
+        self.doubtful = {version: (late, min(at, time_us)) for version, (late, at) in self.doubtful.items()}
+        for places in self._expiring_at.values():
+            for directory, name in places:
+                row = directory.nodes[name]
+                if isinstance(row, ObjectRow) and row.time_us > time_us:
+                    ahead = row.time_us - time_us
+                    self._replace(
+                        directory, name, row, row._replace(time_us=time_us, expires_us=row.expires_us - ahead)
+                    )
+
     # -- snapshots ----------------------------------------------------------------------------------------
 
     def snapshot(self) -> Iterable[bytes]:
@@ -413,11 +460,14 @@ class ObjectIndex(Names):
     def dump(self) -> list[Any]:
         """Everything but the trees, for JSON."""
         uploads = [[number, *one.dump()] for number, one in sorted(self.uploads.items())]
-        return [self._version, self.now_us, self.objects, f"{self._sum:x}", sorted(self.space.dump()), uploads]
+        doubtful = [[version, *times] for version, times in sorted(self.doubtful.items())]
+        more = [doubtful] if doubtful else []
+        return [self._version, self.now_us, self.objects, f"{self._sum:x}", sorted(self.space.dump()), uploads, *more]
 
     def restore(self, data: bytes) -> None:
         head, self.root, self.trash = read_lines(data)
-        self._version, self.now_us, self.objects, total, space, uploads = head
+        self._version, self.now_us, self.objects, total, space, uploads, *more = head
+        self.doubtful = {version: (late, at) for version, late, at in (more[0] if more else ())}
         self._sum = int(total, 16)
         self.space = Space.load(space)
         self.uploads = {number: Upload.load(*fields) for number, *fields in uploads}
@@ -430,6 +480,16 @@ class ObjectIndex(Names):
     def digest(self) -> bytes:
         """A sum over all objects, kept up to date; of names only the last part, as results tell the rest."""
         return b"%d %d %d %032x" % (self._version, self.objects, self.space.live_bytes, self._sum)
+
+
+def _end_later(index: ObjectIndex, version: int, by_us: int) -> None:
+    """What has this version ends so much later."""
+    if version in index.uploads:
+        index.uploads[version].time_us += by_us
+    for directory, name in index._expiring_at.get(version, ()):
+        row = directory.nodes[name]
+        assert isinstance(row, ObjectRow)
+        index._replace(directory, name, row, row._replace(expires_us=row.expires_us + by_us))
 
 
 __all__ = ["MAX_PARTS", "ObjectIndex"]

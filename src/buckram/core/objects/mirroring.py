@@ -87,6 +87,29 @@ def same(one: ObjectRow, other: ObjectRow) -> bool:
     return one[:-1] == other[:-1]
 
 
+def parted_at(source: Outline, mirror: Outline) -> int | None:
+    """Return a version that shows that the source went back; None if nothing does.
+
+    A mirror that had more versions than its source, or another object of a version, was copied from what the source has
+    forgotten. What was deleted or put anew shows nothing.
+    """
+    if mirror.version > source.version:
+        return mirror.version
+    there = {row.version: row for _, row in _objects(source)}
+    for _, row in _objects(mirror):
+        other = there.get(row.version)
+        if other is not None and (row.digest, row.size, row.time_us) != (other.digest, other.size, other.time_us):
+            return row.version
+    return None
+
+
+def _objects(outline: Outline) -> Iterator[Named]:
+    for _, children in outline.directories.values():
+        for name, row in children.items():
+            if isinstance(row, ObjectRow):
+                yield name, row
+
+
 def difference(source: Outline, mirror: Outline, now_us: int) -> Difference:
     """Compare two indexes. What has expired by `now_us` in the source is not there any more."""
     puts: list[Named] = []
@@ -152,4 +175,15 @@ def _groups(puts: Sequence[Named]) -> Iterator[list[Named]]:
         yield group
 
 
-__all__ = ["MOST_BYTES", "MOST_CHANGES", "Difference", "Named", "Outline", "Step", "difference", "same", "steps"]
+__all__ = [
+    "MOST_BYTES",
+    "MOST_CHANGES",
+    "Difference",
+    "Named",
+    "Outline",
+    "Step",
+    "difference",
+    "parted_at",
+    "same",
+    "steps",
+]

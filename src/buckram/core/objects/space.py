@@ -88,6 +88,12 @@ class Space:
             row.state, row.time_us = DEAD, self.now_us
             self.dead[ledger] = self.now_us
 
+    def set_back(self, time_us: int) -> None:
+        """The time of the log was ahead, and goes back to this one."""
+        for row in self._ledgers.values():
+            row.time_us = min(row.time_us, time_us)
+        self.dead = {ledger: min(at, time_us) for ledger, at in self.dead.items()}
+
     def gone(self, ledgers: Iterable[LedgerId]) -> None:
         """These dead ledgers are deleted."""
         for ledger in ledgers:

@@ -1,21 +1,25 @@
-"""Choosing bookies: a new ensemble, one with members that are away, replacements, and the fewest moves to a good one.
+"""Choosing bookies: a new ensemble, one with members that are away, replacements.
 
 Pure functions of (candidates, what must hold, a generator passed in). Who is alive, quarantined or failed is the
 business of client/shared/bookies; here they arrive as candidates and as things to avoid.
+Not here: the fewest moves that make an ensemble a good one (`moves.py`).
 
 The rule (M6): every write quorum, that is every window of Qw consecutive positions, spans at least min(Qw, k) domains
 of each level. It is met where it can be; where it is enforced it is a condition, and a bookie whose place is not known
-is never taken.
+is never taken. Where it cannot be met, the write quorum that spans the fewest domains spans as many as it can; so with
+hosts for Qw copies and an ensemble of Qw, each copy is on a host of its own. A wider ensemble may need more hosts than
+Qw, because its write quorums overlap: five bookies with write quorums of three need five.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, islice
 
 from buckram.core.ledgers.quorum import Quorum
-from buckram.core.placement.judge import Breach, ack_rules, breaches
+from buckram.core.placement.judge import Breach, ack_rules, asks, breaches
 from buckram.core.placement.policy import ANYWHERE, PlacementPolicy
 from buckram.core.placement.search import Chooser, Place, Search, drawn, relaxations
 from buckram.core.placement.topology import Topology
@@ -24,7 +28,7 @@ from buckram.types import BookieId, Position
 
 NO_TOPOLOGY = Topology()
 _TRIES = 200
-"""So many choices of absent members, or of members to move, are looked at."""
+"""So many choices of absent members are looked at."""
 _SLOW_TIMES, _SLOW_S, _LEAST_TIMED = 4.0, 0.02, 2
 """A bookie is slow whose adds take longer than this, and so many times as long as the median of at least two others."""
 _HEAVIEST = 3.0
@@ -54,15 +58,6 @@ class Chosen:
     short: tuple[Breach, ...] = ()
 
 
-def check_shape(ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
-    """Raise InvalidArgument unless E >= Qw >= Qa >= 1."""
-    if not ensemble_size >= write_quorum >= ack_quorum >= 1:
-        raise InvalidArgument(
-            f"ensemble {ensemble_size}, write quorum {write_quorum}, ack quorum {ack_quorum}: "
-            "needs ensemble >= write quorum >= ack quorum >= 1"
-        )
-
-
 def choose_ensemble(
     candidates: Sequence[Candidate],
     quorum: Quorum,
@@ -74,21 +69,40 @@ def choose_ensemble(
 ) -> Chosen:
     """A new ensemble of distinct bookies, in order. NotEnoughBookies when there are too few, or in the wrong places."""
     size, width = quorum.ensemble_size, quorum.write_quorum
-    every = [c for c in _drawn(candidates, topology, policy, rng) if c.bookie_id not in exclude]
+    every = [c for c in drawn_candidates(candidates, topology, policy, width, rng) if c.bookie_id not in exclude]
     usable = [c for c in every if allowed(c.bookie_id, topology, policy, width)]
     if len(every) < size:
         raise NotEnoughBookies(size, len(every))
     for pool in _pools(usable, topology, policy):
         if len(pool) < size:
             continue
-        places = _places(pool, topology, policy)
-        for needs in _needs(policy, width, [place for _, place in places]):
+        places = places_of(pool, topology, policy)
+        for needs in _needs(policy, width, [place for _, place in places], size):
             found = Search(places, [None] * size, width, needs, policy.strict).fill(range(size))
             if found is not None:
                 members = tuple(found[seat] for seat in range(size))
                 return Chosen(members, short=tuple(breaches(members, quorum, policy, topology)))
     # There are enough of them, in the wrong places: a smaller ensemble is no cure.
     raise NotEnoughBookies(size, len(every), cannot_meet(every, quorum, policy, topology))
+
+
+def attainable(
+    candidates: Sequence[Candidate], quorum: Quorum, policy: PlacementPolicy, topology: Topology
+) -> Mapping[str, int]:
+    """How many domains of each level every write quorum of a new ensemble would span, if nobody were avoided.
+
+    At the most as many as the policy asks for; 1 of each where there could be no such ensemble at all.
+    """
+    size, width = quorum.ensemble_size, quorum.write_quorum
+    usable = [c for c in candidates if allowed(c.bookie_id, topology, policy, width)]
+    usable.sort(key=lambda c: c.bookie_id)
+    places = places_of(usable, topology, policy)
+    levels = [rule.level for rule in policy.rules]
+    if len(places) >= size:
+        for needs in _needs(policy, width, [place for _, place in places], size):
+            if Search(places, [None] * size, width, needs, policy.strict).fill(range(size)) is not None:
+                return dict(zip(levels, needs, strict=True))
+    return dict.fromkeys(levels, 1)
 
 
 def choose_with_absent(
@@ -106,17 +120,18 @@ def choose_with_absent(
     acknowledgement needs, or nothing could be acknowledged. Earlier ones in `away` are preferred. NotEnoughBookies.
     """
     size, width = quorum.ensemble_size, quorum.write_quorum
-    live = [c for c in _drawn(candidates, topology, policy, rng) if allowed(c.bookie_id, topology, policy, width)]
+    drawn_ones = drawn_candidates(candidates, topology, policy, width, rng)
+    live = [c for c in drawn_ones if allowed(c.bookie_id, topology, policy, width)]
     here = dict.fromkeys(c.bookie_id for c in live)
     known = [Candidate(b) for b in away if b not in here and allowed(b, topology, policy, width)]
     missing = size - len(live)
     if not 0 < missing <= min(width - quorum.ack_quorum, len(known)):
         raise NotEnoughBookies(size, len(live))
     strict = [rule for rule in ack_rules(policy, topology.domain, width) if rule.strict]
-    everywhere = [place for _, place in _places([*live, *known], topology, policy)]
+    everywhere = [place for _, place in places_of([*live, *known], topology, policy)]
     for needs in _needs(policy, width, everywhere):
         for absentees in islice(combinations(known, missing), _TRIES):
-            places = _places([*live, *absentees], topology, policy)
+            places = places_of([*live, *absentees], topology, policy)
             found = Search(places, [None] * size, width, needs, policy.strict).fill(range(size))
             if found is None:
                 continue
@@ -146,7 +161,7 @@ def replace_members(
     """
     usable = [
         c
-        for c in _drawn(candidates, topology, policy, rng)
+        for c in drawn_candidates(candidates, topology, policy, write_quorum, rng)
         if c.bookie_id not in exclude
         and c.bookie_id not in ensemble
         and allowed(c.bookie_id, topology, policy, write_quorum)
@@ -160,7 +175,7 @@ def replace_members(
         for pool in _pools(usable, topology, policy):
             if len(pool) < count:
                 continue
-            places = _places(pool, topology, policy)
+            places = places_of(pool, topology, policy)
             for needs in _needs(policy, write_quorum, [*where, *(place for _, place in places)]):
                 for subset in combinations(seats, count):
                     # Failed ones that are not replaced stay in the record, so they count as well (M6).
@@ -171,43 +186,15 @@ def replace_members(
     return {}
 
 
-def fewest_moves(
-    candidates: Sequence[Candidate],
-    ensemble: Sequence[BookieId],
-    quorum: Quorum,
-    rng: Chooser,
-    *,
-    topology: Topology,
-    policy: PlacementPolicy,
-) -> dict[int, BookieId] | None:
-    """Which members to change so that the ensemble meets the rules, as few as possible; None where nothing does."""
-    if not breaches(ensemble, quorum, policy, topology):
-        return {}
-    drawn_ones = _drawn(candidates, topology, policy, rng)
-    pool = [c for c in drawn_ones if c.bookie_id not in ensemble and policy.label_fits(c.bookie_id, topology)]
-    pool = [c for c in pool if located(c.bookie_id, topology, policy, quorum.write_quorum)]
-    places = _places([c for c in pool if not c.avoid] + [c for c in pool if c.avoid], topology, policy)
-    where = [place_of(member, topology, policy) for member in ensemble]
-    needs = [rule.needed(quorum.write_quorum) for rule in policy.rules]
-    for count in range(1, min(len(ensemble), len(pool)) + 1):
-        for subset in islice(combinations(range(len(ensemble)), count), _TRIES):
-            staying = [None if seat in subset else place for seat, place in enumerate(where)]
-            found = Search(places, staying, quorum.write_quorum, needs, [True] * len(needs)).fill(subset)
-            if found is None:
-                continue
-            after = [found.get(seat, member) for seat, member in enumerate(ensemble)]
-            if not breaches(after, quorum, policy, topology):
-                return dict(sorted(found.items()))
-    return None
-
-
 # -- who may be taken -------------------------------------------------------------------------------------------------
 
 
 def located(bookie: BookieId, topology: Topology, policy: PlacementPolicy, write_quorum: int) -> bool:
-    """Whether the place of a bookie is known wherever a rule asks for it."""
+    """Whether the place of a bookie is known wherever a rule asks for it, and not only for what there is."""
     return all(
-        topology.domain(bookie, rule.level) is not None for rule in policy.rules if rule.needed(write_quorum) > 1
+        topology.domain(bookie, rule.level) is not None
+        for rule in policy.rules
+        if rule.needed(write_quorum) > 1 and not rule.as_there_are and asks(rule, topology)
     )
 
 
@@ -259,17 +246,26 @@ def place_of(bookie: BookieId, topology: Topology, policy: PlacementPolicy) -> P
     return tuple(topology.domain(bookie, rule.level) or "" for rule in policy.rules)
 
 
-def _places(pool: Sequence[Candidate], topology: Topology, policy: PlacementPolicy) -> list[tuple[BookieId, Place]]:
+def places_of(pool: Sequence[Candidate], topology: Topology, policy: PlacementPolicy) -> list[tuple[BookieId, Place]]:
     return [(c.bookie_id, place_of(c.bookie_id, topology, policy)) for c in pool]
 
 
-def _needs(policy: PlacementPolicy, write_quorum: int, places: Sequence[Place]) -> Iterator[tuple[int, ...]]:
-    """What to ask of each level, in turn. No more is asked than there are domains, except where that is enforced."""
+def _needs(
+    policy: PlacementPolicy, write_quorum: int, places: Sequence[Place], seats: int = 0
+) -> Iterator[tuple[int, ...]]:
+    """What to ask of each level, in turn. No more is asked than there are domains, except where that is enforced.
+
+    `seats`: so many members are to be found among the places, in an ensemble of that size.
+    """
     wanted, least = [], []
     for index, rule in enumerate(policy.rules):
-        there = len(dict.fromkeys(place[index] for place in places))
+        there = Counter(place[index] for place in places)
         floor = rule.needed(write_quorum) if rule.enforce else 1
-        wanted.append(max(floor, min(there, rule.wanted(write_quorum))))
+        most = min(len(there), rule.wanted(write_quorum))
+        # Where every write quorum is to have no domain twice, a domain has at most every Qw-th seat.
+        if 1 < most == write_quorum and sum(min(n, seats // write_quorum) for n in there.values()) < seats:
+            most -= 1
+        wanted.append(max(floor, most))
         least.append(floor)
     return relaxations(wanted, least)
 
@@ -287,14 +283,16 @@ def _pools(usable: Sequence[Candidate], topology: Topology, policy: PlacementPol
                 yield pool
 
 
-def _drawn(
-    candidates: Sequence[Candidate], topology: Topology, policy: PlacementPolicy, rng: Chooser
+def drawn_candidates(
+    candidates: Sequence[Candidate], topology: Topology, policy: PlacementPolicy, write_quorum: int, rng: Chooser
 ) -> list[Candidate]:
-    by_id = {c.bookie_id: c for c in _avoiding_slow(candidates, topology, policy)}
+    by_id = {c.bookie_id: c for c in _avoiding_slow(candidates, topology, policy, write_quorum)}
     return [by_id[bookie] for bookie in drawn(_weights(candidates, policy), rng)]
 
 
-def _avoiding_slow(candidates: Sequence[Candidate], topology: Topology, policy: PlacementPolicy) -> Sequence[Candidate]:
+def _avoiding_slow(
+    candidates: Sequence[Candidate], topology: Topology, policy: PlacementPolicy, write_quorum: int
+) -> Sequence[Candidate]:
     """The same; slow ones are to be avoided, unless the others would be in too few places: copies are safe first."""
     slow = slow_ones(candidates)
     if not slow:
@@ -303,7 +301,7 @@ def _avoiding_slow(candidates: Sequence[Candidate], topology: Topology, policy: 
     quick = [bookie for bookie in good if bookie not in slow]
     for rule in policy.rules:
         there, left = ({topology.domain(b, rule.level) or "" for b in group} for group in (good, quick))
-        if len(left) < min(len(there), max(rule.spread, rule.desired)):
+        if len(left) < min(len(there), rule.wanted(write_quorum)):
             return candidates
     return [replace(c, avoid=True) if c.bookie_id in slow else c for c in candidates]
 
@@ -340,11 +338,13 @@ __all__ = [
     "Candidate",
     "Chosen",
     "allowed",
-    "check_shape",
+    "attainable",
     "choose_ensemble",
     "choose_with_absent",
-    "fewest_moves",
+    "drawn_candidates",
+    "located",
     "place_of",
+    "places_of",
     "replace_members",
     "slow_ones",
 ]

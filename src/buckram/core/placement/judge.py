@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 from buckram.core.ledgers.quorum import Quorum
@@ -21,6 +22,8 @@ class Breach:
     members: tuple[BookieId, ...]
     found: tuple[str, ...]
     needed: int
+    lacking: int = 1
+    """So many more domains are needed."""
 
     def __str__(self) -> str:
         names = ", ".join(self.members)
@@ -30,25 +33,58 @@ class Breach:
         return f"level {self.level}: {names} are in {places}, {self.needed} are needed"
 
 
-def breaches(ensemble: Sequence[BookieId], quorum: Quorum, policy: PlacementPolicy, topology: Topology) -> list[Breach]:
+NO_LIMITS: Mapping[str, int] = MappingProxyType({})
+
+
+def breaches(
+    ensemble: Sequence[BookieId],
+    quorum: Quorum,
+    policy: PlacementPolicy,
+    topology: Topology,
+    attainable: Mapping[str, int] = NO_LIMITS,
+) -> list[Breach]:
     """Where the ensemble does not meet the policy, by level and write quorum. A place that is not known is none.
 
-    Where nobody said of any bookie where it is at a level, a rule that is not enforced asks for nothing.
+    Where nobody said of any bookie where it is at a level, a rule that is not enforced asks for nothing. A rule of
+    `all` asks for nothing where one domain is known, and no more of a level than is `attainable`; for it a member
+    whose place is not known is in a domain of its own: of a bookie that is away nobody may know where it was.
     """
     found: list[Breach] = []
     for rule in policy.rules:
         needed = rule.needed(quorum.write_quorum)
-        if needed < 2 or not (rule.enforce or topology.knows(rule.level)):
+        if rule.as_there_are:
+            needed = min(needed, attainable.get(rule.level, needed)) if topology.has_several(rule.level) else 1
+        if needed < 2 or not asks(rule, topology):
             continue
         for window in quorum.windows():
             members = tuple(ensemble[position] for position in window)
-            domains = _domains(members, rule, topology)
-            if len(domains) < needed:
-                found.append(Breach(rule.level, members, domains, needed))
+            domains, unknown = _domains(members, rule, topology)
+            lacking = needed - len(domains) - (unknown if rule.as_there_are else 0)
+            if lacking > 0:
+                found.append(Breach(rule.level, members, domains, needed, lacking))
     unlabelled = tuple(b for b in ensemble if policy.label and not policy.label_fits(b, topology))
     if unlabelled:
         found.append(Breach("label", unlabelled, (policy.label,), 0))
     return found
+
+
+def asks(rule: LevelRule, topology: Topology) -> bool:
+    """Whether a rule asks for anything: one that is not enforced does not where nobody knows where bookies are."""
+    return rule.enforce or topology.knows(rule.level)
+
+
+def badness(
+    ensemble: Sequence[BookieId],
+    quorum: Quorum,
+    policy: PlacementPolicy,
+    topology: Topology,
+    attainable: Mapping[str, int] = NO_LIMITS,
+) -> tuple[int, ...]:
+    """How far the ensemble is from the policy: members without the label, then what each level lacks, the widest
+    first. The smaller the better; all zero where the policy is met."""
+    found = breaches(ensemble, quorum, policy, topology, attainable)
+    unlabelled = sum(len(one.members) for one in found if one.level == "label")
+    return (unlabelled, *(sum(one.lacking for one in found if one.level == rule.level) for rule in policy.rules))
 
 
 class DomainOf(Protocol):
@@ -84,9 +120,11 @@ def acknowledged(
     return all(rule.lacking(copies, write_set) <= 0 for rule in rules)
 
 
-def _domains(members: Sequence[BookieId], rule: LevelRule, topology: Topology) -> tuple[str, ...]:
-    known = (topology.domain(member, rule.level) for member in members)
-    return tuple(dict.fromkeys(domain for domain in known if domain is not None))
+def _domains(members: Sequence[BookieId], rule: LevelRule, topology: Topology) -> tuple[tuple[str, ...], int]:
+    """The domains that are known, and of how many members none is."""
+    domains = [topology.domain(member, rule.level) for member in members]
+    known = tuple(dict.fromkeys(domain for domain in domains if domain is not None))
+    return known, domains.count(None)
 
 
-__all__ = ["Breach", "ack_rules", "acknowledged", "breaches"]
+__all__ = ["NO_LIMITS", "Breach", "ack_rules", "acknowledged", "asks", "badness", "breaches"]

@@ -1,7 +1,9 @@
 """What is asked of a placement: one kind of policy, a rule for each level, and Apache's four as presets of it.
 
 A policy is written as words: `rack:2` spreads each write quorum over at least two racks where that can be done,
-`rack:2:2 enforce` refuses what does not and acknowledges nothing before its copies are in two racks.
+`rack:2:2 enforce` refuses what does not and acknowledges nothing before its copies are in two racks. A policy that
+says nothing of hosts spreads over them, too: `host:all`, each copy of an entry on a host of its own, as far as there
+are hosts. `host:1` takes that back.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ from buckram.errors import ConfigError, InvalidArgument
 from buckram.types import BookieId
 
 _FORM = (
-    "needs words such as `rack:2`, `region:2:2 rack:2 enforce=region`, `label=NAME`, `weights`, `any`, or the name of "
-    "one of Apache's policies"
+    "needs words such as `rack:2`, `region:2:2 rack:2 enforce=region`, `host:all`, `label=NAME`, `weights`, `any`, or "
+    "the name of one of Apache's policies"
 )
+ALL = 1000
+"""The spread of `all`: each copy of an entry in a domain of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +46,19 @@ class LevelRule:
     def acks(self, write_quorum: int) -> int:
         return max(1, min(write_quorum, self.ack))
 
+    @property
+    def as_there_are(self) -> bool:
+        """Whether no more is asked than there are domains: where there is only one, nothing is."""
+        return self.spread >= ALL and not self.enforce
+
     def __str__(self) -> str:
         wide = f"-{self.desired}" if self.desired > self.spread else ""
         ack = f":{self.ack}" if self.ack != (self.spread if self.enforce else 1) else ""
-        return f"{self.level}:{self.spread}{wide}{ack}"
+        return f"{self.level}:{'all' if self.spread >= ALL else self.spread}{wide}{ack}"
+
+
+HOSTS = LevelRule("host", ALL)
+"""The rule of hosts in each policy that is written without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +98,14 @@ class PlacementPolicy:
         return self.label in labels if self.label else not labels
 
     def __str__(self) -> str:
-        words = [str(rule) for rule in self.rules] or ["any"]
+        # The rule that is there without a word has none: so older versions read what newer ones recorded.
+        named = [rule for rule in self.rules if rule != HOSTS]
+        words = [str(rule) for rule in named] or ["any"]
+        words += [] if self.rule("host") else ["host:1"]
         words += [f"label={self.label}"] if self.label else []
         words += ["weights"] if self.weights else []
         strict = [rule.level for rule in self.rules if rule.enforce] + (["label"] if self.enforce_label else [])
-        if len(strict) == len(self.rules) + bool(self.label) and strict:
+        if len(strict) == len(named) + bool(self.label) and strict:
             words.append("enforce")
         elif strict:
             words.append(f"enforce={','.join(strict)}")
@@ -97,6 +113,7 @@ class PlacementPolicy:
 
 
 ANYWHERE = PlacementPolicy()
+"""No rule at all; written `any host:1`."""
 
 PLACEMENT_KEY = "buckram.placement"
 """Custom metadata of a ledger that was made under a policy of its own."""
@@ -160,16 +177,21 @@ def _parsed(text: str, words: Sequence[str]) -> PlacementPolicy:
             found.append(
                 LevelRule(level, spread, ack if ack is not None else spread if enforce else 1, enforce, desired)
             )
+    found += [] if HOSTS.level in rules else [HOSTS]
     return PlacementPolicy(tuple(found), label, bool(label) and ("all" in strict or "label" in strict), weights)
 
 
 def _numbers(text: str, word: str, numbers: str) -> tuple[int, int, int | None]:
     spreads, colon, acks = numbers.partition(":")
     least, dash, most = spreads.partition("-")
-    parts = [least, *([most] if dash else []), *([acks] if colon else [])]
+    every = least == "all" and not dash
+    parts = [*([] if every else [least]), *([most] if dash else []), *([acks] if colon else [])]
     if not all(part.isascii() and part.isdigit() and 1 <= int(part[:6]) <= 100 for part in parts):
-        raise InvalidArgument(f"placement {text!r}: {word!r} needs numbers from 1 to 100, as in rack:2 or rack:2:2")
-    spread, desired = int(least), int(most) if dash else 0
+        raise InvalidArgument(
+            f"placement {text!r}: {word!r} needs numbers from 1 to 100, as in rack:2 or rack:2:2, or all, as in "
+            "host:all"
+        )
+    spread, desired = ALL if every else int(least), int(most) if dash else 0
     ack = int(acks) if colon else None
     if dash and desired < spread:
         raise InvalidArgument(f"placement {text!r}: {word!r} desires fewer than it needs: write {desired}-{spread}")
@@ -260,7 +282,9 @@ _PRESET_WORDS = {
 }
 
 __all__ = [
+    "ALL",
     "ANYWHERE",
+    "HOSTS",
     "PLACEMENT_KEY",
     "PRESETS",
     "LevelRule",

@@ -49,6 +49,11 @@ class Search:
         self.none: list[str | None] = [
             "" if level < len(strict) and strict[level] else None for level in range(len(needs))
         ]
+        self._owners: list[dict[str, int]] = [{} for _ in needs]
+        """How many places there are in each domain of each level."""
+        for place in self.by_place:
+            for level, domain in enumerate(place):
+                self._owners[level][domain] = self._owners[level].get(domain, 0) + 1
         self.steps = SEARCH_STEPS
 
     def fill(self, seats: Sequence[int]) -> dict[int, BookieId] | None:
@@ -58,9 +63,13 @@ class Search:
         if self.steps == 0:
             return None
         seat, rest = seats[0], seats[1:]
+        failed: list[tuple[object, ...]] = []
         for place in self._order(seat):
             if self.steps == 0:
                 return None
+            kind = self._kind(place)
+            if kind in failed:
+                continue  # what was tried with one of this kind would fail with this one, too
             self.steps -= 1
             members = self.by_place[place]
             index = self.taken[place]
@@ -73,7 +82,19 @@ class Search:
                     return found
             self.taken[place] = index
             self.where[seat] = None
+            failed.append(kind)
         return None
+
+    def _kind(self, place: Place) -> tuple[object, ...]:
+        """Equal for places that may change their roles: with as many free bookies, in the same domains of the levels
+        that are asked for, or each in one that is its own and that no member is in yet."""
+        domains: list[str | None] = []
+        for level, _ in self.needs:
+            domain = place[level]
+            lone = self._owners[level][domain] == 1 and domain != self.none[level]
+            used = any(other is not None and other[level] == domain for other in self.where)
+            domains.append(None if lone and not used else domain)
+        return len(self.by_place[place]) - self.taken[place], *domains
 
     def _order(self, seat: int) -> list[Place]:
         """Places with a free bookie: the widest level's domains least used near the seat first, then the next level's,

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from buckram.addresses import is_loopback
 from buckram.core.ledgers.service_info import valid_bookie_id
 from buckram.errors import InvalidArgument, MalformedRecord
 from buckram.types import BookieId, BookieInfo
@@ -71,16 +72,38 @@ class Location:
 NOWHERE = Location()
 LOCATION_PROPERTY = "buckram.location"
 """Of a registration: the path that the bookie was configured with."""
+HOST_PROPERTY = "buckram.host"
+"""Of a registration: the host that the bookie runs on. All bookies that can only be lost together have the same."""
 
 
-def registered_location(info: BookieInfo) -> Location:
-    """What a bookie says of its place; its host is that of its address. A path that is none says nothing."""
-    host = info.address.host if info.address is not None else None
+def registered_topology(infos: Mapping[BookieId, BookieInfo]) -> Topology:
+    """What bookies say of their places. A path that is none says nothing.
+
+    A bookie that registers no host (Apache's do not) is where its neighbours at the same address say that they are;
+    else its host is that of its address, and not known if that is a loopback address, which each machine has.
+    """
+    said: dict[str, set[str]] = {}
+    for info in infos.values():
+        if info.address is not None and (host := info.properties.get(HOST_PROPERTY)):
+            said.setdefault(info.address.host, set()).add(host)
+    return Topology({bookie: _registered(info, said) for bookie, info in infos.items()})
+
+
+def _registered(info: BookieInfo, said: Mapping[str, Collection[str]]) -> Location:
     try:
         location = Location.parse(info.properties.get(LOCATION_PROPERTY, ""))
     except InvalidArgument:
-        return Location(host=host)
-    return location if location.host else replace(location, host=host)
+        location = NOWHERE
+    if location.host:
+        return location
+    host = info.properties.get(HOST_PROPERTY) or None
+    if host is None and info.address is not None:
+        neighbours = said.get(info.address.host, ())
+        if len(neighbours) == 1:
+            (host,) = neighbours
+        elif not is_loopback(info.address.host):
+            host = info.address.host
+    return replace(location, host=host)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +132,12 @@ class Topology:
         """Whether any bookie has a known place at the level."""
         return any(self.domain(bookie, level) is not None for bookie in self.locations)
 
+    def has_several(self, level: str) -> bool:
+        """Whether bookies are in more than one domain of the level, as far as that is known."""
+        found = (self.domain(bookie, level) for bookie in self.locations)
+        first = next((domain for domain in found if domain is not None), None)
+        return any(domain is not None and domain != first for domain in found)
+
     def labelled(self, bookie: BookieId) -> tuple[str, ...]:
         return self.labels.get(bookie, ())
 
@@ -117,8 +146,10 @@ class Topology:
         merged = dict(below.locations)
         for bookie, location in self.locations.items():
             under = merged.get(bookie)
-            if location.host is None and under is not None and under.host is not None:
+            if under is not None and location.host is None:
                 location = replace(location, host=under.host)
+            elif under is not None and location == Location(host=location.host):
+                location = replace(under, host=location.host)
             merged[bookie] = location
         return Topology(merged, {**below.labels, **self.labels})
 
@@ -226,6 +257,7 @@ def parse_lines(lines: Iterable[str], name: str, known: Sequence[BookieId]) -> R
 
 __all__ = [
     "DEFAULT_GROUP",
+    "HOST_PROPERTY",
     "LEVELS",
     "LOCATION_PROPERTY",
     "NOWHERE",
@@ -234,5 +266,5 @@ __all__ = [
     "Topology",
     "check_label",
     "parse_lines",
-    "registered_location",
+    "registered_topology",
 ]

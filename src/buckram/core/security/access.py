@@ -34,6 +34,10 @@ class KeyRules(Protocol):
         """Return whether the key is a ledger's record."""
         ...
 
+    def name_of(self, uid: str) -> str | None:
+        """Return the full name of the stream with this uid; None if it is not known."""
+        ...
+
     def trial(self) -> KeyRules:
         """Return rules that believe what `learn` tells them, and keep it to themselves."""
         ...

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from buckram.core.entries.entry import Digest
 from buckram.core.ledgers.metadata import birth_of
 from buckram.errors import BuckramError, ConfigError, DigestMismatch
+from buckram.extras import needs
 from buckram.types import DigestType, Entry, EntryId, LedgerId, LedgerMetadata
 
 ENCRYPTION = "buckram.encryption"
@@ -65,8 +66,8 @@ class Cipher:
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM
             from cryptography.hazmat.primitives.hashes import SHA256
             from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-        except ImportError as error:
-            raise ConfigError(f"encryption needs {error.name}: pip install 'buckram[security]'") from None
+        except ImportError:
+            raise ConfigError(needs("encryption", "security")) from None
         own = HKDF(SHA256(), KEY_BYTES, salt=birth, info=b"buckram ledger entries").derive(key.secret)
         self._aead, self._broken = AESGCM(own), InvalidTag
         self._start, self._sealed = start, 0

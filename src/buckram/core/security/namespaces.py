@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from buckram.core.ledgers.metadata_codec import parse
 from buckram.core.security.access import KeyUse
 from buckram.core.security.acl import Acl
 from buckram.core.security.principal import Principal
-from buckram.core.streams.head import decode_head
+from buckram.core.streams.head import Head, decode_head
 from buckram.core.streams.names import DEFAULT_NAMESPACE, owner_of
 from buckram.errors import BuckramError
 
@@ -58,6 +59,10 @@ class Places:
     def data(self) -> str:
         return f"{self.own}/streams/data"
 
+    def is_share(self, key: str) -> bool:
+        """Whether it is a key by which a stream holds a ledger."""
+        return self.is_ledger(key.rpartition("/")[0])
+
     def uid(self, key: str) -> str:
         """Of the stream that a key below `data` belongs to; "" for any other key."""
         return key.removeprefix(f"{self.data}/").partition("/")[0] if key.startswith(f"{self.data}/") else ""
@@ -102,6 +107,9 @@ class NamespaceRules:
     def is_ledger(self, key: str) -> bool:
         return self.places.is_ledger(key)
 
+    def name_of(self, uid: str) -> str | None:
+        return self.known.of_uid(uid)
+
     def learn(self, key: str, value: bytes) -> None:
         stream = self.places.head_of(key)
         if stream:
@@ -119,7 +127,7 @@ class NamespaceRules:
             return "" if use in _READ else _ADMINISTRATORS
         if places.is_ledger(key):
             return self._of_ledger(key, use, value)
-        if places.is_ledger(key.rpartition("/")[0]):
+        if places.is_share(key):
             return self._of_share(key, use)
         if _is_below(key, f"{places.own}/streams/namespaces"):
             return self._of_record(key.removeprefix(f"{places.own}/streams/namespaces").lstrip("/"), use)
@@ -133,6 +141,10 @@ class NamespaceRules:
         if uid:
             stream = self.known.of_uid(uid)
             return None if stream is None else self._needs(stream, _of_data(key, places, uid, use))
+        told = (f"{places.own}/healing/behind/", f"{places.own}/healing/degraded/")
+        if key.startswith(told):  # who writes may say what lacks copies and who is slow, and take nothing back
+            usable = use in (KeyUse.CREATE, KeyUse.READ, KeyUse.SET) and self._acl().concern(self._principal)
+            return "" if usable else _ADMINISTRATORS
         if key == places.root:  # ids of new ledgers
             usable = use in (KeyUse.CREATE, KeyUse.READ) and self._acl().concern(self._principal)
             return "" if usable else _ADMINISTRATORS
@@ -184,10 +196,16 @@ class NamespaceRules:
         return _lacking(self._acl().within(self._principal, namespace), namespace, permission)
 
 
+@lru_cache(maxsize=32)
+def head_in(key: str, value: bytes) -> Head:
+    """`decode_head`, once for all who look at the same change. Raises MalformedRecord."""
+    return decode_head(key, value)
+
+
 def uid_in(key: str, value: bytes) -> str:
     """The uid of the stream with this head; "" where it does not parse."""
     try:
-        return decode_head(key, value).uid
+        return head_in(key, value).uid
     except BuckramError:
         return ""
 
@@ -219,9 +237,10 @@ def _of_data(key: str, places: Places, uid: str, use: KeyUse) -> str:
 
 
 def _is_common(places: Places, key: str) -> bool:
-    """What every client has to read: which cluster this is, and its bookies."""
+    """What every client has to read: which cluster this is, its bookies, and the time that these recorded."""
     root, own = places.root, places.own
     folders = [f"{root}/available", f"{root}/cookies", f"{own}/convicted", f"{own}/topology", f"{own}/slow"]
+    folders.append(f"{own}/times")
     single = [f"{root}/INSTANCEID", f"{own}/require-identity", f"{own}/history"]
     return key in single or any(_is_below(key, folder) for folder in folders)
 

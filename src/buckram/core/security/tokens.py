@@ -12,6 +12,7 @@ from typing import Any
 
 from buckram.core.security.principal import Principal
 from buckram.errors import ConfigError
+from buckram.extras import needs
 
 ISSUER = "buckram"
 MAX_TOKEN_BYTES = 8 * 1024
@@ -27,14 +28,22 @@ def need_extra(who: str) -> None:
     try:
         import cryptography
         import jwt
-    except ImportError as error:
-        raise ConfigError(f"{who} needs {error.name}: pip install 'buckram[security]'") from None
+    except ImportError:
+        raise ConfigError(needs(who, "security")) from None
     assert cryptography is not None
     assert jwt is not None
 
 
 class TokenRefused(Exception):
     """Why a token does not count. Says nothing of its content but names and times."""
+
+
+class TokenExpired(TokenRefused):
+    """It was good once: the signature was verified. `subject`: whose it is."""
+
+    def __init__(self, token_id: str, subject: str, ago_s: float) -> None:
+        super().__init__(f"token {token_id} of {subject} has expired {ago_s:.0f} s ago")
+        self.subject = subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +61,18 @@ class Token:
         return Principal(f"token:{self.subject}", self.roles, ADMIN in self.roles)
 
 
+CERTIFICATE = "certificate:"
+"""Before the serial number of a certificate, in hexadecimal digits, among the ids of what was revoked."""
+
+
+def certificate_id(serial: int) -> str:
+    """The id by which a certificate is revoked."""
+    return f"{CERTIFICATE}{serial:x}"
+
+
 @dataclass(frozen=True, slots=True)
 class Revocations:
-    """Tokens by their ids, and subjects with the time up to which their tokens do not count."""
+    """Tokens by their ids, certificates by theirs, and subjects with the time up to which their tokens do not count."""
 
     tokens: frozenset[str] = frozenset()
     subjects: Mapping[str, float] | None = None
@@ -67,9 +85,30 @@ class Revocations:
             return f"the tokens of {token.subject} were revoked"
         return ""
 
+    def why_certificate(self, serial: int) -> str:
+        """Return why the certificate of this serial number does not count any more; "" if it does."""
+        return f"its certificate {serial:x} was withdrawn" if certificate_id(serial) in self.tokens else ""
 
-def verify(text: str | bytes, keys: Mapping[str, bytes], cluster: str, now_s: float, revoked: Revocations) -> Token:
-    """Return what the token says. `keys`: public keys (PEM) by key id. Raises TokenRefused."""
+
+def audience(cluster: str, purpose: str) -> str:
+    """Whom a token is for: the cluster, or a purpose in it; it counts for nothing else."""
+    return f"{cluster} {purpose}" if purpose else cluster
+
+
+def verify(
+    text: str | bytes,
+    keys: Mapping[str, bytes],
+    cluster: str,
+    now_s: float,
+    revoked: Revocations,
+    *,
+    earliest_s: float | None = None,
+) -> Token:
+    """Return what the token says. `keys`: public keys (PEM) by key id. Raises TokenRefused.
+
+    While the time is in doubt, `now_s` is the latest that it may be, and `earliest_s` the earliest: the token has to
+    count at both.
+    """
     import jwt
 
     if len(text) > MAX_TOKEN_BYTES:
@@ -92,8 +131,8 @@ def verify(text: str | bytes, keys: Mapping[str, bytes], cluster: str, now_s: fl
     except jwt.InvalidTokenError as error:
         raise TokenRefused(f"it is no good token: {error}") from None
     if now_s >= token.expires_s:
-        raise TokenRefused(f"token {token.token_id} of {token.subject} has expired {now_s - token.expires_s:.0f} s ago")
-    if token.issued_s > now_s + CLOCK_S:
+        raise TokenExpired(token.token_id, token.subject, now_s - token.expires_s)
+    if token.issued_s > (now_s if earliest_s is None else earliest_s) + CLOCK_S:
         raise TokenRefused(f"token {token.token_id} is from the future; set the clocks of both machines")
     why = revoked.why(token)
     if why:

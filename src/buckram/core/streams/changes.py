@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 from buckram.core.streams.head import PAGE_SEGMENTS, Head, Mirror, Page, Segment, Summary, Transaction, WriterInfo
 from buckram.core.streams.mirrors import check_writable
 from buckram.core.streams.names import utf8_size
+from buckram.core.streams.positions import Mark
+from buckram.core.streams.purposes import Act, Purpose, check_act, check_marks
 from buckram.core.streams.record_format import NO_SNAPSHOT, NO_TXID
 from buckram.core.streams.snapshots import check_rows, spared
 from buckram.core.streams.transactions import StepId, recorded, settled
 from buckram.errors import (
     InvalidArgument,
-    MachineLog,
     NoSuchStream,
     OffsetOutOfRange,
     OpenSegment,
@@ -52,9 +53,15 @@ def check_usable(name: str, head: Head) -> None:
 # -- writers ----------------------------------------------------------------------------------------------
 
 
-def claimed(name: str, head: Head, writer: WriterInfo, mirror_of: str = "") -> Step | None:
-    """From now on no change by an older epoch succeeds. `mirror_of`: for who copies into a mirror, its source's uid."""
+def claimed(
+    name: str, head: Head, writer: WriterInfo, mirror_of: str = "", acting_for: Purpose = Purpose.RECORDS
+) -> Step | None:
+    """From now on no change by an older epoch succeeds. `mirror_of`: for who copies into a mirror, its source's uid.
+
+    `acting_for`: the purpose of the stream, for whoever writes one that is not for records.
+    """
     check_usable(name, head)
+    check_act(name, head, Act.WRITE, acting_for)
     check_writable(name, head, mirror_of)
     if head.writer is not None and head.writer.nonce == writer.nonce:
         return None
@@ -140,12 +147,13 @@ def _sealed(head: Head, summary: Summary) -> Head:
 # -- bulk -------------------------------------------------------------------------------------------------
 
 
-def check_publishable(name: str, head: Head, step: StepId, *, seal_live: bool = False) -> bool:
+def check_publishable(
+    name: str, head: Head, step: StepId, *, seal_live: bool = False, acting_for: Purpose = Purpose.RECORDS
+) -> bool:
     """Whether the step can be published now; False: it was already. Otherwise the error that says why not."""
     check_usable(name, head)
-    if head.snapshots is not None:
-        raise MachineLog(name)
-    if settled(name, head.transactions, step) is not None:
+    check_act(name, head, Act.WRITE, acting_for)
+    if settled(name, head.transactions, step, head.came) is not None:
         return False
     check_writable(name, head)
     if head.ended:
@@ -169,14 +177,19 @@ def published(
     query: str = "",
     place: str = "",
     new_epoch: bool = False,
+    was: str = "",
+    targets: tuple[str, ...] = (),
+    planned: int = 0,
+    history: str = "",
+    acting_for: Purpose = Purpose.RECORDS,
 ) -> Step | None:
     """List sealed ledgers as segments and record the transaction. None when this version is recorded already.
 
     A stream that a writer holds is refused (OpenSegment; an idle writer counts, too: its offsets would be wrong),
     unless `seal_live`: then the open segment, which the caller fenced as `live`, is sealed, and the writer is out.
     """
-    step = StepId(application, version, query, place, new_epoch)
-    if not check_publishable(name, head, step, seal_live=seal_live):
+    step = StepId(application, version, query, place, new_epoch, was, targets, planned, history)
+    if not check_publishable(name, head, step, seal_live=seal_live, acting_for=acting_for):
         return None
     present = head.open_segment
     if present is not None or head.writer is not None:
@@ -291,6 +304,13 @@ def mirrored(
     return Step(after) if after != head else None
 
 
+def marked(name: str, head: Head, source: str, mark: Mark | None) -> Step | None:
+    """A mirror remembers how far it was the same as its source, the stream with the uid `source`."""
+    check_usable(name, head)
+    check_writable(name, head, source)
+    return None if head.mark == mark else Step(replace(head, mark=mark))
+
+
 # -- truncation, garbage, settings ------------------------------------------------------------------------
 
 
@@ -341,10 +361,16 @@ def swept(head: Head, ledgers: Sequence[LedgerId]) -> Step | None:
 def configured(
     name: str, head: Head, policy: Mapping[str, Any] | None, properties: Mapping[str, str] | None
 ) -> Step | None:
-    """Other overrides or properties; None leaves them."""
+    """Other overrides or properties; None leaves them. A mirror, and a side that was replaced, keeps its properties."""
     check_usable(name, head)
+    if policy is not None:
+        check_act(name, head, Act.POLICY)
     if properties is not None:
         check_properties(properties)
+        check_act(name, head, Act.PROPERTIES)
+        check_marks(name, head, properties)
+        if properties != head.properties:
+            check_writable(name, head)
     after = replace(
         head,
         policy=dict(policy) if policy is not None else head.policy,
@@ -369,9 +395,16 @@ def _sizes(key: str, value: str) -> tuple[int, int]:
     return utf8_size(key), utf8_size(value)
 
 
-def deleted(head: Head) -> Step | None:
-    """The first step of deletion: every other change is refused from now on."""
-    return None if head.deleting else Step(replace(head, deleting=True, epoch=head.epoch + 1, writer=None))
+def deleted(name: str, head: Head, acting_for: Purpose = Purpose.RECORDS) -> Step | None:
+    """The first step of deletion: every other change is refused from now on. `acting_for` as in `claimed`.
+
+    One that has begun is completed by anybody.
+    """
+    if head.deleting:
+        return None
+    check_act(name, head, Act.DELETE, acting_for)
+    said = "" if acting_for is Purpose.RECORDS else acting_for.value
+    return Step(replace(head, deleting=True, epoch=head.epoch + 1, writer=None, deleted_for=said))
 
 
 def paged(head: Head) -> Step:
@@ -446,6 +479,7 @@ __all__ = [
     "inserted",
     "is_dead",
     "paged",
+    "marked",
     "mirrored",
     "published",
     "released",

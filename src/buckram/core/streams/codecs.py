@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from buckram.errors import InvalidArgument, MalformedBatch, MissingCodec
+from buckram.extras import needs
 from buckram.types import Buffer
 
 NONE, LZ4, ZSTD = 0, 1, 2
@@ -55,7 +56,7 @@ class Codec:
         try:
             module: Any = import_module(_MODULES[ZSTD])
         except ImportError:
-            raise MissingCodec("this needs the library zstandard: pip install 'buckram[compression]'") from None
+            raise MissingCodec(needs("compression zstd", "compression")) from None
         self._pack, self._unpack = _zstd(module)
 
     def compress(self, body: Buffer) -> bytes:
@@ -79,9 +80,7 @@ def _load(number: int) -> tuple[Callable[[Buffer], bytes], Callable[[Buffer, int
         try:
             module: Any = import_module(_MODULES[number])
         except ImportError:
-            raise MissingCodec(
-                f"compression {name} needs a library that is not installed: pip install 'buckram[compression]'"
-            ) from None
+            raise MissingCodec(needs(f"compression {name}", "compression")) from None
         pair = _loaded[number] = _lz4(module) if number == LZ4 else _zstd(module)
     return pair
 

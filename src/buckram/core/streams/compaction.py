@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from buckram.core.streams.changes import Step, check_usable, is_dead
 from buckram.core.streams.codecs import NONE, compress
 from buckram.core.streams.head import LEDGER, PAGE_SEGMENTS, Head, Page, Segment, Summary
+from buckram.core.streams.mirrors import MIRROR
+from buckram.core.streams.policy import Policy
 from buckram.core.streams.record_format import (
     DATA,
     HEADER,
@@ -37,6 +39,11 @@ from buckram.core.streams.record_format import (
 )
 from buckram.errors import MalformedBatch, StreamError
 from buckram.types import Buffer, LedgerId
+
+TINY_BYTES, SMALL_BYTES = 64 * 1024, 1024 * 1024
+"""What segments that are joined on the way have together, at most."""
+_SPANS_PER_RETENTION = 10
+_US = 1_000_000
 
 
 class RunChanged(StreamError):
@@ -68,21 +75,24 @@ class Run:
         return self.rows[0].number // PAGE_SEGMENTS
 
 
-def plan_runs(head: Head, rows: Iterable[Segment], *, target_bytes: int, span_us: int | None = None) -> list[Run]:
+def plan_runs(
+    head: Head, rows: Iterable[Segment], *, target_bytes: int, span_us: int | None = None, even: bool = True
+) -> list[Run]:
     """Runs of neighbours that together have at most `target_bytes`, oldest first.
 
     No run spans more than `span_us` of append time: truncation by time frees whole segments. Of each run the largest
-    segment has at most half of it, so that no byte is copied more than a few times however often this is done.
+    segment has at most half of it, so that no byte is copied more than a few times however often this is done; unless
+    `even` is false, for what is so little that this does not matter.
     """
     found: list[Run] = []
     open_run: list[Segment] = []
 
     def end_run() -> None:
-        found.extend(_worthwhile(tuple(open_run)))
+        found.extend(_worthwhile(tuple(open_run)) if even else [Run(tuple(open_run))] if len(open_run) > 1 else [])
         open_run.clear()
 
     for row in rows:
-        if not _may_move(head, row) or _bytes(row) * 2 > target_bytes:
+        if not _may_move(head, row) or _bytes(row) * (2 if even else 1) > target_bytes:
             end_run()
             continue
         if open_run and not _fits(open_run, row, target_bytes, span_us):
@@ -90,6 +100,30 @@ def plan_runs(head: Head, rows: Iterable[Segment], *, target_bytes: int, span_us
         open_run.append(row)
     end_run()
     return found
+
+
+def small_runs(head: Head, policy: Policy, *, at_least: int) -> list[Run]:
+    """Runs of `at_least` small neighbours in the head's own list, oldest first; none of a mirror or a machine's log.
+
+    Many short writers leave one segment each. What is tiny is joined with what was joined before, until together it is
+    no longer tiny; what is larger as `plan_runs` says.
+    """
+    if at_least < 2 or head.snapshots is not None or (head.mirror is not None and head.mirror.state == MIRROR):
+        return []
+    span = longest_span(policy)
+    for most, even in ((TINY_BYTES, False), (SMALL_BYTES, True)):
+        runs = plan_runs(head, head.tail, target_bytes=min(most, policy.roll_bytes), span_us=span, even=even)
+        if found := [run for run in runs if len(run.rows) >= at_least]:
+            return found
+    return []
+
+
+def longest_span(policy: Policy) -> int | None:
+    """The most append time, in microseconds, that one segment may span.
+
+    Retention frees whole segments, so a long one would keep expired records for as long as it spans.
+    """
+    return None if policy.retention_s is None else round(policy.retention_s * _US / _SPANS_PER_RETENTION)
 
 
 def _may_move(head: Head, row: Segment) -> bool:
@@ -276,7 +310,9 @@ __all__ = [
     "RunChanged",
     "compacted",
     "compacted_page",
+    "longest_span",
     "plan_runs",
     "replacement",
+    "small_runs",
     "with_timestamps",
 ]

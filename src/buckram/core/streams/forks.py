@@ -16,6 +16,7 @@ from buckram.core.streams.batch import Batch, decode
 from buckram.core.streams.changes import Step, deleted, paged
 from buckram.core.streams.copies import columns_of
 from buckram.core.streams.head import HISTORY, Head, Segment, Summary, Transaction
+from buckram.core.streams.purposes import purpose_of
 from buckram.core.streams.record_format import (
     NO_MAX,
     NO_MIN,
@@ -46,6 +47,8 @@ class ForkPlan:
     """Number of the segment with the producers' table, unless the cut segment has it."""
     producers_known: bool
     """False if compaction has left no table as of `at`: then producers are new to the fork."""
+    inherits: bool
+    """False if the source is a fork that does not know all producers of its records itself."""
     first: int
     """Number of the first segment, or of the next one if there is none."""
     last_append: int
@@ -95,6 +98,7 @@ def plan_fork(head: Head, rows: Iterable[Segment], at: Offset) -> ForkPlan:
         table,
         producers,
         known,
+        head.fork is None or head.fork.producers_known,
         first,
         last.last_append if last is not None else head.last_append if at_end else 0,
         last.last_txid if last is not None else head.last_txid if at_end else NO_TXID,
@@ -211,10 +215,11 @@ def forked(name: str, head: Head, plan: ForkPlan, made: Sequence[Made], *, done:
     producers, table = plan.producers, plan.table
     if plan.cut is not None and _has_table(rows[-1]):
         producers, table = rows[-1].number, None
+    known = plan.inherits and (plan.producers_known or producers is not None)
     return paged(
         replace(
             head,
-            fork=head.fork._replace(done=done),
+            fork=head.fork._replace(done=done, producers_known=known),
             earliest=plan.earliest,
             first=plan.first,
             tail=tuple(rows),
@@ -229,9 +234,9 @@ def forked(name: str, head: Head, plan: ForkPlan, made: Sequence[Made], *, done:
     )
 
 
-def given_up(head: Head) -> Step | None:
+def given_up(name: str, head: Head) -> Step | None:
     """Return the head of a fork that nobody completes any more, which is deleted; None if it is complete."""
-    return deleted(head) if head.incomplete else None
+    return deleted(name, head, purpose_of(name, head)) if head.incomplete else None
 
 
 def check_forking(name: str, head: Head) -> None:

@@ -7,10 +7,11 @@ at night.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from buckram.core.streams.positions import Mark
 from buckram.core.streams.record_format import NO_TXID
 from buckram.errors import MalformedRecord
 from buckram.types import EntryId, LedgerId, Offset
@@ -92,6 +93,15 @@ class Transaction(NamedTuple):
     place: str = ""
     past: tuple[str, ...] = ()
     """Queries that this one replaced; they never publish again."""
+    targets: str = ""
+    """Marks of the further streams that the query has written to (core/streams/transactions)."""
+    pause: int = 0
+    """Of a streaming query: the longest time between two of its batches lately, in microseconds; 0: not known."""
+    planned: int = 0
+    """When Spark planned the batch, as its checkpoint says, in microseconds UTC; 0: not known."""
+    history: str = ""
+    """Of a streaming query: the mark of the metadata's history in which it was published (core/streams/transactions);
+    empty: not known."""
 
 
 class SnapshotRow(NamedTuple):
@@ -120,6 +130,8 @@ class Fork(NamedTuple):
     """The records below it are those of the source."""
     done: bool
     """False while the fork is being made: until then it has no record and cannot be used."""
+    producers_known: bool = True
+    """False if some producers of records below `at` are in no table: they are new to it, and to each fork of it."""
 
 
 class Mirror(NamedTuple):
@@ -177,11 +189,20 @@ class Head:
     """Of a stream that was made as a fork."""
     mirror: Mirror | None = None
     """None for a stream that was never replicated from or to another cluster with a change of sides."""
+    mark: Mark | None = None
+    """Of a mirror: a position in its source up to which the two were the same. None: they were never compared."""
+    deleted_for: str = ""
+    """Of a stream that is being deleted: the purpose that who deletes it said, `core/streams/purposes.py`."""
 
     @property
     def incomplete(self) -> bool:
         """Whether it is being made as a fork, or was to be: it cannot be used."""
         return self.fork is not None and not self.fork.done
+
+    @property
+    def came(self) -> Offset:
+        """The records below it came along when the stream was made as a fork; 0 of other streams."""
+        return 0 if self.fork is None else self.fork.at
 
     @property
     def open_segment(self) -> Segment | None:
@@ -227,9 +248,12 @@ def encode_head(head: Head) -> bytes:
             "transactions": {name: _txn(done) for name, done in head.transactions.items()},
             "tail": [_row(segment) for segment in head.tail],
         }
+        | _beside(head.transactions)
         | ({} if head.snapshots is None else {"snapshots": [list(row) for row in head.snapshots]})
-        | ({} if head.fork is None else {"fork": list(head.fork)})
+        | ({} if head.fork is None else {"fork": list(head.fork)[: 4 if head.fork.producers_known else 5]})
         | ({} if head.mirror is None else {"mirror": list(head.mirror)})
+        | ({} if head.mark is None else {"mark": list(head.mark)})
+        | ({"deleted_for": head.deleted_for} if head.deleted_for else {})
     )
 
 
@@ -256,13 +280,15 @@ def decode_head(key: str, data: bytes) -> Head:
             ended=raw["ended"] is True,
             deleting=raw["deleting"] is True,
             garbage=tuple(map(_int, raw["garbage"])),
-            transactions={name: _transaction(done) for name, done in raw["transactions"].items()},
+            transactions=_transactions(raw),
             tail=tuple(map(_segment, raw["tail"])),
             rewritten=_int(raw.get("rewritten", 0)),
             table=None if raw.get("table") is None else _segment(raw["table"]),
             snapshots=None if raw.get("snapshots") is None else tuple(map(_snapshot, raw["snapshots"])),
             fork=None if raw.get("fork") is None else _fork(raw["fork"]),
             mirror=None if raw.get("mirror") is None else _mirror(raw["mirror"]),
+            mark=None if raw.get("mark") is None else _mark(raw["mark"]),
+            deleted_for=_text(raw.get("deleted_for", "")),
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise MalformedRecord(f"{key}: not the head of a stream ({error!r}); restore it from a backup") from None
@@ -304,8 +330,8 @@ def _snapshot(row: Sequence[Any]) -> SnapshotRow:
 
 
 def _fork(row: Sequence[Any]) -> Fork:
-    source, uid, at, done = row
-    return Fork(_text(source), _text(uid), _int(at), done is True)
+    source, uid, at, done, *more = row
+    return Fork(_text(source), _text(uid), _int(at), done is True, not more or more[0] is True)
 
 
 def _mirror(row: Sequence[Any]) -> Mirror:
@@ -313,9 +339,32 @@ def _mirror(row: Sequence[Any]) -> Mirror:
     return Mirror(_text(state), _text(cluster), _text(uid), _int(epoch), _int(end))
 
 
+def _mark(row: Sequence[Any]) -> Mark:
+    offset, append_time, digest, epoch, restore = row
+    return Mark(_int(offset), _int(append_time), _text(digest), _int(epoch), _text(restore))
+
+
 def _txn(done: Transaction) -> list[Any]:
     plain: list[Any] = list(done[:4])
     return [*plain, done.query, done.place, list(done.past)] if done.query or done.place or done.past else plain
+
+
+def _beside(transactions: Mapping[str, Transaction]) -> dict[str, Any]:
+    """What stands by itself, since earlier releases know rows of transactions of up to seven fields."""
+    values = {
+        key: {name: value for name, done in transactions.items() if (value := getattr(done, attribute))}
+        for key, attribute, _ in _FIELDS_BESIDE
+    }
+    return {key: found for key, found in values.items() if found}
+
+
+def _transactions(raw: Mapping[str, Any]) -> dict[str, Transaction]:
+    found = {name: _transaction(done) for name, done in raw["transactions"].items()}
+    for key, attribute, checked in _FIELDS_BESIDE:
+        for name, value in raw.get(key, {}).items():
+            if name in found:
+                found[name] = found[name]._replace(**{attribute: checked(value)})
+    return found
 
 
 def _transaction(row: Sequence[Any]) -> Transaction:
@@ -352,3 +401,12 @@ def _text(value: Any) -> str:
     if type(value) is not str:
         raise TypeError(f"{value!r} is no text")
     return value
+
+
+_FIELDS_BESIDE: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
+    ("targets", "targets", _text),
+    ("pauses", "pause", _int),
+    ("planned", "planned", _int),
+    ("histories", "history", _text),
+)
+"""Of transactions, in the order in which they are written: the key, the field, and what checks a value."""

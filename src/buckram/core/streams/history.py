@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from buckram.core.streams.changes import is_dead
 from buckram.core.streams.head import HISTORY, LEDGER, Head, Offloaded, Segment, Summary
-from buckram.core.streams.names import StreamName
+from buckram.core.streams.names import StreamId, StreamName
 from buckram.core.streams.record_format import HEADER_SIZE, EntryHeader, parse_header
 from buckram.errors import InvalidArgument, MalformedBatch, MalformedRecord
 from buckram.types import Buffer, EntryId, LedgerId
@@ -152,6 +152,12 @@ def directory_of(location: str, name: StreamName, uid: str) -> str:
     The stream's uid is part of it, so that a stream that was deleted and made anew never meets files of the old one.
     """
     return f"{location.rstrip('/')}/{name.namespace}/{name.stream}/{uid}"
+
+
+def is_directory_of(directory: str, stream: StreamId) -> bool:
+    """Whether a directory is that of this stream's history, below whatever location."""
+    own = f"/{stream.uid}" if stream.name is None else directory_of("", stream.name, stream.uid)
+    return directory.endswith(own)
 
 
 def manifest_file(base: int, copy: LedgerId) -> str:

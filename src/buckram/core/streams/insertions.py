@@ -18,6 +18,8 @@ MAX_LEDGERS = 100
 """The most ledgers of one insertion: etcd changes no more than 120 keys in one step."""
 _MOST = 2**63
 _NUMBERS = len(Summary._fields)
+_STEP = 5
+"""Fields of a step that the key has; writers of earlier releases know so many."""
 
 
 class InsertedLedger(NamedTuple):
@@ -43,7 +45,10 @@ def encode_insertion(stream: str, wanted: Insertion) -> bytes:
             "write fewer, larger ones"
         )
     rows = [[one.ledger, *one.summary] for one in wanted.ledgers]
-    return json.dumps({"step": list(wanted.step), "ledgers": rows, "nonce": wanted.nonce}).encode()
+    step = list(wanted.step[:_STEP])  # `was` was compared by who asks, and there are no further streams.
+    said = {"planned": wanted.step.planned, "history": wanted.step.history}
+    more = {name: value for name, value in said.items() if value}
+    return json.dumps({"step": step, "ledgers": rows, "nonce": wanted.nonce, **more}).encode()
 
 
 def decode_insertion(key: str, data: bytes) -> Insertion:
@@ -56,7 +61,10 @@ def decode_insertion(key: str, data: bytes) -> Insertion:
             raise ValueError("its step")
         if len(rows) > MAX_LEDGERS:
             raise ValueError(f"{len(rows)} ledgers")
-        step = StepId(application, _number(version), query, place, new_epoch)
+        planned, history = _number(raw.get("planned", 0)), raw.get("history", "")
+        if not isinstance(history, str):
+            raise ValueError("its history")
+        step = StepId(application, _number(version), query, place, new_epoch, planned=planned, history=history)
         return Insertion(step, tuple(map(_ledger, rows)), raw["nonce"])
     except (ValueError, KeyError, TypeError) as error:
         raise MalformedRecord(f"{key}: not an insertion of a bulk step ({error!r})") from None

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from buckram.config import host_port
+from buckram.addresses import host_port
 from buckram.core.streams.imports import application_of
 from buckram.errors import InvalidArgument, MalformedRecord
 

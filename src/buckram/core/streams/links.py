@@ -77,6 +77,38 @@ def is_superseded(here: Link | None, there: Link | None, cluster: str) -> bool:
     return there is not None and there.state == PROMOTED and there.cluster == cluster and there.epoch > epoch
 
 
+def check_creation(namespace: str, stream: str, link: Link | None, copied_from: str = "") -> None:
+    """ReplicationRefused for a new stream in a cluster whose side of the namespace was replaced.
+
+    `copied_from`: the cluster whose stream the replication copies into this one; empty for what anybody else creates.
+    """
+    if link is None or not link.has(stream):
+        return
+    if copied_from and copied_from != link.cluster:
+        return  # What only this side has is kept aside here.
+    name = f"{namespace}/{stream}"
+    if link.state == SUPERSEDED:
+        raise ReplicationRefused(
+            name,
+            f"the side in cluster {link.cluster} was promoted in place of this one, so nothing is created here: create "
+            f"it there; `buckram replicate reconcile {namespace}` makes this side a mirror",
+        )
+    if copied_from and link.state == PROMOTED:
+        raise ReplicationRefused(
+            name, "this side was promoted and has writers of its own: no mirror is made here any more"
+        )
+
+
+def check_ledger(namespace: str, link: Link | None) -> None:
+    """ReplicationRefused for a new ledger of a namespace as a whole, in a cluster whose side of it was replaced."""
+    if link is not None and link.state == SUPERSEDED and not link.streams:
+        raise ReplicationRefused(
+            namespace,
+            f"the side in cluster {link.cluster} was promoted in place of this one, so no ledger of the namespace is "
+            "created here: create it there",
+        )
+
+
 def check_run(namespace: str, source: Link | None, target: Link | None, source_id: str, target_id: str) -> None:
     """ReplicationRefused unless the namespace may be copied from `source` to `target`."""
     if source_id == target_id:
@@ -112,6 +144,8 @@ def check_run(namespace: str, source: Link | None, target: Link | None, source_i
 __all__ = [
     "SOURCE",
     "Link",
+    "check_creation",
+    "check_ledger",
     "check_run",
     "decode_link",
     "encode_link",

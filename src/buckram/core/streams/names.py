@@ -26,6 +26,14 @@ class StreamName(NamedTuple):
         return f"{self.namespace}/{self.stream}"
 
 
+class StreamId(NamedTuple):
+    """A stream by its name and its uid: one that was deleted and made anew under the same name is another one."""
+
+    name: StreamName | None
+    """None where only the uid is known: what is left of a deleted stream."""
+    uid: str
+
+
 def stream_name(name: str, namespace: str | None = None) -> StreamName:
     """From NAMESPACE/STREAM, or a bare name in `namespace` (None: default). InvalidArgument says what is wrong."""
     if isinstance(name, str) and "/" in name:
@@ -46,8 +54,8 @@ def check_name(what: str, name: str) -> str:
     trouble = ""
     if "/" in name:
         trouble = "holds a separator (/), which only stands between namespace and stream"
-    elif not name.isprintable() or any("\ud800" <= c <= "\uf8ff" or c >= "\ufff0" for c in name):
-        trouble = "holds a control or unprintable character"
+    elif bad := next(filter(_why_not, name), ""):
+        trouble = f"holds U+{ord(bad):04X}{_named(bad)}, {_why_not(bad)}"
     elif name != name.strip():
         trouble = "begins or ends with a blank"
     elif name.startswith("."):
@@ -58,6 +66,28 @@ def check_name(what: str, name: str) -> str:
         shown = name if len(name) <= 60 else name[:60] + "..."
         raise InvalidArgument(f"{what} name {shown!r} {trouble}; choose another")
     return name
+
+
+def _why_not(character: str) -> str:
+    """Why no name may have this character; empty: it may.
+
+    ZooKeeper looks at the halves of a pair of UTF-16, and refuses both, so it takes no character beyond U+FFFF. The
+    other stores would, but a cluster's metadata may move from one store to another.
+    """
+    if character > "\uffff":
+        return "and ZooKeeper, where a cluster's metadata may be, takes no character beyond U+FFFF (emoji, for example)"
+    if "\ud800" <= character <= "\udfff":
+        return "one half of a character, which is no text by itself"
+    if "\ue000" <= character <= "\uf8ff" or character >= "\ufff0":
+        return "which ZooKeeper, where a cluster's metadata may be, does not take"
+    return "" if character.isprintable() else "a control or unprintable character"
+
+
+def _named(character: str) -> str:
+    import unicodedata
+
+    name = unicodedata.name(character, "")
+    return f" ({name})" if name else ""
 
 
 def check_producer(producer: str) -> str:
@@ -99,3 +129,11 @@ def owner_of(custom_metadata: Mapping[str, bytes]) -> tuple[str, str] | None:
     if uid is None:
         return None
     return custom_metadata.get(OWNER, b"?").decode(errors="replace"), uid.decode(errors="replace")
+
+
+def is_made_for(custom_metadata: Mapping[str, bytes], stream: StreamId) -> bool:
+    """Whether a ledger was made for this stream, as its owner mark says."""
+    owner = owner_of(custom_metadata)
+    if owner is None or owner[1] != stream.uid:
+        return False
+    return stream.name is None or owner[0] == str(stream.name)

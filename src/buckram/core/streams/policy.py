@@ -8,6 +8,7 @@ their own.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from buckram.types import DigestType
 
 MIB = 1024 * 1024
 _DIGESTS = {"crc32": DigestType.CRC32, "crc32c": DigestType.CRC32C, "mac": DigestType.MAC, "dummy": DigestType.DUMMY}
+_PLACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NULLABLE = ("retention_s", "retention_bytes", "offload_after_s", "offload_bytes")
 
 
@@ -49,6 +51,12 @@ class Policy:
     """Segments whose last record is older than this (append time) are offloaded by the janitor."""
     offload_bytes: int | None = None
     """The oldest segments are offloaded as long as those that stay on bookies hold at least this much payload."""
+    backup_every_s: float = 0.0
+    """A backup of a database is made when the newest one is older; 0: none is made."""
+    backup_to: str = ""
+    """The place of these backups, by its name in the operator's list (`[janitor] backup_places`)."""
+    backup_keep: int = 7
+    """So many of them stay: the newest."""
     compression: str = "none"
     encryption: str = "optional"
     """Whether entries are encrypted where the writer has a key (optional), or nothing is written without one."""
@@ -94,6 +102,16 @@ def check_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
     return checked
 
 
+def check_place_name(name: str) -> str:
+    """The name of a place for backups. InvalidArgument for a location, which only an operator may give."""
+    if not isinstance(name, str) or _PLACE.fullmatch(name) is None:
+        raise InvalidArgument(
+            f"backup_to {name!r}: needs the name of a place that an operator has listed ([janitor] backup_places), of "
+            "letters, digits, dots, dashes and underscores, 64 at most; only operators say where places are"
+        )
+    return name
+
+
 def _checked(name: str, value: Any) -> Any:
     default = getattr(DEFAULTS, name)
     if value is None:
@@ -109,6 +127,8 @@ def _checked(name: str, value: Any) -> Any:
         return str(PlacementPolicy.parse(value)) if value else ""
     if name == "offload_to":
         return check_location(value) if value else ""
+    if name == "backup_to":
+        return check_place_name(value) if value else ""
     if name in _CHOICES:
         known = _CHOICES[name]
         if value not in known:
@@ -119,7 +139,7 @@ def _checked(name: str, value: Any) -> Any:
             raise InvalidArgument(f"policy setting {name} = {value!r}: needs True or False")
         return value
     least, most = _BOUNDS[name]
-    whole = name in ("roll_bytes", "retention_bytes", "offload_bytes", "max_producers", "max_uploads")
+    whole = name in ("roll_bytes", "retention_bytes", "offload_bytes", "backup_keep", "max_producers", "max_uploads")
     if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not least <= value <= most:
         kind = "a whole number" if whole else "a number"
         raise InvalidArgument(f"policy setting {name} = {value!r}: needs {kind} from {least:g} to {most:g}")
@@ -138,6 +158,8 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "retention_bytes": (0, 2**62),
     "offload_after_s": (0, 1000 * 366 * 86_400.0),
     "offload_bytes": (0, 2**62),
+    "backup_every_s": (0, 1000 * 366 * 86_400.0),
+    "backup_keep": (1, 1000),
     "max_producers": (1, 20_000),
     "producer_s": (1.0, 366 * 86_400.0),
     "max_uploads": (1, 1_000_000),

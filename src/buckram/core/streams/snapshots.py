@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from buckram.core.streams.head import Head, SnapshotRow
+from buckram.core.streams.positions import Mark
 from buckram.errors import check
 from buckram.types import LedgerId
 
@@ -29,13 +30,18 @@ def published(name: str, head: Head, row: SnapshotRow, keep: int) -> Head | None
     return replace(head, snapshots=rows, earliest=earliest)
 
 
-def leapt(name: str, head: Head, row: SnapshotRow) -> Head | None:
+def leapt(name: str, head: Head, row: SnapshotRow, mark: Mark) -> Head | None:
     """The mirror of a machine's log goes on at a snapshot, since its source has truncated records that it lacks.
 
-    What it has is below its earliest offset then, and its state in the snapshot. None if it does not lack any.
+    What it has is below its earliest offset then, and its state in the snapshot. It remembers `mark`, its position in
+    the source, in the same change: it has no record there, by which it could be found again. None if it lacks none.
     """
     check(head.snapshots is not None and head.open_segment is None, "R7", f"{name} cannot go on at {row}: {head}")
-    return replace(head, snapshots=(row,), earliest=row.offset, end=row.offset) if row.offset > head.end else None
+    check(mark.offset == row.offset, "R7", f"{name} cannot go on at {row} with its position at {mark}")
+    if row.offset <= head.end:
+        return None
+    last = max(head.last_append, mark.append_time)
+    return replace(head, snapshots=(row,), earliest=row.offset, end=row.offset, last_append=last, mark=mark)
 
 
 def spared(head: Head) -> int:

@@ -2,16 +2,22 @@
 
 A step is (application, version); streaming queries also say which run of the world it belongs to: the query's id, which
 lives in its checkpoint, and where that checkpoint is. So a checkpoint that was deleted or replaced is noticed, and a
-query that was replaced can never publish again. The change of the head is in `changes.py`.
+query that was replaced can never publish again. A query whose checkpoint was forked begins in the middle; its id says
+where (`query_forks.py`), and its sink is a stream of its own: a new one, or a fork, to which the batches of its source
+came along. The change of the head is in `changes.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+import hashlib
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from buckram.core.streams.head import Transaction
-from buckram.errors import CheckpointReset, InvalidArgument, StaleTransaction, UnknownQuery
+from buckram.core.streams.query_forks import first_batch, is_fork_of
+from buckram.errors import BatchesLost, CheckpointReset, InvalidArgument, StaleTransaction, UnknownQuery
+from buckram.types import History, Offset
 
 MAX_APPLICATIONS = 1000
 APPLICATION_KEPT_US = 30 * 86_400 * 1_000_000
@@ -21,12 +27,18 @@ became of a lost reply. The ledgers themselves can be listed once only."""
 ONCE_KEPT_US = 3600 * 1_000_000
 _ONCE_LEAST_US = 600 * 1_000_000
 _PAST = 16
+MAX_TARGETS = 10_000
+"""So many further streams of a query are remembered, those that it wrote to last."""
+_MARK = 8
+"""Characters of a stream's mark among the targets of a query: 48 bits of a digest of its name."""
 
 
 class StepId(NamedTuple):
     """What makes a bulk step happen once. `query` and `place` (of its checkpoint) are empty for batch jobs.
 
     `new_epoch`: go on where another query published before, instead of CheckpointReset; that one is out for good.
+    `was`: the place as earlier releases wrote it. `targets`: the further streams that this batch writes to. `planned`
+    and `history`: as in `Transaction`.
     """
 
     application: str
@@ -34,11 +46,25 @@ class StepId(NamedTuple):
     query: str = ""
     place: str = ""
     new_epoch: bool = False
+    was: str = ""
+    targets: tuple[str, ...] = ()
+    planned: int = 0
+    history: str = ""
 
 
-def settled(name: str, known: Mapping[str, Transaction], step: StepId) -> Transaction | None:
+HISTORY_HEADER = "Buckram-History"
+"""The header in which a server says the `history_mark` of what an answer was given from; it has none without a mark."""
+
+
+def history_mark(cluster: str, now: History) -> str:
+    """The mark of the history that a cluster's metadata have: another one after a restore, and in another cluster."""
+    return _mark(f"{cluster} {now.restore}") if now.epoch else ""
+
+
+def settled(name: str, known: Mapping[str, Transaction], step: StepId, came: Offset = 0) -> Transaction | None:
     """What this very step was published as; None: it may be published now.
 
+    `came`: the records below this offset came along when the stream was made as a fork; 0 of other streams.
     StaleTransaction: a later one of the same query or job is published. CheckpointReset: another query stands there.
     """
     if step.query:
@@ -50,18 +76,76 @@ def settled(name: str, known: Mapping[str, Transaction], step: StepId) -> Transa
         if same[1].version > step.version:
             raise StaleTransaction(name, same[0], step.version, same[1].version)
         return same[1]
-    others = _others(known, step)
+    others = {name: txn for name, txn in _others(known, step).items() if not _came_along(txn, step, came)}
     if others and not step.new_epoch:
         application, done = next(iter(others.items()))
         raise CheckpointReset(name, application, step.query, step.version, done.query, done.version)
     return None
 
 
-def check_known(name: str, known: Mapping[str, Transaction], step: StepId) -> None:
-    """UnknownQuery: a query with a later batch, whose batch 0, which is recorded even when it is empty, is not here:
-    this is not the stream that it wrote."""
-    if step.query and step.version > 0 and not step.new_epoch and newest(known, step.application, step.query) is None:
+def begins(step: StepId) -> bool:
+    """Whether it is a query's first batch, which is recorded even when it is empty, for checks of later ones."""
+    return bool(step.query) and step.version == first_batch(step.query)
+
+
+def check_known(name: str, known: Mapping[str, Transaction], step: StepId, came: Offset = 0) -> None:
+    """UnknownQuery: a query with a later batch, whose first one is not here: this is not the stream that it wrote. Or
+    the first batch of a fork, where its source published what the fork would publish again. `came` as in `settled`.
+
+    BatchesLost: the metadata have another history than when the query published last, and batches are missing since.
+    """
+    if not step.query or step.new_epoch:
+        return
+    if (same := newest(known, step.application, step.query)) is not None:
+        done = same[1]
+        if step.version > done.version + 1 and done.history and step.history and done.history != step.history:
+            raise BatchesLost(name, step.query, step.version, done.version)
+        return
+    if not begins(step):
         raise UnknownQuery(name, step.query, step.version)
+    for other in known.values():
+        source = next((query for query in (other.query, *other.past) if is_fork_of(step.query, query)), None)
+        if source is not None and not _came_along(other, step, came):
+            raise UnknownQuery(name, step.query, step.version, source=source, recorded=other.version)
+
+
+def check_target(
+    name: str, known: Mapping[str, Transaction] | None, step: StepId, own: Mapping[str, Transaction]
+) -> None:
+    """UnknownQuery: the query wrote to this further stream, whose transactions are `known`, and it has no record of
+    that: it was deleted, and made anew since. `known` is None if it is not there. `own`: of the sink's own stream."""
+    if not step.query or step.new_epoch:
+        return
+    if known is not None and newest(known, step.application, step.query) is not None:
+        return
+    done = newest(own, step.application, step.query)
+    if done is not None and _mark(name) in _marks(done[1].targets):
+        raise UnknownQuery(name, step.query, step.version)
+
+
+def _mark(name: str) -> str:
+    digest = hashlib.sha256(name.encode()).digest()[: _MARK * 6 // 8]
+    return base64.urlsafe_b64encode(digest).decode()
+
+
+def _marks(targets: str) -> list[str]:
+    return [targets[at : at + _MARK] for at in range(0, len(targets), _MARK)]
+
+
+def _with_targets(targets: str, more: Iterable[str]) -> str:
+    """The marks of all streams to which the query has written, those of this batch last."""
+    new = {_mark(name): None for name in more}
+    if not new:
+        return targets
+    return "".join([*(mark for mark in _marks(targets) if mark not in new), *new][-MAX_TARGETS:])
+
+
+def _came_along(txn: Transaction, step: StepId, came: Offset) -> bool:
+    """Whether it is the newest batch that a fork has in common with its source, and was published in the stream of
+    which this one is a fork. Then nothing of the source is here that the fork lacks or writes again."""
+    if not is_fork_of(step.query, txn.query) or txn.version != first_batch(step.query) - 1:
+        return False
+    return txn.first_offset < came and txn.next_offset <= came  # What was published here began at `came` or later.
 
 
 def decided(known: Mapping[str, Transaction], application: str, query: str, version: int) -> bool:
@@ -73,9 +157,19 @@ def decided(known: Mapping[str, Transaction], application: str, query: str, vers
 
 
 def recorded(
-    name: str, known: Mapping[str, Transaction], step: StepId, first: int, stop: int, now: int
+    name: str,
+    known: Mapping[str, Transaction],
+    step: StepId,
+    first: int,
+    stop: int,
+    now: int,
+    earliest: int | None = None,
 ) -> dict[str, Transaction]:
-    """The transactions after this step, which `settled` let pass, got the offsets first..stop - 1."""
+    """The transactions after this step, which `settled` let pass, got the offsets first..stop - 1.
+
+    `now` is noted. What is old by `earliest`, the earliest that it may be now, is forgotten; the same as `now` if None.
+    """
+    earliest = now if earliest is None else earliest
     same, others = newest(known, step.application, step.query), _others(known, step)
     out = [*([same[1]] if same is not None else []), *others.values()]
     past = [query for txn in out for query in (*txn.past, txn.query) if query and query != step.query]
@@ -83,12 +177,35 @@ def recorded(
     kept = {
         application: txn
         for application, txn in known.items()
-        if application not in gone and not (application.startswith(ONCE) and now - txn.time > ONCE_KEPT_US)
+        if application not in gone and not (application.startswith(ONCE) and earliest - txn.time > ONCE_KEPT_US)
     }
     if len(kept) >= MAX_APPLICATIONS:
         _drop_one(name, kept, now)
     left = tuple(dict.fromkeys(past))[-_PAST:]
-    return {**kept, step.application: Transaction(step.version, first, stop, now, step.query, step.place, left)}
+    targets = _with_targets("" if same is None else same[1].targets, step.targets)
+    return {
+        **kept,
+        step.application: Transaction(
+            step.version,
+            first,
+            stop,
+            now,
+            step.query,
+            step.place,
+            left,
+            targets,
+            _pause(None if same is None else same[1], now),
+            step.planned,
+            step.history,
+        ),
+    }
+
+
+def _pause(before: Transaction | None, now: int) -> int:
+    """The longest pause of a query lately: one that is not repeated counts less with each batch."""
+    if before is None or not before.query:
+        return 0
+    return max(now - before.time, before.pause * 7 // 8, 0)
 
 
 def newest(known: Mapping[str, Transaction], application: str, query: str) -> tuple[str, Transaction] | None:
@@ -100,11 +217,12 @@ def newest(known: Mapping[str, Transaction], application: str, query: str) -> tu
 
 
 def _others(known: Mapping[str, Transaction], step: StepId) -> dict[str, Transaction]:
-    """What another query published under the same name, or from the same checkpoint."""
+    """What another query published under the same name, or from the same checkpoint, however it was spelt then."""
+    places = {place for place in (step.place, step.was) if place}
     return {
         name: txn
         for name, txn in known.items()
-        if txn.query != step.query and (name == step.application or (step.place and txn.place == step.place))
+        if txn.query != step.query and (name == step.application or txn.place in places)
     }
 
 
@@ -120,11 +238,16 @@ def _drop_one(name: str, kept: dict[str, Transaction], now: int) -> None:
 
 __all__ = [
     "APPLICATION_KEPT_US",
+    "HISTORY_HEADER",
     "MAX_APPLICATIONS",
+    "MAX_TARGETS",
     "ONCE",
     "StepId",
+    "begins",
     "check_known",
+    "check_target",
     "decided",
+    "history_mark",
     "newest",
     "recorded",
     "settled",

@@ -1,4 +1,4 @@
-"""Quotas: what a namespace may have and do. Names, units, their stored form, and the sentence for one that is used up.
+"""Quotas: what a namespace may have and do. Names, units and their stored form.
 
 Pure. Not here: where they are kept (`metadata/tenants.py`), what is used (`core/tenants/usage.py`), who holds requests
 back (`bookie/service/turnstile.py`).
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from buckram.errors import InvalidArgument, QuotaExceeded
+from buckram.errors import InvalidArgument
 
 MOST = 2**62
 _LEAST_RATE = 1024
@@ -39,10 +39,6 @@ class Quotas:
 
     def __bool__(self) -> bool:
         return any(value is not None for value in self.values().values())
-
-    @property
-    def has_rates(self) -> bool:
-        return any(value is not None for value in (self.in_bytes_per_s, self.in_entries_per_s, self.out_bytes_per_s))
 
     def values(self) -> dict[str, int | None]:
         return {name: getattr(self, name) for name in NAMES}
@@ -85,8 +81,3 @@ def _check(name: str, value: Any) -> None:
     least = _LEAST_RATE if name.endswith("bytes_per_s") else 1 if name in _RATES else 0
     if type(value) is not int or not least <= value <= MOST:
         raise InvalidArgument(f"quota {name} = {value!r}: needs a whole number from {least} to {MOST}")
-
-
-def exceeded(namespace: str, name: str, used: int, limit: int) -> QuotaExceeded:
-    """The error for a quota that is used up."""
-    return QuotaExceeded(namespace, name, used, limit)

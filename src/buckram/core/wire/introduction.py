@@ -26,6 +26,12 @@ TRACES = 8
 """A feature: the bookie traces the adds of which a packet says that they are traced (OpenTelemetry)."""
 PULLS = 16
 """A feature: the bookie copies entries from the files of its neighbours when it is asked to (core/wire/pulls)."""
+JUDGES_TIME = 32
+"""A feature: the time that the bookie tells is the one that it believes, and not just what its clock shows."""
+DOUBTS_TIME = 64
+"""A state rather than a feature: the bookie is not certain of the time that it tells."""
+GUESSES_TIME = 128
+"""A state, too: it began in doubt, so that the time that it tells does not go on from one that it was certain of."""
 KNOWS_QUOTAS = 1
 """A feature of clients: they know the code QUOTA_EXCEEDED, and that adds may wait where a namespace has a rate."""
 

@@ -64,6 +64,7 @@ from buckram.core.wire.messages import (
     StartTlsReply,
     WriteLacReply,
 )
+from buckram.core.wire.opening import MAX_OPENING_BYTES, Opening, begins_login
 from buckram.core.wire.protobuf import varint
 from buckram.errors import Code
 from buckram.types import EntryId, LedgerId
@@ -102,9 +103,13 @@ class KeyPacket(NamedTuple):
 
 
 class BeginTls(NamedTuple):
-    """The client asked for TLS: send the answer, and everything behind it is TLS. It is the last item."""
+    """These bytes, and everything behind them, are TLS. It is the last item."""
 
     data: bytes
+
+
+class LoginBegun(NamedTuple):
+    """A login was begun in clear. The answer waits for TLS: `answer_begun` is to be called when that has not come."""
 
 
 class Ready(NamedTuple):
@@ -119,7 +124,7 @@ class Close(NamedTuple):
     reason: str
 
 
-Item: TypeAlias = AddRun | Incoming | Named | Traced | KeyPacket | BeginTls | Ready | Close
+Item: TypeAlias = AddRun | Incoming | Named | Traced | KeyPacket | BeginTls | Ready | LoginBegun | Close
 
 
 class AuthStep(NamedTuple):
@@ -142,8 +147,9 @@ class ServerProtocol:
     """One connection. Without `auth` every client is authenticated, and AUTH is answered by AuthDisabledPlugin.
 
     `auth`: the logins of this connection, one for each plug-in. Until one has succeeded, or `logged_in` was called, a
-    peer gets MAX_UNKNOWN_BYTES. `offers_tls`: START_TLS is answered with yes. `needs_tls`: everything else is refused
-    until `secured` is called.
+    peer gets MAX_UNKNOWN_BYTES; who is known by `logged_in` and begins a login is unknown until that succeeds.
+    `offers_tls`: START_TLS is answered with yes. `needs_tls`: everything else is refused until `secured` is called.
+    What may come in clear beside START_TLS is in `core/wire/opening.py`.
     """
 
     def __init__(
@@ -164,11 +170,15 @@ class ServerProtocol:
         self._offers_tls, self._needs_tls = offers_tls, needs_tls
         self._authenticated = auth is None and not needs_tls
         self._max_frame_bytes = max_frame_bytes
-        if not self._authenticated:
-            self._chunks.limit = min(max_frame_bytes, MAX_UNKNOWN_BYTES)
+        self._opening: Opening | None = None
+        self._limit_frames()
         self._v2 = False
         self._spoken = False
         """Whether the peer has said anything yet."""
+        self._logged_in = False
+        """Whether a login succeeded on this connection."""
+        self._settled = False
+        """Whether a login went through, or a request was taken: who it is does not change any more."""
         self._closed = False
         self._v3_adds: list[Add] = []
         self._v3_txns: list[bytes] = []
@@ -185,16 +195,39 @@ class ServerProtocol:
         return self._authenticated
 
     def secured(self) -> None:
-        """The connection is TLS from now on."""
+        """The connection is TLS from now on. `answer_begun` is to be called once a certificate may have logged in."""
         self._offers_tls = self._needs_tls = False
         if not self._needs_login:
             self.logged_in()
+
+    def answer_begun(self) -> list[Item]:
+        """Answer a login that was begun in clear, now that there is TLS, or that the client did not ask for it."""
+        opening, items = self._opening, list[Item]()
+        if self._closed or opening is None or (opening.start_tls is not None and self._offers_tls):
+            return items
+        self._opening = None
+        self._limit_frames()
+        if opening.begun is not None and self._needs_tls:
+            self._unauthenticated(*opening.begun, items)
+        elif opening.begun is not None and self._authenticated:
+            # By its certificate. What came in clear gives no credential, and anybody on the way may have said it.
+            items.append(Ready(encode_reply(opening.begun[1], AuthReply(Code.OK, AUTH_DISABLED, b""))))
+        elif opening.begun is not None:
+            self._auth_request(*opening.begun, items)
+        return items
+
+    def _is_opening(self) -> bool:
+        return self._opening is not None
+
+    def _limit_frames(self) -> None:
+        most = self._max_frame_bytes if self._authenticated else MAX_UNKNOWN_BYTES
+        self._chunks.limit = min(self._max_frame_bytes, most)
 
     def logged_in(self) -> None:
         """The peer is known: its requests count from now on."""
         self._needs_tls = False
         self._authenticated = True
-        self._chunks.limit = self._max_frame_bytes
+        self._limit_frames()
 
     def feed(self, chunk: bytes) -> list[Item]:
         """Return everything that the chunk completes, in the order of arrival; nothing after a Close."""
@@ -210,6 +243,9 @@ class ServerProtocol:
         try:
             buffer = chunks.push(chunk)
             offset = 0
+            if self._is_opening():
+                self._in_clear(buffer, offset, items)
+                return items
             while True:
                 if not self._v2 and len(buffer) - offset > PREFIX_BYTES and buffer[offset + PREFIX_BYTES] < 8:
                     # Protobuf has no field number 0, so this is no message and need not be parsed.
@@ -219,13 +255,15 @@ class ServerProtocol:
                     offset, runs = scan_adds(buffer, offset, chunks.limit, self._max_run_bytes)
                     items.extend(runs)
                     offset, reads = wire_v2.plain_reads(buffer, offset)
+                    if runs or reads:
+                        self._settled = True
                     if reads:
                         items += [Incoming(Read(*ids), ReplyContext(2, 2, OP_READ, *ids)) for ids in reads]
                         continue
                 elif self._authenticated:
                     offset, runs = scan_v3_adds(buffer, offset, chunks.limit, self._max_run_bytes)
                     if runs:
-                        self._spoken = True
+                        self._spoken = self._settled = True
                         self._flush_adds(items)
                         items.extend(runs)
                 end = chunks.next_frame(buffer, offset)
@@ -233,8 +271,11 @@ class ServerProtocol:
                     break
                 self._packet(buffer[offset + PREFIX_BYTES : end], items)
                 offset = end
-                if items and type(items[-1]) in (Close, BeginTls):
-                    return self._end_of_plain(buffer, offset, items)
+                if self._is_opening():
+                    self._in_clear(buffer, offset, items)
+                    return items
+                if items and type(items[-1]) is Close:
+                    return items
             self._flush_adds(items)
             chunks.keep(buffer, offset)
         except (FrameTooLarge, BadPacket) as error:
@@ -242,12 +283,24 @@ class ServerProtocol:
             self._close(str(error), items)
         return items
 
-    def _end_of_plain(self, buffer: bytes, offset: int, items: list[Item]) -> list[Item]:
-        """Nothing that came in clear behind START_TLS is carried out as if it had come through TLS."""
-        if type(items[-1]) is BeginTls and offset < len(buffer):
-            del items[-1]
-            self._close("bytes in clear behind START_TLS", items)
-        return items
+    def _open(self, request: Request | Refused, context: ReplyContext, items: list[Item]) -> None:
+        """The first request is one that TLS may follow."""
+        self._opening = Opening()
+        self._opening.take(request, context)
+        self._chunks.limit = min(self._max_frame_bytes, MAX_OPENING_BYTES)
+        if self._opening.begun is not None:
+            items.append(LoginBegun())
+
+    def _in_clear(self, buffer: bytes, offset: int, items: list[Item]) -> None:
+        """Nothing that came in clear before TLS is carried out as if it had come through it."""
+        opening = self._opening
+        assert opening is not None
+        first = opening.push(self._chunks, buffer, offset)
+        if opening.start_tls is not None and not opening.answered:
+            opening.answered = True
+            items.append(Ready(encode_reply(opening.start_tls, StartTlsReply(Code.OK))))
+        if first:
+            items.append(BeginTls(first))
 
     def _named(self, name: Named, items: list[Item]) -> None:
         """Add an item for the birth in a v3 request, unless the same one was named last."""
@@ -274,6 +327,7 @@ class ServerProtocol:
                 items.append(Traced(*traced))
                 return
             if self._authenticated and wire_v2.is_key_packet(packet):
+                self._settled = True
                 items.append(KeyPacket(packet))
                 return
             request, context = wire_v2.decode_request(packet)
@@ -282,6 +336,8 @@ class ServerProtocol:
             if birth := getattr(request, "birth", b""):
                 self._named(Named(context.ledger_id, birth), items)
         first, self._spoken = not self._spoken, True
+        if self._authenticated and not isinstance(request, Auth):
+            self._settled = True
         if isinstance(request, Add) and self._authenticated:
             self._add(request, context, items)
             return
@@ -289,8 +345,8 @@ class ServerProtocol:
         if isinstance(request, StartTls) and self._offers_tls and not first:
             # Somebody on the way could have said it: who a peer is must not be what was said in clear before.
             self._close("START_TLS that is not the first request of its connection", items)
-        elif isinstance(request, StartTls) and self._offers_tls:
-            items.append(BeginTls(encode_reply(context, StartTlsReply(Code.OK))))
+        elif self._offers_tls and (isinstance(request, StartTls) or (first and begins_login(request, context))):
+            self._open(request, context, items)
         elif isinstance(request, Auth) and not self._needs_tls:
             self._auth_request(request, context, items)
         elif not self._authenticated:
@@ -322,11 +378,17 @@ class ServerProtocol:
 
     def _auth_request(self, request: Auth, context: ReplyContext, items: list[Item]) -> None:
         provider = self._auth.get(request.plugin)
-        if self._authenticated:
+        if self._authenticated and not self._begins_anew(request, provider):
             if context.protocol == 2:
                 context = context._replace(version=2)
             items.append(Ready(encode_reply(context, AuthReply(Code.OK, AUTH_DISABLED, b""))))
             return
+        if self._settled:
+            if context.protocol == 3:
+                items.append(Ready(encode_error(context, Code.UNAUTHORIZED, envelope_only=True)))
+            self._close("a login on a connection that is in use already", items)
+            return
+        self._authenticated = False
         if provider is None:
             if context.protocol == 2:
                 self._close(f"authentication plug-in {request.plugin!r} is not the one that is configured", items)
@@ -342,7 +404,17 @@ class ServerProtocol:
         if step.token is not None:
             items.append(Ready(encode_reply(context, AuthReply(Code.OK, provider.plugin, step.token))))
         if step.done:
+            self._settled = self._logged_in = True
             self.logged_in()
+
+    def _begins_anew(self, request: Auth, provider: AuthProvider | None) -> bool:
+        """Whether a login counts that comes from who is known without one, by a certificate or by the kernel: whoever
+        gives a credential is judged by that one alone. An empty AUTH for a login that is not served here gives none."""
+        if not self._needs_login or request.plugin == AUTH_DISABLED:
+            return False
+        if self._logged_in and not request.payload:
+            return False  # Apache's v2 client says one more word when SASL has succeeded.
+        return provider is not None or bool(request.payload)
 
     def _unauthenticated(self, request: Request | Refused, context: ReplyContext, items: list[Item]) -> None:
         if context.protocol == 2:

@@ -41,10 +41,11 @@ function one(main, id, { every, act }) {
         h("button", { onclick: () => act(`${readonly ? "Make" : "Let"} ${id} ${readonly ? "read-only" : "be written"}?`, changed,
           { action: readonly ? "Make read-only" : "Let it be written" },
           () => ask("PUT", `${path}/readonly`, { body: { readonly } })) }, readonly ? "Make read-only" : "Make writable"),
-        found.state === "down"
+        found.may_be_decommissioned
           ? h("button", { class: "loss", onclick: () => act(`Decommission ${id}?`,
             "Everything that it held is copied to others, and then the cluster forgets it. It cannot come back with its data.",
             { action: "Decommission", loss: true }, () => ask("POST", `${path}/decommission`).then(() => { location.hash = "#/jobs"; })) }, "Decommission")
+          : found.state === "down" ? h("span", { class: "soft" }, found.why_kept)
           : h("button", { onclick: () => act(`Drain ${id}?`,
             "It is read-only from now on, and everything that it holds is copied to others while it serves reads.",
             { action: "Drain" }, () => ask("POST", `${path}/drain`).then(() => { location.hash = "#/jobs"; })) }, "Drain")) : null,

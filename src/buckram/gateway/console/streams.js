@@ -31,6 +31,7 @@ function all(main, namespace, { every, act }) {
           (given) => ask("POST", url("namespaces", chosen, "streams"), { body: { stream: given.stream } })) }, "Create") : null),
       card("", table(`In ${chosen}, by their names`, [
         ["Stream", (row) => h("a", { href: link(chosen, row.stream.split("/")[1]) }, row.stream.split("/")[1])],
+        ["Purpose", (row) => row.purpose],
         ["Records", (row) => number(row.records), true],
         ["Offsets", (row) => `${number(row.earliest)} to ${number(row.end)}`, true],
         ["Segments", (row) => number(row.segments), true],
@@ -53,6 +54,7 @@ function one(main, namespace, stream, { every, act }) {
     facts.replaceChildren(session.changes ? actions(path, namespace, stream, found, act) : "",
       h("div", { class: "cards" },
         card("Records", h("p", { class: "big" }, number(found.records)), h("p", { class: "soft" }, `offsets ${number(found.earliest)} to ${number(found.end)}`)),
+        card("Purpose", h("p", { class: "big" }, found.purpose)),
         card("Writer", h("p", { class: "big" }, found.ended ? "The stream has ended" : found.writer ? found.writer.name : "None"),
           found.writer?.gone ? h("p", { class: "warn" }, "It is gone; the next writer seals what it left.") : null),
         card("Retention in effect", retention(found.policy))),
@@ -76,15 +78,19 @@ function retention(policy) {
 
 function actions(path, namespace, stream, found, act) {
   const name = `${namespace}/${stream}`;
+  const may = (what, otherwise = "") => {
+    const why = found.refused[what] ?? otherwise;
+    return { disabled: Boolean(why), title: why || null };
+  };
   return h("div", { class: "row" },
-    h("button", { onclick: () => act(`Append to ${name}?`, "One record is added at the end of the stream.",
+    h("button", { ...may("write", found.ended ? "The stream has ended." : ""), onclick: () => act(`Append to ${name}?`, "One record is added at the end of the stream.",
       { action: "Append", fields: [["key", "Key, or nothing", {}], ["value", "Value", {}]] },
       (given) => ask("POST", `${path}/records${given.key ? `?key=${encodeURIComponent(given.key)}` : ""}`,
-        { body: new Blob([given.value], { type: "application/octet-stream" }) })), disabled: found.ended }, "Append"),
-    h("button", { onclick: () => act(`Truncate ${name}?`, "Records below the offset cannot be read any more, and their space is freed.",
+        { body: new Blob([given.value], { type: "application/octet-stream" }) })) }, "Append"),
+    h("button", { ...may("truncate"), onclick: () => act(`Truncate ${name}?`, "Records below the offset cannot be read any more, and their space is freed.",
       { action: "Truncate", loss: true, fields: [["before", "Drop everything below offset", { type: "number", min: found.earliest, max: found.end, value: found.earliest, required: true }]] },
       (given) => ask("POST", `${path}/truncate`, { body: { before: Number(given.before) } })) }, "Truncate"),
-    h("button", { class: "loss", onclick: () => act(`Delete ${name}?`,
+    h("button", { class: "loss", ...may("delete"), onclick: () => act(`Delete ${name}?`,
       `All ${number(found.records)} records and ${number(found.cursors.length)} cursors are deleted; a writer that is alive is fenced.`,
       { action: "Delete", loss: true }, () => ask("DELETE", path).then(() => { location.hash = link(namespace); })) }, "Delete"));
 }

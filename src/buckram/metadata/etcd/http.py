@@ -12,6 +12,8 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
 
+from buckram.addresses import host_port
+
 MAX_HEAD_BYTES = 64 * 1024
 MAX_BODY_BYTES = 256 * 1024 * 1024
 _KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 10_000))
@@ -27,11 +29,13 @@ class HttpConnection:
     def __init__(self, host: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.host = host
         self._reader, self._writer = reader, writer
+        self.answered: Mapping[str, str] = {}
+        """The headers of the last answer to `ask`, by their names in small letters."""
 
     @classmethod
     async def open(cls, host: str, tls: ssl.SSLContext | None) -> HttpConnection:
-        name, _, port = host.rpartition(":")
-        reader, writer = await asyncio.open_connection(name.strip("[]"), int(port), limit=MAX_HEAD_BYTES, ssl=tls)
+        name, port = host_port(host, f"server {host!r}")
+        reader, writer = await asyncio.open_connection(name, port, limit=MAX_HEAD_BYTES, ssl=tls)
         _keep_alive(writer.get_extra_info("socket"))
         return cls(host, reader, writer)
 
@@ -49,6 +53,7 @@ class HttpConnection:
         try:
             await self._send(path, headers, body)
             status, found = await self._head()
+            self.answered = found
             answer = bytearray()
             async for piece in self._body(found):
                 answer += piece

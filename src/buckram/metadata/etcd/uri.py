@@ -6,12 +6,12 @@ import re
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
+from buckram.addresses import join, with_port
 from buckram.errors import ConfigError, InvalidArgument
 from buckram.metadata.keys import check_key
 
 DEFAULT_PORT = 2379
 _EXAMPLE = "etcd://host:2379/buckram"
-_HOST = re.compile(r"(?P<name>[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>\d{1,5}))?")
 _RESERVED = re.compile(r"\d{3}|session")
 _MAX_ROOT = 200
 
@@ -62,11 +62,10 @@ def _shown(uri: str) -> str:
 
 
 def _host(uri: str, text: str) -> str:
-    found = _HOST.fullmatch(text)
-    port = int(found["port"] or DEFAULT_PORT) if found else 0
-    if found is None or not 1 <= port <= 65535:
+    found = with_port(text, DEFAULT_PORT)
+    if found is None:
         raise _wrong(uri, f"{text!r} is not a host:port")
-    return f"{found['name']}:{port}"
+    return join(*found)
 
 
 def _root(uri: str, path: str) -> str:

@@ -14,6 +14,7 @@ from buckram.errors import (
     InvalidArgument,
     KeyExists,
     KeyNotEmpty,
+    LedgerIdRefused,
     LedgerIdsExhausted,
     LedgerIdUsed,
     MalformedRecord,
@@ -44,6 +45,7 @@ _ROWS: tuple[tuple[int, type[BuckramError], tuple[tuple[str, str], ...]], ...] =
     (13, ClusterNotInitialised, (("uri", "s"),)),
     (14, WrongCluster, ()),
     (15, QuotaExceeded, (("namespace", "s"), ("quota", "s"), ("used", "n"), ("limit", "n"))),
+    (16, LedgerIdRefused, (("ledger_id", "n"),)),
     (_OTHER, MetadataError, ()),
 )
 _BY_STATUS = {status: (cls, fields) for status, cls, fields in _ROWS}

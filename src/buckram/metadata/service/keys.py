@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import cast
 
+from buckram.addresses import join
 from buckram.errors import AccessRefused, ForkedClient, MetadataError, MetadataUnavailable, WrongCluster
 from buckram.metadata.keys import check_key, check_multi, check_op, check_parent
 from buckram.metadata.service.connection import ConnectionEnded, ServiceConnection
@@ -186,14 +187,15 @@ class ServiceKeys:
             except (OSError, ConnectionEnded, MetadataUnavailable, TimeoutError) as error:
                 refused = refused or isinstance(error, LoginRefused)
                 why = str(error) or f"no answer within {CONNECT_S:g} s"
-                problems.append(why if why.startswith(f"{host}:{port}") else f"{host}:{port}: {why}")
+                where = join(host, port)
+                problems.append(why if why.startswith(where) else f"{where}: {why}")
                 self._next_host += 1
         if refused:
             raise AccessRefused(str(self._uri), "; ".join(problems))
         raise MetadataUnavailable(f"no bookie of {self._uri} serves metadata: {'; '.join(problems)}")
 
     async def _connect_to(self, host: str, port: int) -> ServiceConnection:
-        connection = ServiceConnection(f"{host}:{port}", MAX_FRAME_BYTES, self._on_event, self._on_lost)
+        connection = ServiceConnection(join(host, port), MAX_FRAME_BYTES, self._on_event, self._on_lost)
         try:
             await self._network.connect(host, port, lambda: connection)
             wanted = round(self._session_s * 1000)

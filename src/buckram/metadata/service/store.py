@@ -7,16 +7,24 @@ too (`ServiceTree`).
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import cast
 
-from buckram.errors import ClusterNotInitialised, InvalidArgument, MalformedRecord
+from buckram.errors import (
+    AccessRefused,
+    ClusterNotInitialised,
+    InvalidArgument,
+    LedgerIdRefused,
+    MalformedRecord,
+    NoSuchLedger,
+)
 from buckram.metadata.layout import Layout
-from buckram.metadata.ledger_tree import ONE_FOLDER
+from buckram.metadata.ledger_tree import ONE_FOLDER, Fresh
 from buckram.metadata.service.keys import ServiceKeys
 from buckram.metadata.service.packets import KeyRequest, Kind, Names
 from buckram.metadata.store import TreeStore
 from buckram.metadata.zookeeper.paths import MANAGERS
-from buckram.types import MAX_LEDGER_ID, KeyValue, LedgerId
+from buckram.types import MAX_LEDGER_ID, KeyOp, KeyValue, LedgerId, LedgerMetadata, Versioned
 
 _TAKEOVER_MARGIN_S = 2.0
 
@@ -36,10 +44,23 @@ class ServiceTree:
             return f"{welcome.root}/{MANAGERS[welcome.manager].path(ledger_id)}"
         return cast("str", await self._keys.ask(KeyRequest(Kind.LEDGER_KEY, number=ledger_id)))
 
-    async def create(self, ledger_id: LedgerId, record: bytes, *, chosen: bool) -> int:
+    async def create(self, ledger_id: LedgerId, record: bytes, *, chosen: bool, fresh: Fresh | None = None) -> int:
+        """The bookie knows which ids it gave to this session, and looks the others up whatever `fresh` says."""
         _check_id(ledger_id)
         request = KeyRequest(Kind.LEDGER_CREATE, number=ledger_id, watch=chosen, value=record)
         return cast("int", await self._keys.tell(request))
+
+    async def remove(self, ledger_id: LedgerId, version: int) -> None:
+        """The bookie records what it deletes; one of an older release deletes without a record."""
+        key = await self.key(ledger_id)
+        await self._keys.delete(key, version)
+        await self.removed(key)
+
+    async def remove_with(self, ops: Sequence[KeyOp], ledgers: Sequence[LedgerId]) -> None:
+        await self._keys.multi(ops)
+
+    def forget_ids(self) -> None:
+        """The bookie takes them."""
 
     async def raise_next_id(self, above: LedgerId) -> None:
         _check_id(above)
@@ -87,6 +108,20 @@ class ServiceStore(TreeStore):
             ledgers=ServiceTree(keys),
             takeover_wait_s=wait_s,
         )
+
+    async def create_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> Versioned:
+        """As everywhere. LedgerIdRefused for an id that a session got which is over, unless that session has made the
+        ledger and the reply was lost."""
+        try:
+            return await super().create_ledger(ledger_id, metadata)
+        except LedgerIdRefused as refused:
+            try:
+                found = await self.read_ledger(ledger_id)
+            except (NoSuchLedger, MalformedRecord, AccessRefused):
+                raise refused from None
+            if not metadata.creator_token or found.metadata.creator_token != metadata.creator_token:
+                raise
+            return found
 
     async def instance_id(self) -> str:
         try:

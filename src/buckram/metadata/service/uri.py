@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from buckram.addresses import join, with_port
 from buckram.errors import ConfigError
 
 DEFAULT_PORT = 3181
 _EXAMPLE = "buckram://host:3181,host:3181/"
-_HOST = re.compile(r"(?P<name>[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>\d{1,5}))?")
 _NAME = re.compile(r"[A-Za-z0-9._-]{0,100}")
 
 
@@ -22,7 +22,7 @@ class ServiceUri:
     tls: bool = False
 
     def __str__(self) -> str:
-        hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
+        hosts = ",".join(join(host, port) for host, port in self.hosts)
         return f"buckram{'+tls' if self.tls else ''}://{hosts}/{self.cluster}"
 
 
@@ -41,11 +41,10 @@ def parse_service(uri: str) -> ServiceUri | None:
 
 
 def _host(uri: str, text: str) -> tuple[str, int]:
-    found = _HOST.fullmatch(text)
-    port = int(found["port"] or DEFAULT_PORT) if found else 0
-    if found is None or not 1 <= port <= 65535:
+    found = with_port(text, DEFAULT_PORT)
+    if found is None:
         raise _wrong(uri, f"{text!r} is not the host:port of a bookie")
-    return found["name"].strip("[]"), port
+    return found
 
 
 def _wrong(uri: str, why: str) -> ConfigError:

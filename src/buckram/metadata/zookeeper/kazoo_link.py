@@ -28,6 +28,7 @@ _kazoo_log = logging.getLogger("buckram.zookeeper.kazoo")
 _kazoo_log.setLevel(logging.ERROR)  # what it warns of, again and again, kazoo_session says once
 _RECONNECT = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 1.0, "max_jitter": 0.4}
 _RESTART_S = 0.25
+_REFUSED_S = 5.0
 _BATCH = 500
 SASL = "sasl"
 """The scheme of credentials that log in by SASL DIGEST-MD5, for servers that ask for that."""
@@ -97,7 +98,7 @@ class KazooLink:
             hosts=self._hosts.replace(";", ","),
             client_id=identity,
             timeout=self._session_timeout_s,
-            handler=_ThreadingHandler(self._tls),
+            handler=ThreadingHandler(self._tls),
             logger=_kazoo_log,
         )
         try:
@@ -127,7 +128,7 @@ class KazooLink:
             timeout=self._session_timeout_s,
             handler=handler,
             auth_data=list(self._auth),
-            sasl_options=None if self._sasl is None else _sasl_options(*self._sasl),
+            sasl_options=None if self._sasl is None else sasl_options(*self._sasl),
             connection_retry=dict(_RECONNECT),
             logger=_kazoo_log,
         )
@@ -158,8 +159,8 @@ class KazooLink:
         if client is self.client:
             self._on_state("CLOSED", 0)
             _stop(client)
-            if not self._refused:
-                self._loop.call_later(_RESTART_S, self._restart)
+            # Who was refused may be let in later: a server that was set up wrong, a user that was made meanwhile.
+            self._loop.call_later(_REFUSED_S if self._refused else _RESTART_S, self._restart)
 
     def _arrive(self, item: Callable[[], None]) -> None:
         """From any thread."""
@@ -201,7 +202,7 @@ def _stop(client: Any) -> None:
         _log.info("the connection to ZooKeeper is still closing: %s", error)
 
 
-class _ThreadingHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+class ThreadingHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
     """kazoo's own handler, with the TLS of this session."""
 
     def __init__(self, tls: Callable[[], ssl.SSLContext] | None) -> None:
@@ -217,5 +218,6 @@ class _ThreadingHandler(SequentialThreadingHandler):  # type: ignore[misc]  # ka
         return self._tls().wrap_socket(sock, server_hostname=name.strip("[]"))
 
 
-def _sasl_options(user: str, password: str) -> dict[str, str]:
+def sasl_options(user: str, password: str) -> dict[str, str]:
+    """What kazoo needs to log in by SASL DIGEST-MD5."""
     return {"mechanism": "DIGEST-MD5", "username": user, "password": password}

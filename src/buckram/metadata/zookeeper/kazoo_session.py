@@ -31,6 +31,7 @@ from buckram.metadata.zookeeper.session import (
     check_version,
     create_with_parents,
 )
+from buckram.metadata.zookeeper.shared_tree import access_list, others_may
 from buckram.metadata.zookeeper.watches import Change, WatchTable
 from buckram.seams import Notify
 from buckram.types import CheckVersion, Create, Delete, KeyOp, SetValue
@@ -74,8 +75,9 @@ class KazooSession:
 
     `hosts` is host:port[,host:port]. `acl` "creator" gives new nodes to whoever is authenticated as this session is,
     which needs `auth`: pairs of scheme and credential, such as ("digest", "user:password"), or "sasl" for a login by
-    SASL DIGEST-MD5. `tls` gives the context of a new connection; None: no TLS. An operation that is not
-    answered within `operation_timeout_s` fails with MetadataUnavailable; at most 10,000 wait at the same time.
+    SASL DIGEST-MD5. `tls` gives the context of a new connection; None: no TLS. `shared_root`: with "creator", the
+    ledgers root whose nodes Apache's software may use with a login of its own (`shared_tree.py`). An operation that is
+    not answered within `operation_timeout_s` fails with MetadataUnavailable; at most 10,000 wait at the same time.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class KazooSession:
         acl: Literal["open", "creator"] = "open",
         auth: Sequence[tuple[str, str]] = (),
         tls: Callable[[], ssl.SSLContext] | None = None,
+        shared_root: str = "",
     ) -> None:
         if acl == "creator" and not auth:
             raise ConfigError("ZooKeeper nodes of their creator only need credentials: give a scheme and user:password")
@@ -103,6 +106,7 @@ class KazooSession:
         self._connection_errors = kazoo_errors.CONNECTION_ERRORS
         self._open_acl = security.OPEN_ACL_UNSAFE
         self._acl = security.CREATOR_ALL_ACL if acl == "creator" else security.OPEN_ACL_UNSAFE
+        self._shared_root = shared_root
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
         self._watches = WatchTable()
@@ -151,10 +155,10 @@ class KazooSession:
         world_open: bool = False,
     ) -> tuple[str, int]:
         check_size([Create(path, value)])
-        acl = self._open_acl if world_open else self._acl
 
         async def create_one(wanted: str) -> str:
             def start(client: Any) -> Any:
+                acl = self._acl_of(wanted, world_open)
                 if wanted != path:
                     return client.create_async(wanted, b"", acl)
                 return client.create_async(wanted, value, acl, ephemeral=ephemeral, sequence=sequence)
@@ -163,6 +167,11 @@ class KazooSession:
             return made
 
         return await (create_with_parents(path, create_one) if parents else create_one(path)), 0
+
+    def _acl_of(self, path: str, world_open: bool = False) -> Any:
+        if self._shared_root:
+            return access_list(others_may(self._shared_root, path))
+        return self._open_acl if world_open else self._acl
 
     async def get(self, path: str, watch: Notify | None = None) -> tuple[bytes, ZkStat]:
         event = self._link.event if watch is not None else None
@@ -209,7 +218,7 @@ class KazooSession:
             for op in ops:
                 match op:
                     case Create():
-                        transaction.create(op.key, op.value, self._acl, op.ephemeral)
+                        transaction.create(op.key, op.value, self._acl_of(op.key), op.ephemeral)
                     case SetValue():
                         transaction.set_data(op.key, op.value, op.version)
                     case Delete():

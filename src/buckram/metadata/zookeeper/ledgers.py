@@ -22,7 +22,8 @@ from buckram.errors import (
     WrongCluster,
 )
 from buckram.metadata.keys import check_op, split
-from buckram.metadata.ledger_tree import HIGHEST_COUNTED
+from buckram.metadata.ledger_tree import HIGHEST_COUNTED, Fresh
+from buckram.metadata.removals import Removals
 from buckram.metadata.used_ids import Intervals, is_used, parse_used, used_key, with_used
 from buckram.metadata.zookeeper.ids import LedgerIds
 from buckram.metadata.zookeeper.keys import ZooKeeperKeys
@@ -52,7 +53,7 @@ class ApacheTree:
     """A LedgerTree. `wanted` is the manager that the URI asks for, None to take what is there."""
 
     def __init__(self, session: ZkSession, root: str, uri: str, wanted: Manager | None, keys: ZooKeeperKeys) -> None:
-        self._keys = keys
+        self._keys, self._removals = keys, Removals(keys, own_root(root))
         self._chosen: dict[str, Intervals] = {}
         self._session, self._root, self._uri, self._wanted = session, root, uri, wanted
         self._manager: Manager | None = None
@@ -132,6 +133,9 @@ class ApacheTree:
     async def next_id(self) -> LedgerId:
         return await self._ids.next(await self.manager())
 
+    def forget_ids(self) -> None:
+        """None are taken ahead."""
+
     async def raise_next_id(self, above: LedgerId) -> None:
         if above >= HIGHEST_COUNTED:
             with contextlib.suppress(LedgerIdUsed):
@@ -139,7 +143,7 @@ class ApacheTree:
             return
         await self._ids.move_beyond(above, await self._pinned())
 
-    async def create(self, ledger_id: LedgerId, record: bytes, *, chosen: bool) -> int:
+    async def create(self, ledger_id: LedgerId, record: bytes, *, chosen: bool, fresh: Fresh | None = None) -> int:
         """Make the record and, in the same request, delete the node that gave an id: nobody waits for that."""
         manager = await self._pinned()
         key = f"{self._root}/{manager.path(ledger_id)}"
@@ -150,12 +154,19 @@ class ApacheTree:
             if ledger_id < await self._ids.next(manager):
                 raise LedgerIdUsed(ledger_id)
         used = self._ids.take_used()
+        marks: list[KeyOp] | None = None
         for _ in range(_TRIES):
             try:
-                return await self._create(key, record, used, [await self._marking(ledger_id)] if chosen else [])
-            except VersionConflict:
-                continue  # somebody else chose an id near this one
+                if marks is None:
+                    marks = await self._conditions(ledger_id, chosen, fresh)
+                return await self._create(key, record, used, marks)
+            except VersionConflict as error:
+                if fresh and error.key == fresh[0].key:
+                    raise
+                marks = None  # somebody else chose or deleted an id near this one
             except NoSuchKey as error:
+                if fresh and error.key == fresh[0].key:
+                    raise
                 if error.key == used:
                     used = None  # it went with the session that made it
                 else:
@@ -176,6 +187,27 @@ class ApacheTree:
         tidied = [] if used is None else [Delete(used, ANY_VERSION)]
         await self._session.multi([Create(key, record), *marks, *tidied])
         return 0
+
+    async def _conditions(self, ledger_id: LedgerId, chosen: bool, fresh: Fresh | None) -> list[KeyOp]:
+        """What a creation does besides, so that an id is one ledger's for ever. LedgerIdUsed."""
+        if fresh is not None and not chosen:
+            return list(fresh)
+        never = await self._removals.never_deleted(ledger_id)
+        while isinstance(never, Create):  # its folder may be missing, too
+            with contextlib.suppress(KeyExists):
+                await self._keys.create(never.key, never.value)
+            never = await self._removals.never_deleted(ledger_id)
+        return [never, await self._marking(ledger_id)] if chosen else [never]
+
+    async def remove(self, ledger_id: LedgerId, version: int) -> None:
+        key = await self.key(ledger_id)
+        await self._removals.remove(ledger_id, key, version)
+        await self.removed(key)
+
+    async def remove_with(self, ops: Sequence[KeyOp], ledgers: Sequence[LedgerId]) -> None:
+        await self._removals.with_record(ops, ledgers)
+        for one in ledgers:
+            await self.removed(await self.key(one))
 
     async def _marking(self, ledger_id: LedgerId) -> SetValue:
         """What writes down that the id was chosen; the key is made for it. LedgerIdUsed if it is already."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from buckram.addresses import join, read_address, with_port
 from buckram.errors import ConfigError
 from buckram.metadata.zookeeper.paths import MANAGERS, Manager, root_problem
 
@@ -12,7 +13,6 @@ DEFAULT_PORT = 2181
 DEFAULT_ROOT = "/ledgers"
 _EXAMPLE = "zk://host:2181/ledgers"
 _PULSAR = "metadata-store"
-_HOST = re.compile(r"(?P<name>[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>\d{1,5}))?")
 _FROM_LAYOUT = ("null", "")
 
 
@@ -64,23 +64,22 @@ def _bare(uri: str, text: str) -> ZkUri:
 def _looks_like_hosts(text: str) -> bool:
     """host:port[,host:port]: what Apache's and Pulsar's older tools take."""
     hosts = text.partition("/")[0].replace(";", ",").split(",")
-    return all((found := _HOST.fullmatch(host)) is not None and found["port"] is not None for host in hosts)
+    return all((found := read_address(host)) is not None and found.port is not None for host in hosts)
 
 
 def _hosts(uri: str, text: str) -> tuple[str, ...]:
     hosts = []
     for host in text.replace(";", ",").split(","):
-        found = _HOST.fullmatch(host.strip())
-        port = int(found["port"] or DEFAULT_PORT) if found else 0
-        if found is None or not 1 <= port <= 65535 or not _is_name(found["name"]):
+        found = with_port(host.strip(), DEFAULT_PORT)
+        if found is None or not _is_name(found[0]):
             raise _wrong(uri, f"{host.strip()!r} is not a host:port")
-        hosts.append(f"{found['name']}:{port}")
+        hosts.append(join(*found))
     return tuple(hosts)
 
 
 def _is_name(host: str) -> bool:
     """Whether a resolver takes it: labels of 1 to 63 characters, a dot at the end is allowed."""
-    return host.startswith("[") or all(1 <= len(label) <= 63 for label in host.removesuffix(".").split("."))
+    return ":" in host or all(1 <= len(label) <= 63 for label in host.removesuffix(".").split("."))
 
 
 def _root(uri: str, path: str) -> str:

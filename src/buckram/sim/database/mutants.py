@@ -47,7 +47,7 @@ MUTANTS: dict[str, Mutant] = {
             "commit-before-acknowledgement",
             "D1",
             "a transaction is committed in the files when its group is sent",
-            edited((f"{_EXECUTION}._have_decided", "pending.decided.wait()", "pass")),
+            edited(("buckram.db.engine:Engine.ask_for_commit", "pending.decided.wait()", "pass")),
         ),
         Mutant(
             "two-leaders",
@@ -116,6 +116,14 @@ MUTANTS: dict[str, Mutant] = {
                 )
             ),
             80,
+        ),
+        Mutant(
+            "read-before-begun",
+            "begun",
+            "a replica that was just opened is read before it has reached the end of its log",
+            edited(("buckram.db.database:Database._begun", "await self._replica.begun()", "pass")),
+            100,
+            faults=("crash a replica",) * 4,
         ),
         Mutant(
             "frames-of-a-spill",

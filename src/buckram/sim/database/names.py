@@ -18,6 +18,7 @@ INVARIANTS: dict[str, str] = {
     "R8": "earliest never passes the oldest snapshot, and moves only when as many are there as are kept",
     "kept": "no ledger of a published snapshot is deleted by a replica",
     "fresh": "a stale read lacks nothing that was acknowledged before the moment, or below the offset, that it names",
+    "begun": "a replica that was just opened answers from nothing that is older than the end of the log that it found",
     "fork": "a fork has the pages of the state that it was made of",
     "log": "all that is kept can be read and verified; each replica answers from the newest state",
     "ends": "without faults somebody leads, every call ends, and every follower catches up",
@@ -48,5 +49,7 @@ SITUATIONS = (
     "a snapshot was published",
     "a snapshot was restored",
     "a stale read was served",
+    "a replica was asked for whatever it has",
+    "a replica was read at once",
     "a database was forked",
 )

@@ -47,12 +47,15 @@ class Reading:
         self._world.report.situation("everybody was asked for a read")
 
     async def stale(self) -> None:
-        """A read on any replica that says how old it may be, or what must be in it."""
+        """A read on any replica that says how old it may be, or what must be in it, or nothing of that."""
         asking, hosts = self._asking, self._asking.stage.living()
         if not hosts:
             return
         host, at_most_s = self._rng.choice(hosts), self._rng.choice((0.0, 0.05, 1.0, None))
         after, began = asking.applied if at_most_s is None else None, self._world.loop.time()
+        if after is not None and self._rng.random() < 0.5:
+            after = None
+            self._world.report.situation("a replica was asked for whatever it has")
 
         async def question(database: Database) -> SqlResult:
             return await database.query(READ, consistency="stale", at_most_s=at_most_s, after=after)

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from buckram.client.client import Client
+from buckram.db.database import Database
+from buckram.errors import BuckramError, SqlError
+from buckram.sim.database.reading import READ
 from buckram.sim.database.stage import Stage
 from buckram.sim.machine.faults import MACHINE, NAMESPACE
 from buckram.sim.machine.replicas import RestlessActor
+
+_MANY = 5
+"""The last record that a writer had acknowledged may be one that readers cannot have yet; those before it they can."""
 
 
 class ReplicaActor(RestlessActor):
@@ -22,8 +30,21 @@ class ReplicaActor(RestlessActor):
     def closed(self) -> None:
         self.stage.open.pop(self.host, None)
 
+    async def _read_at_once(self, database: Database, filled: bool) -> None:
+        """Ask for whatever it has. `filled`: when it was opened, much was committed behind the making of the tables."""
+        try:
+            async with asyncio.timeout(5.0):
+                await database.query(READ, consistency="stale")
+        except (BuckramError, TimeoutError) as error:
+            nothing = isinstance(error, SqlError) and "no such table" in str(error)
+            self.stage.rules.report.check("begun", not (filled and nothing), "{} answers with {}", self.host, error)
+            return
+        if filled:
+            self.stage.rules.report.situation("a replica was read at once")
+
     async def live(self, client: Client) -> None:
         try:
+            filled = self.stage.rules.acked >= _MANY
             async with client.namespace(NAMESPACE).database(
                 MACHINE,
                 create=False,
@@ -33,6 +54,7 @@ class ReplicaActor(RestlessActor):
             ) as database:
                 self.stage.open[self.host] = database
                 self.note(f"is open at {database.applied}")
+                await self._read_at_once(database, filled)
                 await self.act(database)
                 self.stage.open.pop(self.host, None)
         finally:

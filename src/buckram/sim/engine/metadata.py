@@ -205,8 +205,7 @@ class SimKeys:
     async def get(self, key: str, watch: Notify | None = None) -> KeyValue:
         watch = self._watch_to_set(watch)
         found: KeyValue = await self._request([], lambda: self._server.tree.get(key, self.session, watch))
-        # Another task of the process may have changed it while this reply was on its way.
-        self._known[key] = max(found.version, self._known.get(key, -1))
+        self._knows(key, found.version)
         return found
 
     async def children(
@@ -226,7 +225,7 @@ class SimKeys:
         )
         above = "" if parent == "/" else parent
         for name, one in found:
-            self._known[f"{above}/{name}"] = max(one.version, self._known.get(f"{above}/{name}", -1))
+            self._knows(f"{above}/{name}", one.version)
         return found
 
     async def sync(self) -> None:
@@ -267,10 +266,14 @@ class SimKeys:
         version = await self._request(ops, apply)
         for op in ops:
             if isinstance(op, Create):
-                self._known[op.key] = 0
+                self._knows(op.key, 0)
             elif isinstance(op, SetValue):
-                self._known[op.key] = op.version + 1
+                self._knows(op.key, op.version + 1)
         return version
+
+    def _knows(self, key: str, version: int) -> None:
+        """Another task of the process may have read or made a later one while this reply was on its way."""
+        self._known[key] = max(version, self._known.get(key, -1))
 
     async def _request(self, ops: Sequence[KeyOp], apply: Callable[[], Any]) -> Any:
         """Send a request and await its reply. Either may be lost, and the sender cannot know which."""

@@ -74,11 +74,21 @@ def draw_pace(seed: int, bookies: int) -> Pace:
     return Pace(disks, 0.25 if late_s else 0.0, late_s, lag_s, clocks_us, apart and rng.random() < 0.5)
 
 
+class Passed:
+    """Time that passes for the clocks of all hosts at once, while no timer of any loop goes on.
+
+    `unseen` passes, too, but no monotonic clock counted it: all machines were paused.
+    """
+
+    def __init__(self) -> None:
+        self.us = self.unseen = 0
+
+
 class SimClock:
     """The wall clock of a host: it is wrong, and is set from time to time if the pace says so."""
 
-    def __init__(self, loop: SimLoop, host: str, seed: int | str, pace: Pace) -> None:
-        self._loop = loop
+    def __init__(self, loop: SimLoop, host: str, seed: int | str, pace: Pace, passed: Passed | None = None) -> None:
+        self._loop, self._passed = loop, passed or Passed()
         rng = random.Random(f"clock {seed} {host}")
         skew, at = rng.randrange(-pace.clocks_us, pace.clocks_us), 0.0
         self._set: list[tuple[float, int]] = [(0.0, skew)]
@@ -94,4 +104,10 @@ class SimClock:
         now = self._loop.time()
         while len(self._set) > 1 and self._set[1][0] <= now:
             del self._set[0]
-        return 1_750_000_000_000_000 + self._set[0][1] + int(now * 1e6)
+        return 1_750_000_000_000_000 + self._set[0][1] + self._passed.us + self._passed.unseen + int(now * 1e6)
+
+    def up_us(self) -> int:
+        return self._passed.us + int(self._loop.time() * 1e6)
+
+    def boot(self) -> str:
+        return ""  # what is started again does not know how long it was down

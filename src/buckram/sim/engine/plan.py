@@ -68,6 +68,8 @@ class Plan:
     racks: int = 0
     regions: bool = False
     """With `racks`: the rule is one of regions, and each bookie has a rack of its own."""
+    sites: int = 0
+    """Bookies share so many hosts, and copies are to be kept apart (M6); 0: each has its own."""
     liar: bool = False
     attacker: bool = False
     deleting: bool = False
@@ -94,6 +96,10 @@ class Plan:
             return None
         return f"/region{number % 2}/rack{number}" if self.regions else f"/rack{number % 2}"
 
+    def site(self, number: int) -> str:
+        """The host on which a bookie is; empty: one of its own."""
+        return f"host{number % self.sites}" if self.sites else ""
+
     def __str__(self) -> str:
         modes = [
             name
@@ -117,6 +123,7 @@ class Plan:
         places = f" stranger {self.tenants}" if self.tenants else ""
         places += f" quotas {self.quotas}" if self.quotas else ""
         places += f" {'regions' if self.regions else 'racks'} {self.racks}" if self.racks else ""
+        places += f" hosts {self.sites}" if self.sites else ""
         return (
             f"{self.bookies} bookies, {shape}, {self.digest.name}, v{self.configs.client.wire_protocol}, "
             f"{self.metadata}, about {self.entries} entries, {self.writers}+{self.readers}+{self.recoverers} clients, "
@@ -176,6 +183,13 @@ def make_cluster(seed: int) -> Plan:
     plan.pace = draw_pace(seed, plan.bookies)
     set_pace(plan)
     return plan
+
+
+def draw_sites(plan: Plan) -> None:
+    """Have bookies share hosts in some lives, by random numbers of its own. Hosts are fewer than bookies."""
+    rng = random.Random(f"sites {plan.seed}")
+    if not plan.racks and not plan.liar and plan.bookies > 2 and rng.random() < 0.3:
+        plan.sites = rng.randrange(2, plan.bookies)
 
 
 def _suit_liar(plan: Plan) -> None:

@@ -4,7 +4,7 @@ Hosts b1, b2, ... are bookies, w1, r1, c1, ... are clients, `meta` is the metada
 
 Older states come back in two ways. `machine.device.restore(image)` restores a directory from `device.snapshot()` while
 no process of the machine runs; `restore_metadata(image)` restores the metadata store from `metadata.snapshot()`.
-`machine.away = True` keeps the supervisor from starting the bookie. `add_machine(name, rack, host)` and `boot` start a
+`machine.away = True` keeps the supervisor from starting the bookie. `add_machine(name, host=HOST)` and `boot` start a
 bookie with a new id at the address of another one. The judge identifies a bookie by its process, not by its address:
 what another process acknowledged there does not count.
 
@@ -26,7 +26,7 @@ from buckram.bookie.service.door import Door
 from buckram.bookie.storage.store import Store
 from buckram.client.client import Client, connect
 from buckram.config import BookieConfig, ClientConfig, NetConfig, StoreConfig
-from buckram.core.placement.topology import LOCATION_PROPERTY
+from buckram.core.placement.topology import HOST_PROPERTY, LOCATION_PROPERTY
 from buckram.errors import BuckramError
 from buckram.metadata.store import TreeStore
 from buckram.net.stats import NullStats
@@ -40,7 +40,7 @@ from buckram.sim.engine.local_files import SimLocalFiles
 from buckram.sim.engine.loop import Process, make_loop
 from buckram.sim.engine.metadata import Snapshot
 from buckram.sim.engine.network import Fabric
-from buckram.sim.engine.pace import FAST, Pace, SimClock
+from buckram.sim.engine.pace import FAST, Pace, Passed, SimClock
 from buckram.sim.engine.stores import Session, stores_of
 from buckram.sim.engine.threads import SimThreads
 from buckram.sim.engine.trace import Echo, Trace
@@ -85,6 +85,8 @@ class Machine:
     rack: str | None = None
     host: str = ""
     """Its address, which may be that of another machine that it replaces."""
+    site: str = ""
+    """The host that it shares with other bookies, as it registers; else its own."""
     away: bool = False
     """The supervisor does not start it: another bookie has its address, or it stays off."""
     process: Process | None = None
@@ -121,6 +123,7 @@ class World:
         self.metadata.late_chance, self.metadata.late_s = self.pace.late_chance, self.pace.late_s
         self.metadata.timeout_s += 2 * self.pace.late_s
         self._clocks: dict[str, SimClock] = {}
+        self.passed = Passed()
         self.report = Report(self.loop.time, self._violated)
         if isinstance(self.metadata, SimZooKeeper):
             self.metadata.stale_read = lambda: self.report.situation("metadata read that lags behind")
@@ -208,7 +211,7 @@ class World:
     def clock(self, host: str) -> SimClock:
         clock = self._clocks.get(host)
         if clock is None:
-            clock = self._clocks[host] = SimClock(self.loop, host, self.seed, self.pace)
+            clock = self._clocks[host] = SimClock(self.loop, host, self.seed, self.pace, self.passed)
         return clock
 
     def process(self, host: str) -> Process:
@@ -251,13 +254,14 @@ class World:
 
     # bookies
 
-    def add_machine(self, name: BookieId, rack: str | None = None, host: str = "") -> Machine:
-        """Add a bookie's machine. `host` is the address of a bookie that it replaces; by default it has its own."""
+    def add_machine(self, name: BookieId, rack: str | None = None, host: str = "", site: str = "") -> Machine:
+        """Add a bookie's machine. `host` is the address of a bookie that it replaces, `site` the host that it shares
+        with others; by default it has its own."""
         device = Device(self.loop, random.Random(f"disk {self.seed} {name}"), name)
         device.sync_s = self.pace.of_disk(len(self.machines))
         if device.sync_s != FAST:
             device.read_s = device.sync_s
-        machine = self.machines[name] = Machine(name, device, rack, host or name)
+        machine = self.machines[name] = Machine(name, device, rack, host or name, site or host or name)
         # A rule of regions is judged by regions, one of racks by racks: what a path begins with.
         self.judge.facts.bookie(name).rack = rack.split("/")[1] if rack else None
         return machine
@@ -281,7 +285,7 @@ class World:
                 config,
                 self.configs.store,
                 self.configs.net,
-                properties={LOCATION_PROPERTY: machine.rack} if machine.rack else None,
+                properties={HOST_PROPERTY: machine.site} | ({LOCATION_PROPERTY: machine.rack} if machine.rack else {}),
                 door=self.door() if self.door is not None else None,
             )
             try:
@@ -313,7 +317,7 @@ class World:
     def _registered(self, machine: Machine, incarnation: str) -> None:
         facts, store = self.judge.facts.bookie(machine.name), machine.bookie.store if machine.bookie else None
         known = self._incarnation_of_id.get(machine.name)
-        if known is not None and (known != incarnation or facts.wiped):
+        if known is not None and (known != incarnation or (facts.wiped and not facts.reborn)):
             allowed = self.cookie_deleted.pop(machine.name, False)
             self.report.check(
                 "M8", allowed, "{} came back as incarnation {}, it was {}", machine.name, incarnation, known

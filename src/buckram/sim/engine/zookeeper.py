@@ -127,7 +127,7 @@ class SimZkSession:
                 return made
 
             made: str = await self._request("create", [wanted], apply)
-            self._known[made] = 0
+            self._knows(made, 0)
             return made
 
         return await (create_with_parents(path, create_one) if parents else create_one(path)), 0
@@ -136,7 +136,7 @@ class SimZkSession:
         value, stat = await self._request(
             "get", [path], lambda tree: tree.get(path, self._at_server, watch=watch is not None), watch
         )
-        self._known[path] = stat.version
+        self._knows(path, stat.version)
         return value, stat
 
     async def set(self, path: str, value: bytes, version: int, *, session: int = 0) -> int:
@@ -146,7 +146,7 @@ class SimZkSession:
         new: int = await self._request(
             "set", [path], lambda _: self._server.commit(lambda tree: tree.set(path, value, version)), session=session
         )
-        self._known[path] = new
+        self._knows(path, new)
         return new
 
     async def delete(self, path: str, version: int, *, session: int = 0) -> None:
@@ -161,7 +161,7 @@ class SimZkSession:
             "exists", [path], lambda tree: tree.exists(path, self._at_server, watch=watch is not None), watch
         )
         if stat is not None:
-            self._known[path] = stat.version
+            self._knows(path, stat.version)
         return stat
 
     async def children(self, path: str, watch: Notify | None = None) -> list[str]:
@@ -179,8 +179,10 @@ class SimZkSession:
         for op in ops:
             if isinstance(op, Create):
                 made[op.key] = None
-            elif op.key not in made:
-                self._check_known(op.key, op.version)
+            else:
+                check_version(op.key, op.version)
+                if op.key not in made:
+                    self._check_known(op.key, op.version)
         changed = [op.key for op in ops if not isinstance(op, CheckVersion)]
 
         def apply(_: ZkTree) -> None:
@@ -190,9 +192,9 @@ class SimZkSession:
         await self._request("multi", changed, apply, session=session)
         for op in ops:
             if isinstance(op, Create):
-                self._known[op.key] = 0
+                self._knows(op.key, 0)
             elif isinstance(op, SetValue):
-                self._known[op.key] = op.version + 1
+                self._knows(op.key, op.version + 1)
 
     async def sync(self, path: str) -> None:
         await self._request("sync", [path], lambda _: None)
@@ -223,6 +225,10 @@ class SimZkSession:
             raise MetadataUnavailable(_CLOSED)
         if len(self._waiting) + len(self._sent) >= _MAX_WAITING:
             raise MetadataUnavailable(f"{_MAX_WAITING} operations wait for {self.hosts}, the limit; try again later")
+
+    def _knows(self, path: str, version: int) -> None:
+        """Another task of the process may have read or made a later one while this reply was on its way."""
+        self._known[path] = max(version, self._known.get(path, -1))
 
     def _check_known(self, path: str, version: int) -> None:
         # The version may be older than the newest one that the process has read through another handle.

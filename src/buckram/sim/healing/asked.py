@@ -46,8 +46,9 @@ class Asked:
         self._report.check("departure", not named, "{}: ledgers {} name {}, which is out", situation, named, bookie)
 
     def check_mark(self, who: str, ledger: LedgerId, bookie: BookieId) -> None:
-        """No auditor marks a ledger for a bookie that rests, unless it is taken out."""
-        if bookie in self.ever_left:
+        """No auditor marks a ledger for a bookie that rests, unless it is taken out, or it is there."""
+        machine = self._rules.world.machines.get(bookie)
+        if bookie in self.ever_left or (machine is not None and machine.running):
             return
         now = self._now()
         for one, since, until in self._rests.values():

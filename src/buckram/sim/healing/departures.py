@@ -178,7 +178,8 @@ async def new_bookie(op: Operator) -> Machine | None:
     if len(world.machines) >= most_bookies(plan):
         return None
     number = len(world.machines) + 1
-    machine = world.add_machine(f"b{number}", op.stage.healing.location(number))
+    location, site = op.stage.healing.location(number), plan.site(number)
+    machine = world.add_machine(f"b{number}", location, site=site)
     if await world.boot(machine):
         world.report.situation("an empty bookie joined")
     op.stage.newcomers.append(machine)

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from buckram.core.healing.status import Waiting
 from buckram.healing.board import Board
+from buckram.metadata.behind import noted_members
 from buckram.metadata.underreplication import Underreplication
 from buckram.metadata.wishes import change_wish, read_wishes
 from buckram.sim.engine.faults import FaultRunner
@@ -17,7 +18,7 @@ from buckram.sim.healing.encore import Encore
 from buckram.sim.healing.final import Final
 from buckram.sim.healing.reasons import entries_of
 from buckram.sim.healing.workers import Stage
-from buckram.types import LedgerId, LedgerMetadata
+from buckram.types import MAX_LEDGER_ID, BookieId, LedgerId, LedgerMetadata, LedgerState
 
 DEADLINE_S = 240.0
 """How long all marks may take after faults are over; a look of the auditor may come a minute late."""
@@ -58,7 +59,7 @@ class Ending:
                 await self.board.proceed()
             elif passed_s > SETTLE_S:
                 marked = [ledger async for ledger in self.tree.marked()]
-                if await self._is_over(marked, passed_s):
+                if await self._is_over(marked, passed_s) and not self._unseen(*await self._told()):
                     break
             await asyncio.sleep(4.0)
         await self._judge(marked)
@@ -94,9 +95,44 @@ class Ending:
                 return False
         return True
 
+    async def _told(self) -> tuple[dict[LedgerId, list[BookieId]], list[BookieId]]:
+        """Ledgers that clients noted, with the members, and bookies that are back and not verified.
+
+        Bookies of which only ledgers with an unreadable mark are left stay so: nobody can add to such a mark.
+        """
+        noted: dict[LedgerId, list[BookieId]] = {}
+        for ledger, bookie in await noted_members(self.stage.store):
+            noted.setdefault(ledger, []).append(bookie)
+        attendance, _ = await self.board.attendance()
+        left = {bookie: attendance.away[bookie] for bookie in attendance.unverified}
+        hidden = self.stage.rules.marks.is_unreadable
+        return noted, [
+            bookie for bookie, rest in left.items() if rest.since <= MAX_LEDGER_ID or not all(map(hidden, rest.open))
+        ]
+
+    def _unseen(self, noted: dict[LedgerId, list[BookieId]], unverified: list[BookieId]) -> list[BookieId]:
+        """Bookies that are there, and whose copies somebody should have looked at by now.
+
+        A note of a ledger whose recovery nobody has ended stays, since its end is not known: whoever opens it ends it.
+        So does one of a ledger that has an unreadable mark.
+        """
+        lost, ledgers = self.stage.rules.lost, self.world.judge.facts.ledger
+        found = [*unverified]
+        for ledger, members in noted.items():
+            metadata = ledgers(ledger).metadata
+            if self.stage.rules.marks.is_unreadable(ledger):
+                continue
+            if metadata is None or metadata.state is not LedgerState.IN_RECOVERY:
+                found += members
+        return [bookie for bookie in found if bookie not in lost]
+
     async def _judge(self, marked: list[LedgerId]) -> None:
         self.stage.rules.asked.check_ended()
         said = {waiting.ledger: waiting async for waiting in self.board.waiting()}
+        noted, unverified = await self._told()
+        text = "long after the faults nobody has looked at {} and {}"
+        unseen = self._unseen(noted, unverified)
+        self.report.check("H11", not unseen, text, noted, unverified)
         for ledger in self.stage.ledgers:
             metadata = self.world.judge.facts.ledger(ledger).metadata
             if metadata is None:
@@ -112,15 +148,25 @@ class Ending:
             if metadata.closed and not (
                 ledger in self.stage.rules.gone and ledger in self.stage.rules.marks.unreadable
             ):
-                self._check_copies(ledger, metadata)
+                told = ledger in noted or any(b in unverified for f in metadata.fragments for b in f.ensemble)
+                self._check_copies(ledger, metadata, told)
 
     def _lost_members(self, metadata: LedgerMetadata) -> list[str]:
         return [b for f in metadata.fragments for b in f.ensemble if b in self.stage.rules.lost]
 
-    def _check_copies(self, ledger: LedgerId, metadata: LedgerMetadata) -> None:
-        """A member that was never lost may lack an entry above its Qa copies: no auditor marks that."""
+    def _check_copies(self, ledger: LedgerId, metadata: LedgerMetadata, told: bool) -> None:
+        """`told`: it is noted, or one of its bookies is not verified since it was away."""
         for entry, members in entries_of(metadata):
             copies = self.stage.rules.copies.count(ledger, entry, members)
+            self.report.check(
+                "H11",
+                told or copies == len(members),
+                "entry {} of ledger {} ends with {} copies on {}, and nobody says so",
+                entry,
+                ledger,
+                copies,
+                members,
+            )
             self.report.check(
                 "L12",
                 copies >= metadata.ack_quorum,

@@ -13,6 +13,7 @@ from buckram.seams import KeyStore
 from buckram.sim.engine.metadata import HOST
 from buckram.sim.engine.world import Machine
 from buckram.sim.healing.marks import REPLICATOR
+from buckram.sim.healing.plan import HANGS
 from buckram.sim.healing.workers import Stage
 
 
@@ -40,6 +41,7 @@ class Operator:
             "cut worker": self._cut_worker,
             "disable": self._disable,
             "crash bookie": self._crash_bookie,
+            HANGS: self._hang_bookie,
         }
         chosen = [known[name]() for name in self.stage.plan.faults if name in known]
         chosen += [self._operations[name](self) for name in self.stage.plan.faults if name in self._operations]
@@ -119,6 +121,25 @@ class Operator:
             await self.nap(12.0)
             if self.running():
                 self.world.crash(self.rng.choice(self.running()), power=self.rng.random() < 0.3)
+
+    async def _hang_bookie(self) -> None:
+        """A bookie stands still for longer than writers wait, and goes on as if nothing had happened."""
+        for _ in range(2):
+            await self.nap(self.stage.plan.busy_s)
+            if not self.running():
+                continue
+            machine = self.rng.choice(self.members())
+            if any(machine.name in one for one in self._open_ensembles()):
+                self.world.report.situation("a member of an open ledger hung")
+            self.world.faults += 1
+            self.world.pause(machine.host)
+            await asyncio.sleep(self.rng.choice((2.0, 5.0, 10.0)))
+            self.world.resume(machine.host)
+
+    def _open_ensembles(self) -> list[tuple[str, ...]]:
+        facts = self.world.judge.facts.ledgers
+        found = [facts[one].metadata for one in self.stage.ledgers]
+        return [tuple(one.last_fragment.ensemble) for one in found if one is not None and not one.closed]
 
     def _worker(self) -> str:
         """A host with a worker, rather one that holds a lock."""

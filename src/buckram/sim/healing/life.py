@@ -6,9 +6,12 @@ import asyncio
 import gc
 from contextlib import AbstractContextManager, ExitStack
 
+from buckram.bookie import registration
+from buckram.client.shared import behind
 from buckram.core.healing.records import TreePaths
-from buckram.healing import auditor
+from buckram.healing import auditor, first_checks
 from buckram.healing.board import Board
+from buckram.metadata.behind import Behind
 from buckram.metadata.underreplication import Underreplication
 from buckram.sim.engine.checkers.safety import Records
 from buckram.sim.engine.faults import FaultRunner
@@ -17,7 +20,9 @@ from buckram.sim.engine.loop import Stuck
 from buckram.sim.engine.planting import plant
 from buckram.sim.engine.spies import watch_stores
 from buckram.sim.engine.trace import Echo
+from buckram.sim.engine.watched_hosts import watch_hosts
 from buckram.sim.engine.world import World
+from buckram.sim.healing.absences import ABSENCES
 from buckram.sim.healing.actors import Deleter, Reader, Recoverer
 from buckram.sim.healing.ending import Ending
 from buckram.sim.healing.faults import Operator
@@ -56,7 +61,7 @@ class Life:
         self.rules.paths = TreePaths(self.store.root)
         await self.store.initialise()
         for n in range(1, self.plan.cluster.bookies + 1):
-            world.add_machine(f"b{n}", self.plan.location(n))
+            world.add_machine(f"b{n}", self.plan.location(n), site=self.plan.cluster.site(n))
         started = await asyncio.gather(*[world.boot(machine) for machine in world.machines.values()])
         if not all(started):
             world.report.violate("L12", f"a new cluster does not start: {[m.refused for m in world.machines.values()]}")
@@ -89,7 +94,7 @@ class Life:
             )
             for n in range(count)
         ]
-        chaos = asyncio.create_task(Operator(stage, self.store.keys, tree, OPERATIONS).run(), name="faults")
+        chaos = asyncio.create_task(Operator(stage, self.store.keys, tree, OPERATIONS | ABSENCES).run(), name="faults")
         await asyncio.wait(writers, timeout=120.0)
         await chaos
         await Ending(stage, self.faults, tree, board).run()
@@ -99,6 +104,10 @@ class Life:
     def result(self) -> LifeResult:
         acked = sum(len(written.acked) for written in self.stage.rules.written.values())
         return life_result(self.world, self.plan.seed, self.plan, acked)
+
+
+async def _note_nothing(*arguments: object) -> list[Behind]:
+    return []
 
 
 def run_healing_life(
@@ -113,11 +122,17 @@ def run_healing_life(
     gc.disable()
     with ExitStack() as stack:
         # Lives have few ledgers: their listings shall have several pages all the same.
-        stack.enter_context(plant((auditor, "_PAGE", 2), (auditor, "_AT_ONCE", 1))())
+        pages = plant((auditor, "_PAGE", 2), (auditor, "_AT_ONCE", 1), (first_checks, "_PAGE", 2))
+        stack.enter_context(pages())
+        stack.enter_context(plant((first_checks, "WALK_S", 10.0), (first_checks, "_BETWEEN", 2))())
+        stack.enter_context(plant((registration, "HUNG_S", 0.5))())
         if mutant is not None:
             stack.enter_context(mutant)
         life = Life(plan or make_healing_plan(seed), echo)
+        if life.plan.mute:
+            stack.enter_context(plant((behind, "note_behind", _note_nothing))())
         stack.enter_context(watch_stores(life.world))
+        stack.enter_context(watch_hosts(life.world, life.plan.cluster.sites))
         stack.enter_context(watch_healing(life.world, life.rules))
         stack.enter_context(report_broken_invariants(life.world))
         try:

@@ -89,6 +89,10 @@ class Marks:
             began,
         )
 
+    def is_unreadable(self, ledger: LedgerId) -> bool:
+        """Whether nobody can read its mark now."""
+        return self.unreadable.get(ledger, (0.0, 0.0))[1] > self._now()
+
     def _note_unreadable(self, ledger: LedgerId, mark: KeyValue) -> None:
         try:
             parse_mark(self.rules.paths.mark(ledger), ledger, mark.value, 0)
@@ -125,7 +129,9 @@ class Marks:
         if metadata is None:
             return
         named = {bookie for fragment in metadata.fragments for bookie in fragment.ensemble}
-        left = sorted(bookie for bookie in mark.replicas if bookie in named and bookie in self.rules.lost)
+        began = self.rules.began_at.get((who, ledger), 0.0)  # one that was lost since had its copies, and is audited
+        lost = [bookie for bookie, at in self.rules.lost.items() if at <= began]
+        left = sorted(bookie for bookie in mark.replicas if bookie in named and bookie in lost)
         self.report.check("L12", not left, "{} deletes the mark of {}, which still names {}", who, ledger, left)
         if metadata.closed:
             self.rules.changes.check_placed(who, ledger, metadata)

@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from buckram.sim.engine.edits import edited
 from buckram.sim.engine.hunting import Kill, first_caught, report_kills
-from buckram.sim.engine.planting import Patches
+from buckram.sim.healing import completeness_mutants
 from buckram.sim.healing.life import run_healing_life
+from buckram.sim.healing.mutant import Mutant
 from buckram.sim.healing.names import INVARIANTS
-from buckram.sim.healing.plan import make_healing_plan, with_racks
+from buckram.sim.healing.plan import make_healing_plan, with_absence, with_racks, with_shared_hosts
 
 _NEXT = "buckram.healing.spare:next_spare"
 _REPAIR = "buckram.healing.ledger_repair:LedgerRepair"
 _WORKER = "buckram.healing.replicator:Replicator"
-
-
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """A planted bug. `rows` are the invariants that it breaks, `seeds` its budget of lives."""
-
-    name: str
-    rows: str
-    bug: str
-    apply: Patches
-    seeds: int = 40
-    faults: tuple[str, ...] = ()
-    """Those of its lives, where the bug shows under few; else each life has its own."""
-    slow: bool = False
-    """Copying takes long in its lives."""
-    racks: bool = False
-    """Its lives have a rule of places."""
-    streams: bool = False
-    """Half of the ledgers of its lives are streams'."""
 
 
 MUTANTS: dict[str, Mutant] = {
@@ -360,6 +342,20 @@ MUTANTS: dict[str, Mutant] = {
             racks=True,
         ),
         Mutant(
+            "hosts-forgotten",
+            "M6",
+            "whoever heals puts copies on hosts that have one of the entry already",
+            edited(
+                (
+                    "buckram.healing.spare:spare_members",
+                    "bookies.replace(ensemble, failed, write_quorum=quorum.write_quorum, policy=policy)",
+                    "bookies.replace(ensemble, failed, write_quorum=quorum.write_quorum, policy=type(policy)())",
+                )
+            ),
+            80,
+            shared=True,
+        ),
+        Mutant(
             "place-of-the-lost-unknown",
             "L1, reason",
             "a recovery gives up where a lost member's place is not known, although others could take it",
@@ -380,7 +376,7 @@ MUTANTS: dict[str, Mutant] = {
             "members give way in any order, so that those that stay for now break the rule of places",
             edited(
                 (_NEXT, "options = [one for one in options if broken(dict([one])) <= now]", "pass"),
-                (_NEXT, "if not options or broken(dict(options[:1])):", "if not options:"),
+                (_NEXT, "if not options or any(broken(dict(options[:1]))):", "if not options:"),
                 (_NEXT, "return min(options, key=lambda one: broken(dict([one])))", "return options[0]"),
             ),
             300,
@@ -495,9 +491,12 @@ MUTANTS: dict[str, Mutant] = {
             edited(
                 ("buckram.bookie.cookie:_refuse_unless_new", "if remote is not None:", "if False:"),
                 (
-                    "buckram.bookie.cookie:_create_remote",
-                    "except KeyExists:",
-                    "except KeyExists:\n        return\n    except ZeroDivisionError:",
+                    "buckram.bookie.cookie:_check_unfinished",
+                    "raise WrongCookie(why_replaced(claimed.bookie_id, claimed.incarnation, found.value))",
+                    "from dataclasses import replace\n"
+                    "        named = replace(found.value, incarnation=claimed.incarnation)\n"
+                    "        key = witness_key(metadata, claimed.bookie_id)\n"
+                    "        await metadata.keys.set(key, encode_statement(named), found.version)",
                 ),
             ),
             80,
@@ -515,6 +514,7 @@ MUTANTS: dict[str, Mutant] = {
             ),
             80,
         ),
+        *completeness_mutants.MUTANTS,
     )
 }
 
@@ -529,9 +529,15 @@ def kill(name: str, budget: int | None = None) -> Kill:
             plan.config, plan.cluster.entries = replace(plan.config, copy_bytes_per_s=3_000), 30
         if mutant.racks and not plan.cluster.racks:
             with_racks(plan)
+        if mutant.shared:
+            with_shared_hosts(plan)
         plan.streams = plan.streams or mutant.streams
+        plan.mute = mutant.mute
         if mutant.faults:
             plan.cluster.faults, plan.lost = list(mutant.faults), 2 if "second loss" in mutant.faults else 1
+        if mutant.absence:
+            plan.cluster.faults, plan.lost = [], 0
+            with_absence(plan, mutant.absence)
         caught = first_caught(run_healing_life(seed, plan=plan, mutant=mutant.apply()).violations, INVARIANTS)
         if caught is not None:
             return Kill(name, caught.invariant, f"seed {seed}", seed + 1, str(caught))

@@ -2,11 +2,12 @@
 
 H1 to H10 are the ten invariants of autorecovery: H1 copies before metadata, H2 no fragment that can grow, H3 members
 only, H4 nobody twice, H5 only under the lock, H6 marks by version, H7 no error taken for an absence, H8 recovery below
-no promise, H9 disabled is disabled, H10 no audit of half a listing. M7 and L12 are those of the protocol.
+no promise, H9 disabled is disabled, H10 no audit of half a listing. M7 and L12 are those of the protocol, H11 is
+the protocol's C4: a closed ledger has all its copies, or it is said that it may not.
 """
 
 INVARIANTS = (
-    *(f"H{n}" for n in range(1, 11)),
+    *(f"H{n}" for n in range(1, 12)),
     *(f"M{n}" for n in range(1, 9)),
     "M10",
     *(f"S{n}" for n in range(1, 14)),
@@ -34,6 +35,14 @@ SITUATIONS = (
     "disabled with marks",
     "a ledger waits at the end",
     "a lost bookie came back",
+    "a member of an open ledger hung",
+    "a writer alone did not reach a member",
+    "a member hung while its ledger was closed",
+    "a bookie was away again before anybody looked",
+    "a ledger whose writer died was recovered while a member lacked entries",
+    "a client noted a ledger",
+    "a note was taken back",
+    "a bookie was away and is looked at",
     "an empty disk was refused",
     "an empty bookie joined",
     "bookies were full",

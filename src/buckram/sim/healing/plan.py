@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, replace
 
 from buckram.config import BookieConfig, ClientConfig, HealingConfig, NetConfig
-from buckram.sim.engine.plan import Plan
+from buckram.sim.engine.plan import Plan, draw_sites
 from buckram.sim.engine.world import Configs
 from buckram.types import DigestType
 
@@ -28,6 +28,14 @@ FAULTS = (
     "new bookie",
     "cut auditor",
 )
+HANGS = "hang bookie"
+"""A bookie stands still for a while and wakes, in a share of the lives of its own."""
+CUT_MEMBER, HANG_AT_CLOSE, AWAY_TWICE = ABSENT = "cut member", "hang at close", "away twice"
+"""What makes a member miss a part of a ledger although it is registered when that is closed (`absences.py`)."""
+MISSING = 0.25
+"""So many lives have one of them."""
+HANGING, MUTE = 0.35, 0.3
+"""So many lives have it, and of these so many have clients that tell nothing, and no other faults."""
 ASKED = {"drain": 0.15, "replace": 0.08, "maintenance": 0.12, "rebalance": 0.12}
 """What operators ask for besides, each in so large a share of the lives."""
 RACKS, BOOKIES_OF_A_RACK = 3, 2
@@ -52,6 +60,8 @@ class HealingPlan:
     deleters: int = 0
     streams: bool = False
     """Some ledgers are a stream's, whose writer has a lease."""
+    mute: bool = False
+    """Clients note nothing of ledgers that lack copies, as Apache's do: what is known is who was away."""
 
     @property
     def tampered(self) -> bool:
@@ -112,19 +122,50 @@ def _draw_rest(plan: HealingPlan) -> None:
     mode = rng.random()
     cluster.explicit, cluster.deferred = mode < 0.06, 0.06 <= mode < 0.12
     plan.streams = rng.random() < 0.2
+    hanging = random.Random(f"hangs {plan.seed}")
+    if hanging.random() < HANGING:
+        cluster.faults = [*cluster.faults, HANGS]
+        plan.mute = hanging.random() < MUTE
+        if plan.mute:  # of what a bookie refuses while it is there nobody knows then
+            cluster.faults = [HANGS]
+    missing = random.Random(f"absences {plan.seed}")
+    if missing.random() < MISSING:
+        with_absence(plan, missing.choice(ABSENT))
     if rng.random() < 0.2:
         with_racks(plan)
         if rng.random() < 0.5:
             cluster.faults = [*cluster.faults, "lose rack"]
+    draw_sites(cluster)
+
+
+def with_absence(plan: HealingPlan, fault: str) -> None:
+    """Have members miss a part of a ledger: ledgers are written for long enough that it can come about, and need fewer
+    answers than they have members. A member that one writer does not reach has nobody who could take its place."""
+    cluster = plan.cluster
+    cluster.faults = [*cluster.faults, fault]
+    cluster.entries, cluster.busy_s = 30, 12.0 if fault == CUT_MEMBER else 30.0
+    if cluster.shape[1] == cluster.shape[2]:
+        cluster.shape = (3, 3, 2)
+        cluster.bookies = max(cluster.bookies, 3)
+    if fault == CUT_MEMBER:
+        cluster.shape, cluster.bookies = (3, 3, 2), 3
 
 
 def with_racks(plan: HealingPlan) -> None:
     """Give the life a rule of places, and bookies that can keep it."""
     cluster = plan.cluster
     cluster.explicit = cluster.deferred = False
+    cluster.sites = 0
     cluster.racks, cluster.bookies = RACKS, max(cluster.bookies, RACKS * BOOKIES_OF_A_RACK)
     cluster.configs.client = replace(cluster.configs.client, placement=f"rack:{SPREAD} enforce")
     plan.config = replace(plan.config, lost_bookie_delay_s=6.0)
+
+
+def with_shared_hosts(plan: HealingPlan) -> None:
+    """Have two bookies on each of three hosts, and no rule but the default."""
+    cluster = plan.cluster
+    cluster.racks, cluster.sites, cluster.bookies = 0, 3, max(cluster.bookies, 6)
+    cluster.configs.client = replace(cluster.configs.client, placement=ClientConfig().placement)
 
 
 def most_bookies(cluster: Plan) -> int:

@@ -45,7 +45,7 @@ class Reasons:
             holds = self._may_be_unreadable(waiting.ledger, reason)
             if reason.why is Why.OTHER and metadata is not None:
                 holds &= not self._marked_for_lost(waiting, metadata)
-            if reason.why is Why.NO_GOOD_COPY:
+            if reason.why is Why.NO_GOOD_COPY and metadata is not None:  # a deleted one has no copies, at once
                 holds &= self._copies(waiting.ledger, reason) == 0
             text = "{} says that ledger {} waits because of {}"
             self.report.check("reason", holds, text, waiting.worker, waiting.ledger, reason)

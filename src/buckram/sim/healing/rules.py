@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from buckram.core.healing.attendance import parse_attendance
 from buckram.core.healing.records import TreePaths, ledger_of, parse_delay
 from buckram.core.healing.status import parse_waiting
 from buckram.core.ledgers.metadata_codec import parse
+from buckram.metadata.behind import BEHIND
 from buckram.metadata.layout import WISHES
 from buckram.sim.engine.world import World
 from buckram.sim.healing.asked import Asked
@@ -167,6 +169,14 @@ class Rules:
                 waiting = parse_waiting(key, int(leaf), new.value)
                 self.marks.check_losses(waiting)
                 self.reasons.said(waiting)
+        elif f"/{BEHIND}/" in key:
+            if new is not None:
+                self.report.situation("a client noted a ledger")
+            elif old is not None:
+                self.report.situation("a note was taken back")
+        elif key.endswith("/healing/attendance"):
+            if new is not None and parse_attendance(key, new.value).unverified:
+                self.report.situation("a bookie was away and is looked at")
         elif key == self.paths.delay and new is not None:
             if old is not None and old.value == new.value:
                 self.audit_asked_at = self.now()

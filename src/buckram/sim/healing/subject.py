@@ -8,7 +8,7 @@ from buckram.sim.engine.trace import Echo
 from buckram.sim.healing.life import run_healing_life
 from buckram.sim.healing.mutants import hunt
 from buckram.sim.healing.names import INVARIANTS, SITUATIONS
-from buckram.sim.healing.plan import ASKED, FAULTS, HealingPlan, make_healing_plan
+from buckram.sim.healing.plan import ABSENT, ASKED, FAULTS, HANGS, HealingPlan, make_healing_plan
 
 
 class Healing(PlannedSubject[HealingPlan]):
@@ -23,7 +23,7 @@ class Healing(PlannedSubject[HealingPlan]):
         return run_healing_life(seed, plan=plan, echo=echo)
 
     def fault_names(self) -> list[str]:
-        return [*FAULTS, *ASKED, "lose rack"]
+        return [*FAULTS, *ASKED, "lose rack", HANGS, *ABSENT]
 
     def hunt(self, budget: int | None, jobs: int, only: str | None) -> int:
         return hunt(budget, jobs, only)

@@ -11,6 +11,7 @@ from buckram.client.write import writer as ledger_writer
 from buckram.core.streams.names import OWNER, OWNER_UID
 from buckram.errors import BuckramError
 from buckram.healing.auditor import Auditor
+from buckram.healing.first_checks import FirstChecks
 from buckram.healing.replicator import Replicator
 from buckram.seams import MetadataStore
 from buckram.sim.engine.checkers.facts import Handle
@@ -35,6 +36,8 @@ class Stage:
     ledgers: list[LedgerId] = field(default_factory=list)
     tails: list[tuple[str, LedgerId, asyncio.Task[None]]] = field(default_factory=list)
     """Readers that follow a ledger to its end: host, ledger and task."""
+    closers: list[str] = field(default_factory=list)
+    """Hosts of writers that close their ledgers."""
     newcomers: list[Machine] = field(default_factory=list)
     """Bookies that joined since the life began."""
     over: bool = False
@@ -68,8 +71,11 @@ class Worker:
             await asyncio.sleep(0.5)
 
     async def _work(self, client: Client) -> None:
-        kind = Replicator if self.host.startswith(REPLICATOR) else Auditor
-        await kind(client, self.host, self.stage.healing.config).run()
+        config = self.stage.healing.config
+        if self.host.startswith(REPLICATOR):
+            await Replicator(client, self.host, config).run()
+        auditor = Auditor(client, self.host, config)
+        await asyncio.gather(auditor.run(), FirstChecks(client, auditor, config).run())
 
 
 class Writer:
@@ -81,6 +87,8 @@ class Writer:
         self.rng = random.Random(f"{stage.healing.seed} {host}")
         self.end = self.rng.choice(("close", "close", "die", "stay"))
         self._leased = stage.healing.streams and random.Random(f"lease {stage.healing.seed} {host}").random() < 0.5
+        if self.end == "close":
+            stage.closers.append(host)
         self._ledger: LedgerId | None = None
         self._handle: Handle | None = None
 

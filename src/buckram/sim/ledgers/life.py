@@ -14,6 +14,7 @@ from buckram.sim.engine.plan import Plan
 from buckram.sim.engine.spies import watch_stores
 from buckram.sim.engine.trace import Echo
 from buckram.sim.engine.transport import Connection
+from buckram.sim.engine.watched_hosts import watch_hosts
 from buckram.sim.engine.world import World
 from buckram.sim.ledgers.ending import Ending
 from buckram.sim.ledgers.liar import Liar
@@ -73,7 +74,7 @@ class Life:
         await self.tenants.prepare(store)
         for n in range(1, self.plan.bookies + 1):
             rack = self.plan.location(n)
-            machine = world.add_machine(f"b{n}", rack)
+            machine = world.add_machine(f"b{n}", rack, site=self.plan.site(n))
             if n == 1 and self.plan.liar:
                 world.judge.facts.bookie(machine.name).liar = True
                 world.fabric.tamperers[machine.name] = Liar(world.rng)
@@ -140,6 +141,7 @@ def run_life(
             stack.enter_context(mutant)
         life = Life(plan or make_plan(seed), echo)
         stack.enter_context(watch_stores(life.world))
+        stack.enter_context(watch_hosts(life.world, life.plan.sites))
         stack.enter_context(report_broken_invariants(life.world))
         try:
             life.world.loop.run_until_complete(life.run())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import buckram.sim.ledgers.faults  # noqa: F401  # registers its faults before any plan is drawn
 from buckram.sim.engine.faults.registry import LEDGERS
-from buckram.sim.engine.plan import Plan, draw_independent_faults, make_cluster
+from buckram.sim.engine.plan import Plan, draw_independent_faults, draw_sites, make_cluster
 from buckram.sim.ledgers.tenants import draw_tenants
 
 
@@ -16,4 +16,5 @@ def make_plan(seed: int) -> Plan:
     plan = make_cluster(seed)
     draw_independent_faults(plan, LEDGERS)
     draw_tenants(plan)
+    draw_sites(plan)
     return plan

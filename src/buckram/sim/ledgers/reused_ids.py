@@ -143,5 +143,6 @@ class ReusedIds:
             creation_time_ms=services.runtime.clock.wall_us() // 1000,
             creator_token=1 + self._rng.randrange(2**40),
         )
-        version = await services.store.ledgers.create(ledger_id, serialise(record), chosen=False)  # type: ignore[attr-defined]
+        tree = services.store.ledgers  # type: ignore[attr-defined]
+        version = await tree.create(ledger_id, serialise(record), chosen=False, fresh=())
         return Writer(LedgerAppender(services, ledger_id, Versioned(record, version), password=plan.password))

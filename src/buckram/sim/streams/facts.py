@@ -15,6 +15,8 @@ from buckram.core.streams.head import Head, Segment
 from buckram.core.streams.record_format import HeaderList
 from buckram.types import LedgerId
 
+HOSTILE = "hostile"
+"""The namespace of a tenant whose client is not honest."""
 REFUSED = "refused"
 """The result of an append that failed with an error which means that nothing was written."""
 
@@ -184,6 +186,8 @@ class Facts:
         self.readings: list[ReaderSession] = []
         self.owned: dict[LedgerId, str] = {}
         """The uid of the stream that each existing ledger names as its owner."""
+        self.hostile: dict[str, None] = {}
+        """The uids of the streams of a hostile tenant, to which no rule applies."""
         self.shared: dict[LedgerId, dict[str, None]] = {}
         """The uids of the streams that hold each ledger that was ever shared."""
         self.left_to_others: dict[tuple[str, LedgerId], bool] = {}
@@ -233,6 +237,7 @@ class Facts:
 
 
 __all__ = [
+    "HOSTILE",
     "REFUSED",
     "Content",
     "Facts",

@@ -15,7 +15,7 @@ from buckram.core.streams.policy import Policy
 from buckram.metadata.layout import ClusterLayout
 from buckram.sim.engine.checkers.facts import Facts as LedgerFacts
 from buckram.sim.engine.checkers.report import Report
-from buckram.sim.streams.facts import Facts, StreamHistory
+from buckram.sim.streams.facts import HOSTILE, Facts, StreamHistory
 from buckram.sim.streams.forked import check_deletion, note_forked, share_changed
 from buckram.types import KeyValue, LedgerId, LedgerState
 
@@ -88,7 +88,7 @@ class HeadWatch:
             return
         metadata = parse(new.value)
         owner = owner_of(metadata.custom_metadata)
-        if owner is not None:
+        if owner is not None and not owner[0].startswith(f"{HOSTILE}/"):
             self._facts.owned[ledger] = owner[1]
             if metadata.state is LedgerState.IN_RECOVERY:
                 self._facts.fencer[ledger] = who
@@ -99,6 +99,8 @@ class HeadWatch:
         self, who: str, uid: str, folder: str, name: str, key: str, old: KeyValue | None, new: KeyValue | None
     ) -> None:
         facts = self._facts
+        if uid in facts.hostile:
+            return
         if folder == "intents":
             if new is None:
                 facts.intents.pop((uid, int(name)), None)
@@ -140,6 +142,9 @@ class HeadWatch:
 
     def _head_changed(self, who: str, key: str, name: str, old: KeyValue | None, new: KeyValue | None) -> None:
         facts = self._facts
+        if name.startswith(f"{HOSTILE}/"):
+            facts.hostile |= {} if new is None else {decode_head(key, new.value).uid: None}
+            return
         serial = facts.tick()
         before = decode_head(key, old.value) if old is not None else None
         if new is None:

@@ -20,6 +20,7 @@ from buckram.sim.streams.bulk_publishing import Publisher
 from buckram.sim.streams.ending import Ending
 from buckram.sim.streams.final_checks import FinalChecks
 from buckram.sim.streams.forking import Forker
+from buckram.sim.streams.hostile import Hostile
 from buckram.sim.streams.maintenance import Compactor, Deleter, JanitorActor, Truncator
 from buckram.sim.streams.names import INVARIANTS, SITUATIONS
 from buckram.sim.streams.plan import LIFE_S, StreamPlan, make_stream_plan
@@ -93,6 +94,8 @@ class Life:
             actors.append(Deleter(stage, "d1"))
         if plan.forker:
             actors.append(Forker(stage, "k1"))
+        if plan.hostile:
+            actors.append(Hostile(stage, "h1"))
         return actors
 
     def result(self) -> LifeResult:

@@ -26,7 +26,7 @@ from buckram.streams.maintain.janitor_report import JanitorReport
 from buckram.streams.shared.metadata import StreamStore
 
 WORK_S = 90.0
-SETTINGS = JanitorSettings(grace_s=0.5, bulk_age_s=1.0, retired_s=1.0, seal_s=1.5)
+SETTINGS = JanitorSettings(grace_s=0.5, bulk_age_s=1.0, retired_s=1.0, seal_s=1.5, join_at=4)
 
 
 class MaintenanceActor(Actor):
@@ -118,6 +118,7 @@ class JanitorActor(MaintenanceActor):
     """Runs a janitor, the same one as long as its process lives."""
 
     crashed = "crash of a janitor"
+    settings = SETTINGS
     _janitor: tuple[Client, Janitor] | None = None
 
     async def work(self, stream: str) -> None:
@@ -126,10 +127,12 @@ class JanitorActor(MaintenanceActor):
     async def clean(self) -> JanitorReport:
         assert self.client is not None
         if self._janitor is None or self._janitor[0] is not self.client:
-            self._janitor = self.client, Janitor(self.client, SETTINGS)
+            self._janitor = self.client, Janitor(self.client, self.settings)
         report = await self._janitor[1].clean()
         if report.sealed_segments:
             self.report.situation("janitor sealed a segment")
+        if report.joined_segments:
+            self.report.situation("janitor joined segments")
         if report.discarded_ledgers:
             self.report.situation("janitor discarded a ledger")
         if any(problem.startswith(BY_AGE) for problem in report.problems):
@@ -142,6 +145,8 @@ class Compactor(MaintenanceActor):
     """Compacts streams, sometimes with a pause between copying and listing, in which the stream changes."""
 
     crashed = "crash while compacting"
+    targets: tuple[int, ...] = (4096, 20_000, 1 << 20)
+    """Bytes that a run should have, of which one is drawn."""
 
     async def work(self, stream: str) -> None:
         assert self.client is not None
@@ -150,7 +155,7 @@ class Compactor(MaintenanceActor):
             stream = self.rng.choice(forks)
         streams, name = StreamStore(self.client.services.store), StreamName(NAMESPACE, stream)
         try:
-            work = await plan_compaction(streams, name, target_bytes=self.rng.choice((4096, 20_000, 1 << 20)))
+            work = await plan_compaction(streams, name, target_bytes=self.rng.choice(self.targets))
             for run in work.runs:
                 copied = await copy_run(self.client, streams, work, run)
                 if self.rng.random() < 0.5:

@@ -14,7 +14,7 @@ from buckram.sim.streams.faults import OWN_FAULTS
 from buckram.types import DigestType
 
 DIGESTS = {DigestType.CRC32: "crc32", DigestType.CRC32C: "crc32c", DigestType.MAC: "mac", DigestType.DUMMY: "dummy"}
-MODES = ("publisher", "truncator", "janitor", "compactor", "deleter", "forker", "ending", "small_pages")
+MODES = ("publisher", "truncator", "janitor", "compactor", "deleter", "forker", "hostile", "ending", "small_pages")
 LIFE_S = 6.0
 """About how long actors are busy."""
 
@@ -35,6 +35,7 @@ class StreamPlan:
     compactor: bool = False
     deleter: bool = False
     forker: bool = False
+    hostile: bool = False
     ending: bool = False
     small_pages: bool = False
     """Pages of four segments, so that there are some."""
@@ -75,6 +76,7 @@ def make_stream_plan(seed: int) -> StreamPlan:
     config = cluster.configs.client
     cluster.configs.client = replace(
         config,
+        join_segments=3,
         placement="rack:2",
         max_pending_bytes=rng.choice((2000, 1 << 24, 1 << 24)),
     )
@@ -101,6 +103,7 @@ def make_stream_plan(seed: int) -> StreamPlan:
     plan.crashing = rng.choice((0.0, 0.15, 0.35))
     plan.compactor = rng.random() < 0.3
     plan.forker = rng.random() < 0.25
+    plan.hostile = rng.random() < 0.2
     return plan
 
 

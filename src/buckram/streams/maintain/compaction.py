@@ -13,7 +13,8 @@ only sealed segments are replaced. Not here: which segments may be replaced (`co
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 
@@ -26,12 +27,14 @@ from buckram.core.streams.compaction import (
     RunChanged,
     compacted,
     compacted_page,
+    longest_span,
     plan_runs,
     replacement,
 )
 from buckram.core.streams.head import Head, Segment, encode_page
-from buckram.core.streams.names import StreamName
+from buckram.core.streams.names import StreamId, StreamName
 from buckram.core.streams.policy import Policy, merged
+from buckram.core.streams.purposes import Act, check_act
 from buckram.errors import (
     BuckramError,
     CorruptEntry,
@@ -46,6 +49,7 @@ from buckram.errors import (
 from buckram.net.pace import Pace
 from buckram.streams.shared.ledgers import (
     COMPACT,
+    RETIRED,
     Intent,
     discard,
     discard_after_error,
@@ -56,12 +60,11 @@ from buckram.streams.shared.ledgers import (
 )
 from buckram.streams.shared.metadata import StreamStore, head_retries
 from buckram.streams.shared.namespaces import Namespaces
+from buckram.streams.shared.owned import opened
 from buckram.streams.shared.recovery import summarise
 from buckram.types import Entry, KeyOp, LedgerId, SetValue
 
 MIN_TARGET_BYTES = 4096
-_SPANS_PER_RETENTION = 10
-_US = 1_000_000
 
 Progress = Callable[[int], None]
 """Called with the number of payload bytes that were copied since the last call."""
@@ -104,19 +107,18 @@ class CompactionReport:
 async def plan_compaction(streams: StreamStore, name: StreamName, *, target_bytes: int | None = None) -> Compactable:
     """Return the runs worth compacting now.
 
-    `target_bytes` is the most that a new segment holds, default the policy's roll_bytes. Raises NoSuchStream, and
-    InvalidArgument for a target below MIN_TARGET_BYTES.
+    `target_bytes` is the most that a new segment holds, default the policy's roll_bytes. Raises NoSuchStream,
+    MachineLog, and InvalidArgument for a target below MIN_TARGET_BYTES.
     """
     if target_bytes is not None and target_bytes < MIN_TARGET_BYTES:
         raise InvalidArgument(f"target of {target_bytes} bytes for a segment: needs at least {MIN_TARGET_BYTES}")
     head = (await streams.read(name)).head
     check_usable(str(name), head)
+    check_act(str(name), head, Act.COMPACT)
     space = await Namespaces(streams).get(name.namespace)
     policy = merged(space.policy, head.policy)
     rows = [row async for row in streams.segments(head)]
-    # Retention frees whole segments, so a long one would keep expired records for as long as it spans.
-    span = None if policy.retention_s is None else round(policy.retention_s * _US / _SPANS_PER_RETENTION)
-    runs = plan_runs(head, rows, target_bytes=target_bytes or policy.roll_bytes, span_us=span)
+    runs = plan_runs(head, rows, target_bytes=target_bytes or policy.roll_bytes, span_us=longest_span(policy))
     return Compactable(name, head.uid, head.epoch, policy, tuple(runs))
 
 
@@ -128,8 +130,11 @@ async def copy_run(
     *,
     pace: Pace | None = None,
     progress: Progress = lambda _: None,
+    entries: Sequence[list[bytes]] | None = None,
 ) -> Copied:
     """Copy the run's records into a new ledger. A failure leaves nothing, a crash leaves a ledger with an intent.
+
+    `entries` is what `entries_of` gives, if it was read before.
 
     Raises CorruptEntry, NotEnoughBookies, ReadFailed, WriteFailed, MetadataUnavailable; NoSuchLedger or NoSuchEntry if
     the run was truncated meanwhile.
@@ -139,12 +144,13 @@ async def copy_run(
     )
     try:
         try:
-            await _copy_entries(client, work.name, run, writer, pace or Pace(None), progress)
+            chunks = entries_of(client, work.name, work.uid, run) if entries is None else _held(entries)
+            await _write_entries(chunks, writer, pace or Pace(None), progress)
             await writer.close()
         except BaseException:
             await writer.abandon()
             raise
-        async with client.open(writer.ledger_id) as reader:
+        async with opened(client, StreamId(work.name, work.uid), writer.ledger_id) as reader:
             summary = await summarise(work.name, reader)
         return Copied(run, replacement(str(work.name), run, writer.ledger_id, summary), intent)
     except BuckramError:
@@ -152,21 +158,32 @@ async def copy_run(
         raise
 
 
-async def _copy_entries(
-    client: Client, name: StreamName, run: Run, writer: LedgerAppender, pace: Pace, progress: Progress
+async def _write_entries(
+    chunks: AsyncGenerator[list[bytes], None], writer: LedgerAppender, pace: Pace, progress: Progress
 ) -> None:
+    async with aclosing(chunks):
+        async for entries in chunks:
+            size = sum(map(len, entries))
+            await pace.take(size)
+            if entries:
+                await writer.append_many(entries)
+            progress(size)
+
+
+async def _held(entries: Sequence[list[bytes]]) -> AsyncGenerator[list[bytes], None]:
+    for chunk in entries:
+        yield chunk
+
+
+async def entries_of(client: Client, name: StreamName, uid: str, run: Run) -> AsyncGenerator[list[bytes], None]:
+    """Yield the entries of a copy of the run, some at a time. Raises CorruptEntry and the errors of reading."""
     rewriter = EntryRewriter()
     for row in run.rows:
         assert row.summary is not None
         rewriter.segment(row)
-        async with client.open(row.ledger) as reader:
+        async with opened(client, StreamId(name, uid), row.ledger) as reader:
             async for chunk in reader.chunks(0, row.summary.last_entry):
-                entries = [made for entry in chunk if (made := _rewrite_entry(name, rewriter, entry)) is not None]
-                size = sum(map(len, entries))
-                await pace.take(size)
-                if entries:
-                    await writer.append_many(entries)
-                progress(size)
+                yield [made for entry in chunk if (made := _rewrite_entry(name, rewriter, entry)) is not None]
 
 
 def _rewrite_entry(name: StreamName, rewriter: EntryRewriter, entry: Entry) -> bytes | None:
@@ -176,13 +193,16 @@ def _rewrite_entry(name: StreamName, rewriter: EntryRewriter, entry: Entry) -> b
         raise CorruptEntry(str(name), entry.ledger_id, entry.entry_id, str(error)) from None
 
 
-async def replace_run(client: Client, streams: StreamStore, work: Compactable, copied: Copied) -> bool:
+async def replace_run(
+    client: Client, streams: StreamStore, work: Compactable, copied: Copied, *, purpose: str = RETIRED
+) -> bool:
     """List the copy in the place of the run, in one step. False: the run had changed, and the copy was discarded.
 
-    After an error it may or may not have happened; call it again, it happens once.
+    `purpose` is that of the old ledgers' intents, and says when they go. After an error it may or may not have
+    happened; call it again, it happens once.
     """
     try:
-        await _replace(client, streams, work, copied)
+        await _replace(client, streams, work, copied, purpose)
         return True
     except (RunChanged, NoSuchStream):
         intent = await read_intent(streams, work.uid, copied.row.ledger)
@@ -191,14 +211,14 @@ async def replace_run(client: Client, streams: StreamStore, work: Compactable, c
         return False
 
 
-async def _replace(client: Client, streams: StreamStore, work: Compactable, copied: Copied) -> None:
+async def _replace(client: Client, streams: StreamStore, work: Compactable, copied: Copied, purpose: str) -> None:
     run, row, name = copied.run, copied.row, str(work.name)
     clocks, retries = client.services.clocks, head_retries()
     while True:
         head = (await streams.read(work.name)).head
         paged = run.rows[0].number < head.paged
         ops: list[KeyOp] = [listing_op(streams, work.uid, copied.intent)]
-        ops += [retiring_op(streams, work.uid, old.ledger, head.epoch, clocks.now()) for old in run.rows]
+        ops += [retiring_op(streams, work.uid, old.ledger, head.epoch, clocks.now(), purpose) for old in run.rows]
         try:
             if paged:
                 write = await _page_write(streams, work, copied)
@@ -282,5 +302,6 @@ __all__ = [
     "compact_stream",
     "plan_compaction",
     "copy_run",
+    "entries_of",
     "replace_run",
 ]

@@ -6,13 +6,17 @@ before anything is deleted, since records in it could still be acknowledged; rec
 
 from __future__ import annotations
 
+from functools import partial
+
 from buckram.client.client import Client
-from buckram.core.streams.changes import deleted
+from buckram.core.streams.changes import Step, deleted
 from buckram.core.streams.forks import given_up
-from buckram.core.streams.head import PAGE_SEGMENTS, Head
-from buckram.core.streams.names import StreamName
+from buckram.core.streams.head import PAGE_SEGMENTS, Head, Segment
+from buckram.core.streams.names import StreamId, StreamName
+from buckram.core.streams.purposes import Purpose
 from buckram.errors import (
     ConfigError,
+    ForeignLedger,
     KeyNotEmpty,
     NoSuchKey,
     NoSuchLedger,
@@ -24,22 +28,30 @@ from buckram.errors import (
 )
 from buckram.seams import KeyStore
 from buckram.streams.maintain.table import update_tables_before
-from buckram.streams.shared.ledgers import discard, drop_segment, let_go, list_intents
+from buckram.streams.shared.ledgers import discard, drop_segments, let_go, list_intents
 from buckram.streams.shared.metadata import StreamStore
-from buckram.streams.shared.shares import release, shared_by
+from buckram.streams.shared.owned import recovered
+from buckram.streams.shared.shares import shared_by
 
 _PAGE = 1000
 
 
 async def delete_stream(
-    client: Client, streams: StreamStore, name: StreamName, *, uid: str | None = None, force: bool = False
+    client: Client,
+    streams: StreamStore,
+    name: StreamName,
+    *,
+    uid: str | None = None,
+    force: bool = False,
+    acting_for: Purpose = Purpose.RECORDS,
 ) -> None:
-    """Delete a stream; with `uid` only if the name still belongs to that one.
+    """Delete a stream; with `uid` only if the name still belongs to that one. `acting_for`: the purpose of the stream,
+    for whoever deletes one that is not for records.
 
-    Raises NoSuchStream; unless `force` also RecoveryFailed if its writer could not be fenced, and ReadFailed or
-    WriteFailed if its history cannot be reached.
+    Raises NoSuchStream, MachineLog, StreamPurpose; unless `force` also RecoveryFailed if its writer could not be
+    fenced, and ReadFailed or WriteFailed if its history cannot be reached.
     """
-    head = await streams.change(name, deleted, uid=uid)
+    head = await streams.change(name, partial(_deleting, str(name), acting_for=acting_for), uid=uid)
     if not force:
         await _fence(client, name, head)
     await _drop_from_tables(streams, name, head, force=force)
@@ -61,10 +73,14 @@ async def delete_stream(
 
 async def delete_incomplete(client: Client, streams: StreamStore, name: StreamName, uid: str) -> bool:
     """Delete a fork unless it is complete; returns whether it was deleted. The head decides that, in one step."""
-    head = await streams.change(name, given_up, uid=uid)
+    head = await streams.change(name, partial(given_up, str(name)), uid=uid)
     if head.deleting:
         await delete_stream(client, streams, name, uid=uid)
     return head.deleting
+
+
+def _deleting(name: str, head: Head, *, acting_for: Purpose) -> Step | None:
+    return deleted(name, head, acting_for)
 
 
 async def _fence(client: Client, name: StreamName, head: Head) -> None:
@@ -73,10 +89,10 @@ async def _fence(client: Client, name: StreamName, head: Head) -> None:
     if row is None:
         return
     try:
-        async with client.recover(row.ledger):
+        async with recovered(client, StreamId(name, head.uid), row.ledger):
             return
-    except NoSuchLedger:
-        return  # An earlier attempt fenced and deleted it.
+    except (NoSuchLedger, ForeignLedger):
+        return  # An earlier attempt fenced and deleted it, or it has no record of this stream.
     except RecoveryFailed as error:
         raise RecoveryFailed(
             row.ledger,
@@ -105,12 +121,13 @@ async def _drop_from_tables(streams: StreamStore, name: StreamName, head: Head, 
 
 async def _drop_ledgers(client: Client, streams: StreamStore, head: Head, *, force: bool = False) -> None:
     """Delete all ledgers and files of history; with `force` files that cannot be reached are left where they are."""
+    rows: list[Segment] = []
     async for row in streams.segments(head):
-        try:
-            await drop_segment(client, streams, head.uid, row)
-        except (ReadFailed, WriteFailed):
-            if not force or row.offloaded is None:
-                raise
+        rows.append(row)
+        if len(rows) == PAGE_SEGMENTS:
+            await drop_segments(client, streams, head.uid, rows, leave_files=force)
+            rows = []
+    await drop_segments(client, streams, head.uid, rows, leave_files=force)
     for ledger in (*head.garbage, *([head.table.ledger] if head.table is not None else ())):
         await let_go(client, streams, head.uid, ledger)
     while found := await list_intents(streams, head.uid, limit=_PAGE):
@@ -119,7 +136,6 @@ async def _drop_ledgers(client: Client, streams: StreamStore, head: Head, *, for
     while shared := await shared_by(streams, head.uid):  # A fork that was not completed lists none of them.
         for ledger in shared:
             await let_go(client, streams, head.uid, ledger)
-            await release(streams, head.uid, ledger)
 
 
 async def _drop_keys(streams: StreamStore, head: Head) -> None:
@@ -141,6 +157,8 @@ async def _drop_keys(streams: StreamStore, head: Head) -> None:
                 await _drop(keys, f"{parent}/{child}")
         await _drop(keys, parent)
     await _drop(keys, layout.progress(head.uid))
+    await _drop(keys, layout.backup(head.uid))
+    await _drop(keys, layout.backup_claim(head.uid))
     await _drop(keys, layout.lease(head.uid))
     await _drop(keys, layout.insertion(head.uid))
     await _drop(keys, layout.data(head.uid))

@@ -23,9 +23,9 @@ from buckram.core.streams.exports import Due, Export, advanced, due_of
 from buckram.core.streams.head import Head
 from buckram.core.streams.history import check_location, copy_of, directory_of
 from buckram.core.streams.names import StreamName
+from buckram.core.streams.purposes import Act, check_act
 from buckram.errors import (
     BuckramError,
-    MachineLog,
     MetadataUnavailable,
     NoSuchEntry,
     NoSuchKey,
@@ -102,8 +102,7 @@ async def plan_export(streams: StreamStore, name: StreamName, to: str) -> Export
     location = check_location(to, "--to")
     head = (await streams.read(name)).head
     check_usable(str(name), head)
-    if head.snapshots is not None:
-        raise MachineLog(str(name))
+    check_act(str(name), head, Act.EXPORT)
     directory = directory_of(location, name, head.uid)
     export = await read_export(streams, head.uid, directory)
     rows = [row async for row in streams.segments(head)]
@@ -130,6 +129,7 @@ async def export_stream(
     start = work.due[0].first if work.due else work.export.next
     report = ExportReport(str(work.name), work.directory, start, work.export.next)
     await _discard_leftovers(client, streams, work.name, work.uid, work.directory)
+    await _check_known(streams, work)
     try:
         missing, begin = (due for due in work.due if not due.present), partial(_begin, client, streams, work)
         async with CopiesAhead(client, streams, missing, begin, pace=pace, progress=progress) as copies:
@@ -215,7 +215,7 @@ async def _publish(streams: StreamStore, work: Exportable, due: Due, intent: Int
             return
         if intent is not None and await read_intent(streams, work.uid, intent.ledger) is None:
             # Whoever took the intent has looked for files already, maybe before the last ones were there.
-            await drop_files(work.directory, intent.ledger)
+            await drop_files(work.uid, work.directory, intent.ledger)
         raise _taken_over(work, export.next)
 
 
@@ -244,6 +244,42 @@ async def _discard_leftovers(client: Client, streams: StreamStore, name: StreamN
         await update_table(streams, name, uid, directory, create=False)  # It may still name files of some of them.
     for intent in leftovers:
         await discard(client, streams, uid, intent)
+
+
+async def _check_known(streams: StreamStore, work: Exportable) -> None:
+    """StreamError if the location has copies that the metadata know nothing of: those were restored since.
+
+    They may be all that is left of their records, and what is exported next would have the same offsets.
+    """
+    unknown = await _unknown(streams, work)
+    if unknown:
+        unknown = {copy: base for copy, base in (await _unknown(streams, work)).items() if copy in unknown}
+    if unknown:
+        first = min(unknown.values())
+        raise StreamError(
+            str(work.name),
+            f"{work.directory} has {len(unknown)} copies that the metadata do not know, from offset {first} on: the "
+            "metadata were restored after they were exported, and the stream may have other records there now. Export "
+            "to another location; or compare them (`buckram stream verify`), move their files away and export again",
+        )
+
+
+async def _unknown(streams: StreamStore, work: Exportable) -> dict[LedgerId, int]:
+    """Return the first offset of each copy in the location that is neither published, nor listed, nor in an intent.
+
+    The files are listed first: each copy has an intent before its files, and until they are gone.
+    """
+    found = await _bases(work.directory)
+    after = -1
+    while found and (intents := await list_intents(streams, work.uid, after=after, limit=_INTENTS)):
+        after = intents[-1].ledger
+        found = {copy: base for copy, base in found.items() if all(copy != one.ledger for one in intents)}
+    if not found:
+        return {}
+    known = dict.fromkeys((await read_export(streams, work.uid, work.directory)).copies)
+    head = (await streams.read(work.name)).head
+    known |= {row.ledger: None async for row in streams.segments(head)}
+    return {copy: base for copy, base in found.items() if copy not in known}
 
 
 async def _prune(client: Client, streams: StreamStore, work: Exportable) -> int:

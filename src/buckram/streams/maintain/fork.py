@@ -42,15 +42,15 @@ from buckram.core.streams.forks import (
 )
 from buckram.core.streams.head import HISTORY, Fork, Head, Offloaded, Page, Segment, encode_page
 from buckram.core.streams.history import directory_of, offloaded_row, place_of
-from buckram.core.streams.names import StreamName
+from buckram.core.streams.names import StreamId, StreamName
 from buckram.core.streams.policy import Policy, merged
+from buckram.core.streams.purposes import Act, check_act
 from buckram.core.streams.record_format import EntryHeader, parse_header
 from buckram.errors import (
     BuckramError,
     CorruptEntry,
     InvalidArgument,
     KeyExists,
-    MachineLog,
     MalformedBatch,
     MetadataUnavailable,
     NoSuchEntry,
@@ -67,7 +67,7 @@ from buckram.streams.maintain.delete import delete_incomplete
 from buckram.streams.maintain.segment_copy import SegmentCopy
 from buckram.streams.maintain.table import update_table
 from buckram.streams.read.history import SegmentReader, open_segment
-from buckram.streams.read.locate import end_of_acknowledged, first_entry, known_end
+from buckram.streams.read.locate import first_entry, known_end, readable_end
 from buckram.streams.shared.ledgers import (
     FORK,
     Intent,
@@ -81,15 +81,14 @@ from buckram.streams.shared.ledgers import (
 )
 from buckram.streams.shared.metadata import HeadAt, StreamStore, head_retries, new_uid, retry_metadata
 from buckram.streams.shared.namespaces import Namespaces, changed_policy, create_stream
+from buckram.streams.shared.owned import opened
 from buckram.streams.shared.recovery import entry_header, summarise
-from buckram.streams.shared.shares import Party, shared_by, sharing_ops
+from buckram.streams.shared.shares import shared_by, sharing_ops
 from buckram.streams.write.lease import Holder
 from buckram.types import CheckVersion, Create, KeyOp, LedgerId, Offset
 
 _WITHIN_S = 60.0
 """For how long nothing may succeed before the fork is given up."""
-_READABLE_WITHIN_S = 3.0
-"""For how long it waits until acknowledged records are readable. Those of a writer that died are when it is sealed."""
 _INTENTS_AT_ONCE = 50
 _OPS_AT_ONCE = 24
 """The size of the multis that take hold of ledgers: every metadata store takes as many."""
@@ -154,8 +153,7 @@ async def fork_stream(
     """
     head = (await streams.read(source)).head
     check_usable(str(source), head)
-    if head.snapshots is not None:
-        raise MachineLog(str(source))
+    check_act(str(source), head, Act.FORK)
     if source.namespace != name.namespace:
         raise InvalidArgument(
             f"fork of {source} as {name}: both must be in one namespace, whose quota the shared ledgers count for; "
@@ -188,18 +186,10 @@ async def fork_stream(
 
 
 async def _readable(client: Client, streams: StreamStore, source: StreamName, head: Head, at: Offset | None) -> Offset:
-    """Return the offset, or the readable end for None. OffsetOutOfRange if the records below it cannot be read.
-
-    Readers get the last records of a live writer a moment after they were acknowledged, so this waits for that moment.
-    """
-    end = await known_end(client, source, head)
+    """Return the offset, or the readable end for None. OffsetOutOfRange if the records below it cannot be read."""
     if at is None:
-        return end
-    retries = head_retries(_READABLE_WITHIN_S)
-    while end < at <= await end_of_acknowledged(client, streams, source):
-        await retries.wait(OffsetOutOfRange(str(source), at, head.earliest, end))
-        head = (await streams.read(source)).head
-        end = await known_end(client, source, head)
+        return await known_end(client, source, head)
+    head, end = await readable_end(client, streams, source, at)
     if not head.earliest <= at <= end:
         raise OffsetOutOfRange(str(source), at, head.earliest, end)
     return at
@@ -304,14 +294,14 @@ class _Forking:
         )
         try:
             try:
-                async with open_segment(self._client, self._source, row) as reader:
+                async with open_segment(self._client, StreamId(self._source, self._fork.uid), row) as reader:
                     if await self._copy_entries(plan, row, reader, writer):
                         self._hidden[writer.ledger_id] = None
                 await writer.close()
             except BaseException:
                 await writer.abandon()
                 raise
-            async with self._client.open(writer.ledger_id) as copied:
+            async with opened(self._client, StreamId(self._name, self._uid), writer.ledger_id) as copied:
                 summary = await summarise(self._name, copied)
             return Made(row, copied_row(str(self._name), plan, row, writer.ledger_id, summary)), intent
         except BuckramError:
@@ -355,7 +345,8 @@ class _Forking:
         location = place_of(row).location.removesuffix(own)
         directory = directory_of(location, self._name, self._uid)
         intent = await make_history_id(self._client, self._streams, self._uid, directory, epoch=0)
-        copy = SegmentCopy(self._name, self._uid, row, intent, directory, row.base)
+        source = StreamId(self._source, self._fork.uid)
+        copy = SegmentCopy(self._name, self._uid, row, intent, directory, row.base, source=source)
         digest = await copy.make_or_discard(self._client, self._streams, self._pace, self._progress)
         return Made(row, offloaded_row(row, intent.ledger, Offloaded(directory, digest))), intent
 
@@ -364,7 +355,7 @@ class _Forking:
     async def _share(self, plan: ForkPlan, version: int) -> None:
         """Take hold of every shared ledger while the source's head has this version. NoSuchLedger, SourceChanged."""
         waiting = [ledger for ledger in plan.shared if ledger not in self._held]
-        parties = Party(self._fork.uid, self._source), Party(self._uid, self._name)
+        parties = StreamId(self._source, self._fork.uid), StreamId(self._name, self._uid)
         retries = head_retries(_WITHIN_S)
         while waiting:
             own = await self._streams.read(self._name)
@@ -439,7 +430,7 @@ class _Forking:
             len(shared),
             sum(shared),
             sum(row.summary.bytes for _, row in made if row.summary is not None),
-            head.producers is not None or plan.producers_known,
+            head.fork is None or head.fork.producers_known,
         )
 
     async def _take_from_intents(self, intents: list[Intent]) -> None:

@@ -14,13 +14,14 @@ from buckram.core.streams.batch import Batch
 from buckram.core.streams.changes import check_usable, is_dead
 from buckram.core.streams.head import HISTORY, Head, Segment
 from buckram.core.streams.history import due_segments, whole
-from buckram.core.streams.names import StreamName
+from buckram.core.streams.names import StreamId, StreamName
 from buckram.core.streams.policy import Policy
 from buckram.errors import BuckramError, CorruptEntry, NoSuchLedger
 from buckram.streams.maintain.offload import OffloadReport, offload_stream
 from buckram.streams.read.history import SegmentFiles
 from buckram.streams.read.locate import decode_entry
 from buckram.streams.shared.metadata import StreamStore, retry_metadata
+from buckram.streams.shared.owned import check_own
 from buckram.streams.shared.places import in_thread
 from buckram.types import Entry
 
@@ -47,7 +48,8 @@ async def offload_by_policy(
     rows = [row async for row in streams.segments(head)]
     if not _due(head, rows, policy, now=now):
         return None
-    return await offload_stream(client, streams, name, wanted=partial(_due, now=now))
+    # To the place of the policy that was checked, whatever it says by now.
+    return await offload_stream(client, streams, name, to=policy.offload_to, wanted=partial(_due, now=now))
 
 
 def _due(head: Head, rows: Sequence[Segment], policy: Policy, *, now: int | None) -> list[Segment]:
@@ -71,13 +73,13 @@ class StreamCheck:
 
 
 async def check_stream(client: Client, streams: StreamStore, name: StreamName) -> StreamCheck:
-    """Check that each segment's ledger exists, and read all files of history: bytes, entries, records and offsets.
+    """Check that each segment's ledger exists and is its own, and read all files of history: bytes, records, offsets.
 
     The copies of ledgers on bookies are not read: `buckram ledger check` does that. Raises NoSuchStream.
     """
     head = (await streams.read(name)).head
     check_usable(str(name), head)
-    found = StreamCheck(str(name))
+    found, stream = StreamCheck(str(name)), StreamId(name, head.uid)
     due: int | None = None
     async for row in streams.segments(head):
         if is_dead(head, row):
@@ -89,11 +91,12 @@ async def check_stream(client: Client, streams: StreamStore, name: StreamName) -
         try:
             if row.kind == HISTORY:
                 found.history += 1
-                files = SegmentFiles(name, row)
+                files = SegmentFiles(stream, row)
                 records, size = await in_thread(row.ledger, files.location, partial(_check_files, name, row, files))
                 found.records, found.bytes = found.records + records, found.bytes + size
             else:
-                await retry_metadata(partial(client.services.store.read_ledger, row.ledger))
+                record = await retry_metadata(partial(client.services.store.read_ledger, row.ledger))
+                await check_own(client.services.store, stream, row.ledger, record.metadata)
         except NoSuchLedger:
             if not is_dead((await streams.read(name)).head, row):
                 found.problems.append(f"segment {row.number}: its ledger {row.ledger} does not exist")

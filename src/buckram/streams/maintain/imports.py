@@ -40,12 +40,12 @@ from buckram.core.streams.imports import (
 )
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy, merged
+from buckram.core.streams.purposes import Act, check_act
 from buckram.core.streams.transactions import StepId, newest
 from buckram.errors import (
     BuckramError,
     InvalidArgument,
     KeyExists,
-    MachineLog,
     MalformedSource,
     NoSuchKey,
     RecordTooLarge,
@@ -137,8 +137,7 @@ async def plan_import(
     check_software()
     head = (await streams.read(name)).head
     check_usable(str(name), head)
-    if head.snapshots is not None:
-        raise MachineLog(str(name))
+    check_act(str(name), head, Act.WRITE)
     policy = merged((await Namespaces(streams).get(name.namespace)).policy, head.policy)
     files, ignored = await in_thread(-1, source.url, partial(source.files, kind))
     application = application_of(source.url, run)

@@ -11,22 +11,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from buckram.client.client import Client
-from buckram.core.cluster.wall_time import APART_US, Steadiness
+from buckram.core.cluster.believed_time import Jump, agreed_jumps, held_back
 from buckram.core.streams.changes import Step, swept
+from buckram.core.streams.compaction import small_runs
 from buckram.core.streams.head import Head
 from buckram.core.streams.mirrors import MIRROR
-from buckram.core.streams.names import StreamName
+from buckram.core.streams.names import StreamId, StreamName
+from buckram.core.streams.offload_places import OffloadPlaces
 from buckram.core.streams.policy import Policy, merged
+from buckram.core.streams.purposes import purpose_of
 from buckram.core.streams.snapshots import is_published
 from buckram.core.streams.transactions import decided
 from buckram.errors import (
+    AccessRefused,
     BuckramError,
+    NoSuchEntry,
     NoSuchKey,
+    NoSuchLedger,
     NoSuchNamespace,
     NoSuchStream,
     ReadFailed,
@@ -34,13 +41,16 @@ from buckram.errors import (
     WriteFailed,
     WriterExists,
 )
+from buckram.metadata.recorded_time import read_times
 from buckram.streams.maintain.delete import delete_incomplete, delete_stream, drop_leftovers
-from buckram.streams.maintain.history import offload_by_policy
+from buckram.streams.maintain.history import asks_for_offload, offload_by_policy
 from buckram.streams.maintain.janitor_report import JanitorReport, OnReport, OnWaiting, combine_reports, note_problem
+from buckram.streams.maintain.joining import join
 from buckram.streams.maintain.orphans import all_names, children_of, delete_orphan, find_orphans
 from buckram.streams.maintain.retention import all_older, apply_retention, is_lease_held
 from buckram.streams.maintain.truncate import dead_rows, trim
 from buckram.streams.shared.ledgers import (
+    JOINED,
     OBJECT,
     RETIRED,
     SEGMENT,
@@ -53,6 +63,8 @@ from buckram.streams.shared.ledgers import (
 )
 from buckram.streams.shared.metadata import StreamStore, retry_metadata
 from buckram.streams.shared.namespaces import NamespaceInfo, Namespaces
+from buckram.streams.shared.owned import opened
+from buckram.streams.shared.places import confined
 from buckram.streams.write.opening import open_writer
 from buckram.types import EntryId, LedgerId
 
@@ -76,8 +88,22 @@ class JanitorSettings:
     seal_s: float = 60.0
     """A stream is sealed when its lease was free and its open segment did not grow for so long: its writer died, and
     its last records become readable only by that."""
+    join_at: int = 16
+    """So many small segments side by side become one, which takes fewer ledgers."""
     orphans: bool = True
     """Whether to read the metadata of every ledger and delete orphans, too."""
+
+
+class KeepsBackups(Protocol):
+    """Whoever makes backups of databases (`db/backups.py`)."""
+
+    async def look(self, name: StreamName, head: Head, policy: Policy, now: int | None) -> None:
+        """See whether a backup of a stream is due. `now`: the time for its age, microseconds UTC, None in doubt."""
+        ...
+
+    async def carry_out(self, report: JanitorReport) -> None:
+        """Make those that are due. Failures are reported; only InvariantViolation is raised."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +132,26 @@ class Janitor:
     abandoned; `finish` waits and makes a second pass. It owns no task.
     """
 
-    def __init__(self, client: Client, settings: JanitorSettings | None = None) -> None:
-        self._client = client
+    def __init__(
+        self,
+        client: Client,
+        settings: JanitorSettings | None = None,
+        backups: KeepsBackups | None = None,
+        offload_places: OffloadPlaces | None = None,
+    ) -> None:
+        """`backups`: makes the backups of databases that policies ask for; without it, this janitor makes none.
+
+        `offload_places`: where history may be, because whoever changes streams sets policies; None: anywhere, which is
+        for clusters where everybody may do what this process may."""
+        self._client, self._backups, self._places = client, backups, offload_places
         self._streams = StreamStore(client.services.store)
         self._namespaces = Namespaces(self._streams)
         self._settings = settings or JanitorSettings()
         self._policies: dict[str, Mapping[str, Any]] = {}
-        self._rounds = Steadiness()
-        self._ahead: int | None = None
-        """Wall time minus loop time, in microseconds, at the start of this pass; None while the time is in doubt."""
+        self._in_doubt = True
+        """The time was in doubt at the start of this pass."""
+        self._jumps: tuple[Jump, ...] = ()
+        """What was stamped in the doubt before one of these is younger than its stamp says."""
         self._quiet: dict[str, _Quiet] = {}
         """The streams with an open segment and a free lease, by uid."""
 
@@ -147,6 +184,13 @@ class Janitor:
         `orphans` replaces the setting of this name for this pass.
         """
         self._client.services.guard()
+        with self._confined("", ""):
+            report = await self._clean(self._settings.orphans if orphans is None else orphans)
+        if self._backups is not None:
+            await self._backups.carry_out(report)
+        return report
+
+    async def _clean(self, orphans: bool) -> JanitorReport:
         report, suspects = JanitorReport(), []
         self._policies.clear()
         await self._check_clocks(report)
@@ -169,7 +213,8 @@ class Janitor:
                 if head.incomplete and not head.deleting:
                     stopped += [] if await is_lease_held(self._streams, head.uid) else [(name, head.uid)]
                     continue
-                suspects += await self._stream(name, head, report)
+                with self._confined(name.namespace, head.uid):
+                    suspects += await self._stream(name, head, report)
             except (NoSuchStream, NoSuchNamespace):
                 continue  # It was deleted during this pass.
             except BuckramError as error:
@@ -181,9 +226,14 @@ class Janitor:
             await asyncio.sleep(self._settings.grace_s)
             await self._check_again(suspects, leftovers, half_deleted, report)
             await self._check_forks(stopped, report)
-        if self._settings.orphans if orphans is None else orphans:
+        if orphans:
             await self._orphans(report)
         return report
+
+    def _confined(self, namespace: str, uid: str) -> AbstractContextManager[None]:
+        """History is reached only where this stream's may be; an empty uid: nowhere."""
+        places = self._places
+        return confined(None if places is None else lambda where: places.why_not(where, namespace, uid))
 
     # -- one stream ---------------------------------------------------------------------------------------
 
@@ -196,9 +246,9 @@ class Janitor:
             return []
         policy = merged(await self._namespace_policy(name.namespace), head.policy)
         before = head.earliest
-        head = await apply_retention(client, streams, name, head, policy, self._now())
+        head = await apply_retention(client, streams, name, head, policy, self._now(policy.retention_s))
         report.truncated_records += max(head.earliest - before, 0)
-        done = await all_older(client, name, head, policy) or await self._is_abandoned(head)
+        done = await all_older(client, name, head, policy) or await self._is_abandoned(name, head)
         if done and await self._seal(name, head, policy):
             report.sealed_segments += 1
             self._quiet.pop(head.uid, None)
@@ -207,18 +257,42 @@ class Janitor:
             report.deleted_segments += await trim(client, streams, name)
         report.discarded_ledgers += await self._garbage(name, head)
         suspects = await self._intents(name, head, report)
+        await self._join(name, head, policy, report)
         await self._offload(name, head, policy, report)
+        await self._look_at_backups(name, head, policy, report)
         return suspects
+
+    async def _join(self, name: StreamName, head: Head, policy: Policy, report: JanitorReport) -> None:
+        """Join small segments where there are many; a writer does so with fewer, when it opens."""
+        runs = small_runs(head, policy, at_least=self._settings.join_at)
+        try:
+            report.joined_segments += await join(self._client, self._streams, name, head, policy, runs)
+        except (NoSuchStream, NoSuchLedger, NoSuchEntry, TimeoutError):
+            return  # It was truncated or deleted meanwhile, or is read later.
+        except BuckramError as error:
+            note_problem(report, str(name), error)
 
     async def _offload(self, name: StreamName, head: Head, policy: Policy, report: JanitorReport) -> None:
         """Offload what the policy wants. A location that is away keeps nothing else from being done."""
         try:
-            done = await offload_by_policy(self._client, self._streams, name, head, policy, self._now())
+            if self._places is not None and asks_for_offload(head, policy):
+                self._places.check_policy(name.namespace, policy.offload_to)
+            now = self._now(policy.offload_after_s)
+            done = await offload_by_policy(self._client, self._streams, name, head, policy, now)
             report.offloaded_segments += done.segments if done is not None else 0
         except NoSuchStream:
             raise
         except BuckramError as error:
             note_problem(report, str(name), error)
+
+    async def _look_at_backups(self, name: StreamName, head: Head, policy: Policy, report: JanitorReport) -> None:
+        """See whether a backup is due; those are made at the end of the pass, as they take long."""
+        if self._backups is None:
+            return
+        try:
+            await self._backups.look(name, head, policy, self._now(policy.backup_every_s))
+        except BuckramError as error:
+            note_problem(report, f"backup of {name}", error)
 
     async def _namespace_policy(self, namespace: str) -> Mapping[str, Any]:
         """Return a namespace's policy, which is read once per pass."""
@@ -226,13 +300,13 @@ class Janitor:
             self._policies[namespace] = (await self._namespaces.get(namespace)).policy
         return self._policies[namespace]
 
-    async def _is_abandoned(self, head: Head) -> bool:
+    async def _is_abandoned(self, name: StreamName, head: Head) -> bool:
         """Whether the writer is gone: for `seal_s` the lease was free and the open segment did not grow."""
         row = head.open_segment
         if row is None or await is_lease_held(self._streams, head.uid):
             self._quiet.pop(head.uid, None)
             return False
-        async with self._client.open(row.ledger) as reader:
+        async with opened(self._client, StreamId(name, head.uid), row.ledger) as reader:
             seen = _Quiet(row.ledger, reader.last_confirmed, asyncio.get_running_loop().time())
         before = self._quiet.get(head.uid)
         if before is None or (before.ledger, before.last) != (seen.ledger, seen.last):
@@ -255,6 +329,7 @@ class Janitor:
                 linger_ms=0,
                 on_closed=lambda _: None,
                 mirror_of=head.mirror.uid if head.mirror is not None and head.mirror.state == MIRROR else "",
+                acting_for=purpose_of(str(name), head),
             )
         except WriterExists:
             return False
@@ -282,7 +357,8 @@ class Janitor:
             made += found
         last_activity = _last_activity(made, head)
         for intent in made:
-            if intent.discard or _may_discard(intent, head, last_activity, self._now(), self._settings):
+            now = self._now(self._settings.retired_s if _is_retired(intent) else self._settings.bulk_age_s)
+            if intent.discard or _may_discard(intent, head, last_activity, now, self._settings):
                 try:
                     report.discarded_ledgers += await discard(self._client, self._streams, head.uid, intent)
                 except (ReadFailed, WriteFailed) as error:  # The location of its files is away.
@@ -303,7 +379,8 @@ class Janitor:
                 head = (await self._streams.read(suspect.name)).head
                 same = head.uid == suspect.uid and head.epoch == suspect.epoch
                 if same and not await is_lease_held(self._streams, suspect.uid):
-                    done = await discard(self._client, self._streams, suspect.uid, suspect.intent)
+                    with self._confined(suspect.name.namespace, suspect.uid):
+                        done = await discard(self._client, self._streams, suspect.uid, suspect.intent)
                     report.discarded_ledgers += done
             except NoSuchStream:
                 continue
@@ -311,7 +388,8 @@ class Janitor:
                 note_problem(report, str(suspect.name), error)
         for uid in leftovers:
             try:
-                await drop_leftovers(self._client, self._streams, uid)
+                with self._confined("", uid):
+                    await drop_leftovers(self._client, self._streams, uid)
             except BuckramError as error:
                 note_problem(report, f"data of deleted stream {uid}", error)
         for space in half_deleted:
@@ -328,7 +406,8 @@ class Janitor:
             try:
                 head = (await self._streams.read(name)).head
                 if head.uid == uid and head.incomplete and not await is_lease_held(self._streams, uid):
-                    report.deleted_streams += await delete_incomplete(self._client, self._streams, name, uid)
+                    with self._confined(name.namespace, uid):
+                        report.deleted_streams += await delete_incomplete(self._client, self._streams, name, uid)
             except NoSuchStream:
                 continue
             except BuckramError as error:
@@ -357,17 +436,22 @@ class Janitor:
             note_problem(report, "orphans", error)
 
     async def _check_clocks(self, report: JanitorReport) -> None:
-        clocks, self._ahead = self._client.services.clocks, None
-        doubt = await clocks.doubt(self._rounds)
+        doubt = await self._client.services.clocks.doubt()
+        self._in_doubt = bool(doubt)
+        self._jumps = self._client.services.clocks.jumps
+        with suppress(AccessRefused):  # bookies of earlier releases show it to administrators only
+            self._jumps += agreed_jumps((await retry_metadata(partial(read_times, self._streams.metadata))).values())
         if doubt:
             report.problems.append(f"{BY_AGE}: {doubt}")
-        else:
-            self._ahead = self._client.services.runtime.clock.wall_us() - _loop_us()
 
-    def _now(self) -> int | None:
-        """Return the time in microseconds UTC; None while it is in doubt or if the clock was set during this pass."""
-        own = self._client.services.runtime.clock.wall_us()
-        return None if self._ahead is None or abs(own - _loop_us() - self._ahead) > APART_US else own
+    def _now(self, age_s: float | None) -> int | None:
+        """Return the time in microseconds UTC, for what is ended at this age; None while it is in doubt or if a clock
+        was set during this pass."""
+        now = None if self._in_doubt else self._client.services.clocks.moment().certain
+        if now is None or not self._jumps:
+            return now
+        age_us = int((age_s or 0) * _US)
+        return held_back(now - age_us, self._jumps, now) + age_us
 
 
 def _last_activity(made: list[Intent], head: Head) -> dict[str, int]:
@@ -391,6 +475,11 @@ def _is_suspect(intent: Intent, head: Head) -> bool:
     return not is_published(head, intent.ledger)
 
 
+def _is_retired(intent: Intent) -> bool:
+    """Whether it was replaced by another ledger, and is kept for those who still read it."""
+    return intent.purpose in (RETIRED, JOINED)
+
+
 def _may_discard(
     intent: Intent, head: Head, last_activity: Mapping[str, int], now: int | None, settings: JanitorSettings
 ) -> bool:
@@ -403,7 +492,7 @@ def _may_discard(
         return is_stale(intent, head)
     if intent.purpose == OBJECT:
         return False  # The objects' index says what becomes of it.
-    if intent.purpose == RETIRED:
+    if _is_retired(intent):
         return now is not None and now - intent.time > settings.retired_s * _US
     step = intent.step
     if step is not None and decided(head.transactions, step[0], intent.query, step[1]):
@@ -411,12 +500,8 @@ def _may_discard(
     return now is not None and now - last_activity[_application(intent)] > settings.bulk_age_s * _US
 
 
-def _loop_us() -> int:
-    return int(asyncio.get_running_loop().time() * _US)
-
-
 def _swept(head: Head, *, ledgers: tuple[LedgerId, ...]) -> Step | None:
     return swept(head, ledgers)
 
 
-__all__ = ["BY_AGE", "Janitor", "JanitorSettings"]
+__all__ = ["BY_AGE", "Janitor", "JanitorSettings", "KeepsBackups"]

@@ -29,6 +29,10 @@ class JanitorReport:
     orphans: int = 0
     offloaded_segments: int = 0
     """Segments that became files of history, as a policy asks."""
+    joined_segments: int = 0
+    """Small segments that became one with their neighbours."""
+    backups: int = 0
+    """Backups of databases that were made, as a policy asks."""
     problems: list[str] = field(default_factory=list)
     """What failed, with the reason; the next pass tries again."""
 
@@ -50,6 +54,8 @@ def combine_reports(first: JanitorReport, second: JanitorReport) -> JanitorRepor
         first.deleted_streams + second.deleted_streams,
         first.orphans + second.orphans,
         first.offloaded_segments + second.offloaded_segments,
+        first.joined_segments + second.joined_segments,
+        first.backups + second.backups,
         second.problems,
     )
 

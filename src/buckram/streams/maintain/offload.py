@@ -25,7 +25,8 @@ from buckram.core.streams.head import Head, Offloaded, Segment
 from buckram.core.streams.history import check_location, directory_of, may_offload, offloaded_row
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy, merged
-from buckram.errors import BuckramError, InvalidArgument, MachineLog, NoSuchEntry, NoSuchLedger
+from buckram.core.streams.purposes import Act, check_act
+from buckram.errors import BuckramError, InvalidArgument, NoSuchEntry, NoSuchLedger
 from buckram.net.pace import Pace
 from buckram.streams.maintain.compaction import Compactable, Copied, Progress, replace_run
 from buckram.streams.maintain.copies_ahead import Attempt, CopiesAhead
@@ -88,8 +89,7 @@ async def plan_offload(
     """
     head = (await streams.read(name)).head
     check_usable(str(name), head)
-    if head.snapshots is not None:
-        raise MachineLog(str(name))
+    check_act(str(name), head, Act.OFFLOAD)
     policy = merged((await Namespaces(streams).get(name.namespace)).policy, head.policy)
     location = check_location(to) if to is not None else policy.offload_to
     if not location:
@@ -101,24 +101,6 @@ async def plan_offload(
     ready = tuple(row for row in chosen if may_offload(head, row))
     aside = sum(row.sealed and row.number == head.producers for row in chosen)
     return Offloadable(name, head.uid, head.epoch, policy, directory_of(location, name, head.uid), ready, aside)
-
-
-async def offload_segment(
-    client: Client,
-    streams: StreamStore,
-    work: Offloadable,
-    row: Segment,
-    report: OffloadReport,
-    *,
-    pace: Pace | None = None,
-    progress: Progress = lambda _: None,
-) -> None:
-    """Offload one segment and add it to the report. It may be stopped and repeated at any point.
-
-    Raises WriteFailed or ReadFailed if the location or the bookies cannot be reached, CorruptEntry if the files do not
-    give back what was written, StreamError for encrypted entries.
-    """
-    await _list(client, streams, work, copy_segment(client, streams, work, row, pace=pace, progress=progress), report)
 
 
 async def _list(
@@ -157,8 +139,9 @@ async def copy_segment(
 ) -> tuple[Copied, int]:
     """Write a segment's files, read them back and compare; returns the row that can take its place, and their bytes.
 
-    A failure leaves nothing, a crash leaves files with an intent. Errors as of offload_segment, and NoSuchLedger or
-    NoSuchEntry if the segment was truncated meanwhile.
+    A failure leaves nothing, a crash leaves files with an intent. Raises WriteFailed or ReadFailed if the location or
+    the bookies cannot be reached, CorruptEntry if the files do not give back what was written, StreamError for
+    encrypted entries, NoSuchLedger or NoSuchEntry if the segment was truncated meanwhile.
     """
     copy = await _begin(client, streams, work, row)
     return _copied(work, row, copy, await copy.make_or_discard(client, streams, pace or Pace(None), progress))
@@ -189,7 +172,7 @@ async def offload_planned(
 ) -> OffloadReport:
     """Offload the segments of a plan in their order, and bring the table up to date. The next one is read meanwhile.
 
-    It may be stopped and repeated at any point. Errors are those of offload_segment and update_table.
+    It may be stopped and repeated at any point. Errors are those of copy_segment and update_table.
     """
     report = OffloadReport(str(work.name), work.directory, kept=work.put_aside)
     try:
@@ -233,7 +216,6 @@ __all__ = [
     "Wanted",
     "copy_segment",
     "offload_planned",
-    "offload_segment",
     "offload_stream",
     "plan_offload",
 ]

@@ -7,12 +7,15 @@ nothing. Not here: deleting segments that became dead (`maintain/truncate.py`), 
 
 from __future__ import annotations
 
+from functools import partial
+
 from buckram.client.client import Client
+from buckram.core.cluster.wall_time import APART_US
 from buckram.core.streams.changes import check_usable, truncated
-from buckram.core.streams.head import Head
+from buckram.core.streams.head import Head, Segment
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy
-from buckram.errors import NoSuchKey
+from buckram.errors import NoSuchKey, NoSuchLedger
 from buckram.streams.maintain.truncate import offset_keeping
 from buckram.streams.read.cursors import lowest_cursor
 from buckram.streams.read.locate import known_end, offset_at_time
@@ -38,6 +41,8 @@ async def wanted_earliest(
         return wanted
     if policy.retention_s is not None and now is not None:
         cutoff = now - int(policy.retention_s * _US)
+        if head.last_append - now > APART_US:
+            wanted = await _end_of_old_segments(streams, head, now, cutoff)
         if await _may_hold_older(streams, head, cutoff):
             wanted = max(wanted, await offset_at_time(client, streams, name, head, cutoff))
     if policy.retention_bytes is not None:
@@ -89,6 +94,37 @@ async def offset_passed_by_all(streams: StreamStore, name: StreamName) -> int:
     check_usable(str(name), head)
     lowest = await lowest_cursor(streams, head)
     return head.earliest if lowest is None else max(lowest, head.earliest)
+
+
+async def _end_of_old_segments(streams: StreamStore, head: Head, now: int, cutoff: int) -> int:
+    """Return the end of the last segment that is certainly older than `cutoff` although it is stamped later than now.
+
+    Append times never go back, so after a clock that was ahead they say nothing until time has come to them. But
+    records are older than the ledger of a segment that follows.
+    """
+    wanted, before = head.earliest, None
+    async for row in streams.segments(head):
+        if before is not None and before.end > head.earliest and _is_ahead(before, now):
+            created = await _created(streams, row)
+            if created is not None and created < cutoff:
+                wanted = before.end
+            elif created is not None and created <= now:
+                break  # what follows is younger
+        before = row if row.sealed else None
+    return wanted
+
+
+def _is_ahead(row: Segment, now: int) -> bool:
+    return row.summary is not None and row.summary.last_append - now > APART_US
+
+
+async def _created(streams: StreamStore, row: Segment) -> int | None:
+    """When a segment's ledger was made, in microseconds UTC; None if that is not known any more."""
+    try:
+        metadata = (await retry_metadata(partial(streams.metadata.read_ledger, row.ledger))).metadata
+    except NoSuchLedger:
+        return None
+    return None if metadata.creation_time_ms is None else metadata.creation_time_ms * 1000
 
 
 async def _may_hold_older(streams: StreamStore, head: Head, cutoff: int) -> bool:

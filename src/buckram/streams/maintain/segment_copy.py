@@ -31,7 +31,7 @@ from buckram.core.streams.history import (
     manifest_file,
     part_file,
 )
-from buckram.core.streams.names import StreamName
+from buckram.core.streams.names import StreamId, StreamName
 from buckram.errors import (
     BuckramError,
     ConfigError,
@@ -41,6 +41,7 @@ from buckram.errors import (
     StreamError,
     WriteFailed,
 )
+from buckram.extras import needs
 from buckram.net.pace import Pace
 from buckram.streams.maintain.compaction import Progress
 from buckram.streams.read.history import HistoryReader, SegmentReader, open_segment
@@ -83,6 +84,8 @@ class SegmentCopy:
     """What a thread does last: it writes and checks the manifest."""
     was_read: asyncio.Event = field(default_factory=asyncio.Event)
     """Whether all entries of the segment are in memory or in files."""
+    source: StreamId | None = None
+    """The stream whose row it is; None: the one that the copy is for."""
     taken: bool = False
     """Whether it failed, and somebody else had taken its intent, and with it the files, by then."""
 
@@ -107,7 +110,7 @@ class SegmentCopy:
         was truncated meanwhile, ConfigError without pyarrow.
         """
         check_software()
-        async with open_segment(client, self.name, self.row) as reader:
+        async with open_segment(client, self.source or StreamId(self.name, self.uid), self.row) as reader:
             origin = await self._origin(reader)
             begin, skipped = 0, self.first - self.row.base
             if skipped > 0:
@@ -262,7 +265,7 @@ def check_software() -> None:
     try:
         import pyarrow.parquet  # noqa: F401
     except ImportError:
-        raise ConfigError("history needs pyarrow: pip install 'buckram[history]'") from None
+        raise ConfigError(needs("history", "history")) from None
 
 
 def _in_thread(call: Callable[[], T]) -> asyncio.Future[T]:

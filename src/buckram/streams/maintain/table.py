@@ -17,6 +17,7 @@ from buckram.core.streams.head import HISTORY, Segment
 from buckram.core.streams.history import copy_of, decode_manifest
 from buckram.core.streams.names import StreamName
 from buckram.errors import ConfigError, NoSuchStream, ReadFailed, StreamError
+from buckram.extras import needs
 from buckram.streams.shared.exports import read_export
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.places import TABLE, Place, in_thread
@@ -43,7 +44,7 @@ async def update_table(streams: StreamStore, name: StreamName, uid: str, directo
         if not there:
             return ""
         if not known:
-            raise ConfigError(f"the table at {directory}/{TABLE} needs pyiceberg: pip install 'buckram[history]'")
+            raise ConfigError(needs(f"the table at {directory}/{TABLE}", "history"))
     for _ in range(_TRIES):
         table = await in_thread(-1, directory, partial(_load, directory))
         # What belongs to the table is asked for after the table was read: who commits later conflicts.
@@ -69,7 +70,7 @@ async def table_copies(directory: str) -> set[LedgerId] | None:
     if not await in_thread(-1, directory, partial(_is_there, directory)):
         return None
     if find_spec("pyiceberg") is None:
-        raise ConfigError(f"the table at {directory}/{TABLE} needs pyiceberg: pip install 'buckram[history]'")
+        raise ConfigError(needs(f"the table at {directory}/{TABLE}", "history"))
     return set((await in_thread(-1, directory, partial(_load, directory))).files)
 
 

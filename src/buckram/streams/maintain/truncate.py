@@ -12,10 +12,11 @@ from buckram.client.client import Client
 from buckram.core.streams.changes import is_dead, trimmed, truncated
 from buckram.core.streams.head import Head, Segment
 from buckram.core.streams.names import StreamName
+from buckram.core.streams.purposes import Act, check_act
 from buckram.errors import VersionConflict
 from buckram.streams.maintain.table import update_tables_before
-from buckram.streams.read.locate import known_end
-from buckram.streams.shared.ledgers import drop_segment
+from buckram.streams.read.locate import readable_end
+from buckram.streams.shared.ledgers import drop_segments
 from buckram.streams.shared.metadata import StreamStore
 from buckram.types import KeyOp, Offset
 
@@ -24,11 +25,15 @@ _TRIES = 5
 
 
 async def truncate(client: Client, streams: StreamStore, name: StreamName, offset: Offset) -> Head:
-    """Make the records below `offset` unreadable and return the new head. OffsetOutOfRange beyond the readable end."""
+    """Make the records below `offset` unreadable and return the new head.
+
+    Raises OffsetOutOfRange beyond the readable end, and MachineLog or StreamPurpose by the stream's purpose.
+    """
     head = (await streams.read(name)).head
+    check_act(str(name), head, Act.TRUNCATE)
     end = head.end
     if offset > end:
-        end = await known_end(client, name, head)
+        _, end = await readable_end(client, streams, name, offset)
     return await streams.change(name, lambda head: truncated(str(name), head, offset, end), uid=head.uid)
 
 
@@ -52,8 +57,7 @@ async def trim(client: Client, streams: StreamStore, name: StreamName, *, at_mos
         if not dead:
             return done
         await update_tables_before(streams, name, head.uid, dead)
-        for row in dead:
-            await drop_segment(client, streams, head.uid, row)
+        await drop_segments(client, streams, head.uid, dead)
         await _forget(streams, name, head, dead[-1].number + 1, kept)
         done += len(dead)
     return done

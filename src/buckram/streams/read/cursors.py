@@ -29,7 +29,7 @@ from buckram.errors import (
     VersionConflict,
 )
 from buckram.seams import Clock
-from buckram.streams.read.locate import known_end
+from buckram.streams.read.locate import known_end, readable_end
 from buckram.streams.shared.metadata import StreamStore, head_retries, retry_metadata
 from buckram.types import CheckVersion, Create, KeyValue, Offset
 
@@ -159,7 +159,7 @@ async def place_cursor(client: Client, streams: StreamStore, name: StreamName, c
     head = (await streams.read(name)).head
     check_usable(str(name), head)
     if offset > head.end:
-        end = await known_end(client, name, head)
+        head, end = await readable_end(client, streams, name, offset)
         if offset > end:
             raise OffsetOutOfRange(str(name), offset, head.earliest, end)
     await Cursor(streams, name, cursor, client.services.runtime.clock).move(offset)

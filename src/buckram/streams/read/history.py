@@ -20,9 +20,11 @@ from buckram.client.read.reader import Reader
 from buckram.core.streams.batch import Batch
 from buckram.core.streams.head import HISTORY, Segment
 from buckram.core.streams.history import Manifest, Part, decode_manifest, digest_of, manifest_file, place_of
-from buckram.core.streams.names import StreamName
+from buckram.core.streams.names import StreamId
 from buckram.core.streams.record_format import EntryHeader
 from buckram.errors import ConfigError, CorruptEntry, MalformedBatch, MalformedRecord, NoSuchEntry
+from buckram.extras import needs
+from buckram.streams.shared.owned import check_own_files, opened
 from buckram.streams.shared.places import Place, answer_of, forget_error, in_thread
 from buckram.types import Entry, EntryId
 
@@ -43,12 +45,14 @@ class SegmentFiles:
     """The files of one offloaded segment. Calls block.
 
     Raises ReadFailed if the location is away, NoSuchEntry if a file is missing there, CorruptEntry if its bytes are
-    not those that were offloaded, ConfigError without pyarrow or fsspec.
+    not those that were offloaded, ConfigError without pyarrow or fsspec, ForeignLedger if they are another stream's.
     """
 
-    def __init__(self, name: StreamName, segment: Segment) -> None:
-        self._name, self._segment = name, segment
-        self._place = Place(place_of(segment).location)
+    def __init__(self, stream: StreamId, segment: Segment) -> None:
+        location = place_of(segment).location
+        check_own_files(stream, segment.ledger, location)
+        self._name, self._segment = stream.name, segment
+        self._place = Place(location)
         self._manifest: Manifest | None = None
         self._loaded: LoadedPart | None = None
 
@@ -87,7 +91,7 @@ class SegmentFiles:
         try:
             from buckram.streams.shared.history_parts import LoadedPart
         except ImportError:
-            raise ConfigError("history needs pyarrow: pip install 'buckram[history]'") from None
+            raise ConfigError(needs("history", "history")) from None
         data = self._place.read(part.file, self._segment.ledger)
         try:
             return LoadedPart(part, data)
@@ -138,9 +142,9 @@ class SegmentFiles:
 class HistoryReader:
     """Reads the entries of an offloaded segment as a ledger's Reader does. Errors are those of SegmentFiles."""
 
-    def __init__(self, name: StreamName, segment: Segment) -> None:
-        self._name, self._segment = name, segment
-        self._files = SegmentFiles(name, segment)
+    def __init__(self, stream: StreamId, segment: Segment) -> None:
+        self._name, self._segment = stream.name, segment
+        self._files = SegmentFiles(stream, segment)
         self._copy = segment.ledger
         self._last = segment.summary.last_entry if segment.summary is not None else -1
 
@@ -229,11 +233,14 @@ class HistoryReader:
 SegmentReader: TypeAlias = Reader | HistoryReader
 
 
-def open_segment(client: Client, name: StreamName, segment: Segment) -> AbstractAsyncContextManager[SegmentReader]:
-    """Return a reader of a segment's entries, wherever they are; use `async with`. NoSuchLedger, ReadFailed."""
+def open_segment(client: Client, stream: StreamId, segment: Segment) -> AbstractAsyncContextManager[SegmentReader]:
+    """Return a reader of a segment's entries, wherever they are; use `async with`.
+
+    Raises NoSuchLedger, ReadFailed, ForeignLedger.
+    """
     if segment.kind == HISTORY:
-        return HistoryReader(name, segment)
-    return client.open(segment.ledger)
+        return HistoryReader(stream, segment)
+    return opened(client, stream, segment.ledger)
 
 
 def _chunk(loaded: LoadedPart, first: EntryId, last: EntryId) -> list[tuple[EntryId, bytes]]:

@@ -60,7 +60,7 @@ async def behind(
         if begin >= stop:
             continue
         if not segments:
-            since = await time_of_offset(client, name, segment, begin)
+            since = await time_of_offset(client, name, head.uid, segment, begin)
         counted, segments = counted + stop - begin, segments + 1
         size += bytes_between(segment, reach, begin, stop)
         if segments == _MOST_SEGMENTS:

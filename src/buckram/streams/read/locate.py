@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import aclosing, suppress
 from typing import NamedTuple
 
 from buckram.client.client import Client
 from buckram.client.read.reader import Reader
+from buckram.core.backoff import READABLE
 from buckram.core.streams.batch import Batch, decode
 from buckram.core.streams.head import Head, Segment
-from buckram.core.streams.names import StreamName
+from buckram.core.streams.names import StreamId, StreamName
 from buckram.core.streams.record_format import EntryHeader
-from buckram.errors import CorruptEntry, MalformedBatch
+from buckram.errors import CorruptEntry, MalformedBatch, NoSuchLedger, OffsetNotReadable
+from buckram.net.retry import Retries
 from buckram.streams.read.history import HistoryReader, Reached, SegmentReader, open_segment
 from buckram.streams.shared.metadata import StreamStore
+from buckram.streams.shared.owned import opened
 from buckram.streams.shared.recovery import entry_header
-from buckram.types import Entry, EntryId, Offset
+from buckram.types import Entry, EntryId, LedgerId, Offset
+
+_READABLE_WITHIN_S = 3.0
+"""For how long acknowledged records are waited for. Those of a writer that died are readable when it is sealed."""
+_LOOK_S = 0.5
+"""After so long the list of segments is looked at again."""
 
 
 async def first_entry(
@@ -57,6 +67,8 @@ class Reach(NamedTuple):
     """The offset after the last readable record."""
     open_bytes: int
     """The bytes of the open segment up to there."""
+    append_time: int = 0
+    """Of the last record of the open segment, microseconds UTC; 0 if that was not seen."""
 
 
 async def known_end(client: Client, name: StreamName, head: Head) -> int:
@@ -69,7 +81,7 @@ async def known_reach(client: Client, name: StreamName, head: Head) -> Reach:
     segment = head.open_segment
     if segment is None:
         return Reach(head.end, 0)
-    async with client.open(segment.ledger) as reader:
+    async with opened(client, StreamId(name, head.uid), segment.ledger) as reader:
         return await readable_reach(name, reader, segment)
 
 
@@ -80,7 +92,8 @@ async def readable_reach(name: StreamName, reader: Reader, segment: Segment) -> 
         return Reach(segment.base, 0)
     entry = await reader.get(last)
     header = entry_header(name, entry)
-    return Reach(segment.base + header.first + header.records, entry.length)
+    time = header.append_time if header.records else 0
+    return Reach(segment.base + header.first + header.records, entry.length, time)
 
 
 async def end_of_acknowledged(client: Client, streams: StreamStore, name: StreamName) -> int:
@@ -94,12 +107,61 @@ async def end_of_acknowledged(client: Client, streams: StreamStore, name: Stream
     segment = head.open_segment
     if segment is None:
         return head.end
-    async with client.open(segment.ledger) as reader:
+    async with opened(client, StreamId(name, head.uid), segment.ledger) as reader:
         last = await reader.last_stored()
     if last is None:
         return segment.base
     header = entry_header(name, last)
     return segment.base + header.first + header.records
+
+
+async def readable_end(client: Client, streams: StreamStore, name: StreamName, wanted: Offset) -> tuple[Head, Offset]:
+    """Return the head and the readable end, which is at least `wanted` if records up to there were acknowledged.
+
+    Readers get the last records of a live writer a moment after they were acknowledged, so this waits for that moment.
+    What nobody has written is not waited for. OffsetNotReadable: the writer died, or tells nobody how far it is.
+    """
+    retries = Retries(READABLE, _READABLE_WITHIN_S)
+    written: LedgerId | None = None
+    while True:
+        try:
+            head = (await streams.read(name)).head
+            segment = head.open_segment
+            if segment is None:
+                return head, head.end
+            async with opened(client, StreamId(name, head.uid), segment.ledger) as reader:
+                end = (await readable_reach(name, reader, segment)).end
+                if end >= wanted:
+                    return head, end
+                if written != segment.ledger:
+                    if await end_of_acknowledged(client, streams, name) < wanted:
+                        return head, end
+                    written = segment.ledger
+                await _more_confirmed(reader)
+        except NoSuchLedger as error:  # the list has changed
+            await retries.wait(error)
+        else:
+            await retries.wait(OffsetNotReadable(str(name), wanted - 1, head.earliest, end))
+
+
+async def went_back(client: Client, streams: StreamStore, name: StreamName, position: Offset) -> bool:
+    """Whether a stream ends below a position up to which somebody has read it: its metadata were restored.
+
+    Raises NoSuchStream, and as reading does.
+    """
+    await streams.keys.sync()
+    try:
+        _, end = await readable_end(client, streams, name, position)
+    except OffsetNotReadable:  # They are stored, and readable when the next writer opens the stream.
+        return False
+    return end < position
+
+
+async def _more_confirmed(reader: Reader) -> None:
+    """Return when more of an open ledger is confirmed, or after a while."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LOOK_S), aclosing(reader.tail(reader.last_confirmed + 1)) as tail:
+            await tail.next_chunk()
 
 
 async def offset_at_time(client: Client, streams: StreamStore, name: StreamName, head: Head, time: int) -> int:
@@ -110,17 +172,17 @@ async def offset_at_time(client: Client, streams: StreamStore, name: StreamName,
     summary = segment.summary
     if summary is not None and summary.first_append >= time:
         return segment.base
-    async with open_segment(client, name, segment) as reader:
+    async with open_segment(client, StreamId(name, head.uid), segment) as reader:
         last = summary.last_entry if summary is not None else reader.last_confirmed
         return await _offset_of(name, reader, segment, last, lambda header: header.append_time >= time)
 
 
-async def time_of_offset(client: Client, name: StreamName, segment: Segment, offset: Offset) -> int:
+async def time_of_offset(client: Client, name: StreamName, uid: str, segment: Segment, offset: Offset) -> int:
     """Return when the record with this offset, which is in the segment, was appended, in microseconds UTC."""
     summary = segment.summary
     if summary is not None and (offset <= segment.base or summary.first_append == summary.last_append):
         return summary.first_append
-    async with open_segment(client, name, segment) as reader:
+    async with open_segment(client, StreamId(name, uid), segment) as reader:
         last = summary.last_entry if summary is not None else reader.last_confirmed
         entry = await entry_of_offset(name, reader, segment, offset, last)
         time = entry_header(name, await reader.get(min(entry, last))).append_time
@@ -133,7 +195,7 @@ async def offset_of_txid(client: Client, streams: StreamStore, name: StreamName,
     segment = await streams.find(head, lambda row: row.summary is None or row.summary.last_txid >= txid)
     if segment is None:
         return head.end
-    async with open_segment(client, name, segment) as reader:
+    async with open_segment(client, StreamId(name, head.uid), segment) as reader:
         last = segment.summary.last_entry if segment.summary is not None else reader.last_confirmed
         entry = await first_entry(name, reader, last, lambda header: header.last_txid >= txid)
         if entry <= last:

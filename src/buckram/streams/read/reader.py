@@ -20,7 +20,7 @@ from buckram.core.streams.head import Head
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.record_format import NO_TXID
 from buckram.errors import HandleClosed, InvalidArgument, OffsetOutOfRange, OffsetTruncated
-from buckram.streams.read.locate import known_end, offset_at_time, offset_of_txid
+from buckram.streams.read.locate import known_end, offset_at_time, offset_of_txid, readable_end
 from buckram.streams.read.source import Source
 from buckram.streams.shared.metadata import HeadAt, StreamStore
 from buckram.types import Offset
@@ -110,6 +110,7 @@ class StreamReader(NotBlocking):
 
     async def open(self) -> int:
         """Find the start now, without reading a record, and return the position. The first use does it otherwise."""
+        self._client.services.check_loop()
         if self._source is None:
             self._client.services.guard()
             if self._closed:
@@ -186,6 +187,8 @@ class StreamReader(NotBlocking):
 
     async def close(self) -> None:
         """Stop reading. Idempotent; the stream is not changed."""
+        if not self._closed:
+            self._client.services.check_loop()
         self._closed = True
         source, self._source = self._source, None
         if source is not None:
@@ -292,8 +295,7 @@ class StreamReader(NotBlocking):
     async def _check_end(self, offset: Offset, head: Head) -> None:
         """Raise OffsetOutOfRange beyond the readable end, unless this reader follows a stream that has not ended."""
         if offset > head.end and (head.ended or not self._span.follow):
-            head = (await self._streams.read(self._name)).head
-            end = await known_end(self._client, self._name, head)
+            head, end = await readable_end(self._client, self._streams, self._name, offset)
             if offset > end:
                 raise OffsetOutOfRange(self.stream, offset, head.earliest, end)
 

@@ -16,14 +16,16 @@ from buckram.client.client import Client
 from buckram.client.read.tail import Tail
 from buckram.core.streams.batch import Batch, entry_body
 from buckram.core.streams.head import Segment
-from buckram.core.streams.names import StreamName
+from buckram.core.streams.names import StreamId, StreamName
 from buckram.core.streams.producers import ProducerTable
+from buckram.core.streams.purposes import Purpose, purpose_of
 from buckram.core.streams.record_format import MARK, SNAPSHOT, EntryHeader
 from buckram.errors import (
     BuckramError,
     CorruptEntry,
     HandleClosed,
     MalformedBatch,
+    MetadataError,
     MetadataUnavailable,
     NoSuchEntry,
     NoSuchKey,
@@ -36,6 +38,7 @@ from buckram.streams.read.history import HistoryReader, SegmentReader, open_segm
 from buckram.streams.read.locate import decode_entry, entry_of_offset, in_bounds
 from buckram.streams.shared.follow import HeadFollower
 from buckram.streams.shared.metadata import HeadAt, StreamStore
+from buckram.streams.shared.recovery import was_deleted
 from buckram.types import Entry
 
 _LOOK_MIN_S, _LOOK_MAX_S, _LOOK_FOR_S = 0.002, 0.01, 1.0
@@ -156,7 +159,9 @@ class Source:
             segment = await self._streams.segment_of(self.follower.head, self.position)
             if segment is None:
                 return False
-            reader = await self._open.enter_async_context(open_segment(self._client, self._name, segment))
+            reader = await self._open.enter_async_context(
+                open_segment(self._client, StreamId(self._name, self.follower.head.uid), segment)
+            )
             await self._begin(segment, reader)
         except NoSuchKey:  # A page was trimmed since the head was read.
             await self.follower.refresh()
@@ -284,12 +289,29 @@ class Source:
             row, error = before, away
         if before is not None and (row is None or row.ledger != before.ledger):
             return
+        if (nobody := self._client.services.bookies.nobody()) is not None:
+            raise nobody from None
         if self._failing_since is None:
             self._failing_since = loop.time()
         elif not error.retryable or loop.time() - self._failing_since > _GIVE_UP_S:
             self._failing_since = None
-            raise error
+            if row is None or not isinstance(error, NoSuchLedger) or not await self._was_deleted(row):
+                raise error
+            if not self._skip:
+                raise OffsetTruncated(str(self._name), self.position, row.end) from error
+            self.position = row.end
+            return
         await asyncio.sleep(_PAUSE_S)
+
+    async def _was_deleted(self, row: Segment) -> bool:
+        """Whether the list names a sealed segment that was deleted. Of other logs than those of records only the owner
+        knows what that means."""
+        if not row.sealed or purpose_of(str(self._name), self.follower.head) is not Purpose.RECORDS:
+            return False
+        try:
+            return await was_deleted(self._streams, self._name, row)
+        except MetadataError:  # it is away, or who reads may not ask for that
+            return False
 
 
 def _table_in(name: StreamName, entry: Entry, header: EntryHeader) -> ProducerTable:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from buckram.core.streams.batch import Batch, BinaryColumn
 from buckram.core.streams.record_format import NO_TXID
 from buckram.errors import ConfigError
+from buckram.extras import needs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -141,5 +142,5 @@ def _arrow() -> Any:
         import pyarrow
         import pyarrow.compute
     except ImportError:
-        raise ConfigError("Arrow batches need pyarrow: pip install 'buckram[arrow]'") from None
+        raise ConfigError(needs("a table of Arrow", "arrow")) from None
     return pyarrow

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from buckram.client.client import Client
+from buckram.core.cluster.believed_time import Moment
 from buckram.core.streams.names import StreamName
 from buckram.streams.shared.metadata import StreamStore
 
@@ -30,3 +31,7 @@ class Claim:
     def now(self) -> int:
         """Return the time that records are stamped with; an AppendClock."""
         return self.client.services.clocks.now()
+
+    def moment(self) -> Moment:
+        """Return what may be the time now."""
+        return self.client.services.clocks.moment()

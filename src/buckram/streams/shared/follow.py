@@ -35,7 +35,7 @@ class HeadFollower:
         if not self._following:
             self._following = True
             self._stale.set()
-            self._scope.spawn(self._run(), "follow the head")
+            self._scope.keep(self._run, "follow the head", wake=self._stale.set)
 
     def changes(self) -> asyncio.Event:
         """Return an event that the next change or deletion after this call sets."""

@@ -6,41 +6,49 @@ delete the ledger, delete the intent. That is safe at any time; the caller decid
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from buckram.client.maintain.delete import delete_ledger
-from buckram.client.write.create import fitting
+from buckram.client.write.create import ID_TRIES, fitting
 from buckram.client.write.writer import engine_of
 from buckram.core.streams.head import Head, Segment
-from buckram.core.streams.names import StreamName, owner_mark
+from buckram.core.streams.names import StreamId, StreamName, owner_mark
 from buckram.core.streams.policy import Policy
 from buckram.core.streams.snapshots import is_published
 from buckram.errors import (
     BuckramError,
+    ForeignLedger,
     KeyNotEmpty,
+    LedgerIdRefused,
     MalformedRecord,
     MetadataUnavailable,
     NoSuchKey,
     NoSuchLedger,
     NotEnoughBookies,
+    ReadFailed,
     StreamError,
     VersionConflict,
+    WriteFailed,
 )
 from buckram.streams.shared.metadata import StreamStore, head_retries, retry_metadata
+from buckram.streams.shared.owned import check_own_files, foreign, is_own
 from buckram.streams.shared.places import Place, in_thread
-from buckram.streams.shared.shares import holders, release
-from buckram.types import CheckVersion, Create, Delete, LedgerId
+from buckram.streams.shared.shares import forget, held, holders, release
+from buckram.types import CheckVersion, Create, Delete, LedgerId, LedgerMetadata
 
 if TYPE_CHECKING:
     from buckram.client.client import Client
     from buckram.client.write.engine import LedgerAppender
 
 SEGMENT, COMPACT, RETIRED = "segment", "compact", "retired"
+JOINED = "joined"
+"""As retired, of a small segment that a writer joined with others: the writers that come next delete it."""
 SNAPSHOT = "snapshot"
 """The purpose of a ledger with a snapshot of a machine. Its intent stays for as long as the ledger."""
 OBJECT = "object"
@@ -53,6 +61,7 @@ FORK = "fork"
 """The purpose of a ledger with the records of a source that a fork does not share."""
 _BULK = "bulk "
 _MADE, _DISCARD = "made", "discard"
+_DROPPED_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +69,9 @@ class Intent:
     """The metadata key that a ledger of a stream has while it is not listed, with its `version`.
 
     `epoch` is that of the stream when the ledger was made. `purpose` is "segment", "bulk APPLICATION VERSION",
-    "compact", "fork", "offload", "export", "snapshot", "object", or "retired": it was listed, and a copy replaced it at
-    `time`. `time` is when the intent was made, in microseconds UTC. `discard`: it was claimed for deletion. `place`:
-    the directory of the files that the id of an offload or export names.
+    "compact", "fork", "offload", "export", "snapshot", "object", or "retired" or "joined": it was listed, and a copy
+    replaced it at `time`. `time` is when the intent was made, in microseconds UTC. `discard`: it was claimed for
+    deletion. `place`: the directory of the files that the id of an offload or export names.
     """
 
     ledger: LedgerId
@@ -112,32 +121,35 @@ async def make_ledger(
     Raises NotEnoughBookies, MetadataUnavailable, or StreamError if it was discarded meanwhile. The janitor finds
     whatever a failure leaves behind.
     """
-    store, clocks = client.services.store, client.services.clocks
-    await clocks.ensure()
-    ledger = await store.allocate_ledger_id()
-    intent = Intent(ledger, epoch, purpose, clocks.now(), False, 0, query)
-    await streams.keys.create(streams.layout.intent(uid, ledger), _encode(intent))
-    try:
-        handle = await client.create(
-            ensemble=policy.ensemble,
-            digest=policy.digest,
-            ledger_id=ledger,
-            placement=policy.placement or None,
-            encrypt=policy.encryption == "required",
-            custom_metadata={**(marks or {}), **owner_mark(name, uid, purpose)},
-        )
-    except BuckramError as error:
-        await discard_after_error(client, streams, uid, intent)
-        if isinstance(error, NotEnoughBookies) and 0 < error.available < error.needed:
-            advice = _suggest_smaller_ensemble(name, policy, error)
-            raise NotEnoughBookies(error.needed, error.available, advice) from error
-        raise
+    client.services.guard()
+    await client.services.clocks.ensure()
+    for left in reversed(range(ID_TRIES)):
+        intent = await _new_intent(client, streams, uid, epoch, purpose, query)
+        ledger = intent.ledger
+        try:
+            handle = await client.create(
+                ensemble=policy.ensemble,
+                digest=policy.digest,
+                ledger_id=ledger,
+                placement=policy.placement or None,
+                encrypt=policy.encryption == "required",
+                custom_metadata={**(marks or {}), **owner_mark(name, uid, purpose)},
+            )
+            break
+        except BuckramError as error:
+            await discard_after_error(client, streams, uid, intent)
+            if isinstance(error, LedgerIdRefused) and left:
+                continue  # The session that got the id has ended.
+            if isinstance(error, NotEnoughBookies) and 0 < error.available < error.needed:
+                advice = _suggest_smaller_ensemble(name, policy, error)
+                raise NotEnoughBookies(error.needed, error.available, advice) from error
+            raise
     writer = engine_of(handle)
     try:
         seen = await retry_metadata(lambda: read_intent(streams, uid, ledger))
         if seen is None or seen.discard:
             # Another process claimed the intent before the ledger existed, so it may have found nothing to delete.
-            await drop_ledger(client, ledger)
+            await drop_ledger(client, streams, StreamId(name, uid), ledger)
             raise StreamError(
                 str(name), f"ledger {ledger} was discarded while it was made: the stream was deleted or taken over"
             )
@@ -147,15 +159,28 @@ async def make_ledger(
     return writer, intent
 
 
+async def _new_intent(
+    client: Client, streams: StreamStore, uid: str, epoch: int, purpose: str, query: str = "", place: str = ""
+) -> Intent:
+    """Write the intent of a new id, of another one where the session that got the first has ended."""
+    for left in reversed(range(ID_TRIES)):
+        ledger = await client.services.store.allocate_ledger_id()
+        intent = Intent(ledger, epoch, purpose, client.services.clocks.now(), False, 0, query, place)
+        try:
+            await streams.keys.create(streams.layout.intent(uid, ledger), _encode(intent))
+            return intent
+        except LedgerIdRefused:
+            if not left:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
 async def make_history_id(
     client: Client, streams: StreamStore, uid: str, place: str, *, epoch: int, purpose: str = OFFLOAD
 ) -> Intent:
     """Return the intent of a new id for files of history in the directory `place`; none of them exists yet."""
-    store, clocks = client.services.store, client.services.clocks
-    await clocks.ensure()
-    intent = Intent(await store.allocate_ledger_id(), epoch, purpose, clocks.now(), False, 0, place=place)
-    await streams.keys.create(streams.layout.intent(uid, intent.ledger), _encode(intent))
-    return intent
+    await client.services.clocks.ensure()
+    return await _new_intent(client, streams, uid, epoch, purpose, place=place)
 
 
 def _suggest_smaller_ensemble(name: StreamName, policy: Policy, error: NotEnoughBookies) -> str:
@@ -173,9 +198,11 @@ def present_op(streams: StreamStore, uid: str, intent: Intent) -> CheckVersion:
     return CheckVersion(streams.layout.intent(uid, intent.ledger), intent.version)
 
 
-def retiring_op(streams: StreamStore, uid: str, ledger: LedgerId, epoch: int, now: int) -> Create:
-    """Return the operation for the multi that takes the ledger out of the list; the janitor deletes it later."""
-    return Create(streams.layout.intent(uid, ledger), _encode(Intent(ledger, epoch, RETIRED, now, False, 0)))
+def retiring_op(
+    streams: StreamStore, uid: str, ledger: LedgerId, epoch: int, now: int, purpose: str = RETIRED
+) -> Create:
+    """Return the operation for the multi that takes the ledger out of the list; it is deleted later."""
+    return Create(streams.layout.intent(uid, ledger), _encode(Intent(ledger, epoch, purpose, now, False, 0)))
 
 
 def withdrawing_op(streams: StreamStore, uid: str, copy: LedgerId, place: str, epoch: int, now: int) -> Create:
@@ -229,7 +256,7 @@ async def discard(client: Client, streams: StreamStore, uid: str, intent: Intent
                 version = await streams.keys.set(key, _encode(intent, _DISCARD), intent.version)
                 intent = replace(intent, discard=True, version=version)
             if intent.place:
-                await drop_files(intent.place, intent.ledger)
+                await drop_files(uid, intent.place, intent.ledger)
             else:
                 await let_go(client, streams, uid, intent.ledger)
             await streams.keys.delete(key, intent.version)
@@ -251,13 +278,19 @@ async def discard_after_error(client: Client, streams: StreamStore, uid: str, in
         await discard(client, streams, uid, intent)
 
 
-async def drop_ledger(client: Client, ledger: LedgerId) -> None:
+async def drop_ledger(client: Client, streams: StreamStore, stream: StreamId, ledger: LedgerId) -> None:
     """Delete a ledger of a stream, even if it cannot be recovered any more. No-op if it does not exist.
 
-    KeyNotEmpty if streams share it: `let_go` is for ledgers that may be shared.
+    ForeignLedger if it is not the stream's. KeyNotEmpty if streams share it: `let_go` is for ledgers that may be
+    shared.
     """
+
+    async def judge(ledger: LedgerId, metadata: LedgerMetadata) -> None:
+        if not (await is_own(streams.metadata, stream, ledger, metadata) or await held(streams, stream.uid, ledger)):
+            raise foreign(stream, ledger)
+
     try:
-        await delete_ledger(client.services, ledger, force=True, of_stream=True)
+        await delete_ledger(client.services, ledger, force=True, judge=judge)
     except NoSuchLedger:
         return
 
@@ -265,22 +298,34 @@ async def drop_ledger(client: Client, ledger: LedgerId) -> None:
 async def let_go(client: Client, streams: StreamStore, uid: str, ledger: LedgerId) -> None:
     """Delete a ledger of the stream, unless other streams hold it: then this one lets go. No-op if it does not exist.
 
+    One that is not the stream's, whatever its metadata say, is left as it is, which the log tells.
+
     Several streams may let go at once: each takes its own key away before it tries to delete the ledger, so the last
     one succeeds. If that one ends in between, whoever finds nobody left tries once more. It may be stopped at any point
     and called again.
     """
     while True:
         try:
-            await drop_ledger(client, ledger)
+            await drop_ledger(client, streams, StreamId(None, uid), ledger)
+            break
+        except ForeignLedger:
             return
         except KeyNotEmpty:
             await retry_metadata(streams.keys.sync)  # A server of ZooKeeper that is behind shows no keys yet.
             if not await release(streams, uid, ledger) and await holders(streams, ledger):
-                return  # Others hold it, and the last of them deletes it.
+                break  # Others hold it, and the last of them deletes it.
+    await forget(streams, uid, ledger)
 
 
-async def drop_files(place: str, copy: LedgerId) -> None:
-    """Delete the files of an offloaded segment, or what was written of them. ReadFailed, WriteFailed."""
+async def drop_files(uid: str, place: str, copy: LedgerId) -> None:
+    """Delete the files of an offloaded segment, or what was written of them. ReadFailed, WriteFailed.
+
+    Files in a directory that is not the stream's are left as they are, which the log tells.
+    """
+    try:
+        check_own_files(StreamId(None, uid), copy, place)
+    except ForeignLedger:
+        return
     await in_thread(copy, place, partial(Place(place).remove, copy))
 
 
@@ -292,7 +337,23 @@ async def drop_segment(client: Client, streams: StreamStore, uid: str, row: Segm
     if row.offloaded is None:
         await let_go(client, streams, uid, row.ledger)
     else:
-        await drop_files(row.offloaded.location, row.ledger)
+        await drop_files(uid, row.offloaded.location, row.ledger)
+
+
+async def drop_segments(
+    client: Client, streams: StreamStore, uid: str, rows: Sequence[Segment], *, leave_files: bool = False
+) -> None:
+    """The same for several rows at once, so that their ledgers share steps in the metadata.
+
+    With `leave_files` files of history that cannot be reached stay where they are.
+    """
+    for start in range(0, len(rows), _DROPPED_AT_ONCE):
+        some = rows[start : start + _DROPPED_AT_ONCE]
+        done = await asyncio.gather(*(drop_segment(client, streams, uid, row) for row in some), return_exceptions=True)
+        for row, answer in zip(some, done, strict=True):
+            left = leave_files and row.offloaded is not None and isinstance(answer, ReadFailed | WriteFailed)
+            if isinstance(answer, BaseException) and not left:
+                raise answer
 
 
 def _encode(intent: Intent, state: str = _MADE) -> bytes:
@@ -319,7 +380,7 @@ __all__ = [
     "discard_after_error",
     "drop_files",
     "drop_ledger",
-    "drop_segment",
+    "drop_segments",
     "is_stale",
     "let_go",
     "list_intents",

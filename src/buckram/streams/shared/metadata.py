@@ -25,11 +25,13 @@ from buckram.core.streams.head import (
     encode_head,
     encode_page,
 )
+from buckram.core.streams.links import Link, decode_link
 from buckram.core.streams.names import StreamName
 from buckram.errors import KeyExists, MetadataUnavailable, NoSuchKey, NoSuchStream, StreamExists, VersionConflict
 from buckram.net.retry import Attempt, Retries, retry
 from buckram.seams import KeyStore, MetadataStore, Notify
-from buckram.types import CheckVersion, Create, Delete, KeyOp, LedgerId, Offset, SetValue
+from buckram.streams.shared.layout import Layout
+from buckram.types import CheckVersion, Create, Delete, KeyOp, Offset, SetValue
 
 T = TypeVar("T")
 WITHIN_S = 10.0
@@ -53,77 +55,6 @@ class HeadAt:
 
     head: Head
     version: int
-
-
-class Layout:
-    """The paths of all keys of streams. They lie below the root of the metadata store's own keys."""
-
-    def __init__(self, store: MetadataStore) -> None:
-        own = getattr(getattr(store, "layout", None), "own", "/buckram")
-        self.root = f"{own}/streams"
-        self.namespaces = f"{self.root}/namespaces"
-        self.all_heads, self.all_data = f"{self.root}/heads", f"{self.root}/data"
-
-    def namespace(self, namespace: str) -> str:
-        return f"{self.namespaces}/{namespace}"
-
-    def heads(self, namespace: str) -> str:
-        return f"{self.root}/heads/{namespace}"
-
-    def head(self, name: StreamName) -> str:
-        return f"{self.root}/heads/{name.namespace}/{name.stream}"
-
-    def data(self, uid: str) -> str:
-        return f"{self.root}/data/{uid}"
-
-    def page(self, uid: str, number: int) -> str:
-        return f"{self.root}/data/{uid}/pages/{number:012d}"
-
-    def lease(self, uid: str) -> str:
-        return f"{self.root}/data/{uid}/lease"
-
-    def intents(self, uid: str) -> str:
-        return f"{self.root}/data/{uid}/intents"
-
-    def intent(self, uid: str, ledger: LedgerId) -> str:
-        return f"{self.root}/data/{uid}/intents/{ledger:019d}"
-
-    def object_writers(self, uid: str) -> str:
-        return f"{self.root}/data/{uid}/writers"
-
-    def replicas(self, uid: str) -> str:
-        """Below it are those of a database that servers show."""
-        return f"{self.root}/data/{uid}/replicas"
-
-    def exports(self, uid: str) -> str:
-        """Below it are the records of exports, each under the name that `core/streams/exports.py:export_key` gives."""
-        return f"{self.root}/data/{uid}/exports"
-
-    def imports(self, uid: str) -> str:
-        """Below it are the records of imports, each under the name that `core/streams/imports.py` gives."""
-        return f"{self.root}/data/{uid}/imports"
-
-    def shared(self, uid: str) -> str:
-        """Below it are the ledgers that the stream holds together with others (`streams/shared/shares.py`)."""
-        return f"{self.root}/data/{uid}/shared"
-
-    def link(self, namespace: str) -> str:
-        """The record of a namespace's replication, `core/streams/links.py`."""
-        return f"{self.root}/replication/{namespace}"
-
-    def progress(self, uid: str) -> str:
-        """How far the replication into a mirror was when it last said so, `replication/lag.py`."""
-        return f"{self.root}/data/{uid}/progress"
-
-    def insertion(self, uid: str) -> str:
-        """What a bulk step asks of the stream's writer, `core/streams/insertions.py`; ephemeral."""
-        return f"{self.root}/data/{uid}/insertion"
-
-    def cursors(self, uid: str) -> str:
-        return f"{self.root}/data/{uid}/cursors"
-
-    def cursor(self, uid: str, cursor: str) -> str:
-        return f"{self.root}/data/{uid}/cursors/{cursor}"
 
 
 def head_retries(within_s: float = WITHIN_S) -> Retries:
@@ -269,6 +200,15 @@ class StreamStore:
                 await retries.wait(error)
             except MetadataUnavailable as error:
                 await retries.wait(error)
+
+    async def link(self, namespace: str) -> Link | None:
+        """Return what this cluster knows of the replication of a namespace. Raises MalformedRecord."""
+        key = self.layout.link(namespace)
+        try:
+            found = await retry_metadata(lambda: self.keys.get(key))
+        except NoSuchKey:
+            return None
+        return decode_link(key, found.value, found.version)
 
     async def remove(self, name: StreamName, version: int) -> None:
         """Delete the head at this version; the last step of a deletion."""

@@ -11,9 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from buckram.client.shared.opening import NotCopied
+from buckram.client.write.create import fitting
 from buckram.core.streams.head import Head
-from buckram.core.streams.names import DEFAULT_NAMESPACE, StreamName, check_name
-from buckram.core.streams.policy import check_overrides, merged
+from buckram.core.streams.links import check_creation
+from buckram.core.streams.mirrors import MIRROR
+from buckram.core.streams.names import DEFAULT_NAMESPACE, OBJECTS_LOG, StreamName, check_name
+from buckram.core.streams.policy import DEFAULTS, check_overrides, merged
+from buckram.core.streams.purposes import Act, purpose_of, refusal
 from buckram.core.tenants.quotas import Quotas
 from buckram.errors import (
     AccessRefused,
@@ -25,11 +30,13 @@ from buckram.errors import (
     NamespaceNotEmpty,
     NoSuchKey,
     NoSuchNamespace,
+    NoSuchStream,
     VersionConflict,
 )
 from buckram.metadata.tenants import TenantStore
+from buckram.streams.shared.layout import list_names
 from buckram.streams.shared.metadata import StreamStore, head_retries
-from buckram.types import KeyOp
+from buckram.types import CheckVersion, KeyOp
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,29 +47,47 @@ class NamespaceInfo:
     policy: Mapping[str, Any]
     version: int
     deleting: bool = False
+    fitted: bool = False
+    """Its ensemble was chosen by `fit_namespaces`, as large as a small cluster is, and by nobody else."""
 
 
-class Namespaces:
+class Namespaces(NotCopied):
     """Creates, lists, changes and deletes namespaces; from `client.namespaces`."""
 
     def __init__(self, streams: StreamStore) -> None:
         self._streams = streams
 
     async def create(self, name: str, **policy: Any) -> NamespaceInfo:
-        """Create a namespace with these settings (those of Policy in `core/streams/policy.py`). NamespaceExists."""
-        key, value = self._key(name), _encode(check_overrides(policy))
+        """Create a namespace with these settings (those of Policy in `core/streams/policy.py`). NamespaceExists.
+
+        Where `buckram up` fitted namespace default to few bookies and no ensemble is given, the new one is fitted, too.
+        """
+        key, checked = self._key(name), check_overrides(policy)
         retries, doubt = head_retries(), False
         while True:
             try:
-                return NamespaceInfo(name, policy, await self._streams.keys.create(key, value))
+                fits = "" if "ensemble" in checked else await self._fits_default()
+                wanted = {**checked, "ensemble": fits} if fits else checked
+                version = await self._streams.keys.create(key, _encode(wanted, fitted=bool(fits)))
+                return NamespaceInfo(name, wanted, version, fitted=bool(fits))
             except KeyExists:
                 present = await self.get(name)
-                if doubt and present.version == 0 and present.policy == policy:
+                if doubt and present.version == 0 and present.policy == wanted:
                     return present  # This call created it, and the reply was lost.
                 raise NamespaceExists(name) from None
             except MetadataUnavailable as error:
                 doubt = True
                 await retries.wait(error)
+
+    async def _fits_default(self) -> str:
+        """The ensemble that namespace default was fitted to; empty: none, or it is not to be seen."""
+        key = self._key(DEFAULT_NAMESPACE)
+        try:
+            kept = await self._streams.keys.get(key)
+        except (NoSuchKey, AccessRefused):
+            return ""
+        info = _decode(DEFAULT_NAMESPACE, key, kept.value, kept.version)
+        return str(info.policy.get("ensemble", "")) if info.fitted else ""
 
     async def get(self, name: str) -> NamespaceInfo:
         """Return a namespace. NoSuchNamespace, except for `default`, which is created at its first use."""
@@ -83,17 +108,32 @@ class Namespaces:
 
     async def list(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
         """Return the names that begin with `prefix` and are greater than `after`, in order; none at the end."""
-        return await list_names(self._streams, self._streams.layout.namespaces, prefix, after, limit)
+        return await list_names(self._streams.keys, self._streams.layout.namespaces, prefix, after, limit)
 
     async def set(self, name: str, **policy: Any) -> NamespaceInfo:
         """Change settings. None resets a setting to its default, which for retention settings is no retention."""
+        return await self._change(name, policy, fitted=None)
+
+    async def _fit(self, name: str, ensemble: str | None, usual: str) -> None:
+        """Give a namespace the ensemble that fits a small cluster; None takes it back. What somebody chose stays.
+
+        `usual`: what its ensemble is without a marker that says whose choice it is, if nobody chose it.
+        """
+        info = await self.get(name)
+        present = info.policy.get("ensemble")
+        if present != ensemble and (info.fitted or present is None or present == usual):
+            await self._change(name, {"ensemble": ensemble}, fitted=ensemble is not None)
+
+    async def _change(self, name: str, changes: Mapping[str, Any], *, fitted: bool | None) -> NamespaceInfo:
+        """`fitted`: who chose the ensemble from now on; None: whoever did, or somebody if the changes have one."""
         retries = head_retries()
         while True:
             info = await self.get(name)
-            wanted = changed_policy(info.policy, policy)
+            wanted = changed_policy(info.policy, changes)
+            marked = info.fitted and "ensemble" not in changes if fitted is None else fitted
             try:
-                version = await self._streams.keys.set(self._key(name), _encode(wanted), info.version)
-                return NamespaceInfo(name, wanted, version)
+                version = await self._streams.keys.set(self._key(name), _encode(wanted, fitted=marked), info.version)
+                return NamespaceInfo(name, wanted, version, fitted=marked)
             except (VersionConflict, MetadataUnavailable) as error:
                 await retries.wait(error)
 
@@ -105,14 +145,22 @@ class Namespaces:
         info = await self.get(name)
         # A stream is created on condition of the namespace's version, so after this step creations that began before
         # it fail, and later ones see `deleting`.
-        version = await keys.set(key, _encode(info.policy, deleting=True), info.version)
+        version = await keys.set(key, _encode(info.policy, deleting=True, fitted=info.fitted), info.version)
         rest = await self._streams.streams(name, limit=1)
         if rest:
-            await keys.set(key, _encode(info.policy), version)
-            raise NamespaceNotEmpty(name, f"{name}/{rest[0]}")
+            await keys.set(key, _encode(info.policy, fitted=info.fitted), version)
+            raise NamespaceNotEmpty(name, f"{name}/{rest[0]}", await self._why_not(StreamName(name, rest[0])))
         await keys.delete(key, version)
         with suppress(AccessRefused):  # quotas are for administrators, who find them there when it is made again
             await TenantStore(self._streams.metadata).forget(name)
+
+    async def _why_not(self, name: StreamName) -> str:
+        """What keeps a stream from being deleted as a stream, and the command that is right; empty if nothing does."""
+        try:
+            head = (await self._streams.read(name)).head
+        except NoSuchStream:
+            return ""
+        return refusal(str(name), purpose_of(str(name), head), Act.DELETE)
 
     async def quotas(self, name: str) -> Quotas:
         """Return the quotas of a namespace. NoSuchNamespace."""
@@ -130,27 +178,61 @@ class Namespaces:
 
     async def restore(self, info: NamespaceInfo) -> None:
         """Undo a deletion that stopped half-way. VersionConflict if the namespace has changed since `info` was read."""
-        await self._streams.keys.set(self._key(info.name), _encode(info.policy), info.version)
+        await self._streams.keys.set(self._key(info.name), _encode(info.policy, fitted=info.fitted), info.version)
 
     def _key(self, name: str) -> str:
         return self._streams.layout.namespace(check_name("namespace", name))
 
 
+async def fit_namespaces(streams: StreamStore, before: int, count: int) -> None:
+    """Let all namespaces be written with as few bookies as a cluster was started with, and widen them when it grew.
+
+    `before`: how many bookies it had until now, 0 for a new one. An ensemble that somebody chose is not changed.
+    """
+    usual = DEFAULTS.quorum
+    if min(before or count, count) >= usual.ensemble_size:
+        return
+    namespaces = Namespaces(streams)
+    # Namespace default was fitted without a marker by earlier releases.
+    ours = str(fitting(before, usual)) if 0 < before < usual.ensemble_size else ""
+    wanted = str(fitting(count, usual)) if count < usual.ensemble_size else None
+    await namespaces._fit(DEFAULT_NAMESPACE, wanted, ours)
+    after = ""
+    while page := await namespaces.list(after=after):
+        for name in page:
+            if name != DEFAULT_NAMESPACE:
+                await namespaces._fit(name, wanted, "")
+        after = page[-1]
+
+
 async def create_stream(streams: StreamStore, name: StreamName, head: Head, extra: Sequence[KeyOp] = ()) -> Head:
     """Create a stream with this head; `extra`: further operations for the same multi.
 
-    Raises NoSuchNamespace, StreamExists, InvalidArgument for settings that do not go with the namespace's.
+    It is created on condition that namespace and link of replication are what was read here: whoever writes a link
+    writes the namespace's record in the same step, so a fence excludes a creation that began before it.
+
+    Raises NoSuchNamespace, StreamExists, ReplicationRefused where the other cluster's side of the namespace was
+    promoted, InvalidArgument for settings that do not go with the namespace's.
     """
-    namespaces = Namespaces(streams)
+    if name.stream == OBJECTS_LOG and (head.snapshots is None or head.properties):
+        raise InvalidArgument(f"stream {name}: the name is that of the index of objects; choose another")
+    namespaces, link_key = Namespaces(streams), streams.layout.link(name.namespace)
     while True:
         space = await namespaces.get(name.namespace)
         if space.deleting:
             raise NoSuchNamespace(name.namespace)
         merged(space.policy, head.policy)
+        link = await streams.link(name.namespace)
+        copied = head.mirror is not None and head.mirror.state == MIRROR
+        check_creation(name.namespace, name.stream, link, head.mirror.cluster if head.mirror and copied else "")
+        same = [] if link is None else [CheckVersion(link_key, link.version)]
         try:
-            return await streams.create(name, head, space.version, extra)
+            return await streams.create(name, head, space.version, [*same, *extra])
         except VersionConflict:
             continue
+        except NoSuchKey as error:
+            if error.key != link_key:
+                raise
 
 
 def changed_policy(present: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,32 +243,9 @@ def changed_policy(present: Mapping[str, Any], changes: Mapping[str, Any]) -> di
     return {**kept, **checked}
 
 
-async def list_names(streams: StreamStore, parent: str, prefix: str, after: str, limit: int) -> list[str]:
-    """Return the children of `parent` that begin with `prefix` and are greater than `after`, in order."""
-    if type(limit) is not int or limit < 1 or not isinstance(prefix, str) or not isinstance(after, str):
-        raise InvalidArgument(
-            f"list(prefix={prefix!r}, after={after!r}, limit={limit!r}): needs names, and a limit from 1 on"
-        )
-    found: list[str] = []
-    # Names come in order, so reading starts right before the first name that can begin with the prefix.
-    start = after if after >= prefix else prefix[:-1] + chr(max(ord(prefix[-1]) - 1, 32)) + "\uffee" * 4
-    if after < prefix and after:
-        start = max(start, after)
-    while len(found) < limit:
-        page = await streams.keys.children(parent, after=start, limit=max(limit, 100))
-        for name in page:
-            if name.startswith(prefix):
-                found.append(name)
-            elif name > prefix:
-                return found[:limit]
-        if not page:
-            break
-        start = page[-1]
-    return found[:limit]
-
-
-def _encode(policy: Mapping[str, Any], *, deleting: bool = False) -> bytes:
-    return json.dumps({"format": 1, "policy": dict(policy), "deleting": deleting}).encode()
+def _encode(policy: Mapping[str, Any], *, deleting: bool = False, fitted: bool = False) -> bytes:
+    mark = {"fitted": True} if fitted else {}
+    return json.dumps({"format": 1, "policy": dict(policy), "deleting": deleting, **mark}).encode()
 
 
 def _decode(name: str, key: str, value: bytes, version: int) -> NamespaceInfo:
@@ -195,6 +254,6 @@ def _decode(name: str, key: str, value: bytes, version: int) -> NamespaceInfo:
         policy = raw["policy"]
         if not isinstance(policy, dict):
             raise TypeError("no policy")
-        return NamespaceInfo(name, policy, version, raw.get("deleting") is True)
+        return NamespaceInfo(name, policy, version, raw.get("deleting") is True, raw.get("fitted") is True)
     except (ValueError, KeyError, TypeError) as error:
         raise MalformedRecord(f"{key}: not a namespace ({error!r}); restore it from a backup") from None

@@ -12,6 +12,7 @@ from typing import Any
 
 from buckram.core.streams.schemas import HEAD_BYTES, MARK, RecordSchemas
 from buckram.errors import ConfigError, SchemaMismatch
+from buckram.extras import needs
 from buckram.types import Buffer
 
 _READ = (
@@ -31,9 +32,7 @@ class RecordCodec:
         try:
             import fastavro
         except ImportError:
-            raise ConfigError(
-                f"stream {stream} has a schema, and fastavro is missing: pip install 'buckram[avro]'"
-            ) from None
+            raise ConfigError(needs(f"stream {stream} has a schema, which", "avro")) from None
         self._avro: Any = fastavro
         self.stream = stream
         """NAMESPACE/STREAM."""

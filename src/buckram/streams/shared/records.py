@@ -11,12 +11,11 @@ from typing import TypeVar
 from buckram.core.streams.names import check_producer, utf8_size
 from buckram.core.streams.record_format import NO_TXID, Columns, HeaderList, HeadersInput, headers_size
 from buckram.errors import InvalidArgument, RecordTooLarge, TxidOutOfOrder
-from buckram.types import Buffer
+from buckram.types import MAX_TIME, MIN_TIME, Buffer
 
 T = TypeVar("T")
 MAX_RECORD_BYTES = 4 * 1024 * 1024
 """The most bytes that value, key and headers of a record may have together; less where network frames are smaller."""
-MAX_TIME = 2**62
 _PLAIN = frozenset((bytes, NoneType))
 
 
@@ -156,9 +155,19 @@ def as_headers(headers: HeadersInput) -> HeaderList:
 
 def as_time(time: int) -> int:
     """Check a timestamp in microseconds UTC. Raises InvalidArgument."""
-    if type(time) is not int or not -MAX_TIME <= time <= MAX_TIME:
+    if type(time) is not int:
         raise InvalidArgument(f"timestamp {time!r}: needs an int, microseconds since 1970 (UTC)")
+    if not MIN_TIME <= time <= MAX_TIME:
+        raise InvalidArgument(f"timestamp {time}: {no_time(time)}")
     return time
+
+
+def no_time(time: int) -> str:
+    """Why this is no timestamp, and what is."""
+    if time < MIN_TIME:
+        return f"is before the year 1 (less than {MIN_TIME}): give microseconds since 1970 (UTC)"
+    such = f": as nanoseconds it is {time // 1000} microseconds" if MIN_TIME <= time // 1000 <= MAX_TIME else ""
+    return f"is after the year 9999 (more than {MAX_TIME}): give microseconds since 1970 (UTC){such}"
 
 
 def as_txid(txid: int) -> int:

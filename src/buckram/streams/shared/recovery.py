@@ -5,6 +5,7 @@ It also reads the table of producers. Not here: changing the head, which is the 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from typing import Protocol
 
@@ -12,23 +13,26 @@ from buckram.client.client import Client
 from buckram.client.read.reader import Reader
 from buckram.core.streams.batch import Batch, decode, entry_body
 from buckram.core.streams.head import Head, Segment, Summary
-from buckram.core.streams.names import StreamName
+from buckram.core.streams.names import StreamId, StreamName
 from buckram.core.streams.producers import ProducerTable
 from buckram.core.streams.record_format import NO_MAX, NO_MIN, NO_SNAPSHOT, NO_TXID, SNAPSHOT, EntryHeader, parse_header
-from buckram.errors import CorruptEntry, MalformedBatch, StreamError
+from buckram.errors import CorruptEntry, MalformedBatch, NoSuchLedger, StreamError
+from buckram.metadata.removals import is_recorded
 from buckram.streams.shared.metadata import StreamStore
+from buckram.streams.shared.owned import opened, recovered
 from buckram.types import Entry, EntryId, LedgerId
 
+_log = logging.getLogger("buckram.streams")
 EMPTY = Summary(0, -1, 0, 0, 0, NO_MIN, NO_MAX, NO_TXID, NO_SNAPSHOT)
 
 
-async def recover_segment(client: Client, name: StreamName, ledger: LedgerId) -> Summary:
+async def recover_segment(client: Client, name: StreamName, uid: str, ledger: LedgerId) -> Summary:
     """Fence the segment's writer, close its ledger, and return what it holds.
 
-    Raises RecoveryFailed, MetadataUnavailable, CorruptEntry, and NoSuchLedger if the ledger was deleted; no record in
-    it was acknowledged then.
+    Raises RecoveryFailed, MetadataUnavailable, CorruptEntry, ForeignLedger, and NoSuchLedger if the ledger was deleted;
+    no record in it was acknowledged then.
     """
-    async with client.recover(ledger) as reader:
+    async with recovered(client, StreamId(name, uid), ledger) as reader:
         return await summarise(name, reader)
 
 
@@ -61,15 +65,35 @@ async def load_producers(client: Client, streams: StreamStore, name: StreamName,
         segment = await streams.find(head, lambda row: row.number >= wanted)
     if segment is None or segment.number != wanted or segment.summary is None:
         raise StreamError(str(name), f"its producers' table was in segment {wanted}, and the list has {segment} there")
-    async with client.open(segment.ledger) as reader:
-        return await replayed(name, segment, reader, segment.summary.snapshot, segment.summary.last_entry)
+    try:
+        async with opened(client, StreamId(name, head.uid), segment.ledger) as reader:
+            return await replayed(name, segment, reader, segment.summary.snapshot, segment.summary.last_entry)
+    except NoSuchLedger:
+        if not await was_deleted(streams, name, segment):
+            raise
+    _log.warning("stream %s: its producers are forgotten, ledger %d was deleted", name, segment.ledger)
+    return ProducerTable()
 
 
-async def producers_of(client: Client, name: StreamName, segment: Segment, summary: Summary) -> ProducerTable:
+async def was_deleted(streams: StreamStore, name: StreamName, row: Segment) -> bool:
+    """Whether the stream lists a segment although its ledger was deleted: it came back with a backup of the metadata.
+
+    The list is read after the record of the deletion, so that it is not older. Raises NoSuchStream, MetadataError.
+    """
+    if not await is_recorded(streams.metadata, row.ledger):
+        return False
+    head = (await streams.read(name)).head
+    if head.table is not None and head.table.ledger == row.ledger:
+        return True
+    now = await streams.find(head, lambda other: other.number >= row.number)
+    return now is not None and now.ledger == row.ledger
+
+
+async def producers_of(client: Client, name: StreamName, uid: str, segment: Segment, summary: Summary) -> ProducerTable:
     """Return the table of producers at the end of a closed segment, from its ledger alone."""
     if summary.snapshot == NO_SNAPSHOT:
         return ProducerTable()
-    async with client.open(segment.ledger) as reader:
+    async with opened(client, StreamId(name, uid), segment.ledger) as reader:
         return await replayed(name, segment, reader, summary.snapshot, summary.last_entry)
 
 
@@ -105,4 +129,13 @@ def entry_header(name: StreamName, entry: Entry) -> EntryHeader:
         raise CorruptEntry(str(name), entry.ledger_id, entry.entry_id, str(error)) from None
 
 
-__all__ = ["EMPTY", "entry_header", "load_producers", "producers_of", "recover_segment", "replayed", "summarise"]
+__all__ = [
+    "EMPTY",
+    "entry_header",
+    "load_producers",
+    "producers_of",
+    "recover_segment",
+    "replayed",
+    "summarise",
+    "was_deleted",
+]

@@ -31,7 +31,7 @@ def first_difference(a: pa.RecordBatch, b: pa.RecordBatch, columns: Sequence[str
         count = found.row if found is not None else a.num_rows
         if count and not _equal(left, right, 0, count):
             row = _first(left, right, count)
-            found = RowDifference(row, name, shown(a.column(name)[row].as_py()), shown(b.column(name)[row].as_py()))
+            found = RowDifference(row, name, _shown_at(a.column(name), row), _shown_at(b.column(name), row))
     return found
 
 
@@ -45,6 +45,13 @@ def shown(value: Any) -> str:
     else:
         text = str(value)
     return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def _shown_at(column: Any, row: int) -> str:
+    try:
+        return shown(column[row].as_py())
+    except (OverflowError, ValueError):  # an event time that is no date
+        return f"{column[row].value} us"
 
 
 def _plain(column: Any) -> Any:

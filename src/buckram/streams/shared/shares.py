@@ -2,9 +2,10 @@
 
 The keys are below the ledger's own record, and a metadata store deletes no key that has others below it. So it is the
 store itself that keeps a shared ledger, whoever asks: also a program that knows nothing of forks, or Apache's. A fork's
-key comes and goes together with one below the fork's data, by which whoever cleans up finds it. A key that holds has
-the stream's name as its value: a move of all metadata by a program that does not know such keys is then refused, which
-would lose empty ones. Not here: forking (`streams/maintain/fork.py`), letting go (`streams/shared/ledgers.py:let_go`).
+key comes together with one below the fork's data, which goes last: whoever cleans up finds it by that. A key that holds
+has the stream's name as its value: a move of all metadata by a program that does not know such keys is then refused,
+which would lose empty ones. Not here: forking (`streams/maintain/fork.py`), letting go (`let_go` of
+`streams/shared/ledgers.py`).
 
     ledgers/.../L                                   the record
     ledgers/.../L/<uid>                             the stream of this uid holds it: NAMESPACE/STREAM
@@ -15,9 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
-from buckram.core.streams.names import StreamName
+from buckram.core.streams.names import StreamId
 from buckram.errors import MetadataUnavailable, NoSuchKey, NoSuchLedger, VersionConflict
 from buckram.seams import KeyStore
 from buckram.streams.shared.metadata import StreamStore, head_retries, retry_metadata
@@ -26,20 +26,13 @@ from buckram.types import CheckVersion, Create, Delete, KeyOp, LedgerId
 _PAGE = 1000
 
 
-class Party(NamedTuple):
-    """One of the streams that hold a ledger."""
-
-    uid: str
-    name: StreamName
-
-
 async def holders(streams: StreamStore, ledger: LedgerId) -> list[str]:
     """Return the uids of the streams that hold a shared ledger; none of one that is not shared, or does not exist."""
     key = await streams.metadata.ledger_key(ledger)
     return await retry_metadata(lambda: streams.keys.children(key, limit=_PAGE))
 
 
-async def sharing_ops(streams: StreamStore, ledger: LedgerId, source: Party, fork: Party) -> Sequence[KeyOp]:
+async def sharing_ops(streams: StreamStore, ledger: LedgerId, source: StreamId, fork: StreamId) -> Sequence[KeyOp]:
     """Return the operations by which these streams hold a ledger; none if both do already.
 
     The multi fails if the ledger was deleted. NoSuchLedger if it is gone now.
@@ -53,21 +46,42 @@ async def sharing_ops(streams: StreamStore, ledger: LedgerId, source: Party, for
     for party in (source, fork):
         if await _delete_op(streams.keys, f"{key}/{party.uid}") is None:
             ops.append(Create(f"{key}/{party.uid}", str(party.name).encode()))
-            ops += [Create(_mark(streams, fork.uid, ledger), b"")] if party is fork else []
+            if party is fork and not await held(streams, fork.uid, ledger):
+                ops.append(Create(_mark(streams, fork.uid, ledger), b""))
     return [CheckVersion(key, version), *ops] if ops else []
 
 
+async def held(streams: StreamStore, uid: str, ledger: LedgerId) -> bool:
+    """Whether a fork has held a ledger and has not seen the end of it: it may be the last one, which deletes it."""
+    try:
+        await retry_metadata(lambda: streams.keys.get(_mark(streams, uid, ledger)))
+    except NoSuchKey:
+        return False
+    return True
+
+
 async def release(streams: StreamStore, uid: str, ledger: LedgerId) -> bool:
-    """Take away the keys by which a stream holds a ledger. False if there were none. MetadataUnavailable."""
-    key, retries, asked = await streams.metadata.ledger_key(ledger), head_retries(), False
+    """Take away the key by which a stream holds a ledger. False if there was none. MetadataUnavailable.
+
+    What says so below the fork's data stays until `forget`: whoever was stopped in between goes on by that.
+    """
+    return await _remove(streams, f"{await streams.metadata.ledger_key(ledger)}/{uid}")
+
+
+async def forget(streams: StreamStore, uid: str, ledger: LedgerId) -> None:
+    """Take away the key below a fork's data, when the ledger is gone or is others' to delete. MetadataUnavailable."""
+    await _remove(streams, _mark(streams, uid, ledger))
+
+
+async def _remove(streams: StreamStore, key: str) -> bool:
+    retries, asked = head_retries(), False
     while True:
         try:
-            found = [await _delete_op(streams.keys, one) for one in (f"{key}/{uid}", _mark(streams, uid, ledger))]
-            ops = [op for op in found if op is not None]
-            if not ops:
+            op = await _delete_op(streams.keys, key)
+            if op is None:
                 return asked  # A request whose reply was lost may have done it.
             asked = True
-            await streams.keys.multi(ops)
+            await streams.keys.delete(op.key, op.version)
             return True
         except (NoSuchKey, VersionConflict, MetadataUnavailable) as error:
             await retries.wait(error)  # Another process cleans up as well, or a reply was lost: look again.
@@ -90,4 +104,4 @@ def _mark(streams: StreamStore, uid: str, ledger: LedgerId) -> str:
     return f"{streams.layout.shared(uid)}/{ledger:019d}"
 
 
-__all__ = ["Party", "holders", "release", "shared_by", "sharing_ops"]
+__all__ = ["forget", "held", "holders", "release", "shared_by", "sharing_ops"]

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from buckram.core.streams.imports import SourceFile
 from buckram.errors import ConfigError, InvalidArgument, MalformedSource, ReadFailed
+from buckram.extras import needs
 
 ENDINGS = {"parquet": (".parquet",), "jsonl": (".jsonl", ".ndjson", ".json"), "csv": (".csv",)}
 _BLOCK_BYTES = 8 * 1024 * 1024
@@ -31,10 +32,8 @@ class Source:
         try:
             from fsspec.core import url_to_fs
         except ImportError:
-            raise ConfigError(
-                f"import from {url} needs fsspec: pip install 'buckram[history]', and what fsspec needs for this kind "
-                "of location"
-            ) from None
+            wanted = needs(f"import from {url}", "history")
+            raise ConfigError(f"{wanted}, and what fsspec needs for this kind of location") from None
         self.url = url
         try:
             self._system, root = url_to_fs(url)

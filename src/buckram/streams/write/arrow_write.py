@@ -27,8 +27,9 @@ from buckram.core.streams.record_format import (
 )
 from buckram.errors import InvalidArgument, RecordTooLarge
 from buckram.streams.shared.arrow_columns import Bytes, Headers, as_binary
-from buckram.streams.shared.records import MAX_TIME
+from buckram.streams.shared.records import no_time
 from buckram.streams.write.append_queue import MAX_ENTRY_RECORDS
+from buckram.types import MAX_TIME, MIN_TIME
 
 ENTRY_BYTES = 256 * 1024
 _ROW = 34
@@ -67,8 +68,8 @@ class Rows:
             raise InvalidArgument(f"stream {self._stream}: column timestamp: {error}") from None
         bounds = pc.min_max(given).as_py()
         for bound in (bounds["min"], bounds["max"]):
-            if not -MAX_TIME <= bound <= MAX_TIME:
-                raise InvalidArgument(f"stream {self._stream}: column timestamp: {bound} us is beyond {MAX_TIME}")
+            if not MIN_TIME <= bound <= MAX_TIME:
+                raise InvalidArgument(f"stream {self._stream}: column timestamp: {bound} {no_time(bound)}")
         return pc.fill_null(given, self._append_time) if given.null_count else given
 
     def _size(self, row: int) -> int:

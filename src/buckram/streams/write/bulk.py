@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from buckram.client.client import Client
+from buckram.client.shared.opening import NotCopied
 from buckram.client.write.engine import LedgerAppender
 from buckram.core.streams.changes import MAX_BULK_SEGMENTS, LiveMoved, Step, check_publishable, published
 from buckram.core.streams.codecs import codec_number
@@ -23,9 +24,10 @@ from buckram.core.streams.head import Head, Summary, Transaction
 from buckram.core.streams.insertions import InsertedLedger, Insertion
 from buckram.core.streams.names import StreamName, check_name, owner_of
 from buckram.core.streams.policy import Policy
+from buckram.core.streams.purposes import Purpose
 from buckram.core.streams.record_format import NO_MAX, NO_MIN, NO_SNAPSHOT, NO_TXID, Columns, HeadersInput, encode
 from buckram.core.streams.schemas import RecordSchemas
-from buckram.core.streams.transactions import StepId, check_known, newest, settled
+from buckram.core.streams.transactions import StepId, check_known, check_target, newest, settled
 from buckram.errors import InvalidArgument, InvalidSegment, NoSuchKey, OpenSegment, StreamError, VersionConflict
 from buckram.streams.shared import records
 from buckram.streams.shared.claim import AppendClock
@@ -70,7 +72,7 @@ class CheckedLedger(NamedTuple):
     intent: Intent
 
 
-class BulkLedger:
+class BulkLedger(NotCopied):
     """One ledger of a bulk step, with one writer. `close` returns what `publish` takes."""
 
     def __init__(self, stream: str, ledger: LedgerAppender, policy: Policy, clock: AppendClock, frame: int) -> None:
@@ -175,19 +177,29 @@ class BulkLedger:
         return SealedLedger(self.ledger_id, totals.records, self._ledger.length, totals.lowest, totals.highest)
 
 
-class Bulk:
+class Bulk(NotCopied):
     """A bulk step of one stream; from `ns.bulk(name, application=..., version=...)`."""
 
     def __init__(
-        self, client: Client, streams: StreamStore, name: StreamName, head: Head, policy: Policy, step: StepId
+        self,
+        client: Client,
+        streams: StreamStore,
+        name: StreamName,
+        head: Head,
+        policy: Policy,
+        step: StepId,
+        acting_for: Purpose = Purpose.RECORDS,
     ) -> None:
+        """`acting_for`: the purpose of the stream, for whoever writes one that is not for records."""
         version = step.version
         if not isinstance(version, int) or isinstance(version, bool) or not 0 <= version < 2**63:
             raise InvalidArgument(f"version {version!r} of transaction {step.application!r}: needs an int from 0 on")
         self.stream, self.application, self.version = str(name), check_name("application", step.application), version
         self.uid, self.policy = head.uid, policy
+        if step.query:
+            step = step._replace(history=client.services.identities.history_mark)
         self._client, self._streams, self._name, self._step = client, streams, name, step
-        self._head = head
+        self._head, self._acting_for = head, acting_for
 
     @property
     def schemas(self) -> RecordSchemas | None:
@@ -203,12 +215,26 @@ class Bulk:
         """Whether this step has to be written, judged by the head at its opening; False if it was published before.
 
         Raises what `publish` would raise: OpenSegment, StaleTransaction, CheckpointReset, StreamEnded; and UnknownQuery
-        if this is a later batch of a query whose first batch the stream does not know.
+        if this is a later batch of a query whose first batch the stream does not know, or the first one of a fork that
+        has to have a stream of its own; BatchesLost if those before it may have gone with a restore.
         """
-        if not check_publishable(self.stream, self._head, self._step, seal_live=seal_live or beside_writer):
+        live, owner = seal_live or beside_writer, self._acting_for
+        if not check_publishable(self.stream, self._head, self._step, seal_live=live, acting_for=owner):
             return False
-        check_known(self.stream, self._head.transactions, self._step)
+        check_known(self.stream, self._head.transactions, self._step, self._head.came)
         return True
+
+    def also(self, *, was: str = "", targets: Sequence[str] = (), planned: int = 0) -> None:
+        """Say more of the step of a streaming query: `was`, `targets` and `planned` of StepId."""
+        step = self._step
+        self._step = step._replace(was=was or step.was, targets=tuple(targets), planned=planned or step.planned)
+
+    def check_target(self, stream: str, other: Bulk | None) -> None:
+        """UnknownQuery: this step's query wrote to the further stream before, and nothing is left of that there.
+
+        `other` is the step of that stream; None if it is not there.
+        """
+        check_target(stream, None if other is None else other._head.transactions, self._step, self._head.transactions)
 
     async def published(self) -> Transaction | None:
         """Return the transaction that published this version, or None if it was not published."""
@@ -218,6 +244,12 @@ class Bulk:
     def _newest(self, head: Head) -> Transaction | None:
         found = newest(head.transactions, self.application, self._step.query)
         return None if found is None else found[1]
+
+    async def lists(self, ledger: LedgerId) -> bool:
+        """Whether a ledger is among the stream's newest segments. If one of this step is not, after `publish`, another
+        process published the step; or many segments came behind it since."""
+        head = (await self._streams.read(self._name)).head
+        return any(row.ledger == ledger for row in head.tail)
 
     async def create_ledger(self, marks: Mapping[str, bytes] | None = None) -> BulkLedger:
         """Make a ledger for records of this step; it has an intent and an owner mark before its first entry.
@@ -263,12 +295,14 @@ class Bulk:
         head = (await self._streams.read(self._name)).head
         if head.open_segment is None or not self._may_publish(head):
             return None
-        return head.open_segment.ledger, await recover_segment(self._client, self._name, head.open_segment.ledger)
+        return head.open_segment.ledger, await recover_segment(
+            self._client, self._name, head.uid, head.open_segment.ledger
+        )
 
     def _may_publish(self, head: Head) -> bool:
         """Whether the step will be published, as far as the head says; no writer is fenced for one that will not."""
         try:
-            return settled(self.stream, head.transactions, self._step) is None
+            return settled(self.stream, head.transactions, self._step, head.came) is None
         except StreamError:
             return False  # The change of the head raises the reason.
 
@@ -447,7 +481,7 @@ def _steps(
     """Return the next heads; None if the first stream has the step already."""
     found: list[Step] = []
     for bulk, ledgers, head, live in zip(bulks, checked, heads, lives, strict=True):
-        _, _, query, place, new_epoch = bulk._step
+        _, _, query, place, new_epoch, was, targets, planned, history = bulk._step
         step = published(
             bulk.stream,
             head,
@@ -460,6 +494,11 @@ def _steps(
             query=query,
             place=place,
             new_epoch=new_epoch,
+            was=was,
+            targets=targets,
+            planned=planned,
+            history=history,
+            acting_for=bulk._acting_for,
         )
         if step is None and not found:
             return None

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from buckram.client.shared.closing import close_on_exit, wait_closed
+from buckram.core.cluster.believed_time import Moment
 from buckram.core.streams.changes import released
 from buckram.core.streams.copies import BatchCopy
 from buckram.core.streams.head import Head, Summary
@@ -72,7 +73,7 @@ class StreamEngine:
         self.lost = asyncio.Event()
         """Set when another writer has the lease or has fenced this one, or when the stream was deleted."""
         self._claim, self._on_closed = claim, on_closed
-        self._guard = services.guard
+        self._guard, self.check_loop = services.guard, services.check_loop
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope(f"stream writer {self.stream}", self._broken)
         self._roller = Roller(claim, policy, self._scope, self)
@@ -100,6 +101,10 @@ class StreamEngine:
     def now(self) -> int:
         """Return the wall time in microseconds UTC that records are stamped with."""
         return self._claim.now()
+
+    def moment(self) -> Moment:
+        """Return what may be the time now."""
+        return self._claim.moment()
 
     def start(self, lease: Lease, first: SegmentWriter) -> None:
         """Own the lease from now on and begin the first segment, which is listed when its first entry is sent."""
@@ -214,7 +219,11 @@ class StreamEngine:
         if extras == _NO_EXTRAS and type(value) is bytes and len(value) <= self._plain_limit and not appender.held:
             if appender.full(len(value)):
                 raise appender.buffer_full()
-            return appender.add_plain(value)
+            try:
+                return appender.add_plain(value)
+            except RuntimeError:  # of a loop that has ended, and has no turn to send this in
+                self.check_loop()
+                raise
         self._check_running()
         columns = records.one(
             self.stream, appender.record_limit, value, key, headers, timestamp, txid, producer, sequence, start
@@ -282,6 +291,7 @@ class StreamEngine:
 
     async def flush(self) -> None:
         """Wait until everything appended so far is acknowledged; raises the first append that failed."""
+        self.check_loop()
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         if not self._appender.idle:

@@ -114,7 +114,7 @@ class Lease:
             except MetadataUnavailable as error:
                 await retries.wait(error)
         self._stale.set()
-        self._scope.spawn(self._watch(), "watch")
+        self._scope.keep(self._watch, "watch", wake=self._stale.set)
 
     async def _wait_for_change(self, freed: asyncio.Event) -> None:
         """Wait until the holder's key has changed. A closed client's watches never fire, so `guard` is polled."""

@@ -18,6 +18,7 @@ from buckram.core.streams.head import Head, WriterInfo
 from buckram.core.streams.mirrors import check_writable
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy
+from buckram.core.streams.purposes import Act, Purpose, check_act, purpose_of
 from buckram.errors import BuckramError, InvariantViolation, NoSuchKey, RecoveryFailed, StreamEnded, WriterLost
 from buckram.streams.shared.claim import AppendClock, Claim
 from buckram.streams.shared.ledgers import discard, is_stale, list_intents
@@ -49,14 +50,16 @@ async def open_writer(
     flights: int = 1,
     mirror_of: str = "",
     clock: AppendClock | None = None,
+    acting_for: Purpose = Purpose.RECORDS,
 ) -> StreamEngine:
     """Become the writer and return its engine; the arguments are those of Namespace.writer.
 
     Records linger while `flights` entries are in flight. `mirror_of`: the stream is a mirror of the one of this uid.
-    `clock`: what gives append times, in microseconds UTC; None: that of the client.
+    `clock`: what gives append times, in microseconds UTC; None: that of the client. `acting_for`: the purpose of the
+    stream, for whoever writes one that is not for records.
 
-    Raises MirrorStream, WriterExists, WriterLost, StreamEnded, NoSuchStream, and NotEnoughBookies or RecoveryFailed,
-    which a later attempt may not meet.
+    Raises MachineLog, StreamPurpose, MirrorStream, WriterExists, WriterLost, StreamEnded, NoSuchStream, and
+    NotEnoughBookies or RecoveryFailed, which a later attempt may not meet.
     """
     runtime = client.services.runtime
     head = (await streams.read(name)).head
@@ -74,13 +77,14 @@ async def open_writer(
         leftover.gone(nonce)
         on_closed(writer)
 
+    check_act(str(name), head, Act.WRITE, acting_for)
     if head.ended:
         raise StreamEnded(str(name), head.end)
     check_writable(str(name), head, mirror_of)  # A writer that may not write takes the lease from nobody.
     lease = Lease(streams, name, head.uid, me, lease_lost, client.services.guard)
     try:
         await lease.acquire(takeover=takeover, wait=wait)
-        claim, head = await _claim(client, streams, name, head.uid, me, mirror_of)
+        claim, head = await _claim(client, streams, name, head.uid, me, mirror_of, acting_for)
         try:
             head = await _seal(claim, head)
             table = await load_producers(client, streams, name, head)
@@ -140,16 +144,17 @@ async def _seal_left(uri: str, name: StreamName, uid: str, nonce: str, policy_of
             wait=False,
             linger_ms=0,
             on_closed=lambda _: None,
+            acting_for=purpose_of(str(name), head),
         )
         await writer.close()
 
 
 async def _claim(
-    client: Client, streams: StreamStore, name: StreamName, uid: str, me: Holder, mirror_of: str
+    client: Client, streams: StreamStore, name: StreamName, uid: str, me: Holder, mirror_of: str, acting_for: Purpose
 ) -> tuple[Claim, Head]:
     """Raise the epoch in the head, after which no older writer can change it. Returns the claim and the new head."""
     info = WriterInfo(me.name, me.nonce, me.since)
-    head = await streams.change(name, lambda head: claimed(str(name), head, info, mirror_of), uid=uid)
+    head = await streams.change(name, lambda head: claimed(str(name), head, info, mirror_of, acting_for), uid=uid)
     if head.writer is None or head.writer.nonce != me.nonce:
         raise WriterLost(str(name), "another writer took it over while this one opened")
     return Claim(client, streams, name, uid, head.epoch, me.nonce), head
@@ -179,7 +184,7 @@ async def _seal(claim: Claim, head: Head) -> Head:
     deadline = loop.time() + _RECOVERY_WITHIN_S
     while True:
         try:
-            summary = await recover_segment(claim.client, claim.name, segment.ledger)
+            summary = await recover_segment(claim.client, claim.name, claim.uid, segment.ledger)
             break
         except RecoveryFailed:
             if loop.time() + _RECOVERY_PAUSE_S >= deadline:

@@ -71,6 +71,6 @@ async def _examine(claim: Claim, failed: SegmentWriter) -> Broken:
         if not await discard(claim.client, claim.streams, claim.uid, failed.intent):
             raise MetadataUnavailable(f"ledger {ledger} was listed or discarded a moment ago; look again")
         return Broken(None, 0, await load_producers(claim.client, claim.streams, claim.name, at.head))
-    summary = await recover_segment(claim.client, claim.name, ledger)
-    producers = await producers_of(claim.client, claim.name, row, summary)
+    summary = await recover_segment(claim.client, claim.name, claim.uid, ledger)
+    producers = await producers_of(claim.client, claim.name, claim.uid, row, summary)
     return Broken((ledger, summary), summary.records, producers)

@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
+from buckram.client.write.completing import HURRY_S
 from buckram.client.write.completions import AckCallback
 from buckram.client.write.engine import LedgerAppender
 from buckram.core.streams.copies import BatchCopy
@@ -192,6 +193,7 @@ class SegmentWriter:
         self.rest()
         # An idle mark appended since the last flush may wait for room; without it the ledger would end too early.
         await self.flush()
+        self.ledger.close_copies_s = min(self.ledger.close_copies_s, HURRY_S)  # records of the next segment wait
         await self.ledger.close()
         return Summary(
             self.records,

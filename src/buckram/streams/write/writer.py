@@ -213,10 +213,12 @@ class StreamWriter(NotBlocking):
         With wait=False appends that are not acknowledged yet fail. After MetadataUnavailable the segment stays open
         until the next writer seals it.
         """
+        self._engine.check_loop()
         await self._engine.close(wait=wait)
 
     async def abandon(self) -> None:
         """Stop without sealing, as a crash would. Pending appends fail; the next writer takes over."""
+        self._engine.check_loop()
         await self._engine.abandon()
 
     async def __aenter__(self) -> StreamWriter:

@@ -47,5 +47,21 @@ seen.syntax = await code(() => client.execute("SELEKT"));
 const parallel = [...Array(50).keys()].map((n) => client.execute({ sql: "INSERT INTO u VALUES (?)", args: [n] }));
 await Promise.all(parallel);
 seen.parallel = (await client.execute("SELECT count(*) FROM u")).rows[0][0];
+await client.batch(
+  [
+    "CREATE TABLE author (id INTEGER PRIMARY KEY)",
+    "CREATE TABLE book (author INTEGER REFERENCES author ON DELETE CASCADE)",
+    "INSERT INTO author VALUES (1)",
+    "INSERT INTO book VALUES (1)",
+  ],
+  "write",
+);
+await client.migrate([
+  "CREATE TABLE new_author (id INTEGER PRIMARY KEY, name TEXT)",
+  "INSERT INTO new_author (id) SELECT id FROM author",
+  "DROP TABLE author",
+  "ALTER TABLE new_author RENAME TO author",
+]);
+seen.migrated = (await client.execute("SELECT count(*) FROM book JOIN author ON id = author")).rows[0][0];
 client.close();
 console.log(JSON.stringify(seen));

@@ -6,6 +6,7 @@ from tests.sim.engine.checkers.history import LEDGER, History, good
 
 from buckram.errors import Code, DuplicateEntry, LedgerFenced, NotEnoughBookies
 from buckram.sim.engine.checkers.wire import Request
+from buckram.sim.engine.pace import Pace
 from buckram.types import Fragment, LedgerState
 
 
@@ -49,6 +50,19 @@ def absent_although_one_did_not_answer() -> History:
         request = Request("read", "r1", bookie, LEDGER, 0)
         h.judge.request_sent(request)
         h.answer(request, Code.NO_ENTRY)
+    h.read([], error="NoSuchEntry", error_entry=0)
+    return h
+
+
+def absent_in_an_ensemble_that_was_replaced(pace: Pace | None = None) -> History:
+    """Bad where messages of metadata are never late: a reader who could not know of the change is right."""
+    h = History(pace=pace)
+    h.submit()
+    for bookie in h.ensemble:
+        request = Request("read", "r1", bookie, LEDGER, 0)
+        h.judge.request_sent(request)
+        h.answer(request, Code.NO_ENTRY)
+    h.change("w1", fragments=(Fragment(0, ("b4", "b2", "b3")),))
     h.read([], error="NoSuchEntry", error_entry=0)
     return h
 

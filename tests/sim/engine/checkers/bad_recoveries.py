@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.sim.engine.checkers.history import DIGEST, LEDGER, History
 
 from buckram.errors import Code
+from buckram.sim.engine.checkers.absence import NOTICE_S
 from buckram.sim.engine.checkers.wire import Answer, Request
 from buckram.types import KeyValue
 
@@ -52,6 +53,20 @@ def closed_without_the_answer_of_one_that_came_back() -> History:
     h = History()
     h.write(1)
     h.judge.key_changed("b3", "/ledgers/available/b3", None, KeyValue(b"", 0))
+    _fenced(h)
+    h.judge.facts.bookie("b3").running = True
+    h.fence("b1", 1)
+    h.fence("b2", 1)
+    h.close(0, "c1")
+    return h
+
+
+def closed_without_the_answer_of_one_that_came_back_just_now() -> History:
+    """No violation: the event of its registration was still on its way to the client when the recovery began."""
+    h = History()
+    h.write(1)
+    h.judge.key_changed("b3", "/ledgers/available/b3", None, KeyValue(b"", 0))
+    h.time += NOTICE_S / 2
     _fenced(h)
     h.judge.facts.bookie("b3").running = True
     h.fence("b1", 1)

@@ -26,12 +26,15 @@ class History:
     all entries that were submitted, unless `on_disk`, `copies` or `fences` say otherwise.
     """
 
-    pace = Pace()
-
     def __init__(
-        self, shape: tuple[int, int, int] = (3, 3, 2), *, explicit: bool = False, deferred: bool = False
+        self,
+        shape: tuple[int, int, int] = (3, 3, 2),
+        *,
+        explicit: bool = False,
+        deferred: bool = False,
+        pace: Pace | None = None,
     ) -> None:
-        self.time = 1.0
+        self.time, self.pace = 1.0, pace or Pace()
         self.on_disk: dict[tuple[str, EntryId], bool] = {}
         self.copies: dict[tuple[str, EntryId], bytes] = {}
         self.fences: dict[str, bool] = {}

@@ -16,6 +16,7 @@ from tests.sim.engine.checkers.bad_disks import (
 )
 from tests.sim.engine.checkers.bad_peers import (
     absent_although_one_did_not_answer,
+    absent_in_an_ensemble_that_was_replaced,
     ack_after_delete,
     ack_long_after_the_fence,
     ack_that_would_not_survive,
@@ -63,6 +64,7 @@ from tests.sim.engine.checkers.bad_recoveries import (
     closed_with_a_liar_alone,
     closed_without_the_answer_of_a_well_bookie,
     closed_without_the_answer_of_one_that_came_back,
+    closed_without_the_answer_of_one_that_came_back_just_now,
     convicts_an_honest_bookie,
     recovery_ignores_a_reachable_honest_bookie,
 )
@@ -92,6 +94,7 @@ from tests.sim.engine.checkers.history import LEDGER, History, good
 
 from buckram.errors import Code
 from buckram.sim.engine.checkers.report import INVARIANTS
+from buckram.sim.engine.pace import Pace
 
 
 def test_good_history_has_no_violation() -> None:
@@ -139,7 +142,7 @@ BAD = {
     "S15": [reads_disagree],
     "S16": [read_above_the_lac],
     "S17": [bad_bytes_reach_a_reader],
-    "S18": [absent_although_one_did_not_answer],
+    "S18": [absent_although_one_did_not_answer, absent_in_an_ensemble_that_was_replaced],
     "S19": [final_read_stops_short],
     "S20": [append_ends_twice],
     "F1": [recovery_reads_before_enough_fences],
@@ -187,6 +190,8 @@ CHECKED_ELSEWHERE = (
     "I16",
     "I18",
     "I27",
+    "I28",
+    "I29",
     "M8",
     "M11",
     "L1",
@@ -218,6 +223,14 @@ def test_a_bookie_that_nobody_could_know_yet_need_not_answer() -> None:
     h = closed_without_the_answer_of_one_that_came_back()
     assert h.judge.facts.bookie("b3").listed_at > 0
     assert "F18" not in h.found
+
+
+def test_a_bookie_whose_registration_is_on_its_way_need_not_answer() -> None:
+    assert "F18" not in closed_without_the_answer_of_one_that_came_back_just_now().found
+
+
+def test_a_reader_is_right_who_could_not_know_of_an_ensemble_change() -> None:
+    assert "S18" not in absent_in_an_ensemble_that_was_replaced(Pace(late_chance=0.5, late_s=2.0)).found
 
 
 def test_every_invariant_has_a_bad_history_or_a_reason() -> None:

@@ -15,6 +15,9 @@ from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata, LedgerSta
 
 ANSWER_WAIT_S = 1.0
 """How long a recovery waits for a bookie that does not answer."""
+NOTICE_S = 0.1
+"""How long a client may take to learn of a registration where no message is late: the event, a listing and the record,
+which each travel some milliseconds, or a connection more if the store was just reached anew."""
 FENCE_SYNCS = 8
 """Disk operations that a fence may wait for: the block before it, a larger file, the superblock, its block."""
 _open_lac = Digest.open_lac
@@ -43,7 +46,7 @@ class Absence(Checker):
     def __init__(self, facts: Facts, report: Report, inspector: Inspector) -> None:
         super().__init__(facts, report)
         pace = inspector.pace
-        self._notice_s = pace.deadline_s(0.0, metadata_requests=2)
+        self._notice_s = pace.deadline_s(NOTICE_S, metadata_requests=2)
         self._admits_in_time = pace.deadline_s(0.0, metadata_requests=2) < ANSWER_WAIT_S
         """A bookie that does not know the ledger reads metadata before it accepts the fence: twice, to see whether the
         store is not an older one, and for the ledger's key."""

@@ -23,6 +23,7 @@ from buckram.sim.engine.checkers.fencing import BookieDuties, WriterDuties
 from buckram.sim.engine.checkers.inspector import Inspector
 from buckram.sim.engine.checkers.liveness import Progress
 from buckram.sim.engine.checkers.lying import HonestCopies
+from buckram.sim.engine.checkers.membership import Membership
 from buckram.sim.engine.checkers.modes import Modes
 from buckram.sim.engine.checkers.reading import Completions, Reads
 from buckram.sim.engine.checkers.recovering import RecoveryDuties
@@ -75,6 +76,7 @@ class Judge:
             self.progress,
         ]
         self._isolation = Isolation(facts, report)
+        self._membership = Membership(report, self._layout)
         self.wire = Wire(inspector, self)
         self._inspector = inspector
 
@@ -135,6 +137,7 @@ class Judge:
             for checker in self.checkers:
                 checker.convicted(key.rpartition("/")[2], who)
         if ledger_id is None:
+            self._membership.key_changed(key, old, new)
             folder, _, name = key.rpartition("/")
             if old is None and folder.startswith(self._layout.registrations(readonly=False)) and name != "readonly":
                 self.facts.bookie(name).listed_at = self._inspector.now()
@@ -187,6 +190,7 @@ class Judge:
                 kept = found.get(ledger_id)
                 ledger.metadata = parse(kept.value) if kept is not None else None
         self.facts.restores += 1
+        self._membership.restored(keys)
 
     def _claim_for_new_members(self, ledger: LedgerFacts, old: LedgerMetadata, new: LedgerMetadata) -> None:
         """Repair may find that a bookie has an entry that it never acknowledged, which counts if it is durable."""

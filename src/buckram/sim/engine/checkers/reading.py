@@ -161,9 +161,9 @@ class Reads(Checker):
             return
         answers = self._answers.get((result.client, ledger.ledger, entry), {})
         members = write_set(ledger.metadata, entry)
-        # A session with a follower that lags may not know the newest metadata.
+        # A session with a follower that lags, or whose messages are late, may not know the newest metadata.
         known = [ledger.metadata]
-        if self._pace.lag_s:
+        if self._pace.metadata_s:
             since = [at for at, _ in ledger.records[1:]] + [self._now()]
             known = [
                 record

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 INVARIANTS = tuple(
     [f"S{n}" for n in range(1, 21)]
     + [f"F{n}" for n in (*range(1, 20), 21)]
-    + ["I1", "I2", "I3", "I7", "I8", "I9", "I27"]
+    + ["I1", "I2", "I3", "I7", "I8", "I9", "I27", "I28", "I29"]
     + [f"M{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 10, 11)]
     + [f"L{n}" for n in range(1, 15)]
     + ["I14", "I16", "I18"]
@@ -41,6 +41,7 @@ SITUATIONS = (
     "writer degraded",
     "an ensemble changed under a rule of places",
     "an ack quorum in one place only",
+    "copies kept apart on shared hosts",
     "recovery wrote back under a rule of places",
     "a ledger made with a member away",
     "late add refused by a fence",
@@ -69,6 +70,8 @@ SITUATIONS = (
     "a stranger was refused",
     "a stranger read what it may",
     "a quota ended a writer",
+    "an old disk was refused",
+    "a process that stood still found itself replaced",
 )
 
 

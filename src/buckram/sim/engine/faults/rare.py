@@ -14,6 +14,7 @@ from buckram.sim.engine.metadata import HOST
 if TYPE_CHECKING:
     from buckram.sim.engine.faults.runner import FaultRunner
     from buckram.sim.engine.plan import Plan
+    from buckram.sim.engine.world import Machine
 
 
 async def flip_table(f: FaultRunner) -> None:
@@ -65,7 +66,39 @@ async def lose_reply_then_metadata(f: FaultRunner) -> None:
 
 async def replace_disk(f: FaultRunner) -> None:
     """An operator replaces a disk and deletes the cookie: the bookie comes back empty, under its old id."""
+    await _replace_disk(f, f.choose_machine())
+
+
+async def put_old_disk_back(f: FaultRunner) -> None:
+    """A disk was replaced, and later the old one is put back: the bookie must refuse to start from it."""
     world, machine = f.world, f.choose_machine()
+    if not machine.ready:
+        return
+    world.crash(machine, power=False)
+    old = machine.device.snapshot()
+    if not await _replace_disk(f, machine):
+        return
+    await f.wait_a_while()
+    machine.away = True
+    world.crash(machine, power=False)
+    newest = machine.device.snapshot()
+    machine.device.restore(old)
+    started = await world.boot(machine)
+    world.report.check("I28", not started, "{} serves from the disk that was replaced", machine.name)
+    if "was replaced" in machine.refused:
+        world.report.situation("an old disk was refused")
+    machine.device.restore(newest)
+    machine.away = False
+    for _ in range(5):
+        if await world.boot(machine):
+            return
+        world.record_death(machine)
+        await asyncio.sleep(0.5)
+
+
+async def _replace_disk(f: FaultRunner, machine: Machine) -> bool:
+    """Whether the bookie serves again, empty."""
+    world = f.world
     facts = world.judge.facts.bookie(machine.name)
     machine.away = facts.wiped = True
     world.crash(machine, power=False)
@@ -79,11 +112,12 @@ async def replace_disk(f: FaultRunner) -> None:
         except MetadataError:
             await asyncio.sleep(0.5)
     else:
-        return
+        return False
     world.cookie_deleted[machine.name] = True
     facts.reborn = True
     machine.away = False
     await f.restart(machine)
+    return machine.ready
 
 
 def _suit_flip_table(plan: Plan) -> None:
@@ -105,4 +139,5 @@ register_independent(
 )
 register_independent("flip superblock", 2, flip_superblock, damages=True, fits=_has_spare_bookie, lives=(LEDGERS,))
 register_independent("new disk", 14, replace_disk, damages=True, fits=_has_spare_bookie, lives=(LEDGERS,))
+register_independent("old disk back", 6, put_old_disk_back, damages=True, fits=_has_spare_bookie, lives=(LEDGERS,))
 register_independent("doubt", 10, lose_reply_then_metadata, suit=_suit_lost_reply, fits=crashes_only, lives=(LEDGERS,))

@@ -47,7 +47,7 @@ async def start_new_bookie_at_address(f: FaultRunner) -> None:
     old.away = True
     world.crash(old, power=False)
     world.disturb(old.name, 1)
-    new = world.add_machine(name, old.rack, host=old.host)
+    new = world.add_machine(name, old.rack, host=old.host, site=old.site)
     await world.boot(new)
     await f.wait_a_while(6.0)
     world.crash(new, power=False)

@@ -27,7 +27,7 @@ class Mutant:
     """A planted bug of ledgers.
 
     `rows` are the traps and invariants of docs/reference/protocol.md that it represents. The directed schedules in
-    `scenarios` run first, then lives whose plan passes `lives`, at most `seeds` of them.
+    `scenarios` run first, with `scenario_seeds` seeds, then lives whose plan passes `lives`, at most `seeds` of them.
     """
 
     name: str
@@ -37,3 +37,5 @@ class Mutant:
     scenarios: tuple[str, ...] = ()
     lives: SuitsPlan = any_plan
     seeds: int = 200
+    scenario_seeds: int = 1
+    """With so many seeds each directed schedule is run; 0 is the first."""

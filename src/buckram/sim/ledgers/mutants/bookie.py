@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,8 @@ from buckram.bookie.storage.ledger_table import Losses
 from buckram.bookie.storage.store import Store
 from buckram.client.write import engine
 from buckram.client.write.ensemble_change import EnsembleChange
-from buckram.errors import Code, WrongCookie
+from buckram.core.cluster.history import encode_statement
+from buckram.errors import Code
 from buckram.net import introductions
 from buckram.net.connection import Connection
 from buckram.sim.engine.plan import Plan
@@ -30,7 +31,7 @@ from buckram.types import NO_ENTRY, LedgerState
 _finish, _insert, _fence = ReadPath._finish, AddPath._insert, Store.fence
 _add = AddPath.add
 _masked = BadEntries.masked
-_create_remote, _look = cookie._create_remote, Admission._decide
+_look = Admission._decide
 
 
 def _negatives_at_once(self: ReadPath, session: Any, job: Any, outcome: Any) -> None:
@@ -105,9 +106,11 @@ async def _force_some(window: Any, pool: Any, acked_under: Any, birth: bytes) ->
     return int(max(point[0], window.lac))
 
 
-async def _create_or_not(metadata: Any, bookie_id: str, data: bytes) -> None:
-    with contextlib.suppress(WrongCookie):
-        await _create_remote(metadata, bookie_id, data)
+async def _take_the_key(metadata: Any, claimed: Any) -> None:
+    found = await cookie.read_witness(metadata, claimed.bookie_id)
+    if found is not None:
+        value = replace(found.value, incarnation=claimed.incarnation, generation=found.value.generation + 1)
+        await metadata.keys.set(cookie.witness_key(metadata, claimed.bookie_id), encode_statement(value), found.version)
 
 
 def _no_proof(record: Any, key: bytes) -> bool:
@@ -268,7 +271,7 @@ MUTANTS = [
         "empty-disk-serves",
         "8, M8",
         "an empty disk is accepted under an old id",
-        plant((cookie, "_refuse_unless_new", nothing), (cookie, "_create_remote", _create_or_not)),
+        plant((cookie, "_refuse_unless_new", nothing), (cookie, "_check_unfinished", _take_the_key)),
         ("empty-disk",),
         lambda plan: "wipe" in plan.faults,
         100,

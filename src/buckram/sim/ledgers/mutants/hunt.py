@@ -16,6 +16,7 @@ from buckram.sim.ledgers.life import run_life
 from buckram.sim.ledgers.mutants import (
     absence,
     bookie,
+    deletions,
     foreign,
     identity,
     racks,
@@ -28,6 +29,7 @@ from buckram.sim.ledgers.mutants import (
 from buckram.sim.ledgers.mutants.base import Mutant
 from buckram.sim.ledgers.plan import make_plan
 from buckram.sim.ledgers.scenarios import run_scenario
+from buckram.sim.ledgers.scenarios.deletions import INVARIANTS as DELETIONS
 
 MUTANTS: dict[str, Mutant] = {
     mutant.name: mutant
@@ -36,6 +38,7 @@ MUTANTS: dict[str, Mutant] = {
         *recovery.MUTANTS,
         *reading.MUTANTS,
         *bookie.MUTANTS,
+        *deletions.MUTANTS,
         *identity.MUTANTS,
         *absence.MUTANTS,
         *foreign.MUTANTS,
@@ -75,10 +78,12 @@ def _seeds(mutant: Mutant) -> Iterator[int]:
 def kill(name: str, budget: int | None = None, *, only_random: bool = False) -> Kill:
     """Run the mutant's directed schedules, then lives that suit it, until an invariant is violated."""
     mutant = MUTANTS[name]
+    rules = (*INVARIANTS, *DELETIONS)
     for scenario in () if only_random else mutant.scenarios:
-        found = first_caught(run_scenario(scenario, mutant=mutant.apply()).violations, INVARIANTS)
-        if found is not None:
-            return Kill(name, found.invariant, scenario, 0, str(found))
+        for seed in range(mutant.scenario_seeds):
+            found = first_caught(run_scenario(scenario, seed, mutant=mutant.apply()).violations, rules)
+            if found is not None:
+                return Kill(name, found.invariant, scenario, 0, str(found))
     lives = 0
     for seed in _seeds(mutant):
         if lives >= (mutant.seeds if budget is None else min(budget, mutant.seeds)):

@@ -1,14 +1,16 @@
-"""Planted bugs of ledgers' identity: unknown ledgers that are admitted, births that are not compared."""
+"""Planted bugs of identity: unknown ledgers that are admitted, births and incarnations that are not compared."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from buckram.bookie import witness
 from buckram.bookie.service import admission, dispatch, fencing, read_replies, reads
 from buckram.bookie.service.adds import AddPath
 from buckram.bookie.service.admission import Admission
 from buckram.client.read import open as opening
 from buckram.client.write.ensemble_change import EnsembleChange
+from buckram.core.cluster.incarnations import decide
 from buckram.net import introductions
 from buckram.net.connection import Connection
 from buckram.sim.engine.planting import nothing, plant
@@ -28,6 +30,14 @@ def _never(*args: Any) -> bool:
 
 def _no_mismatch(*args: Any) -> str:
     return ""
+
+
+def _others_say_nothing(mine: str, known: Any, found: Any, past: Any, **rest: Any) -> Any:
+    return decide(mine, known, found if found is None or found.incarnation == mine else None, past, **rest)
+
+
+def _cookie_says_nothing(*args: Any, has_cookie: bool, **rest: Any) -> Any:
+    return decide(*args, has_cookie=True, **rest)
 
 
 def _no_birth(metadata: Any) -> bytes:
@@ -75,6 +85,22 @@ MUTANTS = [
         "a tombstone fences the next ledger with the same id",
         plant((admission, "is_other", _never)),
         ("id-after-deletion",),
+    ),
+    Mutant(
+        "another-incarnation-says-nothing",
+        "73, I28",
+        "a bookie whose witness key names another incarnation goes on",
+        plant((witness, "decide", _others_say_nothing)),
+        ("old-disk", "woken-replaced"),
+        lambda plan: "old disk back" in plan.faults,
+        60,
+    ),
+    Mutant(
+        "removed-cookie-says-nothing",
+        "74, I28, I29",
+        "a bookie whose cookie was removed while it hung registers again",
+        plant((witness, "decide", _cookie_says_nothing)),
+        ("woken-removed",),
     ),
     Mutant(
         "births-not-sent",

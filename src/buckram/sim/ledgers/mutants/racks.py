@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from buckram.client.shared.bookies import BookieWatcher
+from buckram.core.ledgers.quorum import Quorum
 from buckram.core.ledgers.recovery import WriteBack
 from buckram.core.ledgers.spread import SpreadGroups
-from buckram.core.placement.policy import ANYWHERE
+from buckram.core.placement.choose import Chosen
+from buckram.core.placement.policy import ANYWHERE, PlacementPolicy
+from buckram.sim.engine.edits import edited
 from buckram.sim.engine.plan import Plan
 from buckram.sim.engine.planting import plant
 from buckram.sim.ledgers.mutants.base import Mutant
@@ -28,6 +31,13 @@ def _replace_anywhere(self: BookieWatcher, *args: Any, **kwargs: Any) -> dict[in
 
 def _fewer_acks_than_copies(plan: Plan) -> bool:
     return plan.racks > 0 and plan.shape[2] < plan.shape[1]
+
+
+_choose = BookieWatcher.choose
+
+
+def _choose_anywhere(self: BookieWatcher, quorum: Quorum, policy: PlacementPolicy | None = None) -> Chosen:
+    return _choose(self, quorum, ANYWHERE)
 
 
 MUTANTS = (
@@ -53,6 +63,33 @@ MUTANTS = (
         "A failed member is replaced by any bookie, whatever rack it is in.",
         plant((BookieWatcher, "replace", _replace_anywhere)),
         lives=lambda plan: plan.racks > 0 and plan.bookies > plan.shape[0],
+        seeds=2000,
+    ),
+    Mutant(
+        "hosts-ignored",
+        "M6",
+        "Copies go to bookies of one host although others are there.",
+        plant((BookieWatcher, "choose", _choose_anywhere)),
+        lives=lambda plan: plan.sites > 1 and plan.bookies > plan.shape[0],
+        seeds=500,
+    ),
+    Mutant(
+        "hosts-not-read",
+        "M6",
+        "What bookies register of their hosts is ignored, and their addresses count.",
+        edited(
+            ("buckram.core.placement.topology:_registered", "info.properties.get(HOST_PROPERTY) or None", "None"),
+            ("buckram.core.placement.topology:_registered", "said.get(info.address.host, ())", "()"),
+        ),
+        lives=lambda plan: plan.sites > 1 and plan.bookies > plan.shape[0],
+        seeds=500,
+    ),
+    Mutant(
+        "replacement-on-a-host-that-has-one",
+        "M6",
+        "A failed member is replaced by any bookie, whatever host it is on.",
+        plant((BookieWatcher, "replace", _replace_anywhere)),
+        lives=lambda plan: plan.sites > 1 and plan.bookies > plan.shape[0],
         seeds=2000,
     ),
 )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from buckram.client import client
 from buckram.client.maintain.recover import recover_ledger
 from buckram.client.read import lac, reader, replicas, tail
+from buckram.client.read import open as opening
 from buckram.client.read.local import LocalReads
 from buckram.client.read.polls import LacPolls
 from buckram.client.read.reader import Reader
@@ -87,10 +87,6 @@ def _lower(self: Reader, value: int) -> None:
 
 async def _open_recovers(services: Any, ledger_id: int, **kwargs: Any) -> Any:
     return await recover_ledger(services, ledger_id, **kwargs)
-
-
-def _damaging(plan: Plan) -> bool:
-    return (plan.liar or "flip" in plan.faults) and plan.entries > 0
 
 
 def _reading(plan: Plan) -> bool:
@@ -183,7 +179,7 @@ MUTANTS = [
         "open-fences",
         "F16",
         "open recovers the ledger",
-        plant((client, "open_ledger", _open_recovers)),
+        plant((opening, "open_ledger", _open_recovers)),
         ("idle-writer",),
         _reading,
     ),

@@ -180,10 +180,6 @@ def _explicit(plan: Plan) -> bool:
     return plan.explicit and plan.entries >= 3
 
 
-def _striped(plan: Plan) -> bool:
-    return plan.shape[0] > plan.shape[1]
-
-
 BREAKING = (
     "kill",
     "power",

@@ -9,12 +9,24 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Protocol
 
+from buckram.config import BookieConfig
 from buckram.sim.engine.lives import report_broken_invariants
 from buckram.sim.engine.schedules import ScheduleFailed, ScheduleResult, quiet_plan, run_schedule, until_violated
 from buckram.sim.engine.spies import watch_stores
 from buckram.sim.engine.trace import Echo
 from buckram.sim.engine.world import Died, World
-from buckram.sim.ledgers.scenarios import absence, absent, directed, disks, foreign, identity, more, quotas
+from buckram.sim.ledgers.scenarios import (
+    absence,
+    absent,
+    deletions,
+    directed,
+    disks,
+    foreign,
+    identity,
+    incarnations,
+    more,
+    quotas,
+)
 from buckram.sim.ledgers.scenarios.script import Script
 
 Shape = tuple[int, int, int]
@@ -35,6 +47,8 @@ class Scenario:
     wire: int = 2
     metadata: tuple[str, ...] = ("memory", "zk+hierarchical")
     """The kinds of metadata stores on which the schedule is possible."""
+    bookie: BookieConfig | None = None
+    """The configuration of bookies, where it is not the default."""
 
 
 SCENARIOS: dict[str, Scenario] = {
@@ -49,6 +63,9 @@ SCENARIOS: dict[str, Scenario] = {
     "id-twice": Scenario(identity.an_id_given_twice, (3, 3, 2), metadata=("memory",)),
     "id-again-empty": Scenario(identity.an_id_used_again_for_nothing, (3, 3, 2), metadata=("memory",)),
     "id-after-deletion": Scenario(identity.an_id_used_after_its_deletion, (3, 3, 2), metadata=("memory",)),
+    "old-disk": Scenario(incarnations.old_disk, (2, 2, 2)),
+    "woken-replaced": Scenario(incarnations.woken_after_replacement, (2, 2, 2)),
+    "woken-removed": Scenario(incarnations.woken_after_decommission, (2, 2, 2)),
     "D6": Scenario(directed.asymmetric_recoverers, (2, 2, 2)),
     "D7": Scenario(directed.empty_tail_fragment, (3, 3, 2)),
     "D8": Scenario(directed.lost_replies, (3, 3, 2)),
@@ -78,6 +95,12 @@ SCENARIOS: dict[str, Scenario] = {
     "slow-copies": Scenario(absence.slow_copies, (3, 3, 2)),
     "away-at-birth": Scenario(absent.away_at_birth, (3, 3, 2)),
     "two-away-at-birth": Scenario(absent.two_away_at_birth, (3, 3, 2)),
+    "deletions": Scenario(
+        deletions.deletions,
+        (3, 3, 2),
+        metadata=("memory",),
+        bookie=BookieConfig(collection_interval_s=4.0, collection_age_s=6.0, deletions_interval_s=1.0),
+    ),
     "limbo": Scenario(more.limbo, (3, 3, 2)),
     "limbo-ends": Scenario(disks.limbo_ends, (3, 3, 2)),
     "scrubbed": Scenario(disks.scrubbed, (3, 3, 2)),
@@ -101,6 +124,8 @@ def run_scenario(
     """Run the schedule in a world of its own, with the mutant planted if there is one."""
     scenario = SCENARIOS[name]
     plan = quiet_plan(scenario.shape, wire=scenario.wire)
+    if scenario.bookie is not None:
+        plan.configs.bookie = scenario.bookie
     gc.disable()
     with ExitStack() as stack:
         if mutant is not None:

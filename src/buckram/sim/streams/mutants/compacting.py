@@ -6,6 +6,7 @@ from typing import Any
 
 from buckram.core.streams import compaction as stream_compaction
 from buckram.core.streams.compaction import EntryRewriter
+from buckram.core.streams.names import StreamId
 from buckram.sim.streams.mutants.base import Mutant, plant
 from buckram.sim.streams.plan import StreamPlan
 from buckram.streams.maintain import compaction
@@ -66,13 +67,13 @@ def _any_may_move(head: Any, row: Any) -> bool:
     return bool(row.sealed and row.end > head.earliest)
 
 
-async def _delete_first(client: Any, streams: Any, work: Any, copied: Any) -> None:
+async def _delete_first(client: Any, streams: Any, work: Any, copied: Any, purpose: str) -> None:
     for row in copied.run.rows:
-        await drop_ledger(client, row.ledger)
-    await _replace(client, streams, work, copied)
+        await drop_ledger(client, streams, StreamId(None, work.uid), row.ledger)
+    await _replace(client, streams, work, copied, purpose)
 
 
-def _no_intents(streams: Any, uid: str, ledger: int, epoch: int, now: int) -> Any:
+def _no_intents(streams: Any, uid: str, ledger: int, epoch: int, now: int, purpose: str = "") -> Any:
     """Record nothing for an old ledger. The key that is checked instead always exists and never changes."""
     return CheckVersion(streams.layout.namespace("default"), 0)
 

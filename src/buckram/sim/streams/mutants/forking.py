@@ -1,4 +1,4 @@
-"""Planted bugs of forks and of ledgers that several streams hold."""
+"""Planted bugs of forks, of ledgers that several streams hold, and of ledgers that are another stream's."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 
 from buckram.core.streams import forks
 from buckram.core.streams.head import Head, Segment
+from buckram.core.streams.names import StreamId
 from buckram.sim.streams.mutants.base import Mutant, plant
 from buckram.streams.maintain import fork
-from buckram.streams.shared import ledgers, shares
+from buckram.streams.shared import ledgers, owned, shares
 from buckram.streams.shared.metadata import StreamStore
 
 _plan_fork, _sharing_ops = forks.plan_fork, shares.sharing_ops
@@ -22,7 +23,7 @@ def _one_too_far(head: Head, rows: Iterable[Segment], at: int) -> Any:
     return _plan_fork(head, rows, at + 1) if sealed_beyond else found
 
 
-async def _fork_alone(streams: StreamStore, ledger: int, source: shares.Party, made: shares.Party) -> Any:
+async def _fork_alone(streams: StreamStore, ledger: int, source: StreamId, made: StreamId) -> Any:
     ops = await _sharing_ops(streams, ledger, source, made)
     return [op for op in ops if not op.key.endswith(f"/{source.uid}")]
 
@@ -31,11 +32,29 @@ async def _holds_on(streams: StreamStore, uid: str, ledger: int) -> bool:
     return False
 
 
-async def _nobody_holds(streams: StreamStore, ledger: int, source: shares.Party, made: shares.Party) -> list[Any]:
+async def _nobody_holds(streams: StreamStore, ledger: int, source: StreamId, made: StreamId) -> list[Any]:
     return []
 
 
+async def _anybodys(*args: Any) -> bool:
+    return True
+
+
 MUTANTS = (
+    Mutant(
+        "deleted-for-anybody",
+        "20",
+        "a ledger is deleted for whichever stream names it",
+        plant((ledgers, "is_own", _anybodys)),
+        lives=lambda plan: plan.hostile,
+    ),
+    Mutant(
+        "fenced-for-anybody",
+        "20",
+        "a ledger is fenced and read for whichever stream names it",
+        plant((owned, "is_own", _anybodys)),
+        lives=lambda plan: plan.hostile,
+    ),
     Mutant(
         "fork-source-lets-go",
         "5",

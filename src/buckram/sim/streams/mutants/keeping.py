@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
 from buckram.client.shared.clocks import Clocks
-from buckram.core.cluster.wall_time import Steadiness, WallClocks
+from buckram.core.cluster.believed_time import BelievedTime, Moment
+from buckram.core.cluster.wall_time import WallClocks
 from buckram.core.streams import changes as stream_changes
+from buckram.core.streams.names import StreamId
 from buckram.sim.streams.mutants.base import Mutant, plant
 from buckram.streams.maintain import delete, janitor, orphans, retention, truncate
+from buckram.streams.maintain.janitor import Janitor
 from buckram.streams.shared import ledgers
 from buckram.streams.shared.ledgers import drop_ledger
 from buckram.streams.write import bulk
@@ -47,7 +51,7 @@ async def _forget_first(client: Any, streams: Any, name: Any, *, at_most: int | 
     if dead:
         await _forget(streams, name, head, dead[-1].number + 1, kept)
         for row in dead:
-            await drop_ledger(client, row.ledger)
+            await drop_ledger(client, streams, StreamId(name, head.uid), row.ledger)
     return len(dead)
 
 
@@ -56,7 +60,7 @@ async def _no_intents(*args: Any, **kwargs: Any) -> list[Any]:
 
 
 async def _discard_unclaimed(client: Any, streams: Any, uid: str, intent: Any) -> bool:
-    await drop_ledger(client, intent.ledger)
+    await drop_ledger(client, streams, StreamId(None, uid), intent.ledger)
     key = streams.layout.intent(uid, intent.ledger)
     seen = await ledgers.read_intent(streams, uid, intent.ledger)
     if seen is not None:
@@ -97,12 +101,30 @@ def _own_time(self: Any, own: int, mono: int) -> int:
     return own
 
 
-async def _no_doubt(self: Any, rounds: Any = None) -> str:
-    return ""
+def _certain(self: Any) -> Moment:
+    wall = self._runtime.clock.wall_us()
+    return Moment(wall, wall, wall)
 
 
-def _goes_on(self: Any, own: int, mono: int) -> int:
-    return 0
+def _at_once(self: Any, wall: int, mono: int) -> None:
+    self._believe(wall - mono, mono)
+
+
+async def _one_round(self: Any, report: Any) -> None:
+    """Doubt a clock that was set since the last round, for this round, and go by it in the next one."""
+    clock, loop = self._client.services.runtime.clock, asyncio.get_running_loop()
+    ahead = clock.wall_us() - int(loop.time() * 1_000_000)
+    before, _ahead_of_rounds[id(self)] = _ahead_of_rounds.get(id(self), ahead), ahead
+    self._in_doubt = abs(ahead - before) > 60_000_000
+    if self._in_doubt:
+        report.problems.append(f"{janitor.BY_AGE}: the clock was set")
+
+
+_ahead_of_rounds: dict[int, int] = {}
+
+
+def _own_wall(self: Any, age_s: float | None) -> int | None:
+    return None if self._in_doubt else self._client.services.runtime.clock.wall_us()
 
 
 MUTANTS = (
@@ -202,14 +224,21 @@ MUTANTS = (
         "age-by-own-time",
         "72",
         "a janitor truncates by its own wrong clock",
-        plant((Clocks, "doubt", _no_doubt)),
+        plant((Clocks, "moment", _certain)),
         scenarios=("wrong-janitor",),
     ),
     Mutant(
-        "set-clock-unseen",
+        "believes-at-once",
         "72",
-        "a janitor does not notice that the clocks were set since its last round",
-        plant((Steadiness, "moved", _goes_on)),
+        "a clock that was set is believed at once",
+        plant((BelievedTime, "observe", _at_once)),
+        scenarios=("wrong-janitor",),
+    ),
+    Mutant(
+        "counts-rounds",
+        "72",
+        "a janitor waits for one round after its clock was set, however short that is",
+        plant((Janitor, "_check_clocks", _one_round), (Janitor, "_now", _own_wall)),
         scenarios=("wrong-janitor",),
     ),
     Mutant(

@@ -6,7 +6,6 @@ from typing import Any
 
 from buckram.core.streams.batch import Batch
 from buckram.sim.streams.mutants.base import Mutant, plant
-from buckram.streams.maintain import truncate
 from buckram.streams.read import locate, reader, source
 from buckram.streams.read.cursors import Cursor, _decode, _get
 from buckram.streams.read.reader import StreamReader
@@ -102,7 +101,6 @@ MUTANTS = (
         plant(
             (locate, "known_end", _fencing_end),
             (reader, "known_end", _fencing_end),
-            (truncate, "known_end", _fencing_end),
         ),
     ),
     Mutant(

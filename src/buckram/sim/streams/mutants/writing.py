@@ -32,8 +32,8 @@ async def _look_only(client: Any, name: Any, ledger: Any) -> Any:
         return await recovery.summarise(name, reader)
 
 
-def _same_epoch(name: str, head: Any, writer: Any) -> Any:
-    step = _claimed(name, head, writer)
+def _same_epoch(name: str, head: Any, writer: Any, *more: Any) -> Any:
+    step = _claimed(name, head, writer, *more)
     return step and Step(replace(step.head, epoch=head.epoch))
 
 

@@ -1,0 +1,333 @@
+"""What a change may do whose principal is held to grants, beyond the right to use each of its keys.
+
+Servers act with all rights on what tenants write: they read and delete what a head names. So a change is judged as a
+whole: what it names (`core/security/naming.py`), which uid a new stream takes, what stays in a ledger's record, and how
+large and how many its keys are (`core/security/bounds.py`). docs/explanation/security-design.md has the table, "What a
+key may name". Rights on single keys are `bookie/service/judge.py`.
+
+What is looked up here and what the store then changes count as one step:
+* heads, pages and exports that are set or deleted carry the version of what was looked at, and one that is made must
+  not be there yet;
+* the owner mark in a ledger's record never changes (`core/security/records.py`), and no id is given twice, so a record
+  that was deleted meanwhile leaves a name that means nothing;
+* a key by which a stream holds a ledger may go meanwhile: the ledger stays with whoever else holds it, and who deletes
+  it asks for that again (`streams/shared/ledgers.py:let_go`);
+* only a new key of that kind needs the ledger still to be there, so the record's version is checked along with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from buckram.bookie.service.judge import Judge
+from buckram.core.ledgers.metadata_codec import parse
+from buckram.core.security.access import KeyRules, KeyUse
+from buckram.core.security.bounds import bound_of, name_refusal
+from buckram.core.security.namespaces import Places, uid_in
+from buckram.core.security.naming import Claims, naming_key, newly_named, touched
+from buckram.core.security.records import change_refusal
+from buckram.core.streams.names import owner_of
+from buckram.errors import (
+    AccessRefused,
+    InvalidArgument,
+    KeyExists,
+    LedgerIdRefused,
+    MalformedRecord,
+    NoSuchKey,
+    ValueTooLarge,
+    VersionConflict,
+)
+from buckram.metadata.keys import MAX_PAGE, PromptKeys
+from buckram.metadata.store import TreeStore
+from buckram.types import CheckVersion, Create, Delete, KeyOp, KeyValue, LedgerId, SetValue
+
+USES: dict[type, KeyUse] = {
+    Create: KeyUse.CREATE,
+    SetValue: KeyUse.SET,
+    Delete: KeyUse.DELETE,
+    CheckVersion: KeyUse.READ,
+}
+_AT_ONCE = 64
+"""Keys that are read at the same time from a store that does not take many at once."""
+_FEW = 4
+"""Keys that are asked for one by one: one look at many costs more than they do."""
+_MOST_COUNTED = 10_000
+"""Parents whose keys a connection has counted."""
+_COUNTED_FOR = 16
+"""After this part of a limit was created, keys are counted anew: others create some as well."""
+
+Found = Mapping[str, KeyValue | None]
+
+
+class ChangeGate:
+    """`has_unused`: whether an id was given to this connection, which never tried to make a ledger with it."""
+
+    def __init__(
+        self, judge: Judge, rules: KeyRules, store: Callable[[], TreeStore], has_unused: Callable[[LedgerId], bool]
+    ) -> None:
+        self._judge, self._rules, self._store, self._has_unused = judge, rules, store, has_unused
+        self._places = Places(store().root, store().own, rules.is_ledger)
+        self._room: dict[str, int] = {}
+        """How many keys may still be created below a parent before they are counted anew."""
+
+    async def judged(self, ops: Sequence[KeyOp]) -> tuple[list[KeyOp], Found]:
+        """Return the change with what belongs to it, and what some of its keys hold now. AccessRefused, or what the
+        store would say of it."""
+        if len(ops) == 1 and isinstance(ops[0], SetValue) and self._is_plain(ops[0]):
+            self._check_forms(ops)
+            await self._judge.check(ops[0].key, KeyUse.SET, ops[0].value)
+            return list(ops), {}
+        ops = self._with_data_keys(ops)
+        self._check_forms(ops)
+        before = await self._before(ops)
+        # What a client wants to create is believed by the rest of its request only, and by others when it is there.
+        trial = self._rules.trial()
+        deleted = {op.key for op in ops if isinstance(op, Delete)}
+        for op in ops:
+            if (present := before.get(op.key)) is not None:
+                self._rules.learn(op.key, present.value)  # of heads and ledgers; its version makes that one step
+            elif isinstance(op, SetValue | Delete) and self._rules.is_ledger(op.key):
+                raise NoSuchKey(op.key)
+            value = op.value if isinstance(op, Create | SetValue) else None
+            await self._judge.check(op.key, USES[type(op)], value, trial)
+            self._check_one(op, before, deleted)
+            if isinstance(op, Create):
+                trial.learn(op.key, op.value)
+        checks = await self._check_shares(ops, trial)
+        await self._check_names(ops, before, trial)
+        await self._check_room(ops)
+        return [*ops, *checks], before
+
+    # What needs no look at the store
+
+    def _is_plain(self, op: SetValue) -> bool:
+        """Whether a key names no ledger and is none: a cursor, or what goes with a session."""
+        places = self._places
+        return naming_key(places, op.key) is None and not self._rules.is_ledger(op.key) and not places.is_share(op.key)
+
+    def _with_data_keys(self, ops: Sequence[KeyOp]) -> list[KeyOp]:
+        """With the key that each new stream's data are below, behind its head: whoever creates it first has the uid."""
+        made = {op.key for op in ops if isinstance(op, Create)}
+        found: list[KeyOp] = []
+        for op in ops:
+            data = [f"{self._places.data}/{uid}" for uid in self._new_uids([op])]
+            found += [op, *(Create(key, b"") for key in data if key not in made)]
+        return found
+
+    def _new_uids(self, ops: Iterable[KeyOp]) -> list[str]:
+        heads = [op for op in ops if isinstance(op, Create) and self._places.head_of(op.key)]
+        return [uid for op in heads if (uid := uid_in(op.key, op.value))]
+
+    def _check_forms(self, ops: Sequence[KeyOp]) -> None:
+        """Bounds of each key, and what no honest change does: the same key made and deleted, two streams of one uid."""
+        deleted = {op.key for op in ops if isinstance(op, Delete)}
+        for op in ops:
+            bound = bound_of(self._places, op.key)
+            if bound is not None and isinstance(op, Create | SetValue) and len(op.value) > bound.most_bytes:
+                raise ValueTooLarge(f"{op.key} ({bound.what})", len(op.value), bound.most_bytes)
+            if not isinstance(op, Create):
+                continue
+            why = name_refusal(self._places, op.key)
+            goes = bound is not None and bound.session_key
+            if not why and op.ephemeral and bound is not None and not goes:
+                why = f"{bound.what} does not go with a session"
+            if not why and op.key in deleted and not goes:
+                why = "the same change deletes it; make it in a change of its own"
+            if why:
+                raise self._judge.refused(op.key, KeyUse.CREATE, why)
+        for uid, times in Counter(self._new_uids(ops)).items():
+            if times > 1:
+                raise self._judge.refused(f"{self._places.data}/{uid}", KeyUse.CREATE, "two new streams have this uid")
+
+    def _check_one(self, op: KeyOp, before: Found, deleted: set[str]) -> None:
+        """A stream's uid says whose its data are: it never changes, and nobody may give a stream that of another. Nor
+        does what makes a ledger this one change."""
+        if isinstance(op, Create) and self._rules.is_ledger(op.key):
+            raise self._judge.refused(op.key, KeyUse.CREATE, "a ledger is created under an id that the cluster gave")
+        if isinstance(op, SetValue) and self._rules.is_ledger(op.key):
+            record = before.get(op.key)
+            if record is None or record.version != op.version:
+                raise VersionConflict(op.key, op.version)
+            if why := change_refusal(record.value, op.value):
+                raise self._judge.refused(op.key, KeyUse.SET, why)
+        if not isinstance(op, Create | SetValue) or not self._places.head_of(op.key):
+            return
+        uid, present = uid_in(op.key, op.value), before.get(op.key)
+        if isinstance(op, SetValue):
+            if present is None:
+                raise NoSuchKey(op.key)
+            good = bool(uid) and uid_in(op.key, present.value) == uid
+        else:
+            # Where the head is there and stays, it is said that the stream exists.
+            taken = before.get(f"{self._places.data}/{uid}") is not None
+            good = bool(uid) and (not taken if present is None else op.key not in deleted)
+        if not good:
+            raise self._judge.refused(op.key, USES[type(op)], "it keeps its own, and uses no uid of another stream")
+
+    # What does
+
+    async def _before(self, ops: Sequence[KeyOp]) -> Found:
+        """What the keys hold now that the change is judged by."""
+        wanted = [*touched(self._places, ops), *(f"{self._places.data}/{uid}" for uid in self._new_uids(ops))]
+        wanted += [op.key for op in ops if isinstance(op, SetValue | Delete) and self._rules.is_ledger(op.key)]
+        found = await self._look(wanted)
+        versions = {op.key: op.version for op in ops if isinstance(op, SetValue | Delete)}
+        newer = [key for key in found if versions.get(key, -1) > _version(found[key])]
+        if newer:  # The client has seen more than this server of the store.
+            await self._store().keys.sync()
+            found = {**found, **await self._look(newer)}
+        return found
+
+    async def _look(self, wanted: Iterable[str]) -> dict[str, KeyValue | None]:
+        keys, names = self._store().keys, list(dict.fromkeys(wanted))
+        found: dict[str, KeyValue | None] = {}
+        if len(names) > _FEW and isinstance(keys, PromptKeys):
+            found = {name: one for name, one in zip(names, keys.peek(names), strict=True) if one is not None}
+        left = [name for name in names if name not in found]
+        for start in range(0, len(left), _AT_ONCE):
+            some = left[start : start + _AT_ONCE]
+            found.update(zip(some, await asyncio.gather(*map(self._get, some)), strict=True))
+        return found
+
+    async def _get(self, key: str) -> KeyValue | None:
+        try:
+            return await self._store().keys.get(key)
+        except NoSuchKey:
+            return None
+
+    async def _check_names(self, ops: Sequence[KeyOp], before: Found, trial: KeyRules) -> None:
+        """What heads, pages, exports, intents and marks name anew has to be the stream's own."""
+        values = {key: found.value for key, found in before.items() if found is not None}
+        try:
+            named = newly_named(self._places, ops, values)
+        except MalformedRecord as error:
+            raise self._judge.refused(str(error).partition(":")[0], KeyUse.SET, str(error)) from None
+        if not named:
+            return
+        for op in ops:  # What was looked at is what the store changes.
+            if isinstance(op, SetValue | Delete) and op.key in before and _version(before[op.key]) != op.version:
+                raise NoSuchKey(op.key) if before[op.key] is None else VersionConflict(op.key, op.version)
+        created = {op.key for op in ops if isinstance(op, Create)}
+        for uid, claims in named.items():
+            name = trial.name_of(uid)
+            left = await self._not_own(name, uid, claims, created)
+            if left:
+                await self._store().keys.sync()  # The record may be newer than this server of the store.
+                left = await self._not_own(name, uid, claims, created)
+            if left:
+                await self._say_conflicts(ops)
+                raise await self._not_allowed(ops, name, left, claims)
+
+    async def _not_own(self, name: str | None, uid: str, claims: Claims, created: set[str]) -> list[LedgerId]:
+        """Of the ledgers that a stream names anew: those that are not made for it, and that it does not hold."""
+        # An id that this connection was given is nobody else's, and no ledger is there before its intent.
+        intents = {ledger for ledger in claims.intents if not self._has_unused(ledger)}
+        places = {ledger: await self._place(ledger) for ledger in claims.rows | intents | claims.marks}
+        records = await self._look(key for ledger, key in places.items() if key and ledger not in claims.marks)
+        own = {ledger for ledger, key in places.items() if _is_made_for(records.get(key), name, uid)}
+        rest = sorted(places.keys() - own)
+        shares = {ledger: f"{places[ledger]}/{uid}" for ledger in rest if places[ledger]}
+        kept = await self._look(key for key in shares.values() if key not in created)
+        return [one for one in rest if shares.get(one) not in created and kept.get(shares.get(one, "")) is None]
+
+    async def _place(self, ledger: LedgerId) -> str:
+        """The key of its record; "" for what cannot be an id."""
+        try:
+            return await self._store().ledgers.key(ledger)
+        except InvalidArgument:
+            return ""
+
+    async def _say_conflicts(self, ops: Sequence[KeyOp]) -> None:
+        """Raise what the store would say of versions that have changed: an honest client looks again then, and a ledger
+        that was there when it looked may be gone."""
+        made = [op.key for op in ops if isinstance(op, Create)]
+        there = [op for op in ops if isinstance(op, SetValue | Delete | CheckVersion) and op.key not in made]
+        if there:
+            await self._store().keys.multi([CheckVersion(op.key, op.version) for op in there])
+        for key, found in (await self._look(made)).items():
+            if found is not None:
+                raise KeyExists(key)
+
+    async def _not_allowed(
+        self, ops: Sequence[KeyOp], name: str | None, left: list[LedgerId], claims: Claims
+    ) -> AccessRefused:
+        ledger = left[0]
+        if ledger in claims.intents and await self._get(await self._place(ledger) or self._places.own) is None:
+            return self._judge.noted(KeyUse.CREATE, LedgerIdRefused(ledger))
+        naming = [op for op in ops if isinstance(op, Create | SetValue) and naming_key(self._places, op.key)]
+        why = f"it names ledger {ledger}, which was not made for stream {name or '?'} and which that does not hold"
+        return self._judge.refused(naming[0].key, USES[type(naming[0])], why)
+
+    async def _check_shares(self, ops: Sequence[KeyOp], trial: KeyRules) -> list[CheckVersion]:
+        """Keys by which streams hold ledgers say the stream's name, and the ledger's own stream has one before another
+        one gets one: otherwise the last of the others to let go would delete its ledger. Returns conditions."""
+        made = [op for op in ops if isinstance(op, Create | SetValue) and self._places.is_share(op.key)]
+        if not made:
+            return []
+        parents = list(dict.fromkeys(op.key.rpartition("/")[0] for op in made))
+        records = await self._look(parents)
+        for op in made:
+            ledger, _, uid = op.key.rpartition("/")
+            record, name = records[ledger], trial.name_of(uid)
+            if record is None:
+                raise NoSuchKey(ledger)
+            if name is None or op.value != name.encode():
+                raise self._judge.refused(op.key, USES[type(op)], f"it has to say {name}, the stream that holds it")
+            owner = _owner(record)
+            own = "" if owner is None else owner[1]
+            others = {one.key for one in made if isinstance(one, Create) and one.key.startswith(f"{ledger}/")}
+            known = bool(own) and (uid == own or f"{ledger}/{own}" in others)
+            if not known and not await self._store().keys.children(ledger, limit=1):
+                raise self._judge.refused(op.key, USES[type(op)], "the stream that the ledger was made for does not")
+        changed = {op.key for op in ops if not isinstance(op, Create)}
+        creates = {op.key.rpartition("/")[0] for op in made if isinstance(op, Create)}
+        versions = {key: found.version for key, found in records.items() if found is not None and key in creates}
+        return [CheckVersion(key, version) for key, version in versions.items() if key not in changed]
+
+    async def _check_room(self, ops: Sequence[KeyOp]) -> None:
+        """Keys of a kind beside each other are counted once, and then those that are created; now and then again."""
+        parents = Counter(op.key.rpartition("/")[0] for op in ops if isinstance(op, Create))
+        bounds = {op.key.rpartition("/")[0]: bound_of(self._places, op.key) for op in ops if isinstance(op, Create)}
+        for parent, more in parents.items():
+            bound = bounds[parent]
+            if bound is None or bound.siblings is None:
+                continue
+            if len(self._room) > _MOST_COUNTED:
+                self._room.clear()
+            if self._room.get(parent, 0) < more:
+                left = bound.siblings - await self._count(parent, bound.siblings)
+                if left < more:
+                    raise self._judge.refused(
+                        parent,
+                        KeyUse.CREATE,
+                        f"{bound.siblings} keys are the limit there, each {bound.what}; delete some",
+                    )
+                self._room[parent] = min(left, max(more, bound.siblings // _COUNTED_FOR))
+            self._room[parent] -= more
+
+    async def _count(self, parent: str, most: int) -> int:
+        count, after = 0, ""
+        while count < most and (page := await self._store().keys.children(parent, after=after, limit=MAX_PAGE)):
+            count, after = count + len(page), page[-1]
+        return count
+
+
+def _version(found: KeyValue | None) -> int:
+    return -1 if found is None else found.version
+
+
+def _owner(record: KeyValue) -> tuple[str, str] | None:
+    try:
+        return owner_of(parse(record.value).custom_metadata)
+    except MalformedRecord:
+        return None
+
+
+def _is_made_for(record: KeyValue | None, name: str | None, uid: str) -> bool:
+    """By its owner mark: of this full name and of this uid, since either could be another stream's by now."""
+    return record is not None and name is not None and _owner(record) == (name, uid)
+
+
+__all__ = ["USES", "ChangeGate"]

@@ -1,0 +1,86 @@
+"""Whether the peer of a connection may do something to a key; what has to be known for that is read first.
+
+Not here: what a whole change may do beyond the rights on each of its keys (`bookie/service/gate.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from buckram.bookie.service.noting import Noting
+from buckram.bookie.service.session import Session
+from buckram.core.security.access import KeyRules, KeyUse
+from buckram.errors import AccessRefused
+from buckram.metadata.keys import MAX_PAGE
+from buckram.metadata.layout import SECURITY
+from buckram.metadata.store import TreeStore
+
+_BETWEEN_SCANS_S = 1.0
+"""Between two readings of all heads for the stream of a key that is not known."""
+
+
+class Judge:
+    """`rules` is None for a principal that may do everything. `store` gives the one that the connection uses now."""
+
+    def __init__(
+        self, session: Session, rules: KeyRules | None, noting: Noting | None, store: Callable[[], TreeStore]
+    ) -> None:
+        self.rules = rules
+        self._session, self._noting, self._store = session, noting, store
+        self._scanned = float("-inf")
+
+    async def check(self, key: str, use: KeyUse, value: bytes | None = None, trial: KeyRules | None = None) -> None:
+        """Raise AccessRefused unless the principal may do that, by `trial` in place of the connection's rules."""
+        self.refuse_secrets(key)
+        rules = self.rules
+        if rules is None:
+            return
+        judge = trial or rules
+        why = judge.refusal(key, use, value)
+        if why is None:
+            await self.find_out(rules, key)
+            why = judge.refusal(key, use, value)
+        if why != "":
+            raise self.refused(key, use, why or "nothing is known of the stream or ledger that it belongs to")
+
+    def refused(self, key: str, use: KeyUse, why: str) -> AccessRefused:
+        """Return the error that says so; the audit trail has it then."""
+        return self.noted(use, AccessRefused(key, f"{self._session.principal} may not {use.value} it: {why}"))
+
+    def noted(self, use: KeyUse, error: AccessRefused) -> AccessRefused:
+        if self._noting is not None:
+            self._noting.refused(self._session, use.value, error)
+        return error
+
+    def refuse_secrets(self, key: str) -> None:
+        """Whoever has the signing key is everybody: administrators, too, see these keys in the store itself only."""
+        if self.is_secret(key):
+            raise AccessRefused(key, "keys, revocations and grants are read and written in the store itself only")
+
+    def is_secret(self, key: str) -> bool:
+        secrets = f"{self._store().own}/{SECURITY}"
+        return key.startswith(secrets) and key[len(secrets) : len(secrets) + 1] in ("", "/")
+
+    async def find_out(self, rules: KeyRules, key: str) -> None:
+        """Read what says which namespace a key belongs to: a ledger's record, or the heads of streams. NoSuchKey."""
+        keys, streams = self._store().keys, f"{self._store().own}/streams"
+        ledger = key.rpartition("/")[0]
+        if rules.is_ledger(ledger):  # a stream holds it: whose both are matters
+            rules.learn(ledger, (await keys.get(ledger)).value)
+        elif not key.startswith(f"{streams}/data/"):
+            rules.learn(key, (await keys.get(key)).value)
+            return
+        now = asyncio.get_running_loop().time()
+        if now < self._scanned + _BETWEEN_SCANS_S:
+            return
+        self._scanned = now
+        heads = f"{streams}/heads"
+        for namespace in await keys.children(heads, limit=MAX_PAGE):
+            if rules.refusal(f"{heads}/{namespace}", KeyUse.LIST) != "":
+                continue
+            after = ""
+            while page := await keys.children_with_values(f"{heads}/{namespace}", after=after):
+                for name, found in page:
+                    rules.learn(f"{heads}/{namespace}/{name}", found.value)
+                after = page[-1][0]

@@ -1,0 +1,130 @@
+"""Requests that are about ledgers and their ids, which only who opened the store can answer.
+
+Ids are given to a connection, and a principal that is held to grants creates ledgers under these alone: a record under
+another one could be that of a deleted ledger, of which bookies still have entries, or stand in the way of the counter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Protocol
+
+from buckram.bookie.service.judge import Judge
+from buckram.bookie.service.noting import Noting
+from buckram.bookie.service.session import Session
+from buckram.core.security.access import KeyUse
+from buckram.core.security.records import creation_refusal
+from buckram.errors import KeyExists, LedgerIdRefused, LedgerIdUsed, MetadataError
+from buckram.metadata.keys import MAX_PAGE
+from buckram.metadata.ledger_tree import Fresh
+from buckram.metadata.service.packets import KeyReply, KeyRequest, Kind, names_that_fit
+from buckram.metadata.store import TreeStore
+from buckram.types import KeyValue, LedgerId
+
+_MAX_GIVEN = 100_000
+"""Ids that a connection was given and has not used; with more of them the oldest ones go."""
+
+
+class LedgerQuota(Protocol):
+    """Holds ledgers to quotas (`bookie/creations.py`)."""
+
+    def ledger(self, value: bytes) -> AbstractAsyncContextManager[None]:
+        """Around the creation of a ledger with this record. QuotaExceeded."""
+        ...
+
+
+class LedgerRequests:
+    """`room`: bytes of a frame. `fitting` takes of a listing what has room."""
+
+    def __init__(
+        self,
+        session: Session,
+        judge: Judge,
+        store: Callable[[], TreeStore],
+        quota: LedgerQuota | None,
+        noting: Noting | None,
+        room: int,
+        fitting: Callable[[list[tuple[str, KeyValue]]], list[tuple[str, KeyValue]]],
+    ) -> None:
+        self._session, self._judge, self._store = session, judge, store
+        self._quota, self._noting, self._room, self._fitting = quota, noting, room, fitting
+        self._given: dict[LedgerId, Fresh | None] = {}
+        """Ids that this connection was given and has not used: what holds unless the metadata were restored since, or
+        None once it tried to."""
+
+    def has_unused(self, ledger: LedgerId) -> bool:
+        """Whether the connection was given this id and never tried to make a ledger with it; so there is none."""
+        return self._given.get(ledger) is not None
+
+    async def carry_out(self, request: KeyRequest) -> KeyReply:
+        check, store = self._judge.check, self._store()
+        tree, root, limit = store.ledgers, store.root, min(max(request.limit, 1), MAX_PAGE)
+        match request.kind:
+            case Kind.LEDGER_KEY:
+                return await tree.key(request.number)
+            case Kind.LEDGER_CREATE:
+                return await self._create(store, request)
+            case Kind.ALLOCATE:
+                await check(root, KeyUse.CREATE)
+                return await self._allocate(store)
+            case Kind.NEXT_ID:
+                await check(root, KeyUse.READ)
+                return await tree.next_id()
+            case Kind.RAISE_NEXT_ID:
+                await check(root, KeyUse.SET)
+                await tree.raise_next_id(request.number)
+                return None
+            case Kind.LEDGERS:
+                await check(root, KeyUse.LIST)
+                return names_that_fit([str(one) for one in await tree.page(request.number, limit)], self._room)
+            case Kind.RECORDS:
+                await check(root, KeyUse.LIST)
+                return self._fitting([(str(one), found) for one, found in await tree.records(request.number, limit)])
+            case Kind.REMOVED:
+                await check(request.key, KeyUse.DELETE)
+                await tree.removed(request.key)
+                return None
+            case Kind.MANAGER_NAME:
+                return await tree.manager_name()
+            case Kind.STRAYS:
+                await check(root, KeyUse.LIST)
+                return names_that_fit(await tree.strays(), self._room)
+            case other:
+                raise MetadataError(f"no request of a client: {other.name}")
+
+    async def _allocate(self, store: TreeStore) -> LedgerId:
+        since = await store.since()
+        self._given[number := await store.ledgers.allocate()] = since
+        if len(self._given) > _MAX_GIVEN:
+            del self._given[next(iter(self._given))]
+        return number
+
+    async def _create(self, store: TreeStore, request: KeyRequest) -> int:
+        number, value, key = request.number, request.value, await store.ledgers.key(request.number)
+        await self._judge.check(key, KeyUse.CREATE, value)
+        limited = self._judge.rules is not None
+        if limited:
+            if why := creation_refusal(value):
+                raise self._judge.refused(key, KeyUse.CREATE, why)
+            if number not in self._given:
+                raise self._judge.noted(KeyUse.CREATE, LedgerIdRefused(number))
+        # Before anything is waited for: an id is used once, also by requests that come at the same time.
+        fresh = self._given.pop(number, None)
+        tried = False
+        try:
+            async with nullcontext() if self._quota is None else self._quota.ledger(value):
+                tried = True
+                version = await store.create_record(number, value, chosen=request.watch and not limited, fresh=fresh)
+        except (KeyExists, LedgerIdUsed):
+            raise
+        except BaseException:
+            if limited:  # It may have been made, so whoever repeats it looks for that.
+                self._given[number] = None if tried else fresh
+            raise
+        if self._noting is not None:
+            self._noting.created(self._session, number, value)
+        return version
+
+
+__all__ = ["LedgerQuota", "LedgerRequests"]

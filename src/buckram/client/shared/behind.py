@@ -1,0 +1,59 @@
+"""What one client notes of a ledger whose members may lack entries, and what it takes back once it has copied them.
+
+Not here: the keys (`metadata/behind.py`), copying (`client/maintain/fill.py`), who else looks at the notes
+(`healing/first_checks.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+
+from buckram.client.shared.log import log
+from buckram.errors import MetadataError
+from buckram.metadata.behind import WITHIN_S, Behind, forget_behind, note_behind
+from buckram.seams import MetadataStore, Stats
+from buckram.types import BookieId, LedgerId
+
+
+class BehindNotes:
+    """Of one ledger."""
+
+    def __init__(self, store: MetadataStore, ledger_id: LedgerId, stats: Stats) -> None:
+        self._store, self._ledger_id, self._stats = store, ledger_id, stats
+        self._noted: dict[BookieId, Behind] = {}
+
+    def noted(self, bookies: Collection[BookieId]) -> dict[BookieId, Behind]:
+        """What is noted of these now."""
+        return {bookie: self._noted[bookie] for bookie in bookies if bookie in self._noted}
+
+    async def note(self, bookies: Collection[BookieId], within_s: float = WITHIN_S) -> bool:
+        """Note that these members may lack entries, and warn. Whether it is known to be written after so long."""
+        names = ", ".join(bookies)
+        try:
+            for one in await note_behind(self._store, self._ledger_id, bookies, within_s):
+                self._noted[one.bookie] = one
+        except MetadataError as error:
+            text = (
+                "ledger %d: %s may lack entries, and that cannot be noted, so check it with `buckram ledger check`: %s"
+            )
+            log.warning(text, self._ledger_id, names, error)
+            return False
+        count = self._stats.counter(
+            "buckram_client_ledgers_behind_total", "notes that members of a ledger may lack entries of it"
+        )
+        count.inc(len(bookies))
+        log.warning("ledger %d is noted as lacking copies: %s did not confirm all entries", self._ledger_id, names)
+        return True
+
+    async def clear(self, noted: Mapping[BookieId, Behind]) -> None:
+        """Everything was copied since these were noted; later notes stay. Where only administrators may take them back,
+        autorecovery does so after a look."""
+        for bookie, one in noted.items():
+            if self._noted.get(bookie) == one:
+                del self._noted[bookie]
+            with suppress(MetadataError):
+                await forget_behind(self._store, one)
+
+
+__all__ = ["BehindNotes"]

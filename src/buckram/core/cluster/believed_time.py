@@ -1,0 +1,352 @@
+"""What a process believes the time to be: its wall clock, held against its monotonic clock. Pure (T2 to T5).
+
+A wall clock that leaves the line on which it ran is not believed at once. The new time counts when it was seen to hold
+for `hold_us`, when those who are certain of the time tell the same, or when an operator says so. Until then the time is
+in doubt: it is one of two, and whoever ends something by its age takes the earlier one, whoever lets somebody in takes
+both. Not here: the other clocks of a cluster (`core/cluster/wall_time.py`), who asks them (`client/shared/clocks.py`,
+`bookie/timekeeper.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from buckram.core.cluster.wall_time import APART_US, between, shown
+
+HOLD_US = 3600 * 1_000_000
+"""So long a new time must hold before it is believed, unless a setting says otherwise."""
+SEEN_US = 900 * 1_000_000
+"""Between readings that are further apart, or by more than a quarter of `hold_us`, a clock may have shown anything."""
+SEEN_LEAST_US = 60 * 1_000_000
+"""However short `hold_us` is, readings may be so far apart: a bookie looks at its clock every 15 s."""
+ACCEPTED_WITHIN_US = 600 * 1_000_000
+"""What an operator accepted counts for clocks that show at most so much more than that."""
+UNSTEADY_AFTER = 3
+"""A clock that came back so often within `hold_us` is set by several who disagree, and nobody knows who is right."""
+KEPT_JUMPS = 8
+RECORD_US = 60 * 1_000_000
+"""A process that is certain of the time records it so often; a record may be older by as much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The time now, in microseconds since 1970: `low` and `high` are the earliest and the latest that it may be.
+
+    `best` is the one to be written down. `why` says what the doubt is about; it is empty where there is none.
+    `bounded`: it is certainly not earlier than `low`; others may doubt a time whose past is not known here.
+    """
+
+    low: int
+    high: int
+    best: int
+    why: str = ""
+    bounded: bool = True
+
+    @property
+    def certain(self) -> int | None:
+        """The time; None while it is in doubt."""
+        return None if self.why else self.best
+
+    @property
+    def earliest(self) -> int:
+        """The earliest time that it may be: what has not ended by then, has not ended for certain."""
+        return self.low if self.bounded else 0
+
+
+class TellsTime(Protocol):
+    """Who judges the time in a process: `client/shared/clocks.py`, `bookie/timekeeper.py`."""
+
+    def moment(self) -> Moment:
+        """Return what may be the time now."""
+        ...
+
+    async def ensure(self) -> None:
+        """Compare the clock with others, where that was not done lately. To be called before the first `moment`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """Wall time went ahead by `by` and was in doubt from `begin` to `end` of the time before, until it was believed.
+
+    What was stamped in between is younger by `by` than its stamp says.
+    """
+
+    begin: int
+    end: int
+    by: int
+
+    def like(self, other: Jump) -> bool:
+        """Whether another process means the same jump."""
+        near = abs(self.begin - other.begin) <= 10 * APART_US and abs(self.by - other.by) <= 2 * APART_US
+        return near and abs(self.end - other.end) <= 10 * APART_US
+
+
+@dataclass(frozen=True, slots=True)
+class _New:
+    """A time that is not believed yet: wall minus monotonic time, and the monotonic time since which it holds.
+
+    `after`: the monotonic time of the last reading that was on the line, as nobody knows when the clock was set.
+    """
+
+    ahead: int
+    since: int
+    after: int
+
+
+class BelievedTime:
+    """The time as one process believes it. `wall` and `mono` are readings of its clocks at the same moment, in
+    microseconds; the monotonic clock should go on while the machine sleeps.
+    """
+
+    def __init__(self, hold_us: int = HOLD_US) -> None:
+        self.hold_us = hold_us
+        self.seen_us = max(min(hold_us // 4, SEEN_US), SEEN_LEAST_US)
+        """Readings that are further apart do not show that a time held."""
+        self._read_at = self._watched = 0
+        """The monotonic times of the last reading, and since which none of them were further apart than `seen_us`."""
+        self._line: int | None = None
+        """Wall minus monotonic time, as believed."""
+        self._anchor = self._anchored = 0
+        """The line may move by APART_US from its anchor, which moves to the line once in `hold_us`."""
+        self._new: _New | None = None
+        self._on_line = 0
+        """The monotonic time of the last reading that was on the line."""
+        self._doubted: tuple[int, int] | None = None
+        """When the last doubt began, and when the clock was back on the line: it may go ahead again, as it should."""
+        self._began_in_doubt = False
+        """The doubt is about what passed before this process began."""
+        self._later = 0
+        """Then the other line on which the time may be: that of the clock, as long as that shows no later time."""
+        self._contradicted: int | None = None
+        """The monotonic time at which others were certain of another time than the new one."""
+        self._away: list[tuple[int, int]] = []
+        """When the clock came back to the line within `hold_us`, and the other line on which it had been."""
+        self._unsteady = False
+        self.believed_jumps = 0
+        """How many times another time came to be believed."""
+        self.jumps: tuple[Jump, ...] = ()
+        """The last of them that went ahead."""
+
+    def begin(self, recorded: int, wall: int, mono: int) -> None:
+        """Begin with the time that was recorded last, which may be older than now by any time that nothing ran."""
+        if 0 <= wall - recorded <= RECORD_US + APART_US or abs(wall - recorded) <= APART_US:
+            self._believe(wall - mono, mono)
+        else:
+            self._believe(recorded - mono, mono)
+            self._new, self._began_in_doubt = _New(wall - mono, mono, mono), True
+            self._later = max(wall, recorded) - mono
+
+    def continued(self, recorded: int, wall: int, mono: int) -> None:
+        """Begin with the time that a process before this one believed, reckoned on to now by a clock that never
+        stopped."""
+        self._believe(recorded - mono, mono)
+        self._began_in_doubt = False
+        self.observe(wall, mono)
+
+    def observe(self, wall: int, mono: int) -> None:
+        """Take a reading of both clocks. Cheap: it is taken for every batch of records."""
+        ahead = wall - mono
+        if mono - self._read_at > self.seen_us:
+            self._watched = mono
+        self._read_at = mono
+        if self._line is None:
+            self._believe(ahead, mono)
+            return
+        if abs(ahead - self._anchor) <= APART_US:
+            if self._new is not None:
+                self._doubted = self._new.after, mono
+                self._away.append((mono, self._new.ahead))
+            self._line, self._new, self._began_in_doubt, self._on_line = ahead, None, False, mono
+            self._steady(mono)
+            if mono - self._anchored >= self.hold_us:
+                self._anchor, self._anchored = ahead, mono
+            return
+        if self._began_in_doubt and self._line <= ahead < self._later:
+            self._later = ahead
+        if self._new is None or abs(ahead - self._new.ahead) > APART_US:
+            self._began_in_doubt = self._began_in_doubt and self._new is not None
+            again = self._new is None and self._doubted is not None and mono - self._doubted[1] < self.hold_us
+            after = self._on_line if self._new is None else self._new.after
+            self._new = _New(ahead, mono, self._doubted[0] if again and self._doubted is not None else after)
+        elif self._seen(self._new.since, mono) >= self.hold_us and not self._is_contradicted(mono):
+            self._jumped(ahead, mono)
+
+    def _seen(self, since: int, mono: int) -> int:
+        """How long a clock was seen to do what it has done since then, as far as that was watched without a gap."""
+        return mono - max(since, self._watched)
+
+    def _steady(self, mono: int) -> None:
+        """The clock is on the line: see whether it has stayed there for `hold_us`, or comes and goes."""
+        if not self._away:
+            return
+        if self._seen(self._away[-1][0], mono) >= self.hold_us:
+            self._away.clear()
+        elif not self._unsteady:
+            self._away = [one for one in self._away if mono - one[0] < self.hold_us]
+        else:
+            lines = [ahead for _, ahead in self._away]
+            at = self._away[-1][0]
+            self._away = [(at, min(lines)), (at, max(lines))]  # as many as it takes, however long it goes on
+        self._unsteady = bool(self._away) and (self._unsteady or len(self._away) >= UNSTEADY_AFTER)
+
+    def _jumped(self, ahead: int, mono: int) -> None:
+        """Another time is believed from now on."""
+        if self._line is not None and self._new is not None and ahead > self._line:
+            jump = Jump(self._line + self._new.after, self._line + mono, ahead - self._line)
+            self.jumps = (*self.jumps, jump)[-KEPT_JUMPS:]
+        self.believed_jumps += 1
+        self._believe(ahead, mono)
+
+    def _believe(self, ahead: int, mono: int) -> None:
+        self._line = self._anchor = ahead
+        self._anchored = self._on_line = mono
+        self._new, self._began_in_doubt, self._contradicted, self._doubted = None, False, None, None
+        self._away, self._unsteady = [], False
+
+    def _why_unsteady(self, mono: int) -> str:
+        left = max(self.hold_us - self._seen(self._away[-1][0], mono), 0) // 1_000_000
+        times = ", ".join(sorted({shown(ahead + mono) for _, ahead in self._away}))
+        return (
+            f"the clock is set again and again, to {times} and back: see who sets it; it is believed when it has been "
+            f"steady for {left} s more, or by `buckram cluster accept-time`"
+        )
+
+    def _is_contradicted(self, mono: int) -> bool:
+        return self._contradicted is not None and mono - self._contradicted < self.hold_us
+
+    def told(self, low: int, high: int, wall: int, mono: int) -> None:
+        """Others who are certain of the time tell that it is from `low` to `high`. That decides a doubt."""
+        self.observe(wall, mono)
+        if self._new is None:
+            return
+        if low - APART_US <= wall <= high + APART_US:
+            self._jumped(wall - mono, mono)
+        else:
+            self._contradicted = mono
+
+    def accept(self, time: int, wall: int, mono: int) -> bool:
+        """An operator says that the clocks are right that showed `time` a moment ago. Whether that was news."""
+        self.observe(wall, mono)
+        if not self.doubtful or not -APART_US <= wall - time <= ACCEPTED_WITHIN_US:
+            return False
+        if self._new is None:
+            self._believe(wall - mono, mono)
+        else:
+            self._jumped(wall - mono, mono)
+        return True
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the last reading is not believed."""
+        return self._new is not None or self._unsteady
+
+    @property
+    def guesses(self) -> bool:
+        """Whether it is in doubt since it began, so that its time does not go on from one that it was certain of."""
+        return self._began_in_doubt
+
+    def best(self, wall: int, mono: int) -> int:
+        """Take a reading, and return the time to be written down.
+
+        While the process runs, that is the line which it believed before. A process that began in doubt takes the
+        later one: what is stamped too late lives too long, and what is stamped too early would die too early.
+        """
+        self.observe(wall, mono)
+        assert self._line is not None
+        line = self._line + mono
+        return self._later + mono if self._began_in_doubt else line
+
+    def moment(self, wall: int, mono: int) -> Moment:
+        """Take a reading, and return what may be the time."""
+        best = self.best(wall, mono)
+        assert self._line is not None
+        times = [self._line + mono, wall, *(ahead + mono for _, ahead in self._away if self._unsteady)]
+        return Moment(min(times), max(best, *times), best, self._why(wall, mono))
+
+    def _why(self, wall: int, mono: int) -> str:
+        if self._new is None:
+            return self._why_unsteady(mono) if self._unsteady else ""
+        assert self._line is not None
+        held, line = mono - self._new.since, self._line + mono
+        if self._began_in_doubt:
+            what = f"the clock shows {shown(wall)}, {between(wall - line)} the time that was recorded last"
+        else:
+            what = f"wall time was set {between(wall - line)} to {shown(wall)}, {held // 1_000_000} s ago"
+        if self._is_contradicted(mono):
+            return f"{what}, and others are certain of another time: set this clock right"
+        left = max(self.hold_us - self._seen(self._new.since, mono), 0) // 1_000_000
+        return f"{what}: it is believed when it has held for {left} s more, or by `buckram cluster accept-time`"
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a process recorded: the time that it believed, the boot of its machine and the time since then.
+
+    `boot` is empty where that is not known. `jumps`: those that it came to believe.
+    """
+
+    time_us: int
+    boot: str = ""
+    up_us: int = 0
+    jumps: tuple[Jump, ...] = ()
+
+
+def agreed_jumps(recorded: Iterable[Recorded]) -> tuple[Jump, ...]:
+    """Return the jumps that most processes came to believe, of those that recorded the time since."""
+    all_of_them = list(recorded)
+    found: list[Jump] = []
+    for jump in (jump for one in all_of_them for jump in one.jumps):
+        since = [one for one in all_of_them if one.time_us >= jump.end or one.jumps]
+        believers = sum(any(jump.like(other) for other in one.jumps) for one in since)
+        if 2 * believers > len(since) and not any(jump.like(other) for other in found):
+            found.append(jump)
+    return tuple(found)
+
+
+def held_back(cutoff: int, jumps: Iterable[Jump], now: int) -> int:
+    """Return the time of which it is certain that what was stamped before is at least as old as `cutoff`.
+
+    What was stamped during the doubt before a jump stays until all of it is as old. A jump to a time that is still to
+    come was a mistake, which was put right since.
+    """
+    for jump in sorted(jumps, key=lambda jump: -jump.begin):
+        if jump.end + jump.by <= now + APART_US and jump.begin < cutoff <= jump.end + jump.by:
+            cutoff = jump.begin
+    return cutoff
+
+
+def agreeing(recorded: Mapping[str, int], wall: int) -> bool:
+    """Whether more than half of these processes recorded the time lately, by this clock. False for none."""
+    near = sum(-APART_US <= wall - time <= RECORD_US + APART_US for time in recorded.values())
+    return 2 * near > len(recorded)
+
+
+def advanced(recorded: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
+    """Return the records that moved on between two looks: those of processes that live and are certain of the time."""
+    return {name: time for name, time in recorded.items() if time > before.get(name, time)}
+
+
+def middle(times: Iterable[int]) -> tuple[int, int] | None:
+    """Return the median, as the two in the middle; None for none."""
+    found = sorted(times)
+    return (found[(len(found) - 1) // 2], found[len(found) // 2]) if found else None
+
+
+__all__ = [
+    "ACCEPTED_WITHIN_US",
+    "HOLD_US",
+    "RECORD_US",
+    "BelievedTime",
+    "Jump",
+    "Moment",
+    "Recorded",
+    "TellsTime",
+    "advanced",
+    "agreed_jumps",
+    "agreeing",
+    "held_back",
+    "middle",
+]

@@ -1,0 +1,119 @@
+"""Who is who over time: of all incarnations of a bookie id the newest that the store knows is the only member. Pure.
+
+A directory is born with an incarnation. The witness key of an id keeps the incarnation that has it, and a generation,
+which grows by one with each take-over of the id. Whoever reads a later claim than its own was replaced; whoever knows
+of a later one than the store does knows that the store went back.
+
+Not here: reading the key and the cookie (`bookie/witness.py`), the first claim of an empty directory
+(`bookie/cookie.py`), what shows that a store went back (`core/cluster/history.py`).
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from buckram.core.cluster.history import Judgement, Statement
+from buckram.types import BookieId
+
+
+class Standing(enum.Enum):
+    """What a bookie is in its cluster now."""
+
+    MEMBER = "member"
+    """It has the id. It may still be suspicious of the store."""
+    RETURNING = "returning"
+    """Its cookie lacks in metadata that were restored and that nobody accepted yet: it writes the cookie again."""
+    REPLACED = "replaced"
+    """A later incarnation has the id."""
+    REMOVED = "removed"
+    """Its cookie was removed: it was decommissioned or forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`suspicion`: how the store shows that it went back; "" if it does not."""
+
+    standing: Standing
+    suspicion: str = ""
+
+    @property
+    def out(self) -> bool:
+        """Whether the bookie is a member no more, for good."""
+        return self.standing in (Standing.REPLACED, Standing.REMOVED)
+
+
+def decide(
+    mine: str,
+    known: Statement | None,
+    found: Statement | None,
+    past: Judgement,
+    *,
+    has_cookie: bool,
+    restored: bool,
+) -> Verdict:
+    """Decide what the incarnation `mine` is.
+
+    `known`: what the store confirmed to it last; `found`: what the witness key of its id says; `past`: whether the
+    store went back; `has_cookie`: whether the store has a cookie of this bookie; `restored`: a restore of the metadata
+    waits to be accepted.
+    """
+    if found is not None and found.incarnation != mine:
+        theirs, ours = _rank(found), _rank(known)
+        unnumbered = not found.generation and not past.why and not past.adopt  # a bookie of an earlier release wrote it
+        if theirs > ours or unnumbered or (theirs == ours and not past.why):
+            return Verdict(Standing.REPLACED)
+        if not past.why and not past.adopt:
+            past = Judgement(
+                f"its witness key names incarnation {found.incarnation} (generation {found.generation}), whose id this "
+                f"one took over as generation {ours[1]}"
+            )
+    if has_cookie:
+        return Verdict(Standing.MEMBER, past.why)
+    if restored:
+        return Verdict(Standing.RETURNING, past.why)
+    return Verdict(Standing.MEMBER, past.why) if past.why else Verdict(Standing.REMOVED)
+
+
+def _rank(statement: Statement | None) -> tuple[int, int]:
+    """What comes later: an epoch that an operator accepted counts more than what an earlier one knew of take-overs."""
+    return (0, 0) if statement is None else (statement.epoch, statement.generation)
+
+
+def next_generation(mine: str, known: Statement | None, found: Statement | None) -> int:
+    """Return the generation with which the incarnation `mine` writes the key. In keys of earlier releases it is 0."""
+    own = 0 if known is None else known.generation
+    if found is None:
+        return max(own, 1)
+    if found.incarnation == mine:
+        return max(own, found.generation, 1)
+    return max(own, found.generation) + 1
+
+
+def why_replaced(bookie: BookieId, mine: str, found: Statement) -> str:
+    """Say in words that a later incarnation has the id, and how the machine comes back."""
+    since = f" at {datetime.fromtimestamp(found.since, UTC):%Y-%m-%d %H:%M:%S} UTC" if found.since else ""
+    return (
+        f"bookie {bookie} was replaced: this directory is its incarnation {mine}, and incarnation {found.incarnation} "
+        f"(generation {found.generation}) took the id over{since}. Nothing is served from here, because of what was "
+        f"written since this directory has nothing. {_COME_BACK}"
+    )
+
+
+def why_removed(bookie: BookieId, mine: str) -> str:
+    """Say in words that the cookie was removed while the bookie ran, and how the machine comes back."""
+    return (
+        f"bookie {bookie} was taken out of the cluster (`buckram bookie decommission`, `forget`, `replace` or "
+        f"`rejoin`) while its process hung or ran: the cluster has no cookie of it, incarnation {mine} serves nothing "
+        f"any more. If it lacks because metadata was restored from a backup older than this bookie: `buckram cluster "
+        f"restore` that backup again, start all bookies, and only then `buckram cluster accept-restore`. {_COME_BACK}"
+    )
+
+
+_COME_BACK = (
+    "No ledger named the id when it was given away, so the files here are needed only if `buckram ledger check` finds "
+    "one that lacks entries: keep them until then. Start this machine again with an empty directory: `buckram bookie "
+    "run --data EMPTY-DIRECTORY --id NEW-ID`; for the same id, once no bookie runs under it, `buckram bookie rejoin` "
+    "it first"
+)

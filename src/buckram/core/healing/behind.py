@@ -1,0 +1,24 @@
+"""The names of notes that a member may lack entries of a ledger. Pure; the keys are `metadata/behind.py`."""
+
+from __future__ import annotations
+
+from buckram.types import MAX_LEDGER_ID, BookieId, LedgerId
+
+_DIGITS = 19
+
+
+def note_name(ledger: LedgerId, bookie: BookieId) -> str:
+    """Names sort as ledger ids do."""
+    return f"{ledger:0{_DIGITS}d}@{bookie}"
+
+
+def parse_note(name: str) -> tuple[LedgerId, BookieId] | None:
+    """The ledger and the member; None for a name that is not a note's."""
+    digits, _, bookie = name.partition("@")
+    if len(digits) != _DIGITS or not (digits.isascii() and digits.isdigit()) or not bookie:
+        return None
+    ledger = int(digits)
+    return (ledger, bookie) if ledger <= MAX_LEDGER_ID else None
+
+
+__all__ = ["note_name", "parse_note"]

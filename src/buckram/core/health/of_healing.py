@@ -1,0 +1,68 @@
+"""What autorecovery shows: ledgers that lack copies, and whether anybody makes them again. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from buckram.core.health.facts import Facts, HealingFacts, LackingLedger, Noted
+
+NAMED = 5
+"""So many ledgers or bookies are named; the others are counted."""
+
+
+def of_healing(facts: Facts) -> Iterator[Noted]:
+    for level, why in facts.shortages:
+        yield Noted("too-few-domains", f"level {level}", why, {"level": level})
+    healing = facts.healing
+    if healing is None:
+        return
+    if facts.bookies:  # where there are none nothing can be lost yet
+        yield from _who_heals(healing)
+    lost = [one for one in healing.queue if one.state == "lost"]
+    unreadable = [one for one in healing.queue if one.unreadable and one.state != "lost"]
+    others = [one for one in healing.queue if not one.unreadable and one.state != "lost"]
+    for state, found in (("entries-lost", lost), ("ledgers-unreadable", unreadable), ("under-replicated", others)):
+        if found:
+            yield Noted(state, _where(found), _why(found), {"ledger": str(found[0].ledger)})
+    if healing.misplaced:
+        where = f"{healing.misplaced} ledger{'' if healing.misplaced == 1 else 's'}"
+        yield Noted("ledgers-misplaced", where, "the last check of the placement found bookies that would suit better")
+
+
+def _who_heals(healing: HealingFacts) -> Iterator[Noted]:
+    if healing.brake is not None:
+        yield Noted("nothing-copied", ", ".join(healing.brake.bookies), healing.brake.why)
+    if not healing.enabled:
+        yield Noted("autorecovery-disabled", "cluster", "it is disabled: lost copies are not made again")
+    elif not healing.auditor:
+        yield Noted("auditor-missing", "cluster", "nobody looks for lost bookies: nothing is copied when one goes")
+
+
+def _where(found: Sequence[LackingLedger]) -> str:
+    return f"{'ledger' if len(found) == 1 else 'ledgers'} {named([str(one.ledger) for one in found])}"
+
+
+def _why(found: Sequence[LackingLedger]) -> str:
+    """What is known of the one that has waited for longest, or has a reason."""
+    lacks = "it lacks copies" if len(found) == 1 else f"{len(found)} ledgers lack copies"
+    oldest = max((one.age_s for one in found if one.age_s is not None), default=None)
+    aged = "" if oldest is None else f", for {lasting(oldest)} at most"
+    reason = next((f"; ledger {one.ledger} {one.state}: {one.why}" for one in found if one.why), "")
+    return f"{lacks}{aged}{reason}"
+
+
+def lasting(seconds: float) -> str:
+    """A time in the unit that suits it: "3 h"."""
+    for unit, size, least in (("days", 86_400, 2 * 86_400), ("h", 3_600, 3_600), ("min", 60, 60)):
+        if seconds >= least:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def named(names: Sequence[str]) -> str:
+    """Some of the names, and how many more there are."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
+
+
+__all__ = ["NAMED", "lasting", "named", "of_healing"]

@@ -1,0 +1,114 @@
+"""How large, how many and how long the keys may be that a principal who is held to grants writes.
+
+One table. Its limits are well above what honest programs write, and below what would hurt a metadata store: ZooKeeper
+reads a node, and a list of names, of at most 1 MB. Pure; counting is `bookie/service/gate.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from buckram.core.healing.behind import parse_note
+from buckram.core.security.namespaces import Places
+from buckram.core.security.naming import MAX_PAGES
+from buckram.core.streams.names import MAX_NAME_BYTES, check_name
+from buckram.errors import InvalidArgument
+
+KB = 1024
+STORED = 512 * KB
+"""What every metadata store takes in one key (`seams.MAX_VALUE_BYTES`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What keys of one kind may be."""
+
+    what: str
+    """For messages."""
+    most_bytes: int
+    """Of a value."""
+    siblings: int | None = None
+    """Keys of this kind beside each other; None: what counts them is a quota, or there is one of them."""
+    session_key: bool = False
+    """Whether it may be one that goes with the session that made it."""
+    name_bytes: int = MAX_NAME_BYTES
+    """Of the last part of a key."""
+
+
+HEAD = Bound("the head of a stream", STORED)
+"""512 tail rows, 1,000 transactions, 64 KB of properties; what stores take at most."""
+NAMESPACE = Bound("the record of a namespace", 64 * KB)
+"""A policy of some dozen settings, or a link to another cluster."""
+FOLDER = Bound("the parent of a stream's keys", KB)
+"""Empty ones; a stream has a dozen kinds of keys."""
+SHARE = Bound("the key by which a stream holds a ledger", KB, 10_000)
+"""A name; one for each fork."""
+BEHIND = Bound("the note of a member that lacks entries", KB, 100_000, name_bytes=2 * MAX_NAME_BYTES)
+"""Empty; one for each ledger whose member failed, until somebody looked at it."""
+DEGRADED = Bound("what a client says of a slow bookie", 4 * KB, 10_000, session_key=True, name_bytes=2 * MAX_NAME_BYTES)
+"""A sentence; one for each client and slow bookie."""
+OF_STREAM: dict[str, Bound] = {
+    # Keys that are alone.
+    "lease": Bound("the lease of a stream", 4 * KB, session_key=True),  # the writer's name, at most 200 bytes
+    "insertion": Bound("what a bulk step asks of a writer", 128 * KB, session_key=True),  # 100 ledgers
+    "progress": Bound("the progress of a mirror", 64 * KB),
+    "backup": Bound("what is known of backups", 64 * KB),
+    "backing-up": Bound("the claim of a backup", KB, session_key=True),
+    # Keys below a folder.
+    "pages/": Bound("a page of segments", STORED, MAX_PAGES),  # 256 rows; of files 1 KB each
+    "intents/": Bound("the intent of a ledger", 16 * KB, 40_000),  # a query and a place; a bulk step has 2,000
+    "shared/": Bound("the mark of a shared ledger", KB, 40_000),  # empty; one for each segment of a fork
+    "cursors/": Bound("a cursor", KB, 5_000),  # two numbers
+    "writers/": Bound("the presence of a writer of objects", KB, 5_000, session_key=True),
+    "replicas/": Bound("the presence of a replica", 16 * KB, 1_000, session_key=True),
+    "exports/": Bound("the record of an export", STORED, 100),  # 40,000 ids; one for each directory
+    "imports/": Bound("the record of an import", STORED, 1_000),  # 30,000 files; one for each source
+}
+
+
+def bound_of(places: Places, key: str) -> Bound | None:
+    """Return what a key may be that is written; None for what no row knows, and for records of ledgers, which are of a
+    quota."""
+    if places.is_share(key):
+        return SHARE
+    if places.is_ledger(key) or not key.startswith(f"{places.own}/"):
+        return None
+    if key.startswith(f"{places.heads}/"):
+        return HEAD if places.head_of(key) else NAMESPACE
+    if key.startswith((f"{places.own}/streams/namespaces/", f"{places.own}/streams/replication/")):
+        return NAMESPACE
+    if key.startswith(f"{places.own}/healing/behind/"):
+        return BEHIND
+    if key.startswith(f"{places.own}/healing/degraded/"):
+        return DEGRADED
+    uid = places.uid(key)
+    if not uid:
+        return None
+    rest = key.removeprefix(f"{places.data}/{uid}").lstrip("/")
+    folder, below, _ = rest.partition("/")
+    if below:
+        return OF_STREAM.get(f"{folder}/")
+    return FOLDER if not rest or f"{rest}/" in OF_STREAM else OF_STREAM.get(rest)
+
+
+def name_refusal(places: Places, key: str) -> str:
+    """Return why no key may be created under this name; "" if one may."""
+    bound, name = bound_of(places, key), key.rpartition("/")[2]
+    if bound is None:
+        return f"no key of a stream is below {places.data}/UID like that" if places.uid(key) else ""
+    if len(name.encode()) > bound.name_bytes:
+        return f"its name has {len(name.encode())} bytes, {bound.what} has at most {bound.name_bytes}: choose another"
+    if bound is BEHIND and parse_note(name) is None:
+        return "notes are named LEDGER@BOOKIE"
+    if bound is HEAD or (bound is NAMESPACE and not key.startswith(f"{places.heads}/")):
+        below = places.head_of(key).partition("/")[2] if bound is HEAD else name
+        try:
+            check_name("stream" if bound is HEAD else "namespace", below)
+        except InvalidArgument as error:
+            return str(error)
+    if places.uid(key) and key.count("/") > places.data.count("/") + 3:
+        return f"no key of a stream is more than two below {places.data}/UID"
+    return ""
+
+
+__all__ = ["OF_STREAM", "Bound", "bound_of", "name_refusal"]

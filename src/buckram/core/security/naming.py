@@ -1,0 +1,184 @@
+"""Which ledgers a stream's keys name, and which of them a change names anew.
+
+Servers with all rights read and delete what a head, a page or an intent names. So whoever may write such a key may name
+in it only what is the stream's own: docs/explanation/security-design.md, "What a key may name". Pure; looking up whose
+a ledger is, and saying no, is `bookie/service/gate.py`.
+
+Rows of kind HISTORY name files outside the cluster and not ledgers, so they neither need a proof here nor give one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from buckram.core.security.namespaces import Places, head_in
+from buckram.core.streams.exports import decode_export
+from buckram.core.streams.head import LEDGER, PAGE_SEGMENTS, Head, Segment, decode_page
+from buckram.errors import MalformedRecord
+from buckram.types import MAX_LEDGER_ID, CheckVersion, Create, Delete, KeyOp, LedgerId, SetValue
+
+_ID_DIGITS, _PAGE_DIGITS = 19, 12
+MAX_PAGES = 50_000
+"""Pages of one stream: 12.8 million segments. Whoever deletes a stream looks for each page that its head speaks of."""
+
+
+class Kind(Enum):
+    """Kinds of keys that name ledgers."""
+
+    HEAD = "head"
+    PAGE = "page"
+    EXPORT = "export"
+    """The record of an export: the ids of its copies, which become those of intents when the copies go."""
+    INTENT = "intent"
+    """By its name: `data/UID/intents/ID`."""
+    MARK = "mark"
+    """By its name: `data/UID/shared/ID`, by which a fork finds what it holds together with others."""
+
+
+_BY_FOLDER = {"pages": Kind.PAGE, "exports": Kind.EXPORT, "intents": Kind.INTENT, "shared": Kind.MARK}
+
+
+class NamingKey(NamedTuple):
+    """A key that names ledgers. `uid`: of the stream that it is below; "" for a head, whose value says it."""
+
+    kind: Kind
+    uid: str
+    name: str
+
+
+def naming_key(places: Places, key: str) -> NamingKey | None:
+    """Return what kind of a naming key this is; None for any other key."""
+    if places.head_of(key):
+        return NamingKey(Kind.HEAD, "", places.head_of(key))
+    uid = places.uid(key)
+    folder, _, name = key.removeprefix(f"{places.data}/{uid}/").partition("/") if uid else ("", "", "")
+    kind = _BY_FOLDER.get(folder)
+    return NamingKey(kind, uid, name) if kind is not None and name else None
+
+
+@dataclass(slots=True)
+class Claims:
+    """The ledgers that a change names anew for one stream, by what names them."""
+
+    rows: set[LedgerId] = field(default_factory=set)
+    """In heads, pages and records of exports."""
+    intents: set[LedgerId] = field(default_factory=set)
+    marks: set[LedgerId] = field(default_factory=set)
+
+
+def ids_of_head(head: Head) -> set[LedgerId]:
+    table = () if head.table is None else (head.table,)
+    return {*_ledgers((*head.tail, *table)), *(row.ledger for row in head.snapshots or ()), *head.garbage}
+
+
+def uid_and_ids(at: NamingKey, key: str, value: bytes) -> tuple[str, set[LedgerId]]:
+    """Return the uid that a key with this value is of, and the ledgers that it names. MalformedRecord says what is
+    wrong with the key or its value."""
+    match at.kind:
+        case Kind.HEAD:
+            head = head_in(key, value)
+            _check_pages(key, head)
+            return head.uid, ids_of_head(head)
+        case Kind.PAGE:
+            page = decode_page(key, value)
+            if at.name != f"{page.number:0{_PAGE_DIGITS}d}":
+                raise MalformedRecord(f"{key}: holds page {page.number}, whose key has another name")
+            return at.uid, _ledgers(page.segments)
+        case Kind.EXPORT:
+            return at.uid, set(decode_export(key, value, 0).copies)
+        case Kind.INTENT:
+            _check_intent(key, value)
+    return at.uid, {_id(key, at.name)}
+
+
+def newly_named(places: Places, ops: Sequence[KeyOp], before: Mapping[str, bytes]) -> dict[str, Claims]:
+    """Return by uid what a change names that no old value of a key of that uid, changed along with it, names.
+
+    Rows move from a head to a page, or to the garbage, within one change, so all old values count together. An intent
+    that the change deletes, checks or sets proves its id, too: it exists before the change, which fails otherwise, and
+    an intent can only be there for an id of the stream. `before`: the values of the heads, pages and exports that the
+    change touches, as far as they exist. MalformedRecord.
+    """
+    created = {op.key for op in ops if isinstance(op, Create)}
+    named: dict[str, Claims] = {}
+    proven: dict[str, set[LedgerId]] = {}
+    for op in ops:
+        at = naming_key(places, op.key)
+        if at is None:
+            continue
+        uid, ids = _before(at, op, before.get(op.key), created)
+        proven.setdefault(uid, set()).update(ids)
+        if isinstance(op, Create | SetValue):
+            uid, ids = uid_and_ids(at, op.key, op.value)
+            claims = named.setdefault(uid, Claims())
+            {Kind.INTENT: claims.intents, Kind.MARK: claims.marks}.get(at.kind, claims.rows).update(ids)
+    for uid, claims in named.items():
+        claims.rows -= proven.get(uid, set())
+        claims.intents -= proven.get(uid, set())
+    return {uid: claims for uid, claims in named.items() if claims.rows or claims.intents or claims.marks}
+
+
+def touched(places: Places, ops: Iterable[KeyOp]) -> list[str]:
+    """Return the keys whose old values `newly_named` needs."""
+    kinds = (Kind.HEAD, Kind.PAGE, Kind.EXPORT)
+    changes = [op.key for op in ops if isinstance(op, Create | SetValue | Delete)]
+    return [key for key in changes if (at := naming_key(places, key)) is not None and at.kind in kinds]
+
+
+def _before(at: NamingKey, op: KeyOp, old: bytes | None, created: set[str]) -> tuple[str, set[LedgerId]]:
+    """What the key named before the change. What cannot be read proves nothing."""
+    with suppress(MalformedRecord):
+        if at.kind is Kind.INTENT:
+            return at.uid, set() if op.key in created else {_id(op.key, at.name)}
+        if old is not None and at.kind is not Kind.MARK and not isinstance(op, CheckVersion):
+            return uid_and_ids(at, op.key, old)
+    return at.uid, set()
+
+
+def _ledgers(rows: Iterable[Segment]) -> set[LedgerId]:
+    return {row.ledger for row in rows if row.kind == LEDGER}
+
+
+def _id(key: str, name: str) -> LedgerId:
+    if len(name) != _ID_DIGITS or not (name.isascii() and name.isdigit()) or int(name) > MAX_LEDGER_ID:
+        raise MalformedRecord(f"{key}: {name[:40]!r} is not a ledger id of {_ID_DIGITS} digits")
+    return int(name)
+
+
+def _check_pages(key: str, head: Head) -> None:
+    """Whoever goes through a stream's pages does so from `first` to `paged`: a number of steps that a value says."""
+    pages = (head.paged - head.first) // PAGE_SEGMENTS
+    if head.first < 0 or pages > MAX_PAGES:
+        raise MalformedRecord(
+            f"{key}: pages from segment {head.first} to {head.paged} are {pages}, the limit is {MAX_PAGES}; delete old "
+            "segments first"
+        )
+
+
+def _check_intent(key: str, value: bytes) -> None:
+    """Servers go through the intents of all streams: one that they cannot read would hold them up."""
+    try:
+        raw = json.loads(value)
+        fields = [raw["epoch"], raw["purpose"], raw["time"], raw["state"], raw.get("query", ""), raw.get("place", "")]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise MalformedRecord(f"{key}: not a ledger's intent ({error!r})") from None
+    if [type(one) for one in fields] != [int, str, int, str, str, str]:
+        raise MalformedRecord(f"{key}: not a ledger's intent (a field has another type)")
+
+
+__all__ = [
+    "MAX_PAGES",
+    "Claims",
+    "Kind",
+    "NamingKey",
+    "ids_of_head",
+    "naming_key",
+    "newly_named",
+    "touched",
+    "uid_and_ids",
+]

@@ -1,0 +1,57 @@
+"""What whoever is held to grants may write into a ledger's record: at its creation, and later. Pure.
+
+Not here: which changes of a record are legal at all (`core/ledgers/metadata.py`), and who may make them
+(`core/security/namespaces.py`).
+"""
+
+from __future__ import annotations
+
+from buckram.core.ledgers.metadata import birth_of, is_certain
+from buckram.core.ledgers.metadata_codec import parse
+from buckram.errors import MalformedRecord
+from buckram.types import LedgerMetadata
+
+CHANGING = ("fragments", "state", "last_entry", "length")
+"""What writers, recovery and repair change. The creator token may go, and everything else is there for good."""
+_LASTING = ("ensemble_size", "write_quorum", "ack_quorum", "digest_type", "password", "creation_time_ms",
+            "format_version")  # fmt: skip
+
+
+def creation_refusal(value: bytes) -> str:
+    """Return why nobody who is held to grants may create a ledger with this record; "" if that is allowed.
+
+    Entries are known by id and birth. Without a birth of its own a ledger might pass for another one of its id.
+    """
+    try:
+        record = parse(value)
+    except MalformedRecord as error:
+        return str(error)
+    if not is_certain(birth_of(record)):
+        return "its record has no birth, 16 bytes that the client draws at random: upgrade the client"
+    return ""
+
+
+def lasting_change(before: LedgerMetadata, after: LedgerMetadata) -> str:
+    """Return the name of a field that differs although it never changes in a ledger's life; "" if there is none."""
+    for name in _LASTING:
+        if getattr(before, name) != getattr(after, name):
+            return name
+    if dict(before.custom_metadata) != dict(after.custom_metadata):
+        names = dict.fromkeys([*before.custom_metadata, *after.custom_metadata])
+        changed = [one for one in names if before.custom_metadata.get(one) != after.custom_metadata.get(one)]
+        return f"custom metadata {changed[0]!r}"
+    if after.creator_token not in (0, before.creator_token):
+        return "creator_token"
+    return ""
+
+
+def change_refusal(before: bytes, after: bytes) -> str:
+    """Return why one record may not take another's place; "" if it may."""
+    try:
+        changed = lasting_change(parse(before), parse(after))
+    except MalformedRecord as error:
+        return str(error)
+    return changed and f"{changed} of a ledger's record never changes; only {', '.join(CHANGING)} do"
+
+
+__all__ = ["CHANGING", "change_refusal", "creation_refusal", "lasting_change"]

@@ -1,0 +1,41 @@
+"""What a replication writes down of a mirror: how far it is, and why nothing is copied any more. Pure.
+
+Not here: reading and writing it (`replication/lag.py`), the mark in the head (`core/streams/mirrors.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+from buckram.errors import MalformedRecord
+
+
+class Progress(NamedTuple):
+    """What a replication last wrote down of a mirror."""
+
+    source_end: int
+    """The offset after the last record that was readable in the source."""
+    copied: int
+    """The offset up to which the mirror had the records."""
+    time: int
+    """When that was, microseconds UTC."""
+    trouble: str = ""
+    """Why nothing is copied any more; empty while it is."""
+    since: int = 0
+    """Since when, microseconds UTC."""
+
+
+def parse_progress(key: str, value: bytes) -> Progress:
+    """What was written down of a mirror. Raises MalformedRecord, which names the key."""
+    try:
+        raw = json.loads(value)
+        numbers = [raw["source_end"], raw["copied"], raw["time"], raw.get("since", 0)]
+        if any(type(value) is not int for value in numbers):
+            raise TypeError("a number is none")
+        return Progress(numbers[0], numbers[1], numbers[2], str(raw.get("trouble", "")), numbers[3])
+    except (ValueError, KeyError, TypeError) as error:
+        raise MalformedRecord(f"{key}: not how far a mirror is ({error!r}); delete it") from None
+
+
+__all__ = ["Progress", "parse_progress"]

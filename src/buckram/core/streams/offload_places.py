@@ -1,0 +1,70 @@
+"""Where janitors may keep history: whoever changes a stream sets its policy, and a janitor has an operator's rights.
+
+So an operator lists locations by namespaces. A stream's files are in NAMESPACE/STREAM/UID below one of them and nowhere
+else, whatever its policy, its segment list or its intents say. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from buckram.core.streams.history import check_location
+from buckram.core.streams.names import check_name
+from buckram.errors import ConfigError, InvalidArgument
+
+SETTING = "[janitor] offload_places"
+EVERY = "*"
+"""Stands for every namespace."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadPlaces:
+    """Locations by namespaces, and under EVERY those of all."""
+
+    listed: Mapping[str, tuple[str, ...]]
+
+    def of(self, namespace: str) -> tuple[str, ...]:
+        """The locations that streams of a namespace may use."""
+        return (*self.listed.get(namespace, ()), *self.listed.get(EVERY, ()))
+
+    def check_policy(self, namespace: str, location: str) -> None:
+        """InvalidArgument for an offload_to that the operator has not listed for the namespace."""
+        if location not in self.of(namespace):
+            known = ", ".join(self.of(namespace)) or "none"
+            raise InvalidArgument(
+                f"its policy has offload_to = {location!r}, which is no place for namespace {namespace} (they are: "
+                f"{known}): an operator adds {namespace}={location} to {SETTING}, or the policy names another place"
+            )
+
+    def why_not(self, directory: str, namespace: str, uid: str) -> str:
+        """Why the files of the stream with this uid may not be in this directory; empty: they may. An empty namespace:
+        the stream is gone, and nobody knows where it was."""
+        roots = [f"{root}/{namespace}" for root in self.of(namespace)] if namespace else self._all()
+        for root in roots:
+            below = directory.removeprefix(f"{root}/").split("/") if directory.startswith(f"{root}/") else []
+            if below and below[-1] == uid and not {"", ".", ".."} & set(below) and "::" not in directory[len(root) :]:
+                return ""
+        return f"{directory} is no directory for the history of this stream: {SETTING} lists where it may be"
+
+    def _all(self) -> list[str]:
+        return [root for roots in self.listed.values() for root in roots]
+
+
+def parse_offload_places(text: str) -> OffloadPlaces:
+    """Of NAMESPACE=LOCATION and so on, with spaces between; `*` for every namespace. ConfigError."""
+    found: dict[str, tuple[str, ...]] = {}
+    for word in text.split():
+        namespace, equals, location = word.partition("=")
+        try:
+            if not equals:
+                raise InvalidArgument(f"{word!r}: needs NAMESPACE=LOCATION, or *=LOCATION for every namespace")
+            if namespace != EVERY:
+                check_name("namespace", namespace)
+            found[namespace] = (*found.get(namespace, ()), check_location(location, namespace))
+        except InvalidArgument as error:
+            raise ConfigError(f"{SETTING}: {error}") from None
+    return OffloadPlaces(found)
+
+
+__all__ = ["EVERY", "SETTING", "OffloadPlaces", "parse_offload_places"]

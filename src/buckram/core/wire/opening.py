@@ -1,0 +1,67 @@
+"""What a peer says in clear on a connection that is to become TLS: START_TLS, and one empty AUTH before or behind it.
+
+Apache's client sends its first AUTH as soon as it is connected, beside START_TLS, without waiting for the answer. With
+SASL that AUTH is empty: it asks for a challenge and says nothing of who asks, so anybody on the way may have sent it.
+It is answered through TLS. Whatever else comes in clear ends the connection. Pure.
+
+Not here: what is answered (`core/wire/server.py`).
+"""
+
+from __future__ import annotations
+
+from buckram.core.wire import v3 as wire_v3
+from buckram.core.wire.context import BadPacket, Refused, ReplyContext
+from buckram.core.wire.frames import PREFIX_BYTES, ChunkBuffer
+from buckram.core.wire.messages import Auth, Request, StartTls
+
+HANDSHAKE_BYTE = 0x16
+"""The first byte of a TLS connection; no frame within the limit begins with it."""
+MAX_OPENING_BYTES = 1024
+"""The limit of each frame in clear."""
+
+
+def begins_login(request: Request | Refused, context: ReplyContext) -> bool:
+    """Whether it asks for a challenge and says nothing else. Apache's bookies take that beside START_TLS in v3 only."""
+    return isinstance(request, Auth) and not request.payload and context.protocol == 3
+
+
+class Opening:
+    """Begins with START_TLS or with the empty AUTH. `push` takes what comes in clear behind that one."""
+
+    def __init__(self) -> None:
+        self.start_tls: ReplyContext | None = None
+        """Of the START_TLS; None: it has not come yet."""
+        self.answered = False
+        self.begun: tuple[Auth, ReplyContext] | None = None
+        """The empty AUTH, which waits for its answer."""
+
+    def take(self, request: Request | Refused, context: ReplyContext) -> None:
+        """Take one request. Raises BadPacket for one that must not come in clear here."""
+        if isinstance(request, StartTls) and self.start_tls is None:
+            self.start_tls = context
+        elif isinstance(request, Auth) and begins_login(request, context) and self.begun is None:
+            self.begun = request, context
+        elif self.start_tls is not None:
+            raise BadPacket("bytes in clear behind START_TLS")
+        else:
+            raise BadPacket("a request in clear behind the empty AUTH, which START_TLS or nothing may follow")
+
+    def push(self, chunks: ChunkBuffer, buffer: bytes, offset: int) -> bytes:
+        """Take the frames in the buffer. Returns the bytes with which TLS begins; b"" while it has not begun. Raises
+        BadPacket and FrameTooLarge."""
+        while offset < len(buffer):
+            if buffer[offset] == HANDSHAKE_BYTE and self.start_tls is not None:
+                return bytes(buffer[offset:])
+            end = chunks.next_frame(buffer, offset)
+            if not end:
+                break
+            decoded = wire_v3.decode_request(buffer[offset + PREFIX_BYTES : end])
+            if decoded is None:
+                raise BadPacket("a v2 request in clear on a connection that is to become TLS")
+            self.take(*decoded)
+            offset = end
+        chunks.keep(buffer, offset)
+        return b""
+
+
+__all__ = ["HANDSHAKE_BYTE", "MAX_OPENING_BYTES", "Opening", "begins_login"]

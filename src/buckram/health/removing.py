@@ -1,0 +1,29 @@
+"""The gate before a bookie that is not registered is taken out: one for commands, the HTTP API and gateways.
+
+Not here: the rule itself (`core/health/findings.py:why_kept`), which the advice of the table goes by as well; taking it
+out (`healing/decommission.py`), which refuses a bookie that is registered.
+"""
+
+from __future__ import annotations
+
+from buckram.client.client import Client
+from buckram.core.health.findings import why_kept
+from buckram.healing.depending import Refused
+from buckram.health.gathering import Gatherer
+from buckram.types import BookieId
+
+
+async def check_removable(client: Client, bookie: BookieId) -> None:
+    """Raise Refused, which says why, for a bookie that is not registered and still answers, and for any such bookie
+    while the metadata are not believed or not accepted. One that is registered passes. MetadataError."""
+    gatherer = Gatherer.of(client)
+    try:
+        facts = await gatherer.about(bookie)
+    finally:
+        await gatherer.close()
+    why = why_kept(facts, bookie) if facts.bookies[0].state == "down" else ""
+    if why:
+        raise Refused(why)
+
+
+__all__ = ["check_removable"]

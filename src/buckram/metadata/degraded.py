@@ -1,0 +1,37 @@
+"""The keys in which clients say which bookies are slow for them: `healing/degraded/<bookie>@<client>`.
+
+They end with the session of the client; an empty one is taken back. Not here: who finds out (`client/shared/slow.py`).
+"""
+
+from __future__ import annotations
+
+from buckram.errors import KeyExists
+from buckram.metadata.listing import all_children
+from buckram.metadata.overwriting import overwrite
+from buckram.seams import MetadataStore
+from buckram.types import BookieId
+
+DEGRADED = "healing/degraded"
+"""Below ClusterLayout.own."""
+
+
+async def say_degraded(store: MetadataStore, bookie: BookieId, client: str, why: str) -> None:
+    """`why` is empty where the bookie is well again."""
+    key = f"{store.own}/{DEGRADED}/{bookie}@{client}"
+    try:
+        await store.keys.create(key, why.encode(), ephemeral=True)
+    except KeyExists:
+        await overwrite(store.keys, key, why.encode())
+
+
+async def degraded_bookies(store: MetadataStore) -> dict[BookieId, str]:
+    """The bookies that some client finds slow now, and why."""
+    found: dict[BookieId, str] = {}
+    async for name, kept in all_children(store.keys, f"{store.own}/{DEGRADED}"):
+        bookie = name.rpartition("@")[0]
+        if bookie and kept.value:
+            found.setdefault(bookie, kept.value.decode(errors="replace"))
+    return found
+
+
+__all__ = ["DEGRADED", "degraded_bookies", "say_degraded"]

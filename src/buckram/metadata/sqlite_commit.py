@@ -1,0 +1,125 @@
+"""One statement that does to the SQLite file whatever a batch of writes changes. Synchronous.
+
+SQLite's write lock is taken when the first statement that changes something begins, and let go when the transaction is
+committed. Between two statements a thread may wait for the interpreter, and whoever stops the process then stops
+everybody's changes. So the rows of a batch go into a view, in one `INSERT`, whose triggers change the tables, and
+SQLite commits by itself at the end of it. What the batch was worked out from is held by `View`: SQLite refuses the
+statement if somebody has changed the file since.
+
+The view and its triggers are temporary: each connection has its own, and the file has nothing of them.
+
+Not here: what is to change (`metadata/sqlite_changes.py`); when, and what follows (`metadata/sqlite_tree.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Final
+
+from buckram.metadata.sqlite_changes import NEW_SESSION, Changes
+
+MAX_ROWS: Final = 256
+"""In one statement. More take several, in a transaction that is not as short."""
+_DELETE, _COUNT, _CHANGE, _MAKE, _BEGIN, _END = range(6)
+_CHANGES = (
+    "PRAGMA temp_store=MEMORY",
+    "CREATE TEMP VIEW changes (what, id, parent, name, value, version, child_changes, session) AS "
+    "SELECT 0, 0, '', '', x'', 0, 0, 0",
+    *(
+        f"CREATE TEMP TRIGGER changes_{what} INSTEAD OF INSERT ON changes WHEN NEW.what = {what} BEGIN {statement}; END"
+        for what, statement in (
+            (_DELETE, "DELETE FROM keys WHERE id = NEW.id"),
+            (_COUNT, "UPDATE keys SET child_changes = NEW.child_changes WHERE id = NEW.id"),
+            (
+                _CHANGE,
+                "UPDATE keys SET value = NEW.value, version = NEW.version, child_changes = NEW.child_changes "
+                "WHERE id = NEW.id",
+            ),
+            (
+                _MAKE,
+                "INSERT INTO keys (parent, name, value, version, child_changes, session) "
+                "VALUES (NEW.parent, NEW.name, NEW.value, NEW.version, NEW.child_changes, NEW.session)",
+            ),
+            (_BEGIN, "INSERT INTO sessions (id, pid) VALUES (NEW.session, NEW.id)"),
+            (_END, "DELETE FROM sessions WHERE id = NEW.session"),
+        )
+    ),
+)
+COMMIT: Final = "INSERT OR ROLLBACK INTO "
+"""With ROLLBACK, because SQLite would copy each page that it changes to be able to undo the statement alone."""
+_PUT: Final = (
+    "keys (id, parent, name, value, version, child_changes, session) VALUES ",
+    " ON CONFLICT (id) DO UPDATE SET value = CASE excluded.version WHEN version THEN value ELSE excluded.value END, "
+    "version = excluded.version, child_changes = excluded.child_changes",
+)
+"""Makes and changes keys, which most batches do and nothing else, without triggers in less time. Whoever changes a
+value counts its version on."""
+VIEW: Final = (
+    "SELECT (SELECT max(id) FROM keys), (SELECT sum(seq) FROM sqlite_sequence) FROM keys WHERE parent IN ('', '/')"
+)
+"""Reads what most changes need, so that it is in memory when the lock is held. The root is always there."""
+ChangeRow = tuple[int, int, str, str, bytes | None, int, int, int | None]
+
+
+def prepare(db: sqlite3.Connection) -> None:
+    """Give a connection the view."""
+    for statement in _CHANGES:
+        db.execute(statement)
+
+
+class View:
+    """The file as of one moment, for all statements until it is closed. It keeps nobody from changing the file."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        # A query with a row left to read: as long as it is open, SQLite stays in its transaction.
+        self._rows = db.execute(VIEW)
+
+    def close(self) -> None:
+        with suppress(sqlite3.ProgrammingError):  # the connection was closed, because the file was replaced
+            self._rows.close()
+
+
+def rows_of(changes: Changes, session: int | None) -> list[ChangeRow]:
+    """What has to be done, in its order; `session` is that of whoever writes, begun with this if the changes say so."""
+    return list(_rows_of(changes, session))
+
+
+def _rows_of(changes: Changes, session: int | None) -> Iterator[ChangeRow]:
+    if changes.begins_session:
+        yield _BEGIN, os.getpid(), "", "", None, 0, 0, session
+    for identity in changes.deleted():
+        yield _DELETE, identity, "", "", None, 0, 0, None
+    for row in changes.changed():
+        what = _COUNT if row.value is None else _CHANGE
+        yield what, row.identity, "", "", row.value, row.version, row.child_changes, None
+    for (parent, name), row in changes.made():
+        of = session if row.session == NEW_SESSION else row.session
+        yield _MAKE, 0, parent, name, row.value, row.version, row.child_changes, of
+    for ended in changes.ended:
+        yield _END, 0, "", "", None, 0, 0, ended
+
+
+def commit(db: sqlite3.Connection, rows: Sequence[ChangeRow]) -> None:
+    """Change the file. On an error the caller rolls back what is in a transaction."""
+    parts = [rows[start : start + MAX_ROWS] for start in range(0, len(rows), MAX_ROWS)]
+    if len(parts) > 1 and not db.in_transaction:
+        db.execute("BEGIN")
+    for part in parts:
+        db.execute(*_statement(part))
+    if db.in_transaction:
+        db.execute("COMMIT")
+
+
+def _statement(rows: Sequence[ChangeRow]) -> tuple[str, list[object]]:
+    if all(row[0] in (_COUNT, _CHANGE, _MAKE) for row in rows):
+        places = ",".join(["(?,?,?,?,?,?,?)"] * len(rows))
+        return f"{COMMIT}{_PUT[0]}{places}{_PUT[1]}", [value for row in rows for value in _put(*row)]
+    places = ",".join(["(?,?,?,?,?,?,?,?)"] * len(rows))
+    return f"{COMMIT}changes VALUES {places}", [value for row in rows for value in row]
+
+
+def _put(what: int, identity: int, parent: str, name: str, value: bytes | None, *rest: int | None) -> Sequence[object]:
+    return (identity or None, parent, name, value or b"", *rest)

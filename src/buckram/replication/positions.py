@@ -1,0 +1,208 @@
+"""Positions of mirrors: what two clusters have at one offset, and whether the source of a mirror went back since.
+
+Not here: what a position means (`core/streams/positions.py`), what becomes of a mirror whose source went back
+(`replication/stream_copy.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import NamedTuple
+
+from buckram.core.streams.batch import Record
+from buckram.core.streams.changes import Step, marked
+from buckram.core.streams.head import Head
+from buckram.core.streams.names import StreamName
+from buckram.core.streams.positions import Mark, Present, Seen, Verdict, compare, mark_of, same_history, seen
+from buckram.errors import OffsetNotReadable, OffsetTruncated, SourceWentBack
+from buckram.replication.sides import Side
+from buckram.streams.read.locate import known_end, readable_end
+from buckram.streams.read.source import Source
+from buckram.types import History, Offset
+
+_UNKNOWN_HISTORY = History(-1)
+
+
+class Looked(NamedTuple):
+    """A stream of one cluster, as it is looked at for a comparison."""
+
+    side: Side
+    name: StreamName
+
+
+async def record_at(place: Looked, offset: Offset) -> Record | None:
+    """Return the record with this offset; None if it is not there (any more, or yet). Raises as reading does."""
+    async with aclosing(records_between(place, offset, offset + 1)) as found:
+        try:
+            return await anext(found, None)
+        except OffsetTruncated:
+            return None
+
+
+async def records_between(place: Looked, first: Offset, stop: Offset) -> AsyncGenerator[Record, None]:
+    """Iterate over the records from `first` to `stop` - 1, as far as they are there. Raises OffsetTruncated."""
+    client, streams = place.side.client, place.side.streams
+    if first < 0:
+        return
+    at = await streams.read(place.name)
+    source = Source(client, streams, place.name, at, first, stop, follow=False, skip_truncated=False)
+    try:
+        while batch := await source.next():
+            for record in batch:
+                yield record
+    finally:
+        await source.close()
+
+
+async def mark_at(mirror: Looked, head: Head, offset: Offset) -> Mark:
+    """Return the position of a mirror that ends at `offset`, in the history in which it was compared last."""
+    known = head.mark
+    history = _UNKNOWN_HISTORY if known is None else History(known.epoch, known.restore)
+    record = await record_at(mirror, offset - 1)
+    if record is not None:
+        return mark_of(offset, seen(record), history)
+    if known is not None and known.offset == offset:
+        return known
+    # Its own retention took it. The time of the last record that was sealed is still known.
+    return mark_of(offset, Seen(head.last_append, "") if head.last_append and offset == head.end else None, history)
+
+
+async def source_mark(source: Looked, head: Head, offset: Offset, history: History) -> Mark:
+    """Return a position in a source, by the record before it, or by what is known of that without reading it."""
+    record = await record_at(source, offset - 1)
+    if record is not None:
+        return mark_of(offset, seen(record), history)
+    if offset == head.end and head.last_append:
+        return mark_of(offset, Seen(head.last_append, ""), history)
+    rows = [Seen(row.created, row.digest) for row in head.snapshots or () if row.offset == offset]
+    return mark_of(offset, rows[0] if rows else None, history)
+
+
+async def judged(source: Looked, mark: Mark, mirror: Head, history: History) -> tuple[Verdict, Present]:
+    """Compare a mirror's position with what its source is now. `history`: that of the source's metadata.
+
+    Raises OffsetNotReadable if it cannot be said before the source's writer is opened again, and as reading does.
+    """
+    client, streams = source.side.client, source.side.streams
+    try:
+        head, end = await readable_end(client, streams, source.name, mark.offset)
+    except OffsetNotReadable:
+        if not same_history(mark.epoch, mark.restore, history):
+            raise
+        head = (await streams.read(source.name)).head
+        end = await known_end(client, source.name, head)
+    record = await record_at(source, mark.offset - 1) if mark.offset <= end else None
+    now = Present(
+        head.earliest,
+        end,
+        head.open_segment is not None,
+        head.end,
+        head.last_append,
+        history,
+        None if record is None else seen(record),
+        _same_snapshot(head, mirror, mark),
+    )
+    return compare(mark, now), now
+
+
+def _same_snapshot(source: Head, mirror: Head, mark: Mark) -> bool:
+    """Whether the source has the snapshot of a machine's state at this offset that the mirror has, or remembers."""
+    here = {mark.digest, *(row.digest for row in mirror.snapshots or () if row.offset == mark.offset)}
+    return any(row.offset == mark.offset and row.digest in here for row in source.snapshots or ())
+
+
+async def write_mark(mirror: Looked, uid: str, source_uid: str, mark: Mark) -> Head:
+    """Have the mirror with this uid remember its position. Raises what changing a mirror raises."""
+
+    def change(head: Head) -> Step | None:
+        return marked(str(mirror.name), head, source_uid, mark)
+
+    return await mirror.side.streams.change(mirror.name, change, uid=uid)
+
+
+async def went_back(
+    source: Looked, mirror: Looked, head: Head, mark: Mark, verdict: Verdict, now: Present
+) -> SourceWentBack:
+    """Return the error for a mirror whose position is not what its source has; it names the first such offset."""
+    low, end = max(head.earliest, now.earliest), mark.offset
+    since = (
+        "" if same_history(mark.epoch, mark.restore, now.history) else f" (its metadata have epoch {now.history.epoch})"
+    )
+    if verdict is Verdict.UNKNOWN:
+        first, what = (
+            head.earliest,
+            (
+                f"the source's metadata were restored{since} and it has truncated the records below {now.earliest}, so "
+                f"that nobody can compare what the mirror has up to {end - 1}"
+            ),
+        )
+    elif verdict is Verdict.SHORTER:
+        first = await parted(source, mirror, low, max(now.end, low))
+        what = f"the source went back{since}: it ends at offset {now.end}, and the mirror at {end}"
+    else:
+        first = await parted(source, mirror, low, max(end, low))
+        what = (
+            f"the source went back{since}: it has other records from offset {first} on than were copied up to {end - 1}"
+        )
+    if first < end:
+        what += f"; the records {first} to {end - 1} are only in the mirror"
+    return SourceWentBack(str(mirror.name), f"{what}; {choices(mirror.name.namespace)}", first, end)
+
+
+def choices(namespace: str) -> str:
+    """Return what can be done about a mirror whose source went back."""
+    return (
+        "`buckram replicate run --keep-diverged` keeps aside what only the mirror has and begins it anew, `buckram "
+        f"replicate promote {namespace}` makes the mirror the side that is written"
+    )
+
+
+async def parted(one: Looked, other: Looked, low: Offset, high: Offset) -> Offset:
+    """Return the first offset from `low` to `high` at which two streams differ that have the same records below it.
+
+    It reads O(log n) records. One that only one of them has differs; `high` if those below are the same.
+    """
+    while low < high:
+        middle = (low + high) // 2
+        here, there = await record_at(one, middle), await record_at(other, middle)
+        if here == there and here is not None:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+async def first_difference(one: Looked, other: Looked, first: Offset, stop: Offset) -> Offset:
+    """Return the first offset from `first` on at which two streams differ, by reading all records; `stop` if none."""
+    position = first
+    async with (
+        aclosing(records_between(one, first, stop)) as here,
+        aclosing(records_between(other, first, stop)) as there,
+    ):
+        async for record in here:
+            if record != await anext(there, None):
+                return position
+            position += 1
+    return position
+
+
+def in_history(mark: Mark, history: History) -> Mark:
+    """Return a position that was compared in this history."""
+    return mark._replace(epoch=history.epoch, restore=history.restore)
+
+
+__all__ = [
+    "Looked",
+    "choices",
+    "first_difference",
+    "in_history",
+    "judged",
+    "mark_at",
+    "parted",
+    "record_at",
+    "records_between",
+    "source_mark",
+    "went_back",
+    "write_mark",
+]

@@ -1,0 +1,113 @@
+"""Where a query's checkpoint is: the same for all spellings of one place, whichever gateway or name leads there.
+
+A checkpoint on a cluster is at cluster, namespace and path; a gateway is only a way to it, and gateways have several
+names and come and go. Elsewhere it is at scheme, authority and path. What a sink records is a digest of that. Not here:
+what a place is compared with (`core/streams/transactions.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import posixpath
+import re
+import ssl
+import time
+import urllib.request
+from collections.abc import Callable
+from http.client import HTTPException
+from typing import NamedTuple
+
+from buckram.core.backoff import STORE_CALL, Delays
+from buckram.spark.files import SERVICE
+from buckram.webhdfs.limits import CLUSTER_KEY
+
+_SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):(?://([^/]*))?(.*)")
+_GATEWAYS = {"webhdfs": "http", "swebhdfs": "https"}
+_ASK = "/webhdfs/v1/?op=GETSERVERDEFAULTS"
+_ANSWER_S = 3.0
+_TRIES = 3
+_MOST_BYTES = 65536
+_known: dict[str, str] = {}
+"""The clusters of gateways that have answered."""
+
+
+class Place(NamedTuple):
+    """Digests of a checkpoint's place; both are empty where there is no checkpoint."""
+
+    place: str = ""
+    was: str = ""
+    """As releases wrote it that took the spelling for the place; empty if that is the same."""
+
+
+def checkpoint_place(checkpoint: str, cluster: Callable[[], str], *, tls_ca: str = "") -> Place:
+    """Return the place of a checkpoint. `cluster` gives the id of the sink's own cluster, which is taken for that of a
+    gateway that does not say which one it is of."""
+    spelt = _spelling(checkpoint)
+    if not spelt:
+        return Place()
+    whole, was = _digest(_normal(spelt, cluster, tls_ca)), _digest(spelt)
+    return Place(whole, was if was != whole else "")
+
+
+def _normal(spelt: str, cluster: Callable[[], str], tls_ca: str) -> str:
+    found = _SCHEME.fullmatch(spelt)
+    if found is None:
+        return _path(spelt)
+    scheme, authority, path = found[1].lower(), found[2] or "", _path(found[3])
+    if scheme in _GATEWAYS:
+        return f"webhdfs:{_cluster_of(_GATEWAYS[scheme], authority.lower(), tls_ca) or cluster()}:{path}"
+    user, at, host = authority.rpartition("@")
+    return f"{scheme}://{user}{at}{host.lower()}{path}" if authority else f"{scheme}:{path}"
+
+
+def _path(path: str) -> str:
+    return "/" + posixpath.normpath("/" + path).strip("/")
+
+
+def _spelling(checkpoint: str) -> str:
+    """The location as it was given, with what earlier releases made equal."""
+    path = re.sub(r"^file:/+", "/", checkpoint.strip()).rstrip("/")
+    if path and not re.match(r"^(/|[a-zA-Z][a-zA-Z0-9+.-]*:)", path):
+        path = os.path.join(os.getcwd(), path)
+    return path
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _cluster_of(scheme: str, address: str, tls_ca: str) -> str:
+    """Ask a gateway of which cluster it is; empty if it does not say, or stands for several of one cluster."""
+    if address == SERVICE:
+        return ""
+    if address not in _known:
+        said = _asked(scheme, f"{address}{_ASK}", tls_ca)
+        if not said:
+            return ""
+        _known[address] = said
+    return _known[address]
+
+
+def _asked(scheme: str, rest: str, tls_ca: str) -> str:
+    """What a gateway says. One that is just being started, or is busy, is asked again, since a wrong guess would let a
+    checkpoint that is deleted next pass; and without a proxy, as Hadoop's client goes to it."""
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    if scheme == "https":
+        handlers.append(urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=tls_ca or None)))
+    opener, delays = urllib.request.build_opener(*handlers), Delays(STORE_CALL)
+    for left in reversed(range(_TRIES)):
+        try:
+            with opener.open(f"{scheme}://{rest}", timeout=_ANSWER_S) as answer:
+                said = json.loads(answer.read(_MOST_BYTES)).get(CLUSTER_KEY)
+            return said if isinstance(said, str) else ""
+        except (ValueError, AttributeError, HTTPException):
+            return ""
+        except OSError:
+            if left:
+                time.sleep(delays.take())
+    return ""
+
+
+__all__ = ["Place", "checkpoint_place"]

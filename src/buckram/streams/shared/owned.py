@@ -1,0 +1,84 @@
+"""Whether a ledger, or files, that a stream's metadata name are its own: whoever opens or deletes them asks here.
+
+Clients write the metadata of their streams, and could name any ledger there. The ledger's own record says what it was
+made for, and a key below that record who holds it as well; nobody changes either for another stream. So a server that
+may do everything does nothing for a stream that the stream's owner could not do.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from buckram.client.shared.opening import Opening
+from buckram.core.streams.history import is_directory_of
+from buckram.core.streams.names import StreamId, is_made_for
+from buckram.errors import ForeignLedger, NoSuchKey
+from buckram.seams import MetadataStore
+from buckram.streams.shared.metadata import retry_metadata
+from buckram.types import LedgerId, LedgerMetadata
+
+if TYPE_CHECKING:
+    from buckram.client.client import Client
+    from buckram.client.read.reader import Reader
+
+_log = logging.getLogger("buckram.streams")
+
+
+async def is_own(store: MetadataStore, stream: StreamId, ledger: LedgerId, metadata: LedgerMetadata) -> bool:
+    """Whether the ledger with this record was made for the stream, or is held by it, too. MetadataUnavailable."""
+    if is_made_for(metadata.custom_metadata, stream):
+        return True
+    key = await store.ledger_key(ledger)
+    try:
+        await retry_metadata(lambda: store.keys.get(f"{key}/{stream.uid}"))
+    except NoSuchKey:
+        return False
+    return True
+
+
+async def check_own(store: MetadataStore, stream: StreamId, ledger: LedgerId, metadata: LedgerMetadata) -> None:
+    """Raise ForeignLedger unless the ledger is the stream's own."""
+    if not await is_own(store, stream, ledger, metadata):
+        raise foreign(stream, ledger)
+
+
+def check_own_files(stream: StreamId, copy: LedgerId, directory: str) -> None:
+    """Raise ForeignLedger unless a directory is that of the stream's history; `copy` is the id of the files."""
+    if not is_directory_of(directory, stream):
+        raise foreign(stream, copy, directory)
+
+
+def foreign(stream: StreamId, ledger: LedgerId, location: str = "") -> ForeignLedger:
+    """The error for a ledger, or files, that are not the stream's own; it is in the log as well."""
+    error = ForeignLedger(f"uid {stream.uid}" if stream.name is None else str(stream.name), ledger, location)
+    _log.error("%s", error)
+    return error
+
+
+def opened(client: Client, stream: StreamId, ledger: LedgerId) -> Opening[Reader]:
+    """Open a ledger of the stream for reading, as `client.open` does. Raises ForeignLedger."""
+    return Opening(lambda: _opened(client, stream, ledger), "opened()")
+
+
+def recovered(client: Client, stream: StreamId, ledger: LedgerId) -> Opening[Reader]:
+    """Fence and close a ledger of the stream, as `client.recover` does. ForeignLedger comes before that."""
+    return Opening(lambda: _recovered(client, stream, ledger), "recovered()")
+
+
+async def _opened(client: Client, stream: StreamId, ledger: LedgerId) -> Reader:
+    reader = await client.open(ledger)
+    try:
+        await check_own(client.services.store, stream, ledger, reader.metadata)
+    except BaseException:
+        await reader.close()
+        raise
+    return reader
+
+
+async def _recovered(client: Client, stream: StreamId, ledger: LedgerId) -> Reader:
+    await check_own(client.services.store, stream, ledger, await client.metadata(ledger))
+    return await client.recover(ledger)
+
+
+__all__ = ["check_own", "check_own_files", "foreign", "is_own", "opened", "recovered"]

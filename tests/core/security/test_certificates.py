@@ -1,0 +1,29 @@
+"""The end of a certificate is read as the library for certificates reads it; what is none is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from buckram.core.security.certificates import ends_s
+from buckram.net.authority import Authority
+
+
+@pytest.mark.parametrize("days", [-1.0, 7.0, 365.0 * 40])
+def test_the_end_is_what_the_library_reads(tmp_path: Path, days: float) -> None:
+    """In UTCTime until 2049, in GeneralizedTime from then on."""
+    pem = Authority(tmp_path).bookie("b", ["127.0.0.1"], days=days).certificate.read_text()
+    wanted = x509.load_pem_x509_certificate(pem.encode()).not_valid_after_utc
+    assert ends_s(pem) == wanted.timestamp()
+    assert ends_s(f"# a comment\n{pem}{pem}") == wanted.timestamp(), "the first one counts"
+
+
+def test_what_is_cut_off_is_refused(tmp_path: Path) -> None:
+    pem = Authority(tmp_path).certificate.read_text().splitlines()
+    body = "".join(pem[1:-1])
+    texts = ["nothing", "", *("\n".join((pem[0], body[:cut], pem[-1])) for cut in range(0, len(body) - 4, 7))]
+    for text in texts:
+        with pytest.raises(ValueError, match=r"certificate|cut off|kind|Incorrect|time data"):
+            ends_s(text)

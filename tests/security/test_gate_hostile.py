@@ -1,0 +1,211 @@
+"""Whatever changes a hostile tenant asks for, nothing that another one reads changes, and it names nothing of that one.
+
+Changes are made of pieces of honest ones: keys and values of both tenants, also with ids and uids exchanged, cut,
+reordered and damaged, at the versions that are there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.contracts.conftest import MemoryBackend
+from tests.support.gate_kit import INTENT, Stream, World, rows
+from tests.support.soak import soak
+
+from buckram.core.ledgers.metadata_codec import parse, serialise
+from buckram.core.security.namespaces import Places, uid_in
+from buckram.core.security.naming import naming_key, uid_and_ids
+from buckram.core.security.records import lasting_change
+from buckram.core.streams.exports import Export, encode_export
+from buckram.core.streams.names import owner_of
+from buckram.errors import BuckramError
+from buckram.metadata.service.packets import KeyRequest, Kind
+from buckram.types import CheckVersion, Create, Delete, KeyOp, LedgerId, SetValue
+
+MOST_BYTES = 512 * 1024
+
+
+class Piece(NamedTuple):
+    """One operation of a change, or a ledger's creation, by numbers that choose among what there is."""
+
+    what: int
+    key: int
+    value: int
+    mutation: int
+    at: int
+
+
+PIECES = st.builds(Piece, *(st.integers(0, 9999) for _ in Piece._fields))
+CHANGES = st.lists(st.lists(PIECES, min_size=1, max_size=5), min_size=1, max_size=12)
+
+
+class Game:
+    """The keys and values that changes are made of."""
+
+    def __init__(self, world: World, mine: Stream, theirs: Stream) -> None:
+        self.world, self.mine, self.theirs = world, mine, theirs
+        self.given: list[LedgerId] = []
+        self.victims: list[LedgerId] = []
+        self.records: dict[str, bytes] = {}
+        """Of ledgers, as they were created."""
+
+    @classmethod
+    async def begin(cls, world: World) -> Game:
+        theirs = await (await world.tenant("alice")).stream("shop/orders")
+        mine = await (await world.tenant("mallory")).stream("mall/bait")
+        game = cls(world, mine, theirs)
+        game.victims = [await theirs.make_listed(), await theirs.make_listed(), await theirs.make_ledger()]
+        await theirs.tenant.keys.multi([theirs.page(*game.victims[:2])])
+        await theirs.tenant.keys.create(f"{theirs.data}/cursors/c", b"{}")
+        await theirs.tenant.keys.create(theirs.layout.lease(theirs.uid), b"alice", ephemeral=True)
+        game.given = [await mine.make_listed(), await mine.make_ledger()]
+        game.given += [await mine.tenant.store.allocate_ledger_id() for _ in range(3)]
+        for ledger in (*game.victims, *game.given[:2]):
+            key = await world.direct.ledgers.key(ledger)
+            game.records[key] = (await world.direct.keys.get(key)).value
+        return game
+
+    @property
+    def ids(self) -> list[LedgerId]:
+        return [*self.given, *self.victims, max(self.given) + 1000, 2**62]
+
+    def keys(self) -> list[str]:
+        found: list[str] = []
+        for one in (self.mine, self.theirs):
+            found += [one.head_key, one.data, f"{one.data}/cursors/c", one.layout.lease(one.uid)]
+            found += [one.layout.page(one.uid, number) for number in range(2)]
+            found += [f"{one.layout.exports(one.uid)}/x", one.layout.heads(one.name.namespace)]
+            found += [one.layout.intent(one.uid, ledger) for ledger in self.ids]
+            found += [f"{one.layout.shared(one.uid)}/{ledger:019d}" for ledger in self.ids]
+        records = [f"/ledgers/all/{ledger:019d}" for ledger in self.ids]
+        shares = [f"{key}/{one.uid}" for key in records for one in (self.mine, self.theirs)]
+        new = [f"{self.mine.head_key}-{number}" for number in range(3)]
+        return [*found, *new, *new, self.mine.head_key, *records, *shares, "/buckram/history", "/ledgers"]
+
+    def values(self) -> list[bytes]:
+        found = [b"", b"{}", INTENT, bytes(300_000), *self.records.values()]
+        for one in (self.mine, self.theirs):
+            found += [str(one.name).encode(), one.head_value(), encode_export(Export("/x", 1, tuple(self.ids[:6])))]
+            for ledger in self.ids:
+                listed = rows([ledger])
+                found += [one.head_value(tail=listed), one.head_value(garbage=(ledger,)), one.page(ledger).value]
+                found += [one.head_value(table=listed[0]), serialise(one.record(birth=b"b" * 16))]
+        return found
+
+    def mutated(self, value: bytes, piece: Piece) -> bytes:
+        mine, theirs = self.mine.uid.encode(), self.theirs.uid.encode()
+        ids = self.ids
+        old, new = (b"%d" % ids[number % len(ids)] for number in (piece.at, piece.at // 7))
+        cut = piece.at % (len(value) + 1)
+        changes: list[Callable[[], bytes]] = [
+            lambda: value.replace(mine, theirs),
+            lambda: value.replace(theirs, mine),
+            lambda: value.replace(old + b",", new + b","),
+            lambda: value.replace(b'"ledger"', b'"history"'),
+            lambda: value[cut:] + value[:cut],
+            lambda: value[:cut] + bytes((piece.at % 256,)) + value[cut + 1 :],
+            lambda: value.replace(str(self.mine.name).encode(), str(self.theirs.name).encode()),
+        ]
+        number = piece.mutation % (3 * len(changes))  # most values stay whole
+        return changes[number]() if number < len(changes) else value
+
+    async def op(self, piece: Piece) -> KeyOp:
+        keys, values = self.keys(), self.values()
+        key = keys[piece.key % len(keys)]
+        value = self.mutated(values[piece.value % len(values)], piece)
+        kept = (await self.world.held([key]))[key]
+        version = 0 if kept is None else kept[1]
+        match piece.what % 8:
+            case 0:
+                return Delete(key, version)
+            case 1:
+                return CheckVersion(key, version)
+            case 2 | 3 | 4 if kept is not None:
+                return SetValue(key, value, version)
+        return Create(key, value, ephemeral=piece.at % 11 == 0)
+
+    async def play(self, pieces: list[Piece]) -> None:
+        first = pieces[0]
+        with suppress(BuckramError):
+            if first.what % 5 == 0:
+                values, ids = self.values(), self.ids
+                value = self.mutated(values[first.value % len(values)], first)
+                number = ids[first.key % len(ids)]
+                request = KeyRequest(Kind.LEDGER_CREATE, number=number, watch=first.at % 2 == 0, value=value)
+                await self.mine.tenant.store._service.tell(request)
+                self.records[await self.world.direct.ledgers.key(number)] = value
+            else:
+                await self.mine.tenant.keys.multi([await self.op(piece) for piece in pieces])
+
+    async def of_alice(self) -> dict[str, tuple[bytes, int] | None]:
+        """What there is of alice, with what is beside it."""
+        theirs, keys = self.theirs, self.world.direct.keys
+        found = [theirs.head_key, theirs.data]
+        for folder in ("cursors", "pages", "intents", "exports", "shared"):
+            found += [f"{theirs.data}/{folder}/{name}" for name in await keys.children(f"{theirs.data}/{folder}")]
+        records = [await self.world.direct.ledgers.key(ledger) for ledger in self.victims]
+        found += [theirs.layout.lease(theirs.uid), *records]
+        for record in records:
+            found += [f"{record}/{name}" for name in await keys.children(record)]
+        return await self.world.held(found)
+
+    async def check(self) -> None:
+        """What mallory's keys name is mallory's, and what makes a ledger one is as it was."""
+        direct = self.world.direct
+        places = Places(direct.root, direct.own, lambda key: direct.layout.ledger_of(key) is not None)
+        names, uids = await self._all_keys(), list[str]()
+        for key in names:
+            kept = (await self.world.held([key]))[key]
+            if kept is None:
+                continue
+            assert len(kept[0]) <= MOST_BYTES
+            at = naming_key(places, key)
+            if places.head_of(key):
+                uids.append(uid_in(key, kept[0]))
+            if at is not None and at.uid != self.theirs.uid and key != self.theirs.head_key:
+                _, ids = uid_and_ids(at, key, kept[0])
+                assert not ids & set(self.victims), key
+        assert len(set(uids)) == len(uids)
+        for ledger in await direct.list_ledgers():
+            key = await direct.ledgers.key(ledger)
+            record = (await direct.keys.get(key)).value
+            assert key in self.records, "a ledger under an id that nobody was given"
+            assert lasting_change(parse(self.records[key]), parse(record)) == ""
+            owner = owner_of(parse(record).custom_metadata)
+            assert owner is None or ledger in self.victims or not owner[0].startswith("shop/")
+
+    async def _all_keys(self) -> list[str]:
+        keys, streams = self.world.direct.keys, f"{self.world.direct.own}/streams"
+        found: list[str] = []
+        for space in await keys.children(f"{streams}/heads"):
+            found += [f"{streams}/heads/{space}/{name}" for name in await keys.children(f"{streams}/heads/{space}")]
+        for uid in await keys.children(f"{streams}/data"):
+            for kind in await keys.children(f"{streams}/data/{uid}"):
+                folder = f"{streams}/data/{uid}/{kind}"
+                found += [folder, *(f"{folder}/{name}" for name in await keys.children(folder))]
+        return found
+
+
+async def played(changes: list[list[Piece]]) -> None:
+    world = World(MemoryBackend())
+    await world.start()
+    try:
+        game = await Game.begin(world)
+        before = await game.of_alice()
+        for change in changes:
+            await game.play(change)
+        assert await game.of_alice() == before
+        await game.check()
+    finally:
+        await world.close()
+
+
+@given(CHANGES)
+@settings(max_examples=soak(2000, 60), deadline=None, suppress_health_check=list(HealthCheck))
+def test_no_change_of_a_hostile_tenant_changes_what_another_reads(changes: list[list[Piece]]) -> None:
+    asyncio.run(played(changes))

@@ -1,0 +1,1 @@
+"""Written as Django's makemigrations would."""
