@@ -26,7 +26,7 @@ from buckram.core.streams.mirrors import MIRROR
 from buckram.core.streams.names import StreamName
 from buckram.core.wire.introduction import INCARNATION_PROPERTY
 from buckram.db.backups import Backups, read_kept
-from buckram.errors import AccessRefused, NoSuchKey
+from buckram.errors import AccessRefused, ForeignLedger, NoSuchKey
 from buckram.healing.asking import ask_readonly
 from buckram.healing.board import Board
 from buckram.healing.decommission import forget
@@ -41,6 +41,7 @@ from buckram.metadata.uri import open_store
 from buckram.net.clock import SystemClock
 from buckram.net.runtime import production_runtime
 from buckram.seams import Clock
+from buckram.streams.maintain.history import check_stream
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.shared.metadata import StreamStore
 from buckram.types import BookieAddress, BookieInfo
@@ -408,6 +409,28 @@ async def test_a_cursor_that_holds_retention_for_30_days(site: Site) -> None:
         assert "was not moved for 31 days and holds 7 records" in said["why"]
     finally:
         await ns.delete("kept")
+
+
+async def test_a_stream_that_names_another_streams_ledger(site: Site) -> None:
+    ns = site.client.namespace()
+    for name in ("owner", "bait"):
+        async with ns.writer(name) as writer:
+            await writer.append(b"record")
+    streams, head = StreamStore(site.client.services.store), await _head(site, "bait")
+    (row,) = [row async for row in ns.segments("owner")]
+    key = streams.layout.head(StreamName("default", "bait"))
+    try:
+        await streams.keys.set(key, encode_head(replace(head, tail=(row,))), (await streams.keys.get(key)).version)
+        with suppress(ForeignLedger):
+            [record async for record in ns.read("bait")]
+        why = (await site.doors.expect("foreign-ledger", f"default/bait {row.ledger}"))["why"]
+        assert "made for another stream" in why
+        await streams.keys.set(key, encode_head(head), (await streams.keys.get(key)).version)
+        await check_stream(site.client, streams, StreamName("default", "bait"))
+        await site.doors.gone("foreign-ledger")
+    finally:
+        for name in ("owner", "bait"):
+            await ns.delete(name)
 
 
 async def test_backups_that_fail_and_are_late(site: Site, tmp_path: Path) -> None:

@@ -200,6 +200,7 @@ class Gatherer:
             queries=tuple(streams.queries),
             mirrors=tuple(streams.mirrors),
             backups=tuple(streams.backups),
+            foreign=tuple(streams.foreign),
             noted=(*(() if members is None else members.problems), *(_shortfalls(found) if found and bookies else ())),
             not_asked=tuple(missed),
         )

@@ -11,7 +11,14 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from buckram.core.health.facts import BackupFacts, CursorFacts, MirrorFacts, NamespaceFacts, QueryFacts
+from buckram.core.health.facts import (
+    BackupFacts,
+    CursorFacts,
+    ForeignFacts,
+    MirrorFacts,
+    NamespaceFacts,
+    QueryFacts,
+)
 from buckram.core.streams.head import Head, decode_head
 from buckram.core.streams.mirror_progress import parse_progress
 from buckram.core.streams.mirrors import MIRROR
@@ -21,6 +28,7 @@ from buckram.core.streams.purposes import Purpose, purpose_of
 from buckram.core.tenants.usage import NOTHING, Counts
 from buckram.db.backups import read_kept
 from buckram.errors import BuckramError, MalformedRecord, NoSuchKey, NoSuchNamespace
+from buckram.metadata.foreign_notes import foreign_notes
 from buckram.metadata.listing import all_children
 from buckram.metadata.store import TreeStore
 from buckram.metadata.tenants import TenantStore
@@ -45,6 +53,7 @@ class Found:
     queries: list[QueryFacts] = field(default_factory=list)
     mirrors: list[MirrorFacts] = field(default_factory=list)
     backups: list[BackupFacts] = field(default_factory=list)
+    foreign: list[ForeignFacts] = field(default_factory=list)
 
 
 class StreamsLook:
@@ -62,6 +71,7 @@ class StreamsLook:
             self._found, self._missed = Found(), []
             await self._kept("namespaces", self._look_at_namespaces())
             await self._kept("streams", self._look_at_streams())
+            await self._kept("notes of foreign ledgers", self._look_at_foreign())
             self._at = now
         missed += self._missed
         return self._found
@@ -106,6 +116,10 @@ class StreamsLook:
                     self._missed.append(("streams", f"only {MOST_STREAMS} were looked at, in the order of their names"))
                     return
                 await self._look_at(name, head, policy)
+
+    async def _look_at_foreign(self) -> None:
+        notes = await foreign_notes(self._store)
+        self._found.foreign += [ForeignFacts(one.stream, one.ledger, one.time_us, one.location) for one in notes]
 
     async def _heads(self, namespace: str) -> AsyncIterator[tuple[str, Head]]:
         folder = self._streams.layout.heads(namespace)

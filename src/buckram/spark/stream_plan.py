@@ -305,7 +305,7 @@ class Planner:
         except NoSuchLedger:
             raise _Moved(str(name), extent.first) from None
         stream = StreamId(name, want.state.head.uid)
-        await check_own(self.client.services.store, stream, segment.ledger, metadata)
+        await check_own(self.client, stream, segment.ledger, metadata)
         edges = cut_offsets(extent, cut.size, cut.most)
         whole = summary is not None and extent.first == segment.base and extent.stop == segment.end
         times = None if summary is None else (summary.first_append, summary.last_append)

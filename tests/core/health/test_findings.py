@@ -17,6 +17,7 @@ from buckram.core.health.facts import (
     BookieFacts,
     CursorFacts,
     Facts,
+    ForeignFacts,
     HealingFacts,
     LackingLedger,
     MirrorFacts,
@@ -319,6 +320,23 @@ def test_a_backup_that_failed_is_told_at_once() -> None:
     (found,) = findings(facts)
     assert (found.state.name, found.where, found.why) == ("backup-failed", "n/d", "the place is away")
     assert "`buckram db show n/d`" in found.do
+
+
+@pytest.mark.parametrize("days", [0, 7, 8])
+def test_what_is_not_a_streams_own_is_told_for_a_week(days: int) -> None:
+    seen = NOW - days * 24 * HOUR
+    facts = Facts(now_us=NOW, foreign=(ForeignFacts("n/s", 17, seen), ForeignFacts("n/t", 18, seen, "/files")))
+    found = list(findings(facts))
+    if days > 7:
+        assert not found
+        return
+    assert [(one.state.name, one.where) for one in found] == [
+        ("foreign-ledger", "n/s 17"),
+        ("foreign-ledger", "n/t 18"),
+    ]
+    assert "its metadata name ledger 17, made for another stream" in found[0].why
+    assert "files of history at /files" in found[1].why
+    assert "`buckram stream check n/s`" in found[0].do
 
 
 def test_ledgers_without_copies_are_one_finding_with_the_oldest() -> None:

@@ -26,7 +26,7 @@ MUTANTS = (
         edited(
             (
                 "buckram.streams.shared.owned:_recovered",
-                "await check_own(client.services.store, stream, ledger, await client.metadata(ledger))",
+                "await check_own(client, stream, ledger, await client.metadata(ledger))",
                 "pass",
             )
         ),
@@ -40,6 +40,12 @@ MUTANTS = (
         "a ledger of a stream that was deleted counts as that of the one that has its name now",
         edited(("buckram.core.streams.names:is_made_for", "owner is None or owner[1] != stream.uid", "owner is None")),
         ("tests/core/streams/test_owner.py::test_whose_a_ledger_is",),
+    ),
+    TestMutant(
+        "owned-told-to-nobody",
+        "a server that comes upon another stream's ledger leaves no note of it",
+        edited(("buckram.streams.shared.owned:told", "if await leave_foreign_note(store, note):", "if False:")),
+        (_OWNED + "test_what_is_found_is_told_once_an_hour_and_taken_back_by_a_check",),
     ),
     TestMutant(
         "owned-files-of-anybody",

@@ -17,6 +17,15 @@ from buckram.client.client import Client
 from buckram.core.streams.head import HISTORY, Head, Segment, decode_head, encode_head
 from buckram.core.streams.names import StreamName
 from buckram.errors import BuckramError, ForeignLedger
+from buckram.metadata.audit_notes import notes, turn_on
+from buckram.metadata.foreign_notes import (
+    AGAIN_US,
+    FOLDER,
+    MOST_NOTES,
+    ForeignNote,
+    foreign_notes,
+    leave_foreign_note,
+)
 from buckram.streams.maintain.history import check_stream
 from buckram.streams.maintain.janitor import Janitor
 from buckram.streams.maintain.offload import offload_stream
@@ -70,6 +79,42 @@ async def test_nobody_reads_a_segment_that_is_another_streams(client: Client, ns
     with pytest.raises(ForeignLedger):
         await ns.fork_stream("bait", "forked", time=row.summary.last_append)
     await check_whole(client, ns)
+
+
+async def test_what_is_found_is_told_once_an_hour_and_taken_back_by_a_check(client: Client, ns: Namespace) -> None:
+    store = client.services.store
+    await turn_on(store)
+    row = await written(ns, "victim")
+    await written(ns, "bait")
+    honest = await forged(ns, "bait", lambda head: head)
+    await forged(ns, "bait", lambda head: replace(head, tail=(row,)))
+    for _ in range(2):
+        with pytest.raises(ForeignLedger):
+            [record async for record in ns.read("bait")]
+    (note,) = await foreign_notes(store)
+    assert (note.stream, note.uid, note.ledger, note.location) == (f"{ns.name}/bait", honest.uid, row.ledger, "")
+    events = [event for event in (await notes(store)).values() if event is not None]
+    assert [(event.action, event.what) for event in events] == [("found foreign", f"ledger {row.ledger}")]
+    assert await check_stream(client, ns.store, StreamName(ns.name, "victim"))
+    assert (await check_stream(client, ns.store, StreamName(ns.name, "bait"))).problems
+    assert await foreign_notes(store) == [note], "nothing was mended"
+    await forged(ns, "bait", lambda head: replace(head, tail=honest.tail))
+    assert not (await check_stream(client, ns.store, StreamName(ns.name, "bait"))).problems
+    assert await foreign_notes(store) == []
+
+
+async def test_notes_are_few_and_the_oldest_give_way(client: Client) -> None:
+    store = client.services.store
+    for number in range(MOST_NOTES + 3):
+        assert await leave_foreign_note(store, ForeignNote("n/s", "u", number, 1000 + number))
+    kept = await foreign_notes(store)
+    assert [note.ledger for note in kept] == list(range(MOST_NOTES + 2, 2, -1))
+    newest = kept[0]
+    assert not await leave_foreign_note(store, replace(newest, time_us=newest.time_us + AGAIN_US - 1))
+    assert await leave_foreign_note(store, replace(newest, time_us=newest.time_us + AGAIN_US))
+    assert (await foreign_notes(store))[0].time_us == newest.time_us + AGAIN_US
+    await store.keys.create(f"{store.own}/{FOLDER}/no-note", b"junk")
+    assert len(await foreign_notes(store)) == MOST_NOTES
 
 
 async def test_the_one_who_opens_a_stream_fences_no_writer_of_another(client: Client, ns: Namespace) -> None:

@@ -151,6 +151,19 @@ class BackupFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class ForeignFacts:
+    """A ledger, or files at a `location`, that a stream's metadata name and that are not the stream's.
+
+    `time_us`: when a server last came upon it and left it as it is.
+    """
+
+    stream: str
+    ledger: LedgerId
+    time_us: int
+    location: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """The cluster at one moment."""
 
@@ -177,6 +190,7 @@ class Facts:
     queries: tuple[QueryFacts, ...] = ()
     mirrors: tuple[MirrorFacts, ...] = ()
     backups: tuple[BackupFacts, ...] = ()
+    foreign: tuple[ForeignFacts, ...] = ()
     noted: tuple[Noted, ...] = ()
     """What was found to be in a state by whoever looked at single records: registrations, ledgers, leftovers."""
     not_asked: tuple[tuple[str, str], ...] = ()
@@ -203,6 +217,7 @@ __all__ = [
     "BookieFacts",
     "CursorFacts",
     "Facts",
+    "ForeignFacts",
     "HealingFacts",
     "LackingLedger",
     "MirrorFacts",

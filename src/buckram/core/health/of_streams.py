@@ -1,4 +1,5 @@
-"""What namespaces and streams show: quotas used up, readers, queries, mirrors and backups that stand still. Pure."""
+"""What namespaces and streams show: quotas used up, readers, queries, mirrors and backups that stand still,
+ledgers that are another's. Pure."""
 
 from __future__ import annotations
 
@@ -19,6 +20,8 @@ MIRROR_S = 1_800.0
 MIRROR_RECORDS = 100_000
 """More lacking records than these are told of at once."""
 
+FOREIGN_UNTIL_S = 7 * 86_400.0
+"""What no server came upon for so long is not told of any more."""
 BACKUPS_LATE = 2
 """A backup is late when the newest one is older than so many intervals."""
 
@@ -29,6 +32,7 @@ def of_streams(facts: Facts) -> Iterator[Noted]:
     yield from _queries(facts)
     yield from _mirrors(facts)
     yield from _backups(facts)
+    yield from _foreign(facts)
 
 
 def _age_s(facts: Facts, time_us: int) -> float:
@@ -86,4 +90,13 @@ def _backups(facts: Facts) -> Iterator[Noted]:
             yield Noted("backup-late", one.database, f"no backup of it was ever made, and {wanted}")
 
 
-__all__ = ["BACKUPS_LATE", "HELD_S", "MIRROR_RECORDS", "MIRROR_S", "PAUSES", "QUERY_S", "of_streams"]
+def _foreign(facts: Facts) -> Iterator[Noted]:
+    for one in facts.foreign:
+        age = _age_s(facts, one.time_us)
+        if age <= FOREIGN_UNTIL_S:
+            what = f"files of history at {one.location}" if one.location else f"ledger {one.ledger}"
+            why = f"its metadata name {what}, made for another stream or for none; seen {lasting(age)} ago"
+            yield Noted("foreign-ledger", f"{one.stream} {one.ledger}", why, {"stream": one.stream})
+
+
+__all__ = ["BACKUPS_LATE", "FOREIGN_UNTIL_S", "HELD_S", "MIRROR_RECORDS", "MIRROR_S", "PAUSES", "QUERY_S", "of_streams"]

@@ -392,6 +392,13 @@ STREAMS = (
         "`buckram stream cursor delete {stream} {cursor}` gives the records up",
     ),
     State(
+        "foreign-ledger",
+        _E,
+        "a stream's metadata name what is not the stream's",
+        "nothing of it was read or deleted; see who may append to {stream}: `buckram acl list`, and what it names: "
+        "`buckram stream check {stream}`, which takes the note back when all is right",
+    ),
+    State(
         "backup-late",
         _W,
         "its newest backup is older than its policy allows",

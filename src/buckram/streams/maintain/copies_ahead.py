@@ -87,7 +87,7 @@ class CopiesAhead(Generic[T]):
         if not await copy.discard(self._client, self._streams):
             # Whoever took its intent has looked for files already, maybe before the last ones were there.
             with suppress(BuckramError):
-                await drop_files(copy.uid, copy.directory, copy.copy)
+                await drop_files(self._client, copy.uid, copy.directory, copy.copy)
 
     async def _start(self) -> Attempt[T] | None:
         for item in self._items:

@@ -158,7 +158,7 @@ async def _export_segment(
     """Publish a segment: its copy that is being made, or what is there already (None)."""
     expected = report.next_offset
     if attempt is None:
-        await _publish(streams, work, due, None)
+        await _publish(client, streams, work, due, None)
     else:
         try:
             await _publish_made(client, streams, work, attempt)
@@ -188,7 +188,7 @@ async def _publish_made(client: Client, streams: StreamStore, work: Exportable, 
             raise _taken_over(work, (await read_export(streams, work.uid, work.directory)).next) from None
         raise
     try:
-        await _publish(streams, work, attempt.item, attempt.copy.intent)
+        await _publish(client, streams, work, attempt.item, attempt.copy.intent)
     except MetadataUnavailable:
         raise  # It may have been published; if not, the next export deletes it by its intent.
     except BuckramError:
@@ -196,7 +196,7 @@ async def _publish_made(client: Client, streams: StreamStore, work: Exportable, 
         raise
 
 
-async def _publish(streams: StreamStore, work: Exportable, due: Due, intent: Intent | None) -> None:
+async def _publish(client: Client, streams: StreamStore, work: Exportable, due: Due, intent: Intent | None) -> None:
     """Publish a copy, or a segment that is there already, in one step. StreamError if another export took over."""
     copy = None if intent is None else intent.ledger
     ops = [] if intent is None else [Delete(streams.layout.intent(work.uid, intent.ledger), intent.version)]
@@ -215,7 +215,7 @@ async def _publish(streams: StreamStore, work: Exportable, due: Due, intent: Int
             return
         if intent is not None and await read_intent(streams, work.uid, intent.ledger) is None:
             # Whoever took the intent has looked for files already, maybe before the last ones were there.
-            await drop_files(work.uid, work.directory, intent.ledger)
+            await drop_files(client, work.uid, work.directory, intent.ledger)
         raise _taken_over(work, export.next)
 
 

@@ -6,6 +6,7 @@ Not here: offloading itself (`maintain/offload.py`), deleting history, which is 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -16,7 +17,8 @@ from buckram.core.streams.head import HISTORY, Head, Segment
 from buckram.core.streams.history import due_segments, whole
 from buckram.core.streams.names import StreamId, StreamName
 from buckram.core.streams.policy import Policy
-from buckram.errors import BuckramError, CorruptEntry, NoSuchLedger
+from buckram.errors import BuckramError, CorruptEntry, ForeignLedger, MetadataError, NoSuchLedger
+from buckram.metadata.foreign_notes import forget_foreign_notes
 from buckram.streams.maintain.offload import OffloadReport, offload_stream
 from buckram.streams.read.history import SegmentFiles
 from buckram.streams.read.locate import decode_entry
@@ -81,6 +83,7 @@ async def check_stream(client: Client, streams: StreamStore, name: StreamName) -
     check_usable(str(name), head)
     found, stream = StreamCheck(str(name)), StreamId(name, head.uid)
     due: int | None = None
+    foreign = False
     async for row in streams.segments(head):
         if is_dead(head, row):
             continue
@@ -96,12 +99,16 @@ async def check_stream(client: Client, streams: StreamStore, name: StreamName) -
                 found.records, found.bytes = found.records + records, found.bytes + size
             else:
                 record = await retry_metadata(partial(client.services.store.read_ledger, row.ledger))
-                await check_own(client.services.store, stream, row.ledger, record.metadata)
+                await check_own(client, stream, row.ledger, record.metadata)
         except NoSuchLedger:
             if not is_dead((await streams.read(name)).head, row):
                 found.problems.append(f"segment {row.number}: its ledger {row.ledger} does not exist")
         except BuckramError as error:
+            foreign = foreign or isinstance(error, ForeignLedger)
             found.problems.append(f"segment {row.number}: {error}")
+    if not foreign:
+        with suppress(MetadataError):  # An administrator's look takes back what was noted; nobody else's may.
+            await forget_foreign_notes(client.services.store, head.uid)
     return found
 
 

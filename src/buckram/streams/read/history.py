@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -22,9 +22,9 @@ from buckram.core.streams.head import HISTORY, Segment
 from buckram.core.streams.history import Manifest, Part, decode_manifest, digest_of, manifest_file, place_of
 from buckram.core.streams.names import StreamId
 from buckram.core.streams.record_format import EntryHeader
-from buckram.errors import ConfigError, CorruptEntry, MalformedBatch, MalformedRecord, NoSuchEntry
+from buckram.errors import ConfigError, CorruptEntry, ForeignLedger, MalformedBatch, MalformedRecord, NoSuchEntry
 from buckram.extras import needs
-from buckram.streams.shared.owned import check_own_files, opened
+from buckram.streams.shared.owned import check_own_files, opened, told
 from buckram.streams.shared.places import Place, answer_of, forget_error, in_thread
 from buckram.types import Entry, EntryId
 
@@ -239,8 +239,18 @@ def open_segment(client: Client, stream: StreamId, segment: Segment) -> Abstract
     Raises NoSuchLedger, ReadFailed, ForeignLedger.
     """
     if segment.kind == HISTORY:
-        return HistoryReader(stream, segment)
+        return _history(client, stream, segment)
     return opened(client, stream, segment.ledger)
+
+
+@asynccontextmanager
+async def _history(client: Client, stream: StreamId, segment: Segment) -> AsyncIterator[SegmentReader]:
+    try:
+        reader = HistoryReader(stream, segment)
+    except ForeignLedger as error:
+        raise await told(client, stream, error) from None
+    async with reader:
+        yield reader
 
 
 def _chunk(loaded: LoadedPart, first: EntryId, last: EntryId) -> list[tuple[EntryId, bytes]]:

@@ -37,7 +37,7 @@ from buckram.errors import (
     WriteFailed,
 )
 from buckram.streams.shared.metadata import StreamStore, head_retries, retry_metadata
-from buckram.streams.shared.owned import check_own_files, foreign, is_own
+from buckram.streams.shared.owned import check_own_files, foreign, is_own, told
 from buckram.streams.shared.places import Place, in_thread
 from buckram.streams.shared.shares import forget, held, holders, release
 from buckram.types import CheckVersion, Create, Delete, LedgerId, LedgerMetadata
@@ -256,7 +256,7 @@ async def discard(client: Client, streams: StreamStore, uid: str, intent: Intent
                 version = await streams.keys.set(key, _encode(intent, _DISCARD), intent.version)
                 intent = replace(intent, discard=True, version=version)
             if intent.place:
-                await drop_files(uid, intent.place, intent.ledger)
+                await drop_files(client, uid, intent.place, intent.ledger)
             else:
                 await let_go(client, streams, uid, intent.ledger)
             await streams.keys.delete(key, intent.version)
@@ -287,7 +287,7 @@ async def drop_ledger(client: Client, streams: StreamStore, stream: StreamId, le
 
     async def judge(ledger: LedgerId, metadata: LedgerMetadata) -> None:
         if not (await is_own(streams.metadata, stream, ledger, metadata) or await held(streams, stream.uid, ledger)):
-            raise foreign(stream, ledger)
+            raise await told(client, stream, foreign(stream, ledger))
 
     try:
         await delete_ledger(client.services, ledger, force=True, judge=judge)
@@ -298,7 +298,7 @@ async def drop_ledger(client: Client, streams: StreamStore, stream: StreamId, le
 async def let_go(client: Client, streams: StreamStore, uid: str, ledger: LedgerId) -> None:
     """Delete a ledger of the stream, unless other streams hold it: then this one lets go. No-op if it does not exist.
 
-    One that is not the stream's, whatever its metadata say, is left as it is, which the log tells.
+    One that is not the stream's, whatever its metadata say, is left as it is, which is told.
 
     Several streams may let go at once: each takes its own key away before it tries to delete the ledger, so the last
     one succeeds. If that one ends in between, whoever finds nobody left tries once more. It may be stopped at any point
@@ -317,14 +317,16 @@ async def let_go(client: Client, streams: StreamStore, uid: str, ledger: LedgerI
     await forget(streams, uid, ledger)
 
 
-async def drop_files(uid: str, place: str, copy: LedgerId) -> None:
+async def drop_files(client: Client, uid: str, place: str, copy: LedgerId) -> None:
     """Delete the files of an offloaded segment, or what was written of them. ReadFailed, WriteFailed.
 
-    Files in a directory that is not the stream's are left as they are, which the log tells.
+    Files in a directory that is not the stream's are left as they are, which is told.
     """
+    stream = StreamId(None, uid)
     try:
-        check_own_files(StreamId(None, uid), copy, place)
-    except ForeignLedger:
+        check_own_files(stream, copy, place)
+    except ForeignLedger as error:
+        await told(client, stream, error)
         return
     await in_thread(copy, place, partial(Place(place).remove, copy))
 
@@ -337,7 +339,7 @@ async def drop_segment(client: Client, streams: StreamStore, uid: str, row: Segm
     if row.offloaded is None:
         await let_go(client, streams, uid, row.ledger)
     else:
-        await drop_files(uid, row.offloaded.location, row.ledger)
+        await drop_files(client, uid, row.offloaded.location, row.ledger)
 
 
 async def drop_segments(

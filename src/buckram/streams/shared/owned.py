@@ -2,18 +2,22 @@
 
 Clients write the metadata of their streams, and could name any ledger there. The ledger's own record says what it was
 made for, and a key below that record who holds it as well; nobody changes either for another stream. So a server that
-may do everything does nothing for a stream that the stream's owner could not do.
+may do everything does nothing for a stream that the stream's owner could not do. What it finds it tells: the log, a
+metric, the audit trail, and a note that `buckram doctor` reads.
 """
 
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from buckram.client.shared.opening import Opening
 from buckram.core.streams.history import is_directory_of
 from buckram.core.streams.names import StreamId, is_made_for
-from buckram.errors import ForeignLedger, NoSuchKey
+from buckram.errors import BuckramError, ForeignLedger, NoSuchKey
+from buckram.metadata.audit_notes import leave_note
+from buckram.metadata.foreign_notes import ForeignNote, leave_foreign_note
 from buckram.seams import MetadataStore
 from buckram.streams.shared.metadata import retry_metadata
 from buckram.types import LedgerId, LedgerMetadata
@@ -37,22 +41,39 @@ async def is_own(store: MetadataStore, stream: StreamId, ledger: LedgerId, metad
     return True
 
 
-async def check_own(store: MetadataStore, stream: StreamId, ledger: LedgerId, metadata: LedgerMetadata) -> None:
-    """Raise ForeignLedger unless the ledger is the stream's own."""
-    if not await is_own(store, stream, ledger, metadata):
-        raise foreign(stream, ledger)
+async def check_own(client: Client, stream: StreamId, ledger: LedgerId, metadata: LedgerMetadata) -> None:
+    """Raise ForeignLedger, and tell of it, unless the ledger is the stream's own."""
+    if not await is_own(client.services.store, stream, ledger, metadata):
+        raise await told(client, stream, foreign(stream, ledger))
 
 
 def check_own_files(stream: StreamId, copy: LedgerId, directory: str) -> None:
-    """Raise ForeignLedger unless a directory is that of the stream's history; `copy` is the id of the files."""
+    """Raise ForeignLedger unless a directory is that of the stream's history; `copy` is the id of the files.
+
+    Whoever has a client tells of it (`told`).
+    """
     if not is_directory_of(directory, stream):
         raise foreign(stream, copy, directory)
 
 
 def foreign(stream: StreamId, ledger: LedgerId, location: str = "") -> ForeignLedger:
-    """The error for a ledger, or files, that are not the stream's own; it is in the log as well."""
-    error = ForeignLedger(f"uid {stream.uid}" if stream.name is None else str(stream.name), ledger, location)
+    """The error for a ledger, or files, that are not the stream's own."""
+    return ForeignLedger(f"uid {stream.uid}" if stream.name is None else str(stream.name), ledger, location)
+
+
+async def told(client: Client, stream: StreamId, error: ForeignLedger) -> ForeignLedger:
+    """Tell the log, the metric, the audit trail and the doors of health of it; returns the error.
+
+    The trail and the notes are for servers: a program that is held to grants may not write them.
+    """
     _log.error("%s", error)
+    world, store = client.services.runtime, client.services.store
+    count = world.stats.counter("buckram_client_foreign_ledgers_total", "times that a stream named what is not its own")
+    count.inc()
+    note = ForeignNote(error.stream, stream.uid, error.ledger, world.clock.wall_us(), error.location)
+    with suppress(BuckramError):
+        if await leave_foreign_note(store, note):
+            await leave_note(store, "found foreign", f"ledger {error.ledger}", detail=f"named by stream {error.stream}")
     return error
 
 
@@ -69,7 +90,7 @@ def recovered(client: Client, stream: StreamId, ledger: LedgerId) -> Opening[Rea
 async def _opened(client: Client, stream: StreamId, ledger: LedgerId) -> Reader:
     reader = await client.open(ledger)
     try:
-        await check_own(client.services.store, stream, ledger, reader.metadata)
+        await check_own(client, stream, ledger, reader.metadata)
     except BaseException:
         await reader.close()
         raise
@@ -77,8 +98,8 @@ async def _opened(client: Client, stream: StreamId, ledger: LedgerId) -> Reader:
 
 
 async def _recovered(client: Client, stream: StreamId, ledger: LedgerId) -> Reader:
-    await check_own(client.services.store, stream, ledger, await client.metadata(ledger))
+    await check_own(client, stream, ledger, await client.metadata(ledger))
     return await client.recover(ledger)
 
 
-__all__ = ["check_own", "check_own_files", "foreign", "is_own", "opened", "recovered"]
+__all__ = ["check_own", "check_own_files", "foreign", "is_own", "opened", "recovered", "told"]
