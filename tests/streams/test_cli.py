@@ -449,7 +449,8 @@ def test_offload_and_check(ok: Run, run: Run, tmp_path: Path) -> None:
     assert (shown["tier"]["history"]["records"], shown["tier"]["bookies"]["segments"]) == (2, 1)
     assert f"history at {done['location']}" in ok("stream", "show", "oldlines", "--segments").out
     assert ok("stream", "read", "oldlines").out == "0\n1\n2\n"
-    assert json.loads(ok("stream", "check", "oldlines", "--json").out)["problems"] == []
+    checked = json.loads(ok("stream", "check", "oldlines", "--adopt", "--json").out)
+    assert (checked["problems"], checked["adopted"]) == ([], [])
     for file in tmp_path.rglob("*.parquet"):
         file.write_bytes(b"other bytes")
     wrong = run("stream", "check", "oldlines")
@@ -457,6 +458,30 @@ def test_offload_and_check(ok: Run, run: Run, tmp_path: Path) -> None:
     assert "other bytes" in wrong.out
     assert run("stream", "offload", "oldlines").code == Exit.USAGE
     assert run("stream", "offload", "oldlines", "--to", "here").code == Exit.USAGE
+
+
+def test_an_operator_follows_a_tenants_policy_to_listed_places_only(
+    ok: Run, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyarrow")
+    ok("namespace", "create", "meters")
+    ok("stream", "create", "meters/policed", "--set", f"offload_to={tmp_path}/far")
+    for number in range(3):
+        ok("stream", "write", "meters/policed", stdin=b"%d\n" % number)
+    offload = ("stream", "offload", "meters/policed", "--json")
+    granted = ("--principal", "token:tenant", "--permission", "append", "meters")
+    assert json.loads(ok(*offload, "--before", "1").out)["segments"] == 1, "nobody else sets policies"
+    ok("acl", "grant", *granted)
+    try:
+        refused = run(*offload, "--before", "2")
+        assert refused.code == Exit.USAGE
+        assert f"--to {tmp_path}/far" in refused.err
+        monkeypatch.setenv("BUCKRAM_JANITOR_OFFLOAD_PLACES", f"meters={tmp_path}/near")
+        assert run(*offload, "--before", "2").code == Exit.USAGE
+        monkeypatch.setenv("BUCKRAM_JANITOR_OFFLOAD_PLACES", f"meters={tmp_path}/far")
+        assert json.loads(ok(*offload, "--before", "2").out)["segments"] == 1
+    finally:
+        ok("acl", "revoke", *granted)
 
 
 def test_export_verify_and_import(ok: Run, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,12 +11,14 @@ from buckram.cli import completion, values
 from buckram.cli.exits import Exit
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import counted, emit, progress, remark
+from buckram.cli.stream_janitor import janitor_places
 from buckram.core.streams.names import stream_name
-from buckram.errors import InvalidArgument
+from buckram.errors import AccessRefused, InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from buckram.client.client import Client
     from buckram.core.streams.head import Head, Segment
     from buckram.core.streams.policy import Policy
     from buckram.streams.maintain.export import ExportReport
@@ -68,6 +70,8 @@ def offload(
                 return [row for row in rows if _is_before(row, before, time)]
 
             work = await plan_offload(streams, full, to=location, wanted=wanted)
+            if location is None:
+                await _check_policy_place(client, full.namespace, work.policy.offload_to)
             with progress("bytes", work.bytes, show=not as_json) as advance:
                 return await offload_planned(client, streams, work, pace=pace, progress=advance)
 
@@ -82,6 +86,23 @@ def offload(
     if report.put_off:
         remark(f"put off: {counted(report.put_off, 'segment')} changed meanwhile; offload again")
         raise click.exceptions.Exit(Exit.FAILED)
+
+
+async def _check_policy_place(client: Client, namespace: str, location: str) -> None:
+    """InvalidArgument where others set policies, and the operator has not listed the place that this one names."""
+    from buckram.metadata.security import SecurityStore
+
+    places = janitor_places()[1]
+    if not places.listed:
+        try:
+            if not (await SecurityStore(client.services.store).acl()).grants:
+                return
+        except AccessRefused:  # Whoever may not see grants is held to his own, and acts for himself.
+            return
+    try:
+        places.check_policy(namespace, location)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{error}; --to {location} has it there this once") from None
 
 
 def _is_before(row: Segment, offset: int | None, time: int | None) -> bool:
@@ -134,18 +155,24 @@ def export(name: str, location: str, prune: bool, rate: str | None, uri: str | N
 
 @click.command("check")
 @click.argument("name", shell_complete=completion.streams)
+@click.option("--adopt", is_flag=True, help="Before that: mark ledgers in its list that are nobody's as its own.")
 @metadata_option
 @json_option
-def check(name: str, uri: str | None, as_json: bool) -> None:
+def check(name: str, adopt: bool, uri: str | None, as_json: bool) -> None:
     """Check that a stream's segments are there and are in order. All files of its history are read, too.
 
     The copies on bookies are not read: `buckram ledger check` and `buckram job scrub` do that. Exit code 1 if something
     is wrong.
 
+    Servers read and delete no ledger that was not made for the stream. --adopt, for administrators, is for ledgers of
+    other software that somebody put into the list: it gives the stream those whose records name no owner.
+
     \b
-    Example:
+    Examples:
       buckram stream check shop/orders
+      buckram stream check shop/imported --adopt
     """
+    from buckram.streams.maintain.adoption import adopt_ledgers
     from buckram.streams.maintain.history import check_stream
     from buckram.streams.shared.metadata import StreamStore
 
@@ -153,7 +180,11 @@ def check(name: str, uri: str | None, as_json: bool) -> None:
 
     async def main() -> StreamCheck:
         async with connected(uri) as client:
-            return await check_stream(client, StreamStore(client.services.store), full)
+            streams = StreamStore(client.services.store)
+            adopted = await adopt_ledgers(client, streams, full) if adopt else []
+            found = await check_stream(client, streams, full)
+            found.adopted += adopted
+            return found
 
     found = run_async(main())
     if as_json:
@@ -161,6 +192,8 @@ def check(name: str, uri: str | None, as_json: bool) -> None:
     else:
         read = f"{counted(found.records, 'record')} in {counted(found.bytes, 'byte')}"
         print(f"stream {full}: {counted(found.segments, 'segment')}, {found.history} of them history ({read})")
+        if found.adopted:
+            print(f"  adopted: {counted(len(found.adopted), 'ledger')} ({', '.join(map(str, found.adopted))})")
         for problem in found.problems:
             print(f"  {problem}")
     if found.problems:

@@ -14,8 +14,9 @@ import pytest
 from tests.streams.maintain.test_janitor import clean, ledgers
 
 from buckram.client.client import Client
+from buckram.core.security.namespaces import LEDGER_NAMESPACE
 from buckram.core.streams.head import HISTORY, Head, Segment, decode_head, encode_head
-from buckram.core.streams.names import StreamName
+from buckram.core.streams.names import StreamName, owner_mark, owner_of
 from buckram.errors import BuckramError, ForeignLedger
 from buckram.metadata.audit_notes import notes, turn_on
 from buckram.metadata.foreign_notes import (
@@ -26,6 +27,7 @@ from buckram.metadata.foreign_notes import (
     foreign_notes,
     leave_foreign_note,
 )
+from buckram.streams.maintain.adoption import adopt_ledgers
 from buckram.streams.maintain.history import check_stream
 from buckram.streams.maintain.janitor import Janitor
 from buckram.streams.maintain.offload import offload_stream
@@ -101,6 +103,29 @@ async def test_what_is_found_is_told_once_an_hour_and_taken_back_by_a_check(clie
     await forged(ns, "bait", lambda head: replace(head, tail=honest.tail))
     assert not (await check_stream(client, ns.store, StreamName(ns.name, "bait"))).problems
     assert await foreign_notes(store) == []
+
+
+async def test_an_administrator_gives_a_stream_the_ledgers_of_nobody(client: Client, ns: Namespace) -> None:
+    name, store = StreamName(ns.name, "bait"), client.services.store
+    row, other = await written(ns, "bait"), await written(ns, "victim")
+    head = await forged(ns, "bait", lambda head: head)
+    found = await store.read_ledger(row.ledger)
+    marks = owner_mark(name, head.uid, "segment")
+    custom = {key: value for key, value in found.metadata.custom_metadata.items() if key not in marks}
+    bare = replace(found.metadata, custom_metadata={**custom, "made-by": b"somebody"})
+    await store.write_ledger(row.ledger, bare, found.version)
+    await forged(ns, "bait", lambda head: replace(head, garbage=(other.ledger,)))
+    with pytest.raises(ForeignLedger):
+        [record async for record in ns.read("bait")]
+    assert await adopt_ledgers(client, ns.store, name) == [row.ledger], "the other one is a stream's"
+    assert await adopt_ledgers(client, ns.store, name) == []
+    assert [record.value async for record in ns.read("bait")] == RECORDS
+    marked = (await store.read_ledger(row.ledger)).metadata.custom_metadata
+    assert (owner_of(marked), marked["made-by"]) == ((str(name), head.uid), b"somebody")
+    async with client.create(custom_metadata={LEDGER_NAMESPACE: ns.name.encode()}) as writer:
+        await writer.append(b"an application's own")
+    await forged(ns, "bait", lambda head: replace(head, garbage=(writer.ledger_id,)))
+    assert await adopt_ledgers(client, ns.store, name) == []
 
 
 async def test_notes_are_few_and_the_oldest_give_way(client: Client) -> None:

@@ -25,7 +25,7 @@ from buckram.streams.read.locate import decode_entry
 from buckram.streams.shared.metadata import StreamStore, retry_metadata
 from buckram.streams.shared.owned import check_own
 from buckram.streams.shared.places import in_thread
-from buckram.types import Entry
+from buckram.types import Entry, LedgerId
 
 AT_ONCE = 16
 """The most segments of a stream that one pass of the janitor offloads, so that other streams have their turn."""
@@ -72,6 +72,8 @@ class StreamCheck:
     bytes: int = 0
     """The bytes of files that were read."""
     problems: list[str] = field(default_factory=list)
+    adopted: list[LedgerId] = field(default_factory=list)
+    """The ledgers that were marked as the stream's own before the check."""
 
 
 async def check_stream(client: Client, streams: StreamStore, name: StreamName) -> StreamCheck:
