@@ -324,7 +324,8 @@ class JanitorConfig:
     offload_places: str = _key(
         "",
         "places to which policies may send history (offload_to), as NAMESPACE=LOCATION with spaces between, and "
-        "*=LOCATION for every namespace; janitors write, read and delete history nowhere else",
+        "*=LOCATION for every namespace; janitors write, read and delete history nowhere else, and gateways "
+        "that ask for tokens read it nowhere else",
     )
 
 

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +16,15 @@ from tests.gateway.kit import Api, Events, serving
 from tests.support.polling import eventually, until
 
 from buckram.client.client import Client
+from buckram.core.streams.names import StreamName
+from buckram.core.streams.offload_places import parse_offload_places
 from buckram.gateway.access import is_local
 from buckram.gateway.limits import GatewayLimits
 from buckram.gateway.server import Gateway
 from buckram.http.tokens import ClusterTokens
 from buckram.metadata.security import SecurityStore
+from buckram.streams.maintain.offload import offload_stream
+from buckram.webhdfs import java_tokens
 
 RECORDS = "/v2/namespaces/shop/streams/orders/records"
 
@@ -92,6 +97,27 @@ async def test_grants_decide_who_may_do_what(client: Client) -> None:
         for path in ("GET /v2/tokens", "GET /v2/grants", "GET /v2/jobs", "GET /v2/audit"):
             assert await api.code(path, **alice) == (403, "FORBIDDEN"), path
         assert await api.code("DELETE /v2/namespaces/shop/streams/orders", **alice) == (403, "FORBIDDEN")
+
+
+@pytest.mark.parametrize("listed", ["nowhere", "elsewhere", "here"])
+async def test_history_is_read_where_the_operator_lists_it(client: Client, tmp_path: Path, listed: str) -> None:
+    """A tenant's policy and segment list name any place, and a gateway would go there with its own rights."""
+    places = {"nowhere": None, "elsewhere": parse_offload_places(f"shop={tmp_path}/elsewhere")}
+    settings = {"history": places.get(listed, parse_offload_places(f"shop={tmp_path}/history"))}
+    ns = client.namespace("shop")
+    for value in (b"old", b"newer"):
+        async with ns.writer("orders") as writer:
+            await writer.append(value)
+    done = await offload_stream(client, ns.store, StreamName("shop", "orders"), to=str(tmp_path / "history"))
+    assert done.segments
+    async with guarded(client, **settings) as place:
+        api, root = await Api.to(place.gateway.url), await place.bearer("r", "admin")
+        if listed == "here":
+            assert len(await api.lines(f"GET {RECORDS}", **root)) == 2
+            return
+        status, code = await api.code(f"GET {RECORDS}", **root)
+        assert status >= 500, code
+        assert "offload_places" in str(api.last)
 
 
 async def test_ledgers_are_their_namespaces(client: Client) -> None:
@@ -172,6 +198,27 @@ async def test_a_gateway_without_tokens_is_for_this_machine(client: Client, monk
     async with serving(client, open_to_all=True) as gateway:
         api = await Api.to(gateway.url)
         await api.value("POST /v2/namespaces", {"namespace": "new"}, status=201)
+
+
+async def test_a_gateway_without_tokens_ignores_none_that_is_given(client: Client) -> None:
+    """Who sends one believes to be held to his grants."""
+    now = time.time()
+    token = (await SecurityStore(client.services.store).create_token("alice", (), now, now + 60))[1]
+    shown, dummy = {"Authorization": f"Bearer {token}"}, {"Authorization": "Bearer any"}
+    statement = {"requests": [{"type": "execute", "stmt": {"sql": "SELECT 1"}}]}
+    sql = "POST /v2/databases/shop/main/v3/pipeline"
+    async with serving(client, open_to_all=True) as gateway:
+        api = await Api.to(gateway.url)
+        assert await api.code("GET /v2/namespaces/shop/streams", **shown) == (401, "UNAUTHORIZED")
+        assert "without --tokens" in str(api.last)
+        assert await api.code("POST /v2/namespaces", {"namespace": "new"}, **shown) == (401, "UNAUTHORIZED")
+        assert await api.code(sql, statement, **shown) == (401, "UNAUTHORIZED")
+        files = "GET /webhdfs/v1/shop?op=LISTSTATUS"
+        assert (await api.raw.ask(files, **shown)).status in (401, 403)
+        delegation = java_tokens.encode(token, "alice")
+        assert (await api.raw.ask(f"{files}&delegation={delegation}")).status in (401, 403)
+        assert (await api.raw.ask(files)).status == 200
+        assert "streams" in await api.value("GET /v2/namespaces/shop/streams", **dummy)
 
 
 async def test_pages_of_other_sites_and_unknown_names_are_refused(api: Api) -> None:

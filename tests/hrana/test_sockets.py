@@ -156,6 +156,13 @@ async def test_hello_says_who_asks_and_each_request_looks_again(client: Client) 
         assert (await ws.rows("SELECT 1"))["code"] == "FORBIDDEN"
 
 
+async def test_a_server_without_tokens_ignores_none_that_is_given(server: DatabaseServer) -> None:
+    ws = await Socket.to(server.url, hello=False)
+    await ws.send({"type": "hello", "jwt": "eyJhbGciOiJIUzI1NiJ9.e30.x"})
+    assert (await ws.receive())["error"]["code"] == "UNAUTHORIZED"
+    assert await (await opened(server.url, jwt="any")).rows("SELECT 1") == [["1"]]
+
+
 async def test_pages_of_other_sites_and_wrong_places_are_refused_before_the_handshake(server: DatabaseServer) -> None:
     page = await Socket.to(server.url, Origin="https://evil.example.org")
     assert (page.answer.status, page.answer.value["code"]) == (403, "FOREIGN_ORIGIN")

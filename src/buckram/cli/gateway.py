@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,7 @@ from buckram.cli.logs import service_log
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import emit
 from buckram.cli.serving import Reach, serving_options, stop_event
+from buckram.cli.stream_janitor import janitor_places
 from buckram.db.settings import DatabaseLimits
 from buckram.disk.descriptors import raise_limit
 from buckram.errors import ConfigError, InvalidArgument
@@ -20,6 +21,9 @@ from buckram.extras import needs
 from buckram.gateway.limits import HTTP_LIMITS, GatewayLimits
 from buckram.hrana.limits import HranaLimits
 from buckram.http.limits import HttpLimits
+
+if TYPE_CHECKING:
+    from buckram.core.streams.offload_places import OffloadPlaces
 
 
 @click.command()
@@ -75,6 +79,7 @@ async def _serve(reach: Reach, open_to_all: bool, limits: Sequence[Any], uri: st
                     hosts=reach.hosts,
                     pages=reach.pages,
                     tls=reach.tls,
+                    history=history_places(reach.tokens),
                     limits=of_gateway,
                     http_limits=of_http,
                     hrana_limits=of_streams,
@@ -88,6 +93,12 @@ async def _serve(reach: Reach, open_to_all: bool, limits: Sequence[Any], uri: st
             await stop.wait()
 
 
+def history_places(judged: bool) -> OffloadPlaces | None:
+    """Where the gateway may read history: the places of janitors, and without them nowhere if grants are `judged`."""
+    places = janitor_places()[1]
+    return places if judged or places.listed else None
+
+
 def check_installed() -> None:
     """Raise ConfigError without the extra `serve`."""
     try:
@@ -98,4 +109,4 @@ def check_installed() -> None:
     del starlette, uvicorn
 
 
-__all__ = ["check_installed", "gateway"]
+__all__ = ["check_installed", "gateway", "history_places"]

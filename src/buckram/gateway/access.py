@@ -20,7 +20,7 @@ from buckram.gateway.sessions import Sessions, check_csrf
 from buckram.http.application import ANYBODY
 from buckram.http.origins import Origins
 from buckram.http.problems import HttpProblem
-from buckram.http.tokens import ClusterTokens, Vouch, bearer_of
+from buckram.http.tokens import ClusterTokens, Vouch, bearer_of, check_no_token
 
 ONLOOKER = Principal("onlooker")
 """Who connects from another machine to a gateway without tokens."""
@@ -86,6 +86,7 @@ class Access:
         """Who sends statements to a database: by a token, and not by a session; or another server says it, which sends
         on a request. Raises HttpProblem 401."""
         if self.tokens is None:
+            check_no_token(request)
             return ANYBODY if self._open_to_all or is_local(request) else ONLOOKER
         return await self.tokens.authenticate(request, SQL)
 
@@ -123,6 +124,7 @@ class Access:
         return self.tokens.verified(bearer_of(request)).principal
 
     def _without_tokens(self, request: Request, operation: Operation) -> Principal:
+        check_no_token(request)
         if self._open_to_all or is_local(request):
             return ANYBODY
         if operation.changes:

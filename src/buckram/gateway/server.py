@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from buckram.client.client import Client
 from buckram.config import TlsConfig
+from buckram.core.streams.offload_places import OffloadPlaces
 from buckram.db.settings import DatabaseLimits
 from buckram.gateway.access import Access, is_local
 from buckram.gateway.cluster_pages import ClusterPages
@@ -55,6 +56,7 @@ from buckram.http.origins import Origins
 from buckram.http.server import HttpServer, Listening, url_of
 from buckram.http.tokens import ClusterTokens
 from buckram.net.tls_files import TlsFiles
+from buckram.streams.shared.places import confined
 from buckram.webhdfs.access import Door
 from buckram.webhdfs.server import WebHdfs
 
@@ -73,6 +75,7 @@ class Gateway:
         hosts: Sequence[str] = (),
         pages: Sequence[str] = (),
         tls: TlsConfig | None = None,
+        history: OffloadPlaces | None = None,
         limits: GatewayLimits | None = None,
         http_limits: HttpLimits = HTTP_LIMITS,
         hrana_limits: HranaLimits | None = None,
@@ -82,8 +85,12 @@ class Gateway:
         be known; None: whoever is on this machine may do everything, others may read, or do everything as well
         (`open_to_all`). `hosts`, `pages`: names of this gateway, and origins of pages that may use it. `tls`: its
         certificate and key, and whose certificates others have that lead databases (`ca`); None: no TLS.
+        `history`: where policies of tenants may have sent it; None: anywhere without `tokens`, nowhere with them.
         """
         files = None if tls is None else TlsFiles(tls, server_side=True)
+        if history is None and tokens is not None:
+            history = OffloadPlaces({})
+        self._away = None if history is None else history.why_not_read
         self.url = url_of(listening, "http" if files is None else "https")
         own = (advertise or self.url).rstrip("/")
         limits, hrana_limits = limits or GatewayLimits(), hrana_limits or HranaLimits()
@@ -146,7 +153,8 @@ class Gateway:
 
     async def start(self) -> None:
         """Serve, and be known to the other gateways of the cluster."""
-        await self._http.start()
+        with confined(self._away):
+            await self._http.start()
         await self.sql.start()
         await self.peers.start()
         self._history.start()

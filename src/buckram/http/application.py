@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute
 
 from buckram.core.security.principal import Principal
 from buckram.http.problems import HttpProblem, json_answer
+from buckram.http.tokens import check_no_token
 
 ANYBODY = Principal("anybody", admin=True)
 Authenticate = Callable[[Request], Awaitable[Principal]]
@@ -20,7 +21,9 @@ Authenticate = Callable[[Request], Awaitable[Principal]]
 
 
 async def anybody(request: Request) -> Principal:
-    """No authentication: whoever can connect may do everything. Such a server listens on 127.0.0.1."""
+    """No authentication: whoever can connect may do everything. Such a server listens on 127.0.0.1. HttpProblem 401 for
+    a token, which nobody checks."""
+    check_no_token(request)
     return ANYBODY
 
 

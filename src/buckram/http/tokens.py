@@ -21,6 +21,8 @@ from buckram.metadata.security_follow import FollowedSecurity
 from buckram.seams import MetadataStore
 
 _BEARER, _SCHEME = "bearer", "buckram-forwarded"
+_JSON = "eyJ"
+"""What a token of any cluster, a JSON Web Token, begins with."""
 VOUCHED_S = 30.0
 """So long a request that is sent on may be on its way, with what the clocks of both servers differ by."""
 Vouch = Callable[[Principal, str], Awaitable[str]]
@@ -125,6 +127,18 @@ def bearer_of(request: Request) -> str:
     return token
 
 
+def check_no_token(request: Request, text: str = "") -> None:
+    """For a server that checks no tokens: raise HttpProblem 401 for a request that shows one, in its header or as this
+    `text`: its sender believes to be held to his grants, and would not be. Words that are no token pass, since some
+    clients of databases send one always."""
+    scheme, sent = _credential(request)
+    for word in (sent if scheme == _BEARER else "", text):
+        if word.startswith(_JSON) and word.count(".") == 2:
+            raise _unknown(
+                "this server was started without --tokens and checks none: leave the token out, or start it so"
+            )
+
+
 def while_granted(
     principal: Principal,
     allowed: Callable[[str], frozenset[str]],
@@ -158,4 +172,4 @@ def _unknown(why: str) -> HttpProblem:
     return HttpProblem(401, "UNAUTHORIZED", why, headers={"WWW-Authenticate": "Bearer"})
 
 
-__all__ = ["VOUCHED_S", "ClusterTokens", "OnceOnly", "Vouch", "bearer_of", "while_granted"]
+__all__ = ["VOUCHED_S", "ClusterTokens", "OnceOnly", "Vouch", "bearer_of", "check_no_token", "while_granted"]

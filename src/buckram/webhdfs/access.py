@@ -9,6 +9,7 @@ Hadoop's own delegation token. Without tokens whoever is on this machine may do 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import parse_qs
 
@@ -23,7 +24,7 @@ from buckram.http.body import read_body
 from buckram.http.limits import HttpLimits
 from buckram.http.origins import Origins
 from buckram.http.problems import HttpProblem, json_answer
-from buckram.http.tokens import ClusterTokens, bearer_of
+from buckram.http.tokens import ClusterTokens, bearer_of, check_no_token
 from buckram.webhdfs import java_tokens
 from buckram.webhdfs.java_classes import ACCESS, INVALID_TOKEN
 from buckram.webhdfs.problems import RemoteProblem
@@ -75,6 +76,7 @@ class Door:
             raise RemoteProblem(ACCESS, problem.message) from None
         tokens = self._tokens
         if tokens is None:
+            self._check_no_token(request, parameters)
             everything = self._open_to_all or self._is_local(request)
             granted = frozenset(PERMISSIONS) if everything else frozenset({"read"})
             return Visitor(ANYBODY if everything else _ONLOOKER, lambda namespace: granted)
@@ -85,6 +87,15 @@ class Door:
             raise RemoteProblem(INVALID_TOKEN, problem.message) from None
         principal = verified.principal
         return Visitor(principal, lambda namespace: tokens.acl.allowed(principal, namespace), text, verified)
+
+    def _check_no_token(self, request: Request, parameters: Mapping[str, str]) -> None:
+        text = ""
+        with suppress(ValueError):
+            text = java_tokens.decode(parameters.get("delegation", ""))
+        try:
+            check_no_token(request, text)
+        except HttpProblem as problem:
+            raise RemoteProblem(INVALID_TOKEN, problem.message) from None
 
     def _token_of(self, request: Request, parameters: Mapping[str, str]) -> str:
         delegation = parameters.get("delegation", "")

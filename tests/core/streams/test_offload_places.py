@@ -41,6 +41,27 @@ def test_a_streams_files_are_in_its_own_directory(directory: str, may: bool) -> 
     assert may or SETTING in why
 
 
+@pytest.mark.parametrize(
+    ("directory", "may"),
+    [
+        ("/srv/shop/shop/orders/u1", True),
+        ("s3://bucket/shop/shop/orders/u1", True),
+        ("/srv/all/bank/orders/u1", True),
+        ("/srv/shop/bank/orders/u1", False),
+        ("/srv/shop/deeper/shop/orders/u1", False),
+        ("/srv/shop/../bank/shop/orders/u1", False),
+        ("http://attacker/srv/shop/shop/orders/u1", False),
+        ("simplecache::http://attacker/shop/orders/u1", False),
+        ("/shop/orders/u1", False),
+        ("u1", False),
+    ],
+)
+def test_a_server_reads_history_where_it_is_listed(directory: str, may: bool) -> None:
+    why = PLACES.why_not_read(directory)
+    assert (why == "") == may
+    assert may or SETTING in why
+
+
 def test_of_a_stream_that_is_gone_the_uid_is_known() -> None:
     assert PLACES.why_not("/srv/bank/bank/ledger/u9", "", "u9") == ""
     assert PLACES.why_not("/srv/bank/bank/ledger/u9", "", "u1")

@@ -83,4 +83,10 @@ MUTANTS = (
         edited(("buckram.streams.shared.places:in_thread", "why_not is not None and", "False and")),
         (OFFLOAD + "test_a_janitor_deletes_history_at_listed_places_only",),
     ),
+    TestMutant(
+        "offload-gateway-reads-anywhere",
+        "a gateway with tokens follows a tenant's segment list to any place",
+        edited(("buckram.gateway.server:Gateway.start", "with confined(self._away):", "with confined(None):")),
+        ("tests/gateway/test_access.py::test_history_is_read_where_the_operator_lists_it",),
+    ),
 )

@@ -1,4 +1,4 @@
-"""Where janitors may keep history: whoever changes a stream sets its policy, and a janitor has an operator's rights.
+"""Where servers may follow a policy to history: whoever changes a stream sets it, and they have an operator's rights.
 
 So an operator lists locations by namespaces. A stream's files are in NAMESPACE/STREAM/UID below one of them and nowhere
 else, whatever its policy, its segment list or its intents say. Pure.
@@ -46,6 +46,14 @@ class OffloadPlaces:
             if below and below[-1] == uid and not {"", ".", ".."} & set(below) and "::" not in directory[len(root) :]:
                 return ""
         return f"{directory} is no directory for the history of this stream: {SETTING} lists where it may be"
+
+    def why_not_read(self, directory: str) -> str:
+        """Why files may not be read in a directory whose last names are those of their stream, which the reader has
+        compared; empty: they may."""
+        root, *names = directory.rsplit("/", 3)
+        if len(names) == 3 and root in self.of(names[0]):
+            return ""
+        return f"{directory} is at no place for history: {SETTING} of this server lists where it may be"
 
     def _all(self) -> list[str]:
         return [root for roots in self.listed.values() for root in roots]

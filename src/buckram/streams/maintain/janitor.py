@@ -31,6 +31,7 @@ from buckram.core.streams.transactions import decided
 from buckram.errors import (
     AccessRefused,
     BuckramError,
+    ConfigError,
     NoSuchEntry,
     NoSuchKey,
     NoSuchLedger,
@@ -361,7 +362,7 @@ class Janitor:
             if intent.discard or _may_discard(intent, head, last_activity, now, self._settings):
                 try:
                     report.discarded_ledgers += await discard(self._client, self._streams, head.uid, intent)
-                except (ReadFailed, WriteFailed) as error:  # The location of its files is away.
+                except (ConfigError, ReadFailed, WriteFailed) as error:  # The location of its files is away.
                     note_problem(report, str(name), error)
             elif _is_suspect(intent, head):
                 suspects.append(_Suspect(name, head.uid, head.epoch, intent))

@@ -23,6 +23,7 @@ from buckram.core.streams.policy import Policy
 from buckram.core.streams.snapshots import is_published
 from buckram.errors import (
     BuckramError,
+    ConfigError,
     ForeignLedger,
     KeyNotEmpty,
     LedgerIdRefused,
@@ -353,7 +354,9 @@ async def drop_segments(
         some = rows[start : start + _DROPPED_AT_ONCE]
         done = await asyncio.gather(*(drop_segment(client, streams, uid, row) for row in some), return_exceptions=True)
         for row, answer in zip(some, done, strict=True):
-            left = leave_files and row.offloaded is not None and isinstance(answer, ReadFailed | WriteFailed)
+            left = (
+                leave_files and row.offloaded is not None and isinstance(answer, ConfigError | ReadFailed | WriteFailed)
+            )
             if isinstance(answer, BaseException) and not left:
                 raise answer
 

@@ -236,7 +236,8 @@ _confined: ContextVar[Callable[[str], str] | None] = ContextVar("confined", defa
 
 @contextmanager
 def confined(why_not: Callable[[str], str] | None) -> Iterator[None]:
-    """Inside, locations for which `why_not` gives a reason are away for `in_thread`; None: all are reached."""
+    """Inside, and in tasks that begin there, `in_thread` reaches no location for which `why_not` gives a reason; None:
+    all are reached."""
     before = _confined.set(why_not)
     try:
         yield
@@ -245,11 +246,11 @@ def confined(why_not: Callable[[str], str] | None) -> Iterator[None]:
 
 
 async def in_thread(copy: LedgerId, location: str, call: Callable[[], T], within_s: float | None = None) -> T:
-    """Run a blocking call in a thread. ReadFailed if it takes longer than `within_s`, default WITHIN_S. WriteFailed
+    """Run a blocking call in a thread. ReadFailed if it takes longer than `within_s`, default WITHIN_S, ConfigError
     where this is `confined` to other locations."""
     why_not = _confined.get()
     if why_not is not None and (why := why_not(location)):
-        raise WriteFailed(copy, why)
+        raise ConfigError(why)
     return await answer_of(copy, location, asyncio.get_running_loop().run_in_executor(None, call), within_s)
 
 
