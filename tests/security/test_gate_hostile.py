@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.contracts.conftest import MemoryBackend
 from tests.support.gate_kit import INTENT, Stream, World, rows
-from tests.support.soak import soak
+from tests.support.soak import drawn, soak
 
 from buckram.core.ledgers.metadata_codec import parse, serialise
 from buckram.core.security.namespaces import Places, uid_in
@@ -129,7 +129,8 @@ class Game:
                 return SetValue(key, value, version)
         return Create(key, value, ephemeral=piece.at % 11 == 0)
 
-    async def play(self, pieces: list[Piece]) -> None:
+    async def play(self, pieces: list[Piece]) -> bool:
+        """Ask for the change; whether it was made."""
         first = pieces[0]
         with suppress(BuckramError):
             if first.what % 5 == 0:
@@ -141,6 +142,8 @@ class Game:
                 self.records[await self.world.direct.ledgers.key(number)] = value
             else:
                 await self.mine.tenant.keys.multi([await self.op(piece) for piece in pieces])
+            return True
+        return False
 
     async def of_alice(self) -> dict[str, tuple[bytes, int] | None]:
         """What there is of alice, with what is beside it."""
@@ -191,16 +194,17 @@ class Game:
         return found
 
 
-async def played(changes: list[list[Piece]]) -> None:
+async def played(changes: list[list[Piece]]) -> int:
+    """Play a game, and check what is left; returns how many of the changes were made."""
     world = World(MemoryBackend())
     await world.start()
     try:
         game = await Game.begin(world)
         before = await game.of_alice()
-        for change in changes:
-            await game.play(change)
+        made = sum([await game.play(change) for change in changes])
         assert await game.of_alice() == before
         await game.check()
+        return made
     finally:
         await world.close()
 
@@ -209,3 +213,20 @@ async def played(changes: list[list[Piece]]) -> None:
 @settings(max_examples=soak(2000, 60), deadline=None, suppress_health_check=list(HealthCheck))
 def test_no_change_of_a_hostile_tenant_changes_what_another_reads(changes: list[list[Piece]]) -> None:
     asyncio.run(played(changes))
+
+
+GAMES, LONG = soak(1000, 8), 100
+"""In `make soak` 100,000 changes in games of so many: what one change left is there for all that come later."""
+
+
+def test_nothing_comes_of_many_changes_one_after_the_other() -> None:
+    rng = drawn("changes of a hostile tenant")
+
+    def piece() -> Piece:
+        return Piece(*(rng.randrange(10_000) for _ in Piece._fields))
+
+    taken = 0
+    for _ in range(GAMES):
+        changes = [[piece() for _ in range(rng.choice((1, 1, 2, 3, 5)))] for _ in range(LONG)]
+        taken += asyncio.run(played(changes))
+    assert taken > GAMES * LONG // 50, "nearly all are refused: the game tries nothing"
