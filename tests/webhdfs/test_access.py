@@ -38,11 +38,23 @@ async def test_grants_decide(client: Client) -> None:
             await web.create("/shop/file", b"x")
         await place.grant("token:alice", "shop", "append")
         await web.create("/shop/file", b"x")
-        with pytest.raises(Remote, match="no permission `delete`"):
-            await web.delete("/shop/file")
+        for refused in (
+            web.delete("/shop/file"),
+            web.create("/shop/file", b"y", overwrite=True),
+            web.rename("/shop/file", "/shop/other"),
+            web.rename2("/shop/file", "/shop/other", "OVERWRITE"),
+        ):
+            with pytest.raises(Remote, match=r"403 .*no permission `delete` on namespace shop"):
+                await refused
+        with pytest.raises(Remote, match="is there already"):
+            await web.create("/shop/file", b"y", overwrite=True)
+        await web.create("/shop/new", b"x", overwrite=True)
+        assert await web.open("/shop/file") == b"x"
+        await place.grant("token:alice", "shop", "delete")
+        await web.create("/shop/file", b"y", overwrite=True)
+        assert await web.open("/shop/file") == b"y"
         with pytest.raises(Remote, match="no permission `append` on namespace default"):
             await web.rename("/shop/file", "/default/file")
-        await place.grant("token:alice", "shop", "delete")
         assert await web.delete("/shop/file")
         for one in (nobody, web):
             await one.close()

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
+from buckram.core.security.effects import Effect, lacking
 from buckram.core.security.object_names import object_name
 from buckram.errors import NoSuchObject, ObjectChanged, ObjectExists
 from buckram.gateway import schema
@@ -128,7 +129,7 @@ class ObjectCalls:
 def permitted(ask: Ask, name: str, asked: Condition) -> Condition:
     """The condition under which this principal may put an object: replacing one is deleting it."""
     full = object_name(ask.path["namespace"], name)
-    if "delete" in ask.allowed(full):
+    if not lacking(Effect.REPLACE, ask.allowed(full)):
         return asked
     if asked.if_match is not None:
         ask.require("delete", full)

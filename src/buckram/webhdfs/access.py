@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from buckram.core.security.acl import PERMISSIONS
+from buckram.core.security.effects import Effect, lacking
 from buckram.core.security.principal import Principal
 from buckram.core.security.tokens import Token
 from buckram.http.application import ANYBODY
@@ -42,14 +43,24 @@ class Visitor:
     token: str = ""
     verified: Token | None = None
 
-    def require(self, permission: str, namespace: str) -> None:
-        """Raises RemoteProblem for a permission that was not granted."""
-        if permission not in self.allowed(namespace):
-            raise RemoteProblem(
-                ACCESS,
-                f"{self.principal} has no permission `{permission}` on namespace {namespace}: `buckram acl grant` "
-                "gives it; a gateway without tokens lets other machines read only",
-            )
+    def require(self, effect: Effect, namespace: str) -> None:
+        """Raises RemoteProblem for what needs a permission that was not granted."""
+        if not self.may(effect, namespace):
+            raise self.refused(effect, namespace)
+
+    def may(self, effect: Effect, namespace: str) -> bool:
+        """Whether all permissions that it needs were granted."""
+        return not lacking(effect, self.allowed(namespace))
+
+    def refused(self, effect: Effect, namespace: str, why: str = "") -> RemoteProblem:
+        """The error for what needs a permission that was not granted; `why`, where that is not obvious."""
+        permissions = ", ".join(lacking(effect, self.allowed(namespace)))
+        return RemoteProblem(
+            ACCESS,
+            f"{self.principal} has no permission `{permissions}` on namespace {namespace}"
+            f"{f', and {why}' if why else ''}: `buckram acl grant` gives it; a gateway without tokens lets other "
+            "machines read only",
+        )
 
 
 class Door:

@@ -125,7 +125,8 @@ class Files:
     # -- changing -----------------------------------------------------------------------------------------
 
     async def check_new(self, path: FilePath, overwrite: bool) -> None:
-        """Whether a file can be created, before its bytes are sent. Raises RemoteProblem."""
+        """Whether a file can be created, before its bytes are sent. Raises RemoteProblem, and ObjectExists for a file
+        that is there already and is not to be replaced."""
         _check_is_below(path)
 
         async def check(proven: bool) -> None:
@@ -133,7 +134,7 @@ class Files:
             if isinstance(present, DirectoryInfo):
                 raise RemoteProblem(EXISTS, f"{path} is a directory")
             if present is not None and not overwrite:
-                raise RemoteProblem(EXISTS, f"{path} is there already; overwrite=true replaces it")
+                raise ObjectExists(str(path), "is there already; overwrite=true replaces it")
             _check_directories(path, above)
 
         async with self._objects(path) as objects:
@@ -249,7 +250,7 @@ async def _refused_with_proof(attempt: Callable[[bool], Awaitable[None]]) -> Non
     """Attempt a change by what this process knows, as the change tells whether it still leads; refuse with proof."""
     try:
         await attempt(False)
-    except RemoteProblem:
+    except (RemoteProblem, ObjectExists):
         await attempt(True)
 
 

@@ -17,7 +17,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from buckram.client.client import Client
-from buckram.errors import BuckramError, InvariantViolation
+from buckram.core.security.effects import Effect
+from buckram.errors import BuckramError, InvariantViolation, ObjectExists
 from buckram.http.body import body_pieces
 from buckram.http.limits import HttpLimits
 from buckram.http.pieces import PiecesAnswer, begun
@@ -92,29 +93,29 @@ class WebHdfs:
         self.files = Files(client, self._limits, shelf)
         self.transfers = Transfers(self._limits.transfers)
         self._form_limits = replace(HttpLimits(), body_bytes=self._limits.form_bytes)
-        self._operations: dict[tuple[str, str], tuple[str, Handler]] = {
-            ("GET", "GETFILESTATUS"): ("read", self._status),
-            ("GET", "GETFILELINKSTATUS"): ("read", self._status),
-            ("GET", "LISTSTATUS"): ("read", self._list),
-            ("GET", "LISTSTATUS_BATCH"): ("read", self._list_batch),
-            ("GET", "GETCONTENTSUMMARY"): ("read", self._summary),
-            ("GET", "OPEN"): ("read", self._open),
-            ("GET", "GETFILEBLOCKLOCATIONS"): ("read", self._locations),
-            ("GET", "GET_BLOCK_LOCATIONS"): ("read", self._locations),
-            ("GET", "CHECKACCESS"): ("read", self._check_access),
-            ("GET", "GETSERVERDEFAULTS"): ("", self._defaults),
-            ("GET", "GETHOMEDIRECTORY"): ("", self._home),
-            ("GET", "GETDELEGATIONTOKEN"): ("", self._token),
-            ("PUT", "RENEWDELEGATIONTOKEN"): ("", self._renew),
-            ("PUT", "CANCELDELEGATIONTOKEN"): ("", self._cancel),
-            ("PUT", "CREATE"): ("append", self._create),
-            ("PUT", "MKDIRS"): ("append", self._mkdirs),
-            ("PUT", "RENAME"): ("append", self._rename),
-            ("PUT", "SETPERMISSION"): ("append", self._accept),
-            ("PUT", "SETOWNER"): ("append", self._accept),
-            ("PUT", "SETTIMES"): ("append", self._accept),
-            ("PUT", "SETREPLICATION"): ("append", self._set_replication),
-            ("DELETE", "DELETE"): ("delete", self._delete),
+        self._operations: dict[tuple[str, str], tuple[Effect | None, Handler]] = {
+            ("GET", "GETFILESTATUS"): (Effect.LIST, self._status),
+            ("GET", "GETFILELINKSTATUS"): (Effect.LIST, self._status),
+            ("GET", "LISTSTATUS"): (Effect.LIST, self._list),
+            ("GET", "LISTSTATUS_BATCH"): (Effect.LIST, self._list_batch),
+            ("GET", "GETCONTENTSUMMARY"): (Effect.LIST, self._summary),
+            ("GET", "OPEN"): (Effect.READ, self._open),
+            ("GET", "GETFILEBLOCKLOCATIONS"): (Effect.LIST, self._locations),
+            ("GET", "GET_BLOCK_LOCATIONS"): (Effect.LIST, self._locations),
+            ("GET", "CHECKACCESS"): (Effect.LIST, self._check_access),
+            ("GET", "GETSERVERDEFAULTS"): (None, self._defaults),
+            ("GET", "GETHOMEDIRECTORY"): (None, self._home),
+            ("GET", "GETDELEGATIONTOKEN"): (None, self._token),
+            ("PUT", "RENEWDELEGATIONTOKEN"): (None, self._renew),
+            ("PUT", "CANCELDELEGATIONTOKEN"): (None, self._cancel),
+            ("PUT", "CREATE"): (Effect.ADD, self._create),
+            ("PUT", "MKDIRS"): (Effect.ADD, self._mkdirs),
+            ("PUT", "RENAME"): (Effect.ADD, self._rename),
+            ("PUT", "SETPERMISSION"): (Effect.SET, self._accept),
+            ("PUT", "SETOWNER"): (Effect.SET, self._accept),
+            ("PUT", "SETTIMES"): (Effect.SET, self._accept),
+            ("PUT", "SETREPLICATION"): (Effect.SET, self._set_replication),
+            ("DELETE", "DELETE"): (Effect.REMOVE, self._delete),
         }
 
     def routes(self) -> Sequence[Route]:
@@ -134,10 +135,10 @@ class WebHdfs:
         visitor = self._door.enter(request, parameters)
         path = requested_path(request)
         name = parameters.get("op", "").upper()
-        permission, handler = self._operation(request.method, name, parameters)
-        if permission and path.namespace:
-            visitor.require(permission, path.namespace)
-        elif permission not in ("", "read") and name != "MKDIRS":
+        effect, handler = self._operation(request.method, name, parameters)
+        if effect is not None and path.namespace:
+            visitor.require(effect, path.namespace)
+        elif effect not in (None, Effect.LIST, Effect.READ) and name != "MKDIRS":
             raise RemoteProblem(ACCESS, "the root has namespaces only, which `buckram namespace create` makes")
         try:
             return await handler(Call(request, visitor, path, parameters))
@@ -146,7 +147,7 @@ class WebHdfs:
         except BuckramError as error:
             raise problem_of(await self.files.cause(path, error)) from error
 
-    def _operation(self, method: str, name: str, parameters: Mapping[str, str]) -> tuple[str, Handler]:
+    def _operation(self, method: str, name: str, parameters: Mapping[str, str]) -> tuple[Effect | None, Handler]:
         found = self._operations.get((method, name))
         if found is None:
             known = sorted(op for _, op in self._operations)
@@ -166,7 +167,7 @@ class WebHdfs:
         return json_answer(call.request, {"FileStatus": found})
 
     async def _visible(self, call: Call) -> list[str]:
-        return [name for name in await self.files.namespaces() if "read" in call.visitor.allowed(name)]
+        return [name for name in await self.files.namespaces() if call.visitor.may(Effect.LIST, name)]
 
     async def _list(self, call: Call) -> Response:
         if not call.path.namespace:
@@ -218,7 +219,7 @@ class WebHdfs:
         _below_root(call)
         await self.files.status(call.path)
         if "w" in call.parameters.get("fsaction", ""):
-            call.visitor.require("append", call.path.namespace)
+            call.visitor.require(Effect.ADD, call.path.namespace)
         return Response(b"", 200)
 
     async def _defaults(self, call: Call) -> Response:
@@ -261,12 +262,19 @@ class WebHdfs:
     # -- changing -----------------------------------------------------------------------------------------
 
     async def _create(self, call: Call) -> Response:
-        overwrite = flag(call.parameters, "overwrite")
-        if not flag(call.parameters, _DATA):
-            await self.files.check_new(call.path, overwrite)
-            return self._redirect(call)
-        with self.transfers.one():
-            await self.files.create(call.path, body_pieces(call.request), overwrite, call.repeat.attempt)
+        asked = flag(call.parameters, "overwrite")
+        overwrite = asked and call.visitor.may(Effect.REPLACE, call.path.namespace)
+        try:
+            if not flag(call.parameters, _DATA):
+                await self.files.check_new(call.path, overwrite)
+                return self._redirect(call)
+            with self.transfers.one():
+                await self.files.create(call.path, body_pieces(call.request), overwrite, call.repeat.attempt)
+        except ObjectExists as error:
+            if overwrite == asked:
+                raise
+            why = f"{call.path} is there already, and creating it would replace it"
+            raise call.visitor.refused(Effect.REPLACE, call.path.namespace, why) from error
         return Response(b"", 201, {"Location": f"webhdfs://{call.request.headers.get('host', '')}{call.path}"})
 
     async def _mkdirs(self, call: Call) -> Response:
@@ -278,8 +286,10 @@ class WebHdfs:
         if not text:
             raise illegal("destination", "", "the new path, such as /default/orders")
         target = file_path(text)
+        for effect in (Effect.READ, Effect.REMOVE):  # Its old name is there no more.
+            call.visitor.require(effect, call.path.namespace)
         if target.namespace and target.namespace != call.path.namespace:
-            call.visitor.require("append", target.namespace)
+            call.visitor.require(Effect.ADD, target.namespace)
         if "renameoptions" not in call.parameters:
             done = await self.files.rename_into(call.path, target, repeated=call.repeat.repeated)
             return json_answer(call.request, {"boolean": done})

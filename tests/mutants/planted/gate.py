@@ -122,6 +122,12 @@ MUTANTS = (
         (f"{_BOUNDS}test_keys_of_a_kind_are_counted_once_and_then_those_that_come[sqlite]",),
     ),
     TestMutant(
+        "doors-files-overwrite",
+        "whoever may append overwrites files through Hadoop's paths",
+        edited(("buckram.webhdfs.server:WebHdfs._create", "asked and call", "asked or call")),
+        ("tests/gateway/test_doors.py::test_objects[append+read]",),
+    ),
+    TestMutant(
         "quota-without-those-in-flight",
         "ledgers that are created at the same time pass their quota",
         edited(("buckram.bookie.creations:QuotasOfCreations._limited", "+ self._making[namespace]", "")),
