@@ -40,11 +40,21 @@ def test_the_printed_line_is_all_that_a_client_needs(secure: Up) -> None:
     assert buckram("ledger", "read", ledger.json["ledger"], uri=service, env=env).out == "x\n"
 
 
+def test_a_list_has_what_one_may_see(secure: Up) -> None:
+    service, env = secure.ready["service"], settings(secure)
+    assert buckram("stream", "write", "seen", uri=service, stdin=b"x\n", env=env).code == 0
+    listed = buckram("stream", "list", "--json", uri=service, env=env)
+    assert "default/seen" in listed.json["streams"], listed.err
+    assert not any(name.startswith("system/") for name in listed.json["streams"])
+    assert buckram("stream", "list", "system", uri=service, env=env).code == Exit.REFUSED
+
+
 @pytest.mark.parametrize("missing", ["BUCKRAM_TOKEN", "BUCKRAM_CA"])
 def test_without_a_part_of_it_nothing_goes(secure: Up, missing: str) -> None:
     refused = buckram("stream", "list", uri=secure.ready["service"], env=settings(secure, **{missing: ""}))
-    assert refused.code != 0
-    assert "Traceback" not in refused.err
+    assert refused.code == Exit.REFUSED, refused.err
+    assert missing in refused.err
+    assert "may succeed later" not in refused.err
 
 
 def test_other_namespaces_need_a_grant_and_a_revoked_token_is_none(secure: Up) -> None:
@@ -89,6 +99,8 @@ def test_secrets_are_for_their_owner_and_in_no_log(secure: Up) -> None:
     secrets = {path for path in folder.iterdir() if path.suffix in (".key", ".token")}
     assert {path.name for path in secrets} == {"ca.key", "bookie.key", "admin.token", "client.token"}
     assert {stat.S_IMODE(path.stat().st_mode) for path in secrets} == {0o600}
+    everything = [folder.parent, *(path for path in folder.parent.rglob("*") if path.name != "up.lock")]
+    assert not [path for path in everything if stat.S_IMODE(path.lstat().st_mode) & 0o077 and not path.is_symlink()]
     tokens = [path.read_text().strip() for path in secrets if path.suffix == ".token"]
     for log in folder.parent.glob("*.log"):
         assert not any(token in log.read_text() for token in tokens), log

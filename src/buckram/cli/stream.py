@@ -8,6 +8,7 @@ Not here: how streams are printed (`cli/stream_show.py`), records (`cli/stream_w
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from buckram.cli.output import emit, table
 from buckram.cli.parts import PartsGroup
 from buckram.cli.stream_show import last_append_text, print_stream, writer_text
 from buckram.core.streams.names import DEFAULT_NAMESPACE, check_name, stream_name
-from buckram.errors import InvalidArgument, NoSuchKey, NoSuchNamespace
+from buckram.errors import AccessRefused, InvalidArgument, NoSuchKey, NoSuchNamespace
 from buckram.views.streams import info_json, tiers_json, with_last_append
 
 if TYPE_CHECKING:
@@ -134,8 +135,13 @@ async def _names(store: MetadataStore, namespace: str | None, prefix: str) -> li
             await keys.get(layout.namespace(namespace))
         except NoSuchKey:
             raise NoSuchNamespace(namespace) from None
-    namespaces = [namespace] if namespace is not None else await _all(keys, layout.namespaces, "")
-    return [f"{name}/{bare}" for name in namespaces for bare in await _all(keys, layout.heads(name), prefix)]
+    if namespace is not None:
+        return [f"{namespace}/{bare}" for bare in await _all(keys, layout.heads(namespace), prefix)]
+    found: list[str] = []
+    for name in await _all(keys, layout.namespaces, ""):
+        with suppress(AccessRefused):  # It is not for whoever asks, and he has not asked for it.
+            found += [f"{name}/{bare}" for bare in await _all(keys, layout.heads(name), prefix)]
+    return found
 
 
 async def _all(keys: KeyStore, parent: str, prefix: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from buckram.cli.output import emit, table
 from buckram.cli.stdout import clear_screen
 from buckram.core.cluster.bookie_report import BookieReport, parse_report
 from buckram.core.wire.messages import FREE_DISK_SPACE, REPORT, BookieInfoReply, GetBookieInfo
-from buckram.errors import BuckramError, Code, MetadataUnavailable
+from buckram.errors import AccessRefused, BuckramError, Code, MetadataUnavailable
 
 if TYPE_CHECKING:
     from buckram.client.client import Client
@@ -86,11 +87,11 @@ async def _look(client: Client) -> Look:
     look = Look(asyncio.get_running_loop().time())
     found = await asyncio.gather(*(bookie_report(client, one, registered.state_of(one)) for one in known))
     look.bookies.update(zip(known, found, strict=True))
-    names = [
-        (namespace, stream)
-        for namespace in await client.namespaces.list()
-        for stream in await client.namespace(namespace).list(limit=_MOST_STREAMS)
-    ][:_MOST_STREAMS]
+    names: list[tuple[str, str]] = []
+    for namespace in await client.namespaces.list():
+        with suppress(AccessRefused):  # It is not for whoever looks.
+            names += [(namespace, stream) for stream in await client.namespace(namespace).list(limit=_MOST_STREAMS)]
+    del names[_MOST_STREAMS:]
     for start in range(0, len(names), _AT_ONCE):
         part = names[start : start + _AT_ONCE]
         for (namespace, name), stream in zip(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -288,6 +288,10 @@ def _choose_security(place: ClusterDirectory, secure: bool) -> None:
             f"--secure: {place.root} was made without it; docs/explanation/security.md says how to turn it on"
         )
     place.secure = place.secure or secure
+    if place.secure:  # Other users of this machine see neither the data nor the logs.
+        os.umask(0o077)
+        with suppress(FileNotFoundError):
+            place.root.chmod(0o700)
 
 
 async def _check_not_lost(uri: str, place: ClusterDirectory) -> None:

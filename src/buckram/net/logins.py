@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from buckram.config import AuthConfig, TlsConfig, load
 from buckram.core.security import digest_md5
 from buckram.core.security.digest_md5 import SaslRefused
+from buckram.core.security.tokens import ends_of
 from buckram.errors import ConfigError
 from buckram.net.secure import Login, LoginRefused, secured, tls_of_environment
 from buckram.seams import Network
@@ -28,6 +30,16 @@ class TokenLogin:
 
     def answer(self, payload: bytes) -> bytes | None:
         return None
+
+    def refused(self) -> str:
+        ends = ends_of(self._token)
+        if ends is None:
+            said = "it is no token"
+        elif ends <= time.time():
+            said = f"it has ended, on {time.strftime('%Y-%m-%d at %H:%M UTC', time.gmtime(ends))}"
+        else:
+            said = "it is another cluster's, was revoked, or was changed"
+        return f"its token does not count ({TOKEN_VARIABLE}, BUCKRAM_AUTH_TOKEN_FILE or a context's): {said}"
 
 
 class SaslLogin:
@@ -50,6 +62,9 @@ class SaslLogin:
         except SaslRefused as error:
             raise LoginRefused(f"SASL: {error}") from None
         return None
+
+    def refused(self) -> str:
+        return "its user and password are not known there (BUCKRAM_AUTH_SASL_USER, BUCKRAM_AUTH_SASL_PASSWORD_FILE)"
 
 
 def login_of(auth: AuthConfig, token: str, environment: Mapping[str, str]) -> Callable[[], Login] | None:

@@ -40,6 +40,9 @@ class Login(Protocol):
 
     def first(self) -> bytes: ...
     def answer(self, payload: bytes) -> bytes | None: ...
+    def refused(self) -> str:
+        """Why that may be, for the one who gave the credentials."""
+        ...
 
 
 class _Preface(asyncio.Protocol):
@@ -166,7 +169,7 @@ class SecureNetwork:
                 if self.tls is not None:
                     await self._begin_tls(preface, self.tls.context(), host)
                 if self._login is not None:
-                    await log_in(preface.exchange, self._login())
+                    await log_in(preface.exchange, self._login(), secured=self.tls is not None)
             protocol = factory()
             preface.hand_over(cast("Inner", protocol))
         except BaseException as error:
@@ -187,13 +190,14 @@ class SecureNetwork:
         return await self._network.listen(host, port, factory)
 
 
-async def log_in(exchange: Callable[[Auth], Awaitable[Reply]], login: Login) -> None:
-    """Go through a login. LoginRefused."""
+async def log_in(exchange: Callable[[Auth], Awaitable[Reply]], login: Login, *, secured: bool = True) -> None:
+    """Go through a login, through TLS if it is `secured`. LoginRefused."""
     payload: bytes | None = login.first()
     while payload is not None:
         reply = await exchange(Auth(login.plugin, payload))
         if reply.code is not Code.OK or not isinstance(reply, AuthReply):
-            raise LoginRefused(f"the bookie refused the login ({login.plugin}): its credentials are not taken there")
+            clear = "" if secured else "; or it speaks TLS only: then use a buckram+tls:// URI, and BUCKRAM_CA"
+            raise LoginRefused(f"the bookie refused the login ({login.plugin}): {login.refused()}{clear}")
         if reply.plugin == AUTH_DISABLED:
             return
         payload = login.answer(reply.payload)

@@ -145,7 +145,7 @@ class TlsLink(asyncio.Transport, asyncio.Protocol):
     def _fail(self, error: ssl.SSLError) -> None:
         """Tell the peer why, which TLS has written already, and end."""
         if self._error is None:
-            self._error = ConnectionError(f"TLS: {_why(error)}")
+            self._error = _refusal(error)
             self._flush()
             self._raw.close()
 
@@ -210,7 +210,14 @@ class TlsLink(asyncio.Transport, asyncio.Protocol):
         return self._tls if name == "ssl_object" else self._raw.get_extra_info(name, default)
 
 
-def _why(error: ssl.SSLError) -> str:
+class CertificateRefused(ConnectionError):
+    """The peer's certificate is not of an authority that is trusted here, or not for this address."""
+
+
+def _refusal(error: ssl.SSLError) -> ConnectionError:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the peer's certificate is refused: {error.verify_message}"
-    return (error.reason or str(error)).replace("_", " ").lower()
+        return CertificateRefused(
+            f"TLS: the peer's certificate is refused: {error.verify_message}; BUCKRAM_CA (or [tls] ca, or a context's"
+            " --ca) names the file of the cluster's authority"
+        )
+    return ConnectionError(f"TLS: {(error.reason or str(error)).replace('_', ' ').lower()}")

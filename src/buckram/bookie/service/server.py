@@ -42,10 +42,12 @@ from buckram.core.wire.server import (
     Named,
     Ready,
     ServerProtocol,
+    StrangersKeyPacket,
     Traced,
     encode_error,
 )
 from buckram.disk.descriptors import OPERATORS, Shares
+from buckram.metadata.service.failures import stranger_refused
 from buckram.seams import Listener, MetadataStore, Runtime
 from buckram.types import NO_BIRTH, LedgerId
 
@@ -357,6 +359,8 @@ class BookieServer:
                 service.keys.received(session, item.packet)
             else:
                 session.refuse("this bookie does not serve its metadata")
+        elif isinstance(item, StrangersKeyPacket):
+            session.send(stranger_refused(item.packet, item.needs_tls))
         elif isinstance(item, BeginTls):
             session.begin_tls(item.data)
         elif isinstance(item, LoginBegun):

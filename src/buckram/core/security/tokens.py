@@ -6,6 +6,8 @@ Pure: keys, revocations and the time are given. Needs the extra `security`. Not 
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -88,6 +90,16 @@ class Revocations:
     def why_certificate(self, serial: int) -> str:
         """Return why the certificate of this serial number does not count any more; "" if it does."""
         return f"its certificate {serial:x} was withdrawn" if certificate_id(serial) in self.tokens else ""
+
+
+def ends_of(text: str) -> float | None:
+    """When a token says that it ends, in seconds since 1970; None for what is no token. Nothing of it is proved: it is
+    for telling the one who gave it why it does not count."""
+    try:
+        said = json.loads(base64.urlsafe_b64decode(text.split(".")[1] + "=="))
+        return float(said["exp"])
+    except (ValueError, KeyError, IndexError, TypeError):
+        return None
 
 
 def audience(cluster: str, purpose: str) -> str:

@@ -102,6 +102,14 @@ class KeyPacket(NamedTuple):
     packet: bytes
 
 
+class StrangersKeyPacket(NamedTuple):
+    """The same of a peer who has to be known first: it is told so, and that is the end."""
+
+    packet: bytes
+    needs_tls: bool
+    """Whether it is TLS that lacks."""
+
+
 class BeginTls(NamedTuple):
     """These bytes, and everything behind them, are TLS. It is the last item."""
 
@@ -124,7 +132,9 @@ class Close(NamedTuple):
     reason: str
 
 
-Item: TypeAlias = AddRun | Incoming | Named | Traced | KeyPacket | BeginTls | Ready | LoginBegun | Close
+Item: TypeAlias = (
+    AddRun | Incoming | Named | Traced | KeyPacket | StrangersKeyPacket | BeginTls | Ready | LoginBegun | Close
+)
 
 
 class AuthStep(NamedTuple):
@@ -326,9 +336,13 @@ class ServerProtocol:
             if self._authenticated and (traced := wire_v2.traced_add(packet)) is not None:
                 items.append(Traced(*traced))
                 return
-            if self._authenticated and wire_v2.is_key_packet(packet):
-                self._settled = True
-                items.append(KeyPacket(packet))
+            if wire_v2.is_key_packet(packet):
+                if self._authenticated:
+                    self._settled = True
+                    items.append(KeyPacket(packet))
+                    return
+                items.append(StrangersKeyPacket(packet, self._needs_tls))
+                self._close("a request about metadata before authentication", items)
                 return
             request, context = wire_v2.decode_request(packet)
         else:

@@ -26,7 +26,7 @@ from buckram.errors import (
     VersionConflict,
     WrongCluster,
 )
-from buckram.metadata.service.packets import Reader
+from buckram.metadata.service.packets import Reader, encode_refusal, request_id_of
 
 _OTHER = 1
 # Status, class, and the attributes it is made from: s text, n number. Without any it is made from its message.
@@ -72,6 +72,18 @@ def decode_error(status: int, reader: Reader) -> BuckramError:
     if not fields:
         return cls(reader.text())
     return cls(*(reader.text() if form == "s" else reader.number() for _, form in fields))
+
+
+def stranger_refused(packet: bytes, needs_tls: bool) -> bytes:
+    """The answer to whoever has not said who he is, or not through TLS, as the bookie wants it."""
+    why = (
+        "it speaks TLS only: use a buckram+tls:// URI, and BUCKRAM_CA for the file of the cluster's authority"
+        if needs_tls
+        else "it asks who you are, and nobody said it: give a token (BUCKRAM_TOKEN, BUCKRAM_AUTH_TOKEN_FILE, or a"
+        " context's)"
+    )
+    request_id = request_id_of(packet)
+    return b"" if request_id is None else encode_refusal(request_id, *encode_error(AccessRefused("this bookie", why)))
 
 
 def _text(text: str) -> bytes:

@@ -19,6 +19,7 @@ from buckram.metadata.service.connection import ConnectionEnded, ServiceConnecti
 from buckram.metadata.service.packets import Event, KeyReply, KeyRequest, Kind, Names, Welcome
 from buckram.metadata.service.uri import ServiceUri
 from buckram.net.secure import LoginRefused
+from buckram.net.tls import CertificateRefused
 from buckram.seams import Network, Notify
 from buckram.types import Create, Delete, KeyOp, KeyValue, SetValue
 
@@ -185,7 +186,7 @@ class ServiceKeys:
                 async with asyncio.timeout(CONNECT_S):
                     return await self._connect_to(host, port)
             except (OSError, ConnectionEnded, MetadataUnavailable, TimeoutError) as error:
-                refused = refused or isinstance(error, LoginRefused)
+                refused = refused or isinstance(error, LoginRefused | CertificateRefused)
                 why = str(error) or f"no answer within {CONNECT_S:g} s"
                 where = join(host, port)
                 problems.append(why if why.startswith(where) else f"{where}: {why}")

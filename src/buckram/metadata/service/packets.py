@@ -275,6 +275,11 @@ def encode_reply(request_id: int, reply: KeyReply) -> bytes:
     return frame(_START.pack(KEY_HEADER, request_id, 0) + _reply(reply))
 
 
+def request_id_of(packet: bytes) -> int | None:
+    """The id of a request; None for one that is cut short."""
+    return int(_START.unpack_from(packet)[1]) if len(packet) >= _START.size else None
+
+
 def encode_refusal(request_id: int, status: int, body: bytes) -> bytes:
     """Return the frame of an error; `status` from 1 on."""
     return frame(_START.pack(KEY_HEADER, request_id, status) + body)

@@ -1,0 +1,71 @@
+"""The first mistakes of whoever comes to a secured cluster: each is told what lacks and what it is called, as a refusal
+that does not go away by waiting."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.support.secure_kit import Files, Guarded, guarded
+
+from buckram import connect
+from buckram.cli.exits import Exit, exit_code_of
+from buckram.config import AuthConfig, TlsConfig
+from buckram.errors import AccessRefused
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path / "ca")
+
+
+@pytest.fixture
+async def there(tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Guarded]:
+    monkeypatch.setenv("BUCKRAM_SOCKETS", "tcp")
+    async with guarded(tmp_path, files.bookie, AuthConfig(logins="token", authorisation="on")) as found:
+        yield found
+
+
+async def refusal(there: Guarded, tls: TlsConfig | None, token: str, scheme: str = "buckram+tls") -> str:
+    with pytest.raises(AccessRefused) as caught:
+        async with connect(f"{scheme}://127.0.0.1:{there.port}/", tls=tls, token=token):
+            pass
+    assert not caught.value.retryable
+    assert exit_code_of(caught.value) == Exit.REFUSED
+    return str(caught.value)
+
+
+async def test_no_token(there: Guarded, files: Files) -> None:
+    assert "give a token (BUCKRAM_TOKEN," in await refusal(there, files.client, "")
+
+
+async def test_a_word_that_is_no_token(there: Guarded, files: Files) -> None:
+    said = await refusal(there, files.client, "garbage")
+    assert "BUCKRAM_TOKEN" in said
+    assert "it is no token" in said
+
+
+async def test_a_token_that_was_changed(there: Guarded, files: Files) -> None:
+    token = await there.token()
+    assert "was changed" in await refusal(there, files.client, token[:-6] + "AAAAAA")
+
+
+async def test_a_token_that_has_ended(there: Guarded, files: Files) -> None:
+    now = time.time()
+    _, token = await there.security.create_token("alice", (), now - 7200, now - 3600)
+    ended = time.strftime("%Y-%m-%d at %H:%M UTC", time.gmtime(now - 3600))
+    assert f"it has ended, on {ended}" in await refusal(there, files.client, token)
+
+
+async def test_no_authority_and_another_one(there: Guarded, files: Files, tmp_path: Path) -> None:
+    other = Files(tmp_path / "other")
+    for tls in (replace(files.client, ca=""), other.client):
+        assert "BUCKRAM_CA" in await refusal(there, tls, await there.token())
+
+
+async def test_no_tls(there: Guarded) -> None:
+    for token in ("", await there.token()):
+        assert "buckram+tls://" in await refusal(there, TlsConfig(), token, "buckram")
