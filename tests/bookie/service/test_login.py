@@ -19,7 +19,7 @@ from buckram.config import AuthConfig, ClientConfig, EncryptionConfig, TlsConfig
 from buckram.core.wire import v2 as wire_v2
 from buckram.core.wire import v3 as wire_v3
 from buckram.core.wire.messages import Auth, AuthReply, GetBookieInfo, Read, Reply, StartTls, StartTlsReply
-from buckram.errors import AccessRefused, BuckramError, Code, ConfigError, MetadataUnavailable
+from buckram.errors import AccessRefused, BuckramError, Code, ConfigError
 from buckram.metadata.uri import open_store
 from buckram.net import local_sockets
 from buckram.net.logins import SaslLogin, TokenLogin, login_of
@@ -307,7 +307,7 @@ async def test_the_bookies_own_user_needs_no_token_through_the_unix_socket(
         assert session.principal.admin
         await store.close()
     async with guarded(tmp_path, auth=replace(TOKENS, unix_admin=0)) as running:
-        with pytest.raises(MetadataUnavailable):
+        with pytest.raises(AccessRefused, match="BUCKRAM_TOKEN"):
             await open_store(running.service)
 
 
