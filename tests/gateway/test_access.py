@@ -221,6 +221,28 @@ async def test_a_gateway_without_tokens_ignores_none_that_is_given(client: Clien
         assert "streams" in await api.value("GET /v2/namespaces/shop/streams", **dummy)
 
 
+async def test_names_that_nobody_gave_are_refused_with_tokens_too(client: Client) -> None:
+    async with guarded(client, hosts=("streams.example",)) as place:
+        api, root = await Api.to(place.gateway.url), await place.bearer("root", "admin")
+        assert await api.code("GET /v2/status", Host="evil.example", **root) == (403, "UNKNOWN_HOST")
+        assert (await api.raw.ask("GET /webhdfs/v1/?op=LISTSTATUS", Host="evil.example", **root)).status == 403
+        assert (await api.ask("GET /v2/status", Host="streams.example", **root)).status == 200
+
+
+async def test_what_has_a_secret_is_kept_by_nobody_on_the_way(client: Client) -> None:
+    async with guarded(client) as place:
+        api, root = await Api.to(place.gateway.url), await place.bearer("root", "admin")
+        made = await api.ask("POST /v2/tokens", {"subject": "bob"}, **root)
+        assert (made.status, made.headers["cache-control"]) == (201, "no-store")
+        files = "/webhdfs/v1/shop/page.html?op="
+        await api.ask("PUT /v2/namespaces/shop/objects/page.html", b"<script>", **root)
+        opened = await api.raw.ask(f"GET {files}OPEN&data=true", **root)
+        assert (opened.status, opened.headers["content-disposition"]) == (200, "attachment")
+        assert opened.headers["x-content-type-options"] == "nosniff"
+        given = await api.raw.ask("GET /webhdfs/v1/?op=GETDELEGATIONTOKEN", **root)
+        assert (given.status, given.headers["cache-control"]) == (200, "no-store")
+
+
 async def test_pages_of_other_sites_and_unknown_names_are_refused(api: Api) -> None:
     assert await api.code("GET /v2/status", Origin="http://evil.example") == (403, "FOREIGN_ORIGIN")
     assert await api.code("GET /v2/status", Host="evil.example") == (403, "UNKNOWN_HOST")

@@ -38,7 +38,7 @@ async def guarded(client: Client) -> AsyncIterator[tuple[DatabaseServer, TokenAc
             "shop/main",
             "shop/other",
             access=access,
-            origins=Origins(any_host=True),
+            origins=Origins(),
         ) as server,
     ):
         yield server, access, SecurityStore(store)
@@ -171,7 +171,7 @@ async def test_a_leader_is_told_who_asks_and_gets_no_token_of_the_caller(client:
         given = {"access": access}
         async with (
             client.namespace("shop").database("main", announce=address) as database,
-            serving(client, "shop/main", origins=Origins(any_host=True), **given) as server,
+            serving(client, "shop/main", origins=Origins(), **given) as server,
         ):
             await database.lead()
             hrana, root = await Hrana.to(server.url), await token_of(security, "root", "admin")

@@ -87,4 +87,4 @@ async def test_paths_come_raw_or_encoded() -> None:
 
 
 async def test_without_authentication_everybody_is_anybody() -> None:
-    assert await anybody(Request({"type": "http"})) is ANYBODY
+    assert await anybody(Request({"type": "http", "headers": []})) is ANYBODY

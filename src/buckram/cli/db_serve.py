@@ -74,7 +74,7 @@ async def _serve(
     stop = stop_event()
     of_databases, of_streams, of_http = limits
     advertised = urlsplit(reach.advertise or "").hostname or ""
-    origins = Origins([*reach.hosts, advertised], reach.pages, any_host=reach.tokens)
+    origins = Origins([*reach.hosts, advertised], reach.pages)
     with bind(reach.host, reach.port, "--host and --port") as listening:
         async with AsyncExitStack() as stack:
             client = await stack.enter_async_context(connected(uri))

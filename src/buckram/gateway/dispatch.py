@@ -26,7 +26,7 @@ from buckram.gateway.room import Room
 from buckram.gateway.schema import fault
 from buckram.gateway.writers import Elsewhere
 from buckram.http.body import limited_pieces, read_body
-from buckram.http.headers import has_header, header
+from buckram.http.headers import UNKEPT, has_header, header
 from buckram.http.limits import MIB, HttpLimits
 from buckram.http.problems import HttpProblem, json_answer, redirect
 from buckram.seams import Span, Traces
@@ -64,6 +64,9 @@ class Dispatcher:
             self._check_meant(request)
             answer = await serve(request)
             answer.headers[GATEWAY] = self._own_id
+            if operation.changes or operation.needs == "administrator":  # Tokens are among them.
+                for header_name, value in UNKEPT.items():
+                    answer.headers.setdefault(header_name, value)
             return answer
 
         return named

@@ -12,18 +12,13 @@ from email.utils import formatdate
 from typing import NamedTuple
 
 from buckram.gateway.failures import bad_request
+from buckram.http.headers import SAFE
 from buckram.http.problems import HttpProblem
 from buckram.objects.objects import ObjectInfo
 
 METADATA = "Buckram-Metadata"
 _RANGE = re.compile(r"\s*bytes\s*=\s*(\d{0,19})\s*-\s*(\d{0,19})\s*", re.ASCII)
 _TAG = re.compile(r'"(\d{1,19})"', re.ASCII)
-SAFE = {
-    "Content-Disposition": "attachment",
-    "Content-Security-Policy": "default-src 'none'; sandbox",
-    "X-Content-Type-Options": "nosniff",
-}
-"""Somebody's bytes under the address of the console: a browser keeps them as a file and shows and runs none of them."""
 
 
 class Condition(NamedTuple):

@@ -94,7 +94,7 @@ class Gateway:
         self.url = url_of(listening, "http" if files is None else "https")
         own = (advertise or self.url).rstrip("/")
         limits, hrana_limits = limits or GatewayLimits(), hrana_limits or HranaLimits()
-        origins = Origins([*hosts, urlsplit(own).hostname or ""], pages, any_host=tokens is not None)
+        origins = Origins([*hosts, urlsplit(own).hostname or ""], pages)
         sessions = Sessions(limits, client.services.runtime.clock)
         self.room = room = Room(limits.buffered_bytes)
         access = Access(tokens, sessions, origins, open_to_all=open_to_all)

@@ -23,21 +23,18 @@ from buckram.http.problems import HttpProblem
 class Origins:
     """`hosts`: names by which clients reach the server, with all names below them, beside addresses, localhost and this
     machine's own name. `pages`: origins of pages that may use it, such as https://admin.example.org.
-
-    `any_host`: requests carry a secret that a foreign page does not have, so any name will do.
     """
 
-    def __init__(self, hosts: Iterable[str] = (), pages: Iterable[str] = (), *, any_host: bool = False) -> None:
+    def __init__(self, hosts: Iterable[str] = (), pages: Iterable[str] = ()) -> None:
         own = {"localhost", socket.gethostname().lower()}
         self._hosts = own | {host.lower().rstrip(".") for host in hosts if host}
         self._pages = {page.lower().rstrip("/") for page in pages}
-        self._any_host = any_host
 
     def check(self, request: Request) -> None:
         """Raises HttpProblem 403."""
         host = header(request, b"host").lower()
         name = _name(host)
-        if host and not self._any_host and not self._is_known(name):
+        if host and not self._is_known(name):
             raise HttpProblem(
                 403,
                 "UNKNOWN_HOST",

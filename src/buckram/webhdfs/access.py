@@ -22,6 +22,7 @@ from buckram.core.security.principal import Principal
 from buckram.core.security.tokens import Token
 from buckram.http.application import ANYBODY
 from buckram.http.body import read_body
+from buckram.http.headers import UNKEPT
 from buckram.http.limits import HttpLimits
 from buckram.http.origins import Origins
 from buckram.http.problems import HttpProblem, json_answer
@@ -142,7 +143,7 @@ class Door:
             return _refused(request, 401, "invalid_client", problem.message)
         left = max(int(found.expires_s - now_s), 0)
         answer = {"access_token": secret, "token_type": "bearer", "expires_in": left}
-        return json_answer(request, answer, headers={"Cache-Control": "no-store"})
+        return json_answer(request, answer, headers=UNKEPT)
 
 
 def _refused(request: Request, status: int, error: str, why: str) -> Response:

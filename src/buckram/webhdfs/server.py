@@ -20,6 +20,7 @@ from buckram.client.client import Client
 from buckram.core.security.effects import Effect
 from buckram.errors import BuckramError, InvariantViolation, ObjectExists
 from buckram.http.body import body_pieces
+from buckram.http.headers import SAFE, UNKEPT
 from buckram.http.limits import HttpLimits
 from buckram.http.pieces import PiecesAnswer, begun
 from buckram.http.problems import json_answer, json_media, redirect
@@ -255,7 +256,7 @@ class WebHdfs:
             size=size,
             media=_OCTETS,
             stuck_s=self._limits.stuck_s,
-            headers={"ETag": f'"{info.version}"'},
+            headers={"ETag": f'"{info.version}"', **SAFE},
             ended=ended,
         )
 
@@ -320,7 +321,7 @@ class WebHdfs:
         if visitor.verified is None:
             return json_answer(call.request, {"Token": None})
         text = java_tokens.encode(visitor.token, visitor.verified.subject, call.parameters.get("service", ""))
-        return json_answer(call.request, {"Token": {"urlString": text}})
+        return json_answer(call.request, {"Token": {"urlString": text}}, headers=UNKEPT)
 
     async def _renew(self, call: Call) -> Response:
         """A token of the cluster counts until it expires; renewing it changes nothing and says when that is."""
