@@ -346,3 +346,26 @@ async def test_the_parts_of_a_large_group_are_written_a_few_ahead(
         assert len(ahead) > 30
         assert max(ahead) == committing._PARTS_AHEAD - 1
         assert (await db.query("SELECT length(data) FROM item")).rows == [(60000,)]
+
+
+# -- files are the server's --------------------------------------------------------------------------------------
+
+
+async def test_no_statement_tells_where_the_files_are(db: Database) -> None:
+    await db.execute("CREATE TABLE names (file TEXT)")
+    await db.execute("INSERT INTO names VALUES ('kept')")
+    for ask in (db.execute, db.query):
+        assert (await ask("PRAGMA database_list")).rows == [(0, "main", "")]
+        assert (await ask("/* all */ pragma MAIN . Database_List")).rows == [(0, "main", "")]
+        plan = (await ask("EXPLAIN PRAGMA database_list")).rows
+        assert not any("main.db" in str(value) for row in plan for value in row)
+        assert (await ask("SELECT file FROM names")).rows == [("kept",)]
+        assert (await ask("SELECT name FROM pragma_database_list")).rows == [("main",)]
+        for sql in ("SELECT * FROM pragma_database_list", "SELECT hex(l.file) FROM pragma_database_list() AS l"):
+            with pytest.raises(StatementRefused, match="files are the server's"):
+                await ask(sql)
+    with pytest.raises(StatementRefused, match="files are the server's"):
+        await db.execute("INSERT INTO names SELECT file FROM pragma_database_list")
+    await db.execute("CREATE VIEW seen AS SELECT file FROM pragma_database_list")
+    with pytest.raises(StatementRefused, match="files are the server's"):
+        await db.query("SELECT * FROM seen")

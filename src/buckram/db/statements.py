@@ -49,7 +49,11 @@ _CHECKED = _CREATIONS | {
     apsw.SQLITE_TRANSACTION,
     apsw.SQLITE_SAVEPOINT,
     apsw.SQLITE_FUNCTION,
+    apsw.SQLITE_READ,
 }
+_FILES = "database_list"
+"""The PRAGMA that tells the names of files, which are the server's."""
+_TELL_FILES = frozenset(("PRAGMA", "EXPLAIN"))
 _INSERTS = frozenset(("INSERT", "REPLACE", "WITH"))
 _CHANGES = frozenset(("INSERT", "REPLACE", "UPDATE", "DELETE"))
 _CHANGED_AND_RETURNED = _CHANGES | {"WITH"}
@@ -82,6 +86,8 @@ class _Text(NamedTuple):
     """Whether it is single, and certainly has no columns."""
     reads: bool
     """Whether it most probably only reads."""
+    files: bool
+    """Whether its rows have the names of files."""
 
 
 _MOST_CACHED = 1000
@@ -110,11 +116,15 @@ class Guard:
         connection.set_progress_handler(self._progress, _STEPS)
 
     def _authorize(self, action: int, one: str | None, two: str | None, database: str | None, by: str | None) -> int:
-        if action not in _CHECKED or self.inside:
+        if action not in _CHECKED or self.inside or (action == apsw.SQLITE_READ and two != "file"):
             return apsw.SQLITE_OK
         refusal = ""
         if action in (apsw.SQLITE_ATTACH, apsw.SQLITE_DETACH):
             refusal = "ATTACH and DETACH: a replicated database stands alone; open the other one by its own name"
+        elif action == apsw.SQLITE_READ:
+            if (one or "").lower() != f"pragma_{_FILES}":
+                return apsw.SQLITE_OK
+            refusal = f"pragma_{_FILES}.file: files are the server's; PRAGMA {_FILES} has the names of schemas"
         elif action == apsw.SQLITE_PRAGMA:
             refusal = pragma_refusal(one or "", two, database, in_transaction=self._connection.in_transaction)
             if not refusal and two is not None and (one or "").lower() in GIVEN_BACK:
@@ -210,6 +220,8 @@ class Executor:
         try:
             cursor.execute(statement.sql, statement.parameters or None)
             rows = self._rows(cursor)
+            if text.files:
+                rows = self._without_files(rows)
         except Exception as error:
             raise self.translated(error) from None
         finally:
@@ -276,6 +288,11 @@ class Executor:
             rows.append(row)
         self.given_bytes += size
         return rows
+
+    def _without_files(self, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Rows as of a database in memory, which has no file."""
+        name = self.connection.filename
+        return [tuple(one.replace(name, "") if isinstance(one, str) else one for one in row) for row in rows]
 
     def describe(self, sql: str) -> Described:
         """Raises as `execute` does."""
@@ -379,7 +396,9 @@ def _looked_at(sql: str) -> _Text:
     found = _WORD.match(after_comments(sql))
     word, single = found[0].upper() if found is not None else "", ";" not in sql.rstrip(_ENDS)
     reads = word in _READS or (word == "WITH" and _CHANGE_AFTER_WITH.search(sql) is None)
-    return _Text(word, single, single and word in _CHANGES and "RETURNING" not in sql.upper(), reads)
+    files = word in _TELL_FILES and _FILES in sql.lower()
+    silent = single and word in _CHANGES and "RETURNING" not in sql.upper()
+    return _Text(word, single and not files, silent, reads, files)
 
 
 _known_text = lru_cache(500)(_looked_at)

@@ -417,4 +417,10 @@ MUTANTS = (
         edited(("buckram.http.tokens:OnceOnly.take", "return False", "return True")),
         ("tests/hrana/test_access.py::test_what_says_who_asks_is_for_one_request_to_one_path",),
     ),
+    TestMutant(
+        "db-tells-its-files",
+        "statements tell where on the server the files of a database are",
+        edited(("buckram.db.statements:Executor.execute", "if text.files:", "if False:")),
+        ("tests/db/test_bounds.py::test_no_statement_tells_where_the_files_are",),
+    ),
 )
