@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from buckram.bookie.service.judge import Judge
 from buckram.core.ledgers.metadata_codec import parse
 from buckram.core.security.access import KeyRules, KeyUse
-from buckram.core.security.bounds import bound_of, name_refusal
+from buckram.core.security.bounds import Bound, bound_of, name_refusal
 from buckram.core.security.namespaces import Places, uid_in
 from buckram.core.security.naming import Claims, naming_key, newly_named, touched
 from buckram.core.security.records import change_refusal
@@ -53,6 +53,7 @@ _AT_ONCE = 64
 """Keys that are read at the same time from a store that does not take many at once."""
 _FEW = 4
 """Keys that are asked for one by one: one look at many costs more than they do."""
+_MOST_PLAIN = 1000
 _MOST_COUNTED = 10_000
 """Parents whose keys a connection has counted."""
 _COUNTED_FOR = 16
@@ -69,14 +70,15 @@ class ChangeGate:
     ) -> None:
         self._judge, self._rules, self._store, self._has_unused = judge, rules, store, has_unused
         self._places = Places(store().root, store().own, rules.is_ledger)
+        self._known_plain: dict[str, tuple[Bound | None]] = {}
         self._room: dict[str, int] = {}
         """How many keys may still be created below a parent before they are counted anew."""
 
     async def judged(self, ops: Sequence[KeyOp]) -> tuple[list[KeyOp], Found]:
         """Return the change with what belongs to it, and what some of its keys hold now. AccessRefused, or what the
         store would say of it."""
-        if len(ops) == 1 and isinstance(ops[0], SetValue) and self._is_plain(ops[0]):
-            self._check_forms(ops)
+        if len(ops) == 1 and isinstance(ops[0], SetValue) and (plain := self._plain(ops[0].key)):
+            _check_size(ops[0], plain[0])
             await self._judge.check(ops[0].key, KeyUse.SET, ops[0].value)
             return list(ops), {}
         ops = self._with_data_keys(ops)
@@ -102,10 +104,18 @@ class ChangeGate:
 
     # What needs no look at the store
 
-    def _is_plain(self, op: SetValue) -> bool:
-        """Whether a key names no ledger and is none: a cursor, or what goes with a session."""
+    def _plain(self, key: str) -> tuple[Bound | None] | None:
+        """What a key may be that names no ledger and is none: a cursor, or what goes with a session; None for others.
+        Such keys are set again and again."""
+        if (known := self._known_plain.get(key)) is not None:
+            return known
         places = self._places
-        return naming_key(places, op.key) is None and not self._rules.is_ledger(op.key) and not places.is_share(op.key)
+        if naming_key(places, key) is not None or self._rules.is_ledger(key) or places.is_share(key):
+            return None
+        if len(self._known_plain) >= _MOST_PLAIN:
+            self._known_plain.clear()
+        self._known_plain[key] = found = (bound_of(places, key),)
+        return found
 
     def _with_data_keys(self, ops: Sequence[KeyOp]) -> list[KeyOp]:
         """With the key that each new stream's data are below, behind its head: whoever creates it first has the uid."""
@@ -125,8 +135,8 @@ class ChangeGate:
         deleted = {op.key for op in ops if isinstance(op, Delete)}
         for op in ops:
             bound = bound_of(self._places, op.key)
-            if bound is not None and isinstance(op, Create | SetValue) and len(op.value) > bound.most_bytes:
-                raise ValueTooLarge(f"{op.key} ({bound.what})", len(op.value), bound.most_bytes)
+            if isinstance(op, Create | SetValue):
+                _check_size(op, bound)
             if not isinstance(op, Create):
                 continue
             why = name_refusal(self._places, op.key)
@@ -312,6 +322,12 @@ class ChangeGate:
         while count < most and (page := await self._store().keys.children(parent, after=after, limit=MAX_PAGE)):
             count, after = count + len(page), page[-1]
         return count
+
+
+def _check_size(op: Create | SetValue, bound: Bound | None) -> None:
+    """ValueTooLarge."""
+    if bound is not None and len(op.value) > bound.most_bytes:
+        raise ValueTooLarge(f"{op.key} ({bound.what})", len(op.value), bound.most_bytes)
 
 
 def _version(found: KeyValue | None) -> int:
