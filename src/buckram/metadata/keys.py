@@ -64,11 +64,16 @@ def check_multi(ops: Sequence[KeyOp]) -> None:
 @runtime_checkable
 class PromptKeys(Protocol):
     """What a store can have besides the methods of a KeyStore, for a process that answers many requests in one loop:
-    nothing here waits for another thread."""
+    `peek` and `begin` wait for no other thread."""
 
     def peek(self, keys: Sequence[str]) -> Sequence[KeyValue | None]:
         """Return what keys hold that are bound to no session, as of one moment, up to MAX_PAGE_BYTES of values. None:
         ask with `get`, which knows more, or says why."""
+        ...
+
+    async def look(self, keys: Sequence[str]) -> list[KeyValue | None]:
+        """Return what keys hold, as `get` does, in one turn of the thread that reads; None for one that is not there.
+        MetadataError."""
         ...
 
     def begin(self, ops: Sequence[KeyOp]) -> asyncio.Future[list[int]]:

@@ -156,6 +156,10 @@ class SqliteKeys:
 
         self._begin(run=self._worker.tree.make_durable).add_done_callback(settled)
 
+    async def look(self, keys: Sequence[str]) -> list[KeyValue | None]:
+        """As PromptKeys."""
+        return await self._call(lambda: [self._worker.get(key, None) for key in keys])
+
     def begin(self, ops: Sequence[KeyOp]) -> asyncio.Future[list[int]]:
         """As PromptKeys."""
         check_multi(ops)

@@ -198,7 +198,11 @@ class ChangeGate:
         left = [name for name in names if name not in found]
         for start in range(0, len(left), _AT_ONCE):
             some = left[start : start + _AT_ONCE]
-            found.update(zip(some, await asyncio.gather(*map(self._get, some)), strict=True))
+            if isinstance(keys, PromptKeys):
+                there: Sequence[KeyValue | None] = await keys.look(some)
+            else:
+                there = await asyncio.gather(*map(self._get, some))
+            found.update(zip(some, there, strict=True))
         return found
 
     async def _get(self, key: str) -> KeyValue | None:

@@ -197,7 +197,7 @@ class KeySession:
         for op in ops:
             await self._check_purpose(op, present.get(op.key))
         async with nullcontext() if creations is None else creations.keys(ops):
-            before = {} if noting is None else await noting.before(ops)
+            before = {} if noting is None else await noting.before(ops, present)
             done = await self._changed(ops)
         if noting is not None:
             noting.done(self._session, ops, before)

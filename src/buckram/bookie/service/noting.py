@@ -16,7 +16,7 @@ from buckram.core.security.namespaces import head_in, namespace_of_ledger
 from buckram.core.tenants.audit import DONE, REFUSED
 from buckram.errors import AccessRefused, BuckramError, MetadataError
 from buckram.metadata.store import TreeStore
-from buckram.types import Create, Delete, KeyOp, LedgerState, SetValue
+from buckram.types import Create, Delete, KeyOp, KeyValue, LedgerState, SetValue
 
 
 class Notes(Protocol):
@@ -35,14 +35,15 @@ class Noting:
         self._heads = f"{store.own}/streams/heads/"
         self._records = f"{store.own}/streams/namespaces/"
 
-    async def before(self, ops: Sequence[KeyOp]) -> dict[str, bytes]:
-        """What has to be known from before a change: heads that it changes, and ledgers that it deletes."""
+    async def before(self, ops: Sequence[KeyOp], present: Mapping[str, KeyValue | None]) -> dict[str, bytes]:
+        """What has to be known from before a change: heads that it changes, and ledgers that it deletes. `present`:
+        what keys were seen to hold already."""
         found: dict[str, bytes] = {}
         for op in ops:
             head = isinstance(op, SetValue) and op.key.startswith(self._heads)
             if head or (isinstance(op, Delete) and self._store.layout.ledger_of(op.key) is not None):
                 with suppress(MetadataError):
-                    found[op.key] = (await self._store.keys.get(op.key)).value
+                    found[op.key] = (present.get(op.key) or await self._store.keys.get(op.key)).value
         return found
 
     def done(self, session: Session, ops: Sequence[KeyOp], before: Mapping[str, bytes]) -> None:
