@@ -183,6 +183,11 @@ class BookieConfig:
         "empty is off",
         address=True,
     )
+    audit_sink: str = _key(
+        "",
+        "where a copy of the audit trail goes as it is noted: file: and an absolute path (JSON lines, synced), or "
+        "syslog:; needs [auth] audit = on; empty: nowhere",
+    )
     connection_buffer_bytes: int = _key(
         4 * MIB,
         "answers not yet sent on one connection before its requests are no longer read",

@@ -6,24 +6,29 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.polling import until
 from tests.support.secure_kit import Guarded, guarded
 
 from buckram import connect
+from buckram.audit import writing
+from buckram.audit.sinks import FileSink
 from buckram.audit.writing import AuditWriter
 from buckram.bookie.audit_log import AuditLog
 from buckram.client.client import Client
-from buckram.config import AuthConfig, ClientConfig
+from buckram.config import AuthConfig, ClientConfig, TlsConfig
 from buckram.core.security.acl import PERMISSIONS
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.purposes import Purpose
 from buckram.core.tenants.audit import AuditEvent
-from buckram.errors import AccessRefused, BuckramError
+from buckram.core.tenants.audit_chain import ChainCheck
+from buckram.errors import AccessRefused, BuckramError, MetadataUnavailable
 from buckram.metadata.audit_notes import leave_note, notes
 from buckram.net.runtime import production_runtime
 from buckram.net.stats import NullStats
+from buckram.streams import system
 from buckram.streams.maintain.delete import delete_stream
 
 AUTH = AuthConfig(logins="token", authorisation="on")
@@ -165,10 +170,87 @@ async def test_what_cannot_be_written_waits_and_what_is_dropped_is_counted(tmp_p
             await writer.write()
         assert len(events) == 3
     waiting = events.batch(10)
-    assert [one.what for one in waiting] == ["2 events", "ledger 2", "ledger 3", "ledger 4"]
-    assert waiting[0].action == "lost"
+    assert [one.what for one in waiting] == ["ledger 0", "ledger 1", "ledger 2"]
     events.written(waiting)
+    lost = events.batch(10)
+    assert [(one.action, one.what) for one in lost] == [("lost", "2 events")]
+    events.written(lost)
     assert events.batch(10) == []
+
+
+async def checked(client: Client) -> ChainCheck:
+    check = ChainCheck(from_start=True)
+    async with client.namespace("system").read("audit") as reader:
+        async for record in reader:
+            check.see(record.offset, record.value or b"")
+    return check
+
+
+async def test_the_trail_has_one_chain_for_each_life_of_a_bookie_with_its_notes(tmp_path: Path) -> None:
+    events, again = log(), log()
+    async with guarded(tmp_path, auth=AUTH, events=events) as running, server(running) as admin:
+        writer = AuditWriter(admin, running.store, events, "b1")
+        await writer._prepare()
+        for batch in range(3):
+            for number in range(4):
+                events.add(events.event("token:alice", "create", f"ledger {4 * batch + number}"))
+            await leave_note(running.store, "grant", f"token:{batch}", "shop", "read")
+            await writer.write()
+        again.add(again.event("token:alice", "create", "ledger 99"))
+        await AuditWriter(admin, running.store, again, "b1").write()
+        check, found = await checked(admin), await records(admin)
+        chains = {name: (chain.first, chain.last) for name, chain in check.chains.items()}
+        assert check.whole
+        assert check.before_chain == 0
+        noted = sum(one.chain == events.chain for one in found)
+        assert chains == {events.chain: (1, noted), again.chain: (1, 1)}
+        assert {one.chain for one in found if one.action == "grant"} == {events.chain}
+
+
+async def test_the_sink_of_a_bookie_has_what_the_trail_has(tmp_path: Path) -> None:
+    events, path = log(), tmp_path / "audit.log"
+    async with guarded(tmp_path, auth=AUTH, events=events) as running:
+        await prepared(running)
+        sink = FileSink(str(path))
+        bookie, store = running.bookie, running.store
+        async with writing.writing(bookie, events, store, store.uri, TlsConfig(), AUTH, sink=sink):
+            async with client_of(running, "alice") as alice:
+                await alice.namespace("shop").create("orders")
+            await until(lambda: len(events) == 0)
+        lines = path.read_bytes().splitlines()
+        async with server(running) as admin:
+            found = await records(admin)
+    assert "stream shop/orders" in [one.what for one in found]
+    assert [AuditEvent.parse(line) for line in lines][: len(found)] == found
+
+
+async def test_a_batch_whose_answer_was_lost_is_written_again_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events, append = log(), system.append_in_one_step
+    lost: list[bool] = []
+
+    async def losing(*arguments: Any) -> None:
+        await append(*arguments)
+        if not lost:
+            lost.append(True)
+            raise MetadataUnavailable("the answer was lost")
+
+    monkeypatch.setattr(writing, "append_in_one_step", losing)
+    async with guarded(tmp_path, auth=AUTH, events=log()) as running, server(running) as admin:
+        writer = AuditWriter(admin, running.store, events, "b1")
+        await writer._prepare()
+        await leave_note(running.store, "grant", "token:alice", "shop", "read")
+        events.add(events.event("token:alice", "create", "ledger 1"))
+        with pytest.raises(MetadataUnavailable):
+            await writer.write()
+        events.add(events.event("token:alice", "create", "ledger 2"))
+        await writer.write()
+        check = await checked(admin)
+        assert check.whole
+        chain = check.chains[events.chain]
+        assert (chain.first, chain.last, chain.repeated) == (1, 3, 2)
+        assert await notes(running.store) == {}
 
 
 async def test_a_trail_that_is_gone_is_made_anew(tmp_path: Path) -> None:

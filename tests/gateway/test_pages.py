@@ -14,8 +14,12 @@ from tests.gateway.kit import Api, serving
 from tests.gateway.test_access import guarded
 from tests.support.polling import eventually
 
+from buckram.audit.writing import AuditWriter
+from buckram.bookie.audit_log import AuditLog
 from buckram.client.client import Client
 from buckram.gateway.limits import GatewayLimits
+from buckram.net.runtime import production_runtime
+from buckram.net.stats import NullStats
 from buckram.testing import Cluster
 
 STREAMS, STREAM = "/v2/namespaces/shop/streams", "/v2/namespaces/shop/streams/orders"
@@ -337,3 +341,17 @@ async def test_grants_and_limits_of_databases_as_files(client: Client) -> None:
             assert (await api.code(head, b"" if head.startswith("GET") else b"x", **ann))[0] == 403
         large = await api.code("PUT /v2/namespaces/shop/databases/new/backup", b"x" * 101, **root)
         assert large == (413, "TOO_LARGE")
+
+
+async def test_the_audit_trail_has_no_character_that_a_terminal_obeys(api: Api, client: Client) -> None:
+    hostile = "key /x\n2026-01-01  token:bob\x1b[2J\x9b31m\u202e\u2028\x7f\ud800"
+    events = AuditLog(production_runtime().clock, NullStats())
+    events.add(events.event("token:größer", "delete", hostile, "shop"))
+    writer = AuditWriter(client, client.services.store, events, "b1")
+    await writer._prepare()
+    await writer.write()
+    (event,) = (await api.value("GET /v2/audit"))["events"]
+    assert (event["what"], event["principal"], event["number"]) == (hostile, "token:größer", 1)
+    assert "token:größer" in api.last.body.decode()
+    assert api.last.body.decode().isprintable()
+    assert (await api.value("GET /v2/audit?action=create"))["events"] == []

@@ -1,7 +1,8 @@
 """Writes what a bookie noted into the stream `system/audit`: bulk steps, so that every bookie writes for itself.
 
 Each batch is a ledger of its own that becomes a segment in one compare-and-set, once; small segments are joined by the
-janitor. While the trail cannot be written events wait in the bookie's bounded list (`bookie/audit_log.py`).
+janitor. While the trail cannot be written events wait in the bookie's bounded lists (`bookie/audit_log.py`), with the
+places in the chain that they have already: a batch whose answer was lost may be written twice, byte for byte.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, nullcontext, suppress
 
+from buckram.audit.sinks import Sink, copying
 from buckram.bookie.audit_log import AuditLog
 from buckram.bookie.process import Bookie
 from buckram.client.client import Client, connect
@@ -79,24 +81,24 @@ class AuditWriter:
     async def write(self) -> None:
         """Write everything that waits now."""
         self._noted.clear()
+        self._events.settle()
         try:
             left = await notes(self._store, self._noted.set)
         except MetadataError as error:
             log.warning("notes of other processes are not read: %s", error)
             left = {}
-        waiting = max(len(self._events), 1)  # what is noted meanwhile is for the next time
+        self._events.take(left)
+        waiting = len(self._events)  # what is noted meanwhile is for the next time
         while waiting > 0:
             events = self._events.batch(min(BATCH, waiting))
-            left_events = [event for event in left.values() if event is not None]
-            if events or left_events:
-                await self._publish([*left_events, *events])
+            await self._publish(events)
             self._events.written(events)
-            for key in left:
-                await drop_note(self._store, key)
-            left = {}
-            waiting -= BATCH
+            waiting -= len(events)
+        for key in self._events.written_notes:
+            await drop_note(self._store, key)
+            self._events.dropped_note(key)
 
-    async def _publish(self, events: list[AuditEvent]) -> None:
+    async def _publish(self, events: Sequence[AuditEvent]) -> None:
         info = await self._client.namespace(NAMESPACE).info(STREAM)
         values, times = [event.encode() for event in events], [event.time_us for event in events]
         await append_in_one_step(self._client, info, f"audit {self._process}", values, times)
@@ -104,9 +106,16 @@ class AuditWriter:
 
 @asynccontextmanager
 async def writing(
-    bookie: Bookie, events: AuditLog, store: MetadataStore, uri: str, tls: TlsConfig, auth: AuthConfig
+    bookie: Bookie,
+    events: AuditLog,
+    store: MetadataStore,
+    uri: str,
+    tls: TlsConfig,
+    auth: AuthConfig,
+    *,
+    sink: Sink | None = None,
 ) -> AsyncIterator[None]:
-    """Write the events of a bookie that runs, meanwhile; `store` is its own, and `uri` opens it."""
+    """Write the events of a bookie that runs, meanwhile; `store` is its own, and `uri` opens it. `sink` gets a copy."""
 
     async def keep_writing() -> None:
         delays = Delays(ROLL)
@@ -121,13 +130,15 @@ async def writing(
                 log.warning("the audit trail is not written: %s", error)
                 await asyncio.sleep(delays.take())
 
-    task = asyncio.ensure_future(keep_writing())
-    try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+    async with nullcontext() if sink is None else copying(events, sink):
+        task = asyncio.ensure_future(keep_writing())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            events.close()
 
 
 def _tls_of_client(tls: TlsConfig) -> TlsConfig:

@@ -1,45 +1,89 @@
-"""What a bookie notes for the audit trail, until somebody writes it down: a bounded list in memory.
+"""What a bookie notes for the audit trail, until somebody writes it down: bounded lists in memory.
 
-Noting never waits. When the list is full the oldest events go, and how many that were is an event itself.
-Not here: who writes them down (`audit/writing.py`), the events (`core/tenants/audit.py`).
+Noting never waits. An event gets its place in the chain (`core/tenants/audit_chain.py`) when it is noted, so nothing
+that has a place is dropped: when there are too many deeds the next ones are only counted, and how many that were is an
+event itself. Refusals have their own room, and are counted per principal beyond the first few
+(`core/tenants/refusals.py`); they never take that of deeds.
+Not here: who writes events down (`audit/writing.py`), the events (`core/tenants/audit.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Sequence
+import secrets
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
 
 from buckram.bookie.service.session import Session
-from buckram.core.tenants.audit import DONE, AuditEvent
+from buckram.core.tenants.audit import DONE, LOST, REFUSALS, REFUSED, AuditEvent, bounded
+from buckram.core.tenants.audit_chain import Links
+from buckram.core.tenants.refusals import Refusals
 from buckram.seams import Clock, Stats
 
 MOST_EVENTS = 10_000
+MOST_REFUSALS = 2_000
+_MOST_NOTES = 1_000
+_DEED, _REFUSAL, _NOTE = "deed", "refusal", "note"
+
+
+class _Waiting(NamedTuple):
+    event: AuditEvent
+    kind: str
+    key: str
+    """Of the note that it was; "" for what this bookie saw itself."""
 
 
 class AuditLog:
-    """`note` is for the bookie; `wait`, `batch` and `written` are for the writer."""
+    """`note` is for the bookie; the rest is for the writer."""
 
-    def __init__(self, clock: Clock, stats: Stats, most: int = MOST_EVENTS) -> None:
-        self._clock, self._most = clock, most
+    def __init__(self, clock: Clock, stats: Stats, most: int = MOST_EVENTS, most_refusals: int = MOST_REFUSALS) -> None:
+        self._clock, self._most, self._most_refusals = clock, most, most_refusals
+        self.stats = stats
         self.bookie = ""
         """Its id, once it is known."""
-        self._events: deque[AuditEvent] = deque()
+        self._links = Links(secrets.token_hex(8))
+        self._waiting: deque[_Waiting] = deque()
+        self._count: Counter[str] = Counter()
         self._lost = 0
+        self._refusals = Refusals()
+        self._written_notes: set[str] = set()
+        self._taken: set[str] = set()
+        """Notes that have a place in the chain already."""
+        self._copy: Callable[[AuditEvent], None] | None = None
         self._some = asyncio.Event()
         self._noted = stats.counter("buckram_bookie_audit_events_total", "events noted for the audit trail")
+        self._refused = stats.counter(
+            "buckram_bookie_audit_refusals_total",
+            "logins and requests that were refused, also those that are only counted",
+        )
         self._dropped = stats.counter(
             "buckram_bookie_lost_audit_events_total", "events that were dropped because the trail could not be written"
         )
 
     def __len__(self) -> int:
-        return len(self._events)
+        return len(self._waiting)
+
+    @property
+    def chain(self) -> str:
+        return self._links.chain
+
+    def copy_to(self, copy: Callable[[AuditEvent], None]) -> None:
+        """Have each event copied, also those that the trail has no room for; first what waits already."""
+        self._copy = copy
+        for waiting in self._waiting:
+            copy(waiting.event)
 
     def note(
         self, session: Session, action: str, what: str, namespace: str = "", result: str = DONE, detail: str = ""
     ) -> None:
-        """Note what who is on a connection did."""
-        self.add(self.event(str(session.principal), action, what, namespace, result, session.peer, detail))
+        """Note what who is on a connection did, or was refused."""
+        event = self.event(str(session.principal), action, what, namespace, result, session.peer, detail)
+        if result == REFUSED:
+            self.refuse(event)
+        else:
+            self.add(event)
 
     def event(
         self,
@@ -56,12 +100,64 @@ class AuditLog:
         return AuditEvent(now, principal, action, what, namespace, result, peer, self.bookie, detail)
 
     def add(self, event: AuditEvent) -> None:
-        self._noted.inc()
-        if len(self._events) >= self._most:
-            self._events.popleft()
+        """Note a deed."""
+        self._say_lost()
+        if self._count[_DEED] >= self._most:
             self._lost += 1
             self._dropped.inc()
-        self._events.append(event)
+            if self._copy is not None:
+                self._copy(event.bounded())
+            return
+        self._append(event, _DEED)
+
+    def refuse(self, event: AuditEvent) -> None:
+        """Note a refusal, or count it."""
+        self._refused.inc()
+        self.settle()
+        room = self._count[_REFUSAL] < self._most_refusals
+        if self._refusals.noted(event.time_us, bounded(event.principal), event.action, room=room):
+            self._append(event, _REFUSAL)
+
+    def settle(self) -> None:
+        """Make events of what was counted, where the time for it has come and there is room."""
+        self._say_lost()
+        now = self._clock.wall_us()
+        if self._refusals.over(now) and self._count[_REFUSAL] <= self._most_refusals:
+            self._say_counted(now)
+
+    def close(self) -> None:
+        """Make events of what was counted until now."""
+        self._say_lost()
+        self._say_counted(self._clock.wall_us())
+
+    def _say_counted(self, now: int) -> None:
+        for principal, kinds, within_us in self._refusals.take(now):
+            detail = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items()))
+            what = f"{sum(kinds.values())} more refusals"
+            event = self.event(principal, REFUSALS, what, "", REFUSED, "", f"{detail}, within {within_us // 10**6} s")
+            self._append(event, _REFUSAL)
+
+    def _say_lost(self) -> None:
+        if self._lost and self._count[_DEED] < self._most:
+            lost, self._lost = self._lost, 0
+            self._append(self.event("", LOST, f"{lost} events"), _DEED)
+
+    def take(self, notes: Mapping[str, AuditEvent | None]) -> None:
+        """Note what other processes left, by the keys of their notes, each once."""
+        for key, event in notes.items():
+            if key in self._taken or len(self._taken) >= _MOST_NOTES:
+                continue
+            self._taken.add(key)
+            unreadable = self.event("", LOST, "1 note of another process, which does not parse", detail=key)
+            self._append(event or unreadable, _NOTE, key)
+
+    def _append(self, event: AuditEvent, kind: str, key: str = "") -> None:
+        self._noted.inc()
+        event = self._links.add(event)
+        self._waiting.append(_Waiting(event, kind, key))
+        self._count[kind] += 1
+        if self._copy is not None:
+            self._copy(event)
         self._some.set()
 
     async def wait(self) -> None:
@@ -69,18 +165,27 @@ class AuditLog:
         await self._some.wait()
 
     def batch(self, most: int) -> Sequence[AuditEvent]:
-        """The oldest events, ahead of them how many were lost before. They stay until they are `written`."""
-        lost: list[AuditEvent] = []
-        if self._lost:
-            lost = [self.event("", "lost", f"{self._lost} events")]
-        return [*lost, *list(self._events)[:most]]
+        """The oldest events. They stay until they are `written`."""
+        return [waiting.event for waiting in islice(self._waiting, most)]
 
     def written(self, events: Sequence[AuditEvent]) -> None:
         """These are in the trail."""
         for event in events:
-            if event.action == "lost":
-                self._lost -= min(self._lost, int(event.what.partition(" ")[0]))
-            elif self._events and self._events[0] is event:
-                self._events.popleft()
-        if not self._events:
+            if self._waiting and self._waiting[0].event is event:
+                _, kind, key = self._waiting.popleft()
+                self._count[kind] -= 1
+                if key:
+                    self._written_notes.add(key)
+        self._say_lost()
+        if not self._waiting:
             self._some.clear()
+
+    @property
+    def written_notes(self) -> Collection[str]:
+        """The keys of notes that are in the trail, and that may be removed."""
+        return list(self._written_notes)
+
+    def dropped_note(self, key: str) -> None:
+        """The note is gone."""
+        self._written_notes.discard(key)
+        self._taken.discard(key)

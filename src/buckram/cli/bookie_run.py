@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from buckram.cli.output import emit
 from buckram.config import BookieConfig, Sourced, StoreConfig, load
 from buckram.disk.local import LOCK_NAME
 from buckram.disk.new_directory import removed_on_failure
-from buckram.errors import InvalidArgument
+from buckram.errors import ConfigError, InvalidArgument
 from buckram.types import BookieAddress, BookieInfo
 
 if TYPE_CHECKING:
@@ -116,9 +117,13 @@ def _run(
 
     audit: AuditTrail | None = None
     if values["auth"].audit == "on":
+        from buckram.audit.sinks import open_sink
         from buckram.audit.writing import writing
 
-        audit = writing
+        audit = partial(writing, sink=open_sink(values["bookie"].audit_sink))
+    elif values["bookie"].audit_sink:
+        sink = values["bookie"].audit_sink
+        raise ConfigError(f"[bookie] audit_sink = {sink!r}: there is nothing to copy without [auth] audit = 'on'")
 
     def ready(info: BookieInfo, http: str) -> None:
         log.name_process(bookie=info.bookie_id)

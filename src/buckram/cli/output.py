@@ -18,8 +18,8 @@ from buckram.views.ledgers import ledger_json
 
 
 def emit(value: Mapping[str, Any]) -> None:
-    """One JSON line, at once."""
-    print(json.dumps(value, default=_plain), flush=True)
+    """One JSON line, at once, which no terminal obeys."""
+    print(json.dumps(value, default=_plain).replace("\x7f", "\\u007f"), flush=True)
 
 
 def _plain(value: Any) -> Any:

@@ -226,7 +226,7 @@ class ClusterPages:
         start = max(info.earliest, info.end - _LOOKED_AT)
         async with ns.read(AUDIT_STREAM, start=start, stop=info.end, on_truncated="skip") as reader:
             async for record in reader:
-                event = AuditEvent.parse(record.value or b"")
+                event = AuditEvent.of_record(record)
                 if event.matches(**query):
                     found.append(event.row())
                     del found[:-limit]

@@ -6,6 +6,7 @@ The keys `message` and `code` are those of an error in the Hrana protocol, so th
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ from buckram.http.headers import header
 from buckram.http.limits import option_of
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_OBEYED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What terminals obey, and JSON leaves as it is; names that others chose may have some."""
 
 
 class HttpProblem(Exception):
@@ -60,7 +63,10 @@ def full(code: str, what: str, value: int, limit: int, *, option: str, do: str, 
 
 def json_answer(request: Request, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """The value as JSON."""
-    return Response(_encode(value).encode(), status, dict(headers or {}), json_media(request))
+    text = _encode(value)
+    if not text.isascii() or "\x7f" in text:
+        text = _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return Response(text.encode(), status, dict(headers or {}), json_media(request))
 
 
 def json_media(request: Request) -> str | None:

@@ -6,6 +6,7 @@ from tests.mutants.testmutant import TestMutant, edited
 
 _TURNSTILE = "tests/bookie/service/test_turnstile.py::"
 _TRAIL = "tests/audit/test_writing.py::"
+_LOG = "tests/audit/test_log.py::"
 
 MUTANTS = (
     TestMutant(
@@ -85,8 +86,8 @@ MUTANTS = (
         edited(
             (
                 "buckram.audit.writing:AuditWriter.write",
-                "await self._publish([*left_events, *events])",
-                "self._events.written(events); await self._publish([*left_events, *events])",
+                "await self._publish(events)",
+                "self._events.written(events); await self._publish(events)",
             )
         ),
         (_TRAIL + "test_what_cannot_be_written_waits_and_what_is_dropped_is_counted",),
@@ -108,5 +109,91 @@ MUTANTS = (
         "the audit trail is prepared once, whatever becomes of its stream",
         edited(("buckram.audit.writing:AuditWriter.run", "self._prepared = False", "pass")),
         (_TRAIL + "test_a_trail_that_is_gone_is_made_anew",),
+    ),
+    TestMutant(
+        "refusals-without-limit",
+        "every refusal is an event, so that whoever is refused often fills what a bookie keeps for them",
+        edited(
+            ("buckram.bookie.audit_log:AuditLog.refuse", "if self._refusals.noted(", "if True or self._refusals.noted(")
+        ),
+        (_LOG + "test_sixty_thousand_refusals_displace_no_deed_and_are_all_counted",),
+    ),
+    TestMutant(
+        "refusals-with-deeds",
+        "refusals take the room of deeds",
+        edited(
+            ("buckram.bookie.audit_log:AuditLog.add", "self._count[_DEED] >= self._most", "len(self) >= self._most")
+        ),
+        (_LOG + "test_refusals_of_many_principals_fill_their_own_room_only_and_are_all_counted",),
+    ),
+    TestMutant(
+        "refusals-uncounted",
+        "refusals for which there is no room are forgotten",
+        edited(("buckram.core.tenants.refusals:Refusals.noted", "[kind] += 1", "[kind] += room")),
+        (_LOG + "test_refusals_of_many_principals_fill_their_own_room_only_and_are_all_counted",),
+    ),
+    TestMutant(
+        "deeds-uncounted",
+        "deeds that are dropped are not counted",
+        edited(("buckram.bookie.audit_log:AuditLog.add", "self._lost += 1", "pass")),
+        (_LOG + "test_deeds_beyond_their_room_are_counted_and_the_number_is_an_event",),
+    ),
+    TestMutant(
+        "refusals-unseen",
+        "what the gate refuses is not noted",
+        edited(
+            (
+                "buckram.bookie.service.key_session:KeySession.carry_out",
+                "if (noting := self._shared.noting) is not None:",
+                "if (noting := None) is not None:",
+            )
+        ),
+        (
+            "tests/security/test_gate_noted.py::test_a_uid_of_another_stream",
+            "tests/security/test_gate_noted.py::test_a_quota",
+            "tests/security/test_gate_noted.py::test_a_bound",
+        ),
+    ),
+    TestMutant(
+        "trail-obeys",
+        "a key with line breaks or escape codes is shown as it is",
+        edited(("buckram.core.tenants.audit:_shown", "if char.isprintable() else", "if True else")),
+        ("tests/cli/test_audit.py::test_nothing_that_a_key_is_called_forges_a_line_or_reaches_a_terminal",),
+    ),
+    TestMutant(
+        "page-obeys",
+        "the gateway's answers have characters that terminals obey",
+        edited(("buckram.http.problems:json_answer", "not text.isascii() or", "not text.isascii() and not")),
+        ("tests/gateway/test_pages.py::test_the_audit_trail_has_no_character_that_a_terminal_obeys",),
+    ),
+    TestMutant(
+        "event-of-any-size",
+        "an event is as large as the key that it names",
+        edited(("buckram.core.tenants.audit:bounded", "if len(text) <= MOST_TEXT and", "if True or")),
+        ("tests/core/tenants/test_audit_chain.py::test_an_event_is_bounded_and_ascii_and_comes_back",),
+    ),
+    TestMutant(
+        "chain-without-digests",
+        "a changed event is taken for whole",
+        edited(("buckram.core.tenants.audit_chain:ChainCheck.see", "event.before != chain.digest", "False")),
+        ("tests/cli/test_audit.py::test_the_trail_is_verified",),
+    ),
+    TestMutant(
+        "chain-with-holes",
+        "a missing event is not seen",
+        edited(("buckram.core.tenants.audit_chain:ChainCheck.see", "event.number > chain.last + 1", "False")),
+        ("tests/core/tenants/test_audit_chain.py::test_an_event_that_is_missing_is_seen",),
+    ),
+    TestMutant(
+        "note-twice",
+        "a note of another process gets a place in the chain each time that it is read",
+        edited(("buckram.bookie.audit_log:AuditLog.take", "key in self._taken or", "")),
+        (_TRAIL + "test_a_batch_whose_answer_was_lost_is_written_again_as_it_was",),
+    ),
+    TestMutant(
+        "sink-forgets",
+        "events that a sink does not take are not tried again",
+        edited(("buckram.audit.sinks:Copies.write", "self._waiting.extendleft(reversed(lines))", "pass")),
+        ("tests/audit/test_sinks.py::test_a_sink_that_fails_is_told_once_and_loses_nothing",),
     ),
 )

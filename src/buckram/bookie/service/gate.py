@@ -269,7 +269,7 @@ class ChangeGate:
     ) -> AccessRefused:
         ledger = left[0]
         if ledger in claims.intents and await self._get(await self._place(ledger) or self._places.own) is None:
-            return self._judge.noted(KeyUse.CREATE, LedgerIdRefused(ledger))
+            return LedgerIdRefused(ledger)
         naming = [op for op in ops if isinstance(op, Create | SetValue) and naming_key(self._places, op.key)]
         why = f"it names ledger {ledger}, which was not made for stream {name or '?'} and which that does not hold"
         return self._judge.refused(naming[0].key, USES[type(naming[0])], why)
@@ -350,4 +350,4 @@ def _is_made_for(record: KeyValue | None, name: str | None, uid: str) -> bool:
     return record is not None and name is not None and _owner(record) == (name, uid)
 
 
-__all__ = ["USES", "ChangeGate"]
+__all__ = ["ChangeGate"]

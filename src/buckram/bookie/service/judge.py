@@ -1,6 +1,7 @@
 """Whether the peer of a connection may do something to a key; what has to be known for that is read first.
 
-Not here: what a whole change may do beyond the rights on each of its keys (`bookie/service/gate.py`).
+Not here: what a whole change may do beyond the rights on each of its keys (`bookie/service/gate.py`); noting refusals
+for the audit trail, which `bookie/service/key_session.py` does for all of them.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from buckram.bookie.service.noting import Noting
 from buckram.bookie.service.session import Session
 from buckram.core.security.access import KeyRules, KeyUse
 from buckram.errors import AccessRefused
@@ -23,11 +23,9 @@ _BETWEEN_SCANS_S = 1.0
 class Judge:
     """`rules` is None for a principal that may do everything. `store` gives the one that the connection uses now."""
 
-    def __init__(
-        self, session: Session, rules: KeyRules | None, noting: Noting | None, store: Callable[[], TreeStore]
-    ) -> None:
+    def __init__(self, session: Session, rules: KeyRules | None, store: Callable[[], TreeStore]) -> None:
         self.rules = rules
-        self._session, self._noting, self._store = session, noting, store
+        self._session, self._store = session, store
         self._scanned = float("-inf")
 
     async def check(self, key: str, use: KeyUse, value: bytes | None = None, trial: KeyRules | None = None) -> None:
@@ -45,13 +43,8 @@ class Judge:
             raise self.refused(key, use, why or "nothing is known of the stream or ledger that it belongs to")
 
     def refused(self, key: str, use: KeyUse, why: str) -> AccessRefused:
-        """Return the error that says so; the audit trail has it then."""
-        return self.noted(use, AccessRefused(key, f"{self._session.principal} may not {use.value} it: {why}"))
-
-    def noted(self, use: KeyUse, error: AccessRefused) -> AccessRefused:
-        if self._noting is not None:
-            self._noting.refused(self._session, use.value, error)
-        return error
+        """Return the error that says so."""
+        return AccessRefused(key, f"{self._session.principal} may not {use.value} it: {why}")
 
     def refuse_secrets(self, key: str) -> None:
         """Whoever has the signing key is everybody: administrators, too, see these keys in the store itself only."""

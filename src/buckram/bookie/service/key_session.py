@@ -9,10 +9,10 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from typing import Protocol
 
-from buckram.bookie.service.gate import USES, ChangeGate
+from buckram.bookie.service.gate import ChangeGate
 from buckram.bookie.service.judge import Judge
 from buckram.bookie.service.ledger_requests import LedgerQuota, LedgerRequests
-from buckram.bookie.service.noting import Noting
+from buckram.bookie.service.noting import REFUSAL_ERRORS, Noting
 from buckram.bookie.service.session import Session
 from buckram.core.security.access import KeyAccess, KeyUse
 from buckram.core.security.namespaces import head_in
@@ -68,7 +68,7 @@ class KeySession:
         self._rules, self._room = access.rules(session.principal), room
         self._own: TreeStore | None = None
         rules, noting = self._rules, shared.noting
-        self._judge = Judge(session, rules, noting, self._present)
+        self._judge = Judge(session, rules, self._present)
         self._ledgers = LedgerRequests(
             session, self._judge, self._present, shared.creations, noting, room, self._fitting
         )
@@ -116,7 +116,15 @@ class KeySession:
         return (marks or isinstance(op, Delete)) and op.key.startswith(f"{self._store.own}/streams/heads/")
 
     async def carry_out(self, request: KeyRequest) -> KeyReply:
-        """Return the reply, or raise what the store or `KeyAccess` says."""
+        """Return the reply, or raise what the store or `KeyAccess` says; the audit trail has each refusal."""
+        try:
+            return await self._carried_out(request)
+        except REFUSAL_ERRORS as error:
+            if (noting := self._shared.noting) is not None:
+                noting.refused(self._session, request, error)
+            raise
+
+    async def _carried_out(self, request: KeyRequest) -> KeyReply:
         match request.kind:
             case Kind.GET:
                 return await self._get(request)
@@ -249,7 +257,7 @@ class KeySession:
         except (NoSuchKey, MalformedRecord):
             return  # The store says so, or there is nothing to be read in it.
         if why := change_refusal(op.key.removeprefix(heads), before, after):
-            raise self._judge.noted(USES[type(op)], AccessRefused(op.key, why))
+            raise AccessRefused(op.key, why)
 
     def _present(self) -> TreeStore:
         return self._own or self._shared.store

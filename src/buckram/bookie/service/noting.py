@@ -1,5 +1,7 @@
 """Notes for the audit trail what clients change in the metadata store: which change of which key is which event.
 
+Every request that a client is refused is noted as well, in one place, whoever refused it.
+
 Not here: the list of events (`bookie/audit_log.py`), events of a bookie's other requests (who fenced, who could not log
 in: `bookie/service/fencing.py`, `bookie/service/server.py`).
 """
@@ -14,9 +16,34 @@ from buckram.bookie.service.session import Session
 from buckram.core.ledgers.metadata_codec import parse
 from buckram.core.security.namespaces import head_in, namespace_of_ledger
 from buckram.core.tenants.audit import DONE, REFUSED
-from buckram.errors import AccessRefused, BuckramError, MetadataError
+from buckram.errors import (
+    AccessRefused,
+    BuckramError,
+    InvalidArgument,
+    LedgerIdRefused,
+    MalformedRecord,
+    MetadataError,
+    QuotaExceeded,
+    ValueTooLarge,
+)
+from buckram.metadata.service.packets import KeyRequest, Kind
 from buckram.metadata.store import TreeStore
-from buckram.types import Create, Delete, KeyOp, KeyValue, LedgerState, SetValue
+from buckram.types import CheckVersion, Create, Delete, KeyOp, KeyValue, LedgerState, SetValue
+
+REFUSAL_ERRORS = (AccessRefused, InvalidArgument, MalformedRecord, QuotaExceeded, ValueTooLarge)
+"""By which a request is refused for what it is, and not for the state of things."""
+_ACTIONS: dict[type, str] = {Create: "create", SetValue: "policy", Delete: "delete", CheckVersion: "read"}
+_ACTIONS_OF_REQUESTS = {
+    Kind.LEDGER_CREATE: "create",
+    Kind.ALLOCATE: "create",
+    Kind.RAISE_NEXT_ID: "policy",
+    Kind.REMOVED: "delete",
+    Kind.CHILDREN: "list",
+    Kind.VALUES: "list",
+    Kind.LEDGERS: "list",
+    Kind.RECORDS: "list",
+    Kind.STRAYS: "list",
+}
 
 
 class Notes(Protocol):
@@ -63,11 +90,24 @@ class Noting:
         """A ledger was created."""
         self._log.note(session, "create", f"ledger {ledger_id}", _namespace(value))
 
-    def refused(self, session: Session, action: str, error: AccessRefused) -> None:
-        """A request was refused."""
-        actions = {"create": "create", "set": "policy", "delete": "delete"}
-        if action in actions:
-            self._log.note(session, actions[action], f"key {error.key}", "", REFUSED, error.found)
+    def refused(self, session: Session, request: KeyRequest, error: BuckramError) -> None:
+        """A request was refused. The key is the error's, or the first that the request would use."""
+        key: str = getattr(error, "key", "")
+        ops = [op for op in request.ops if not isinstance(op, CheckVersion)] or request.ops
+        named = (one for one in ops if one.key == key or key.startswith(f"{one.key} ("))
+        op = next(named, ops[0] if ops else None)
+        action = _ACTIONS_OF_REQUESTS.get(request.kind, "read") if op is None else _ACTIONS[type(op)]
+        if isinstance(error, LedgerIdRefused):
+            what = key
+        elif op is not None and not (key and isinstance(error, AccessRefused)):
+            what = f"key {op.key}"
+        elif key or request.key:
+            what = f"key {key or request.key}"
+        else:
+            what = f"ledger {request.number}" if request.number >= 0 else "ledgers"
+        namespace = error.namespace if isinstance(error, QuotaExceeded) else ""
+        why = error.found if isinstance(error, AccessRefused) else str(error)
+        self._log.note(session, action, what, namespace, REFUSED, why)
 
     def _head(self, session: Session, op: KeyOp, before: bytes | None) -> None:
         name = op.key.removeprefix(self._heads)

@@ -1,17 +1,23 @@
 """Events of the audit trail: who did what to which object, through which bookie, and whether it was allowed. Pure.
 
-Not here: noting them (`bookie/audit_log.py`), writing and reading them (`audit`).
+What events name was written by others: they are cut to a size, as JSON they are ASCII, and `shown` is one line.
+Not here: noting them (`bookie/audit_log.py`), writing and reading them (`audit`), what links them
+(`core/tenants/audit_chain.py`).
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 from buckram.errors import InvalidArgument
 
+if TYPE_CHECKING:
+    from buckram.core.streams.batch import Record
+
 NAMESPACE, STREAM = "system", "audit"
+REFUSALS, LOST = "refusals", "lost"
 ACTIONS = (
     "login",
     "create",
@@ -24,16 +30,36 @@ ACTIONS = (
     "grant",
     "revoke",
     "token",
-    "lost",
+    "certificate",
+    "accept",
+    "found foreign",
+    "read",
+    "list",
+    REFUSALS,
+    LOST,
 )
-"""`login` is noted where it failed; `lost`: so many events were not kept, because the trail could not be written."""
+"""`login`, `read` and `list` are noted where they were refused; `refusals`: so many more of a principal were; `lost`:
+so many events were not kept, because the trail could not be written."""
 DONE, REFUSED = "done", "refused"
-_MOST_TEXT = 500
+MOST_TEXT = 500
+"""Characters of one field, as it is in JSON."""
+MOST_BYTES = 9 * MOST_TEXT
+"""No event is larger."""
+_CUT = "..."
+_MOST_ESCAPED = 12
+"""Characters that JSON needs for one at most."""
+_MOST_US = 253_402_300_800_000_000
+"""The year 10000: no time is as late."""
+_LINKS = ("chain", "number", "before")
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEvent:
-    """`what` names the object, such as `stream shop/orders`; `namespace` is "" where it belongs to none."""
+    """`what` names the object, such as `stream shop/orders`; `namespace` is "" where it belongs to none.
+
+    `chain` is who wrote it down ("": a release that had none), `number` its place there, from 1, and `before` the
+    digest of the one before it.
+    """
 
     time_us: int
     principal: str
@@ -44,22 +70,42 @@ class AuditEvent:
     peer: str = ""
     bookie: str = ""
     detail: str = ""
+    chain: str = ""
+    number: int = 0
+    before: str = ""
 
     def row(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        """Return what it says, without its place where it has none."""
+        return {name: getattr(self, name) for name in _NAMES if self.chain or name not in _LINKS}
 
     def encode(self) -> bytes:
-        return json.dumps({name: _short(value) for name, value in self.row().items()}, ensure_ascii=False).encode()
+        return _json(self.bounded().row()).encode()
 
     @classmethod
     def parse(cls, value: bytes) -> AuditEvent:
         """Raises InvalidArgument for what `encode` did not make."""
         try:
             raw = json.loads(value)
-            texts = {name: str(raw.get(name, "")) for name in cls.__slots__ if name != "time_us"}
-            return cls(int(raw["time_us"]), **texts)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InvalidArgument(f"no event of the audit trail: {error!r}") from None
+            texts = {name: str(raw.get(name, "")) for name in _TEXTS}
+            event = cls(int(raw["time_us"]), number=int(raw.get("number", 0)), **texts)
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            raise InvalidArgument(f"no event of the audit trail: {error!r}"[:MOST_TEXT]) from None
+        if not 0 <= event.time_us < _MOST_US or (event.number < 1 if event.chain else event.number != 0):
+            raise InvalidArgument(f"no event of the audit trail: time_us {event.time_us}, number {event.number}")
+        return event
+
+    @classmethod
+    def of_record(cls, record: Record) -> AuditEvent:
+        """Return the event of a record; of one that is none, an event that says so."""
+        try:
+            return cls.parse(record.value or b"")
+        except InvalidArgument:
+            return cls(record.timestamp, "", LOST, f"record {record.offset}", detail="it is no event of the trail")
+
+    def bounded(self) -> AuditEvent:
+        """Return it with each text cut to its size."""
+        cut: dict[str, Any] = {name: bounded(getattr(self, name)) for name in _TEXTS}
+        return replace(self, **cut)
 
     def matches(self, *, principal: str = "", action: str = "", namespace: str = "", what: str = "") -> bool:
         """Whether it is of that principal, action and namespace, and about something with that text in its name."""
@@ -71,5 +117,62 @@ class AuditEvent:
         )
 
 
-def _short(value: Any) -> Any:
-    return value[:_MOST_TEXT] if isinstance(value, str) else value
+_NAMES = tuple(field.name for field in fields(AuditEvent))
+_TEXTS = tuple(name for name in _NAMES if name not in ("time_us", "number"))
+
+
+def _json(value: Any) -> str:
+    """ASCII without control characters."""
+    return json.dumps(value).replace("\x7f", "\\u007f")
+
+
+def bounded(text: str) -> str:
+    """Return a text of an event, cut if JSON would need more than MOST_TEXT characters for it."""
+    if len(text) <= MOST_TEXT // _MOST_ESCAPED:
+        return text
+    if len(text) <= MOST_TEXT and len(_json(text)) - 2 <= MOST_TEXT:
+        return text
+    room = MOST_TEXT - len(_CUT)
+    cut = text[:room]
+    while (size := len(_json(cut)) - 2) > room:
+        cut = cut[: len(cut) * room // size]
+    return cut + _CUT
+
+
+def shown(text: str) -> str:
+    """Return a text for a line of words with two spaces between: no control character, no line break, and nothing that
+    looks like the next word."""
+    if text.isprintable() and "\\" not in text and "  " not in text and text == text.strip(" "):
+        return text
+    last = len(text) - 1
+    return "".join(
+        _escaped(char) if char == " " and (at in (0, last) or text[at - 1] == " ") else _shown(char)
+        for at, char in enumerate(text)
+    )
+
+
+def _shown(char: str) -> str:
+    if char == "\\":
+        return "\\\\"
+    return char if char.isprintable() else _escaped(char)
+
+
+def _escaped(char: str) -> str:
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+__all__ = [
+    "ACTIONS",
+    "DONE",
+    "LOST",
+    "MOST_BYTES",
+    "MOST_TEXT",
+    "NAMESPACE",
+    "REFUSALS",
+    "REFUSED",
+    "STREAM",
+    "AuditEvent",
+    "bounded",
+    "shown",
+]
