@@ -203,7 +203,8 @@ class ChangeGate:
         try:
             named = newly_named(self._places, ops, values)
         except MalformedRecord as error:
-            raise self._judge.refused(str(error).partition(":")[0], KeyUse.SET, str(error)) from None
+            key, _, why = str(error).partition(": ")
+            raise self._judge.refused(key, KeyUse.SET, why) from None
         if not named:
             return
         for op in ops:  # What was looked at is what the store changes.
@@ -255,7 +256,7 @@ class ChangeGate:
     ) -> AccessRefused:
         ledger = left[0]
         if ledger in claims.intents and await self._get(await self._place(ledger) or self._places.own) is None:
-            return self._judge.noted(KeyUse.CREATE, LedgerIdRefused(ledger))
+            return self._judge.noted(KeyUse.CREATE, f"ledger {ledger}", LedgerIdRefused(ledger))
         naming = [op for op in ops if isinstance(op, Create | SetValue) and naming_key(self._places, op.key)]
         why = f"it names ledger {ledger}, which was not made for stream {name or '?'} and which that does not hold"
         return self._judge.refused(naming[0].key, USES[type(naming[0])], why)

@@ -108,7 +108,7 @@ class LedgerRequests:
             if why := creation_refusal(value):
                 raise self._judge.refused(key, KeyUse.CREATE, why)
             if number not in self._given:
-                raise self._judge.noted(KeyUse.CREATE, LedgerIdRefused(number))
+                raise self._judge.noted(KeyUse.CREATE, f"ledger {number}", LedgerIdRefused(number))
         # Before anything is waited for: an id is used once, also by requests that come at the same time.
         fresh = self._given.pop(number, None)
         tried = False

@@ -14,7 +14,7 @@ from buckram.bookie.service.session import Session
 from buckram.core.ledgers.metadata_codec import parse
 from buckram.core.security.namespaces import head_in, namespace_of_ledger
 from buckram.core.tenants.audit import DONE, REFUSED
-from buckram.errors import AccessRefused, BuckramError, MetadataError
+from buckram.errors import BuckramError, MetadataError
 from buckram.metadata.store import TreeStore
 from buckram.types import Create, Delete, KeyOp, LedgerState, SetValue
 
@@ -62,11 +62,11 @@ class Noting:
         """A ledger was created."""
         self._log.note(session, "create", f"ledger {ledger_id}", _namespace(value))
 
-    def refused(self, session: Session, action: str, error: AccessRefused) -> None:
-        """A request was refused."""
+    def refused(self, session: Session, action: str, key: str, why: str) -> None:
+        """A request about a key was refused."""
         actions = {"create": "create", "set": "policy", "delete": "delete"}
         if action in actions:
-            self._log.note(session, actions[action], f"key {error.key}", "", REFUSED, error.found)
+            self._log.note(session, actions[action], f"key {key}", "", REFUSED, why)
 
     def _head(self, session: Session, op: KeyOp, before: bytes | None) -> None:
         name = op.key.removeprefix(self._heads)
