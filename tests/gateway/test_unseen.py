@@ -42,7 +42,7 @@ QUERIES: Mapping[str, str] = {
     "appendRecords": "?create=false",
 }
 REFUSED = ("operator", "administrator")
-STORE_PATH = re.compile(r"/(ledgers|buckram)/(?!.*buckram acl)")
+STORE_PATH = re.compile(r"/(ledgers|buckram)/")
 
 
 @dataclass

@@ -91,8 +91,9 @@ async def test_a_uid_of_another_is_as_one_that_is_not_there(shop: Shop) -> None:
             assert UNSEEN in text
             texts.add(re.sub(r"may not \w+ it", "", text))
     assert len(texts) == 1
-    await grant(shop.running, "token:eve", "shop/orders", {"append"})
-    assert "no permission `read` on stream shop/orders" in await told(keys.children(f"{data}/{shop.uid}/intents"))
+    await grant(shop.running, "token:eve", "shop/orders", {"read"})
+    await shop.eve.namespace("shop").info("orders")
+    assert "no permission `append` on stream shop/orders" in await told(keys.create(f"{data}/{shop.uid}/lease", b""))
 
 
 async def test_a_denial_names_namespace_and_permission(shop: Shop) -> None:
