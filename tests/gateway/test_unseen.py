@@ -271,7 +271,10 @@ async def pages(api: Api, path: str, of: str, who: dict[str, str]) -> list[Any]:
         assert str(page["next"]).rstrip("/") in last, (path, page)
 
 
-async def test_lists_have_what_may_be_seen_and_go_on_behind_nothing_else(payroll: Place, client: Client) -> None:
+async def test_lists_have_what_may_be_seen_and_go_on_behind_nothing_else(
+    payroll: Place, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("buckram.gateway.namespace_pages._PAGE", 1)
     api, eve, root = payroll.api, payroll.eve, payroll.root
     for name in ("zz-hidden", "aa-hidden"):
         await client.namespaces.create(name)
@@ -295,8 +298,8 @@ async def test_lists_have_what_may_be_seen_and_go_on_behind_nothing_else(payroll
 async def test_many_ledgers_of_others_are_gone_through_without_telling_their_ids(
     payroll: Place, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("buckram.gateway.ledger_pages._PAGE", 2)
-    monkeypatch.setattr("buckram.gateway.ledger_pages._LOOKED_AT", 8)
+    monkeypatch.setattr("buckram.gateway.ledger_pages._PAGE", 3)
+    monkeypatch.setattr("buckram.gateway.ledger_pages._LOOKED_AT", 9)
     monkeypatch.setattr("buckram.gateway.ledger_pages._ROUND", 4)
     own: list[int] = []
     for number in range(24):
@@ -318,12 +321,12 @@ async def test_many_ledgers_of_others_are_gone_through_without_telling_their_ids
 async def test_directories_and_uploads_of_others_are_in_no_list_and_no_page(payroll: Place) -> None:
     api, eve, root, place = payroll.api, payroll.eve, payroll.root, payroll.place
     objects, uploads = f"{SPACE}/objects", f"{SPACE}/uploads"
-    for name in ("a/hidden", "a/mine/x", "b/hidden", "mine/y", "z"):
+    for name in ("a/hidden", "a/mine/x", "b/hidden", "c/hidden", "mine/y", "z"):
         await api.value(f"PUT {objects}/{name}", b"x", status=201, **root)
     hidden = (await api.value(f"POST {uploads}/hidden", status=201, **root))["upload"]
     mine = (await api.value(f"POST {uploads}/mine/u", status=201, **root))["upload"]
     await api.value(f"POST {uploads}/zz", status=201, **root)
-    for granted in ("a/mine/*", "mine/*", "a/mistaken/*"):
+    for granted in ("a/mine/*", "mine/*", "c/mine/*"):
         await place.grant("token:eve", f"payroll/objects/{granted}", "read", "append")
     assert await pages(api, f"{objects}?directory=", "directories", eve) == ["a", "mine"]
     assert await pages(api, f"{objects}?directory=a", "directories", eve) == ["a/mine"]
@@ -331,7 +334,7 @@ async def test_directories_and_uploads_of_others_are_in_no_list_and_no_page(payr
         "payroll/a/mine/x",
         "payroll/mine/y",
     ]
-    told = [await api.ask(f"GET {objects}?directory={name}", **eve) for name in ("b", "c", "b/d")]
+    told = [await api.ask(f"GET {objects}?directory={name}", **eve) for name in ("b", "c", "d", "b/d")]
     assert {one.status for one in told} == {404}
     assert len({re.sub(rb"payroll/[a-z/]+", b"~", one.body) for one in told}) == 1
     assert [one["upload"] for one in await pages(api, uploads, "uploads", eve)] == [mine]

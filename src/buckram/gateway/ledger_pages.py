@@ -15,6 +15,8 @@ from starlette.responses import Response
 
 from buckram.client.client import Client
 from buckram.client.read.reader import Reader
+from buckram.core.ledgers.metadata import created
+from buckram.core.ledgers.metadata_codec import parse, serialise
 from buckram.core.security.namespaces import LEDGER_NAMESPACE, granted_name_of_ledger
 from buckram.core.streams.names import check_name, owner_of
 from buckram.errors import InvalidArgument, MalformedRecord, MetadataError, NoSuchLedger
@@ -33,8 +35,8 @@ from buckram.views.ledgers import away, ledger_json, listed_json
 LEDGERS = "/v2/ledgers"
 LEDGER = LEDGERS + "/{ledger}"
 NEXT = "Buckram-Next-Entry"
-_NOBODYS = "buckram/none"
-"""The name of no stream."""
+_NOBODYS = serialise(created(1, 1, 1, ("-",), custom_metadata={LEDGER_NAMESPACE: b"-"}))
+"""A record of no ledger."""
 _PAGE, _LOOKED_AT, _ROUND = 250, 4000, 1000
 """For whoever may not see all ledgers so many are read together, so many are looked at for one page, and it goes on at
 a multiple of the third number where that is not enough."""
@@ -298,7 +300,8 @@ class LedgerPages:
         try:
             metadata = await self._client.metadata(ledger)
         except NoSuchLedger:
-            ask.allowed(_NOBODYS)  # So that it takes as long as for one that may not be seen.
+            # So that it takes as long as for one that may not be seen, whose record says whose it is.
+            ask.allowed(granted_name_of_ledger(parse(_NOBODYS).custom_metadata))
             raise
         except MalformedRecord:  # so nobody knows whose it is
             if ask.allowed.everything:

@@ -108,12 +108,6 @@ MUTANTS = (
         (_OBJECTS,),
     ),
     TestMutant(
-        "unseen-job",
-        "everybody sees every job",
-        edited(("buckram.admin.jobs:Jobs.one", "or owner not in (None, job.owner)", "")),
-        (_STRANGER,),
-    ),
-    TestMutant(
         "unseen-removal",
         "whoever deletes objects in a namespace of others is refused, in place of not knowing it",
         edited((f"{_PAGES}removal_pages:RemovalPages._delete", "if not ask.sees(namespace):", "if False:")),
