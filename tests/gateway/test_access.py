@@ -73,7 +73,7 @@ async def test_grants_decide_who_may_do_what(client: Client) -> None:
         assert await api.code("GET /v2/status", Authorization="Bearer x.y.z") == (401, "UNAUTHORIZED")
         expired = await place.bearer("alice", lasts_s=-1)
         assert await api.code("GET /v2/status", **expired) == (401, "UNAUTHORIZED")
-        assert await api.code("GET /v2/namespaces/shop/streams", **alice) == (403, "FORBIDDEN")
+        assert await api.code("GET /v2/namespaces/shop/streams", **alice) == (404, "NO_SUCH_NAMESPACE")
         assert (await api.value("GET /v2/namespaces", **alice))["namespaces"] == []
         await place.grant("token:alice", "shop", "read")
         assert (await api.value("GET /v2/namespaces", **alice))["namespaces"] == ["shop"]
@@ -93,7 +93,7 @@ async def test_grants_decide_who_may_do_what(client: Client) -> None:
 
         await eventually(readable)
         assert await api.code(f"POST {RECORDS}", b"x", **bob) == (403, "FORBIDDEN")
-        assert await api.code("GET /v2/namespaces/shop/streams/other/records", **bob) == (403, "FORBIDDEN")
+        assert await api.code("GET /v2/namespaces/shop/streams/other/records", **bob) == (404, "NO_SUCH_STREAM")
         for path in ("GET /v2/tokens", "GET /v2/grants", "GET /v2/jobs", "GET /v2/audit"):
             assert await api.code(path, **alice) == (403, "FORBIDDEN"), path
         assert await api.code("DELETE /v2/namespaces/shop/streams/orders", **alice) == (403, "FORBIDDEN")
@@ -129,7 +129,7 @@ async def test_ledgers_are_their_namespaces(client: Client) -> None:
         await api.value(f"POST /v2/ledgers/{made}/entries", b"x", Content_Type="application/octet-stream", **alice)
         assert await api.code(f"DELETE /v2/ledgers/{made}", **alice) == (403, "FORBIDDEN")
         bob = await place.bearer("bob")
-        assert await api.code(f"GET /v2/ledgers/{made}/entries", **bob) == (403, "FORBIDDEN")
+        assert await api.code(f"GET /v2/ledgers/{made}/entries", **bob) == (404, "NO_SUCH_LEDGER")
         assert (await api.value("GET /v2/ledgers", **bob))["ledgers"] == []
 
 

@@ -242,6 +242,45 @@ async def test_one_logs_in_once_and_sees_what_one_may_do(page: Any, client: Clie
         await playwright.expect(page.get_by_label("Token")).to_be_visible()
 
 
+async def test_a_tenant_sees_what_is_his_and_nothing_fails(page: Any, client: Client) -> None:
+    """Where an administrator sees the whole cluster, the pages of others are smaller, or are not there."""
+    await client.namespaces.create("payroll")
+    for stream in ("payroll/q3", "shop/orders"):
+        namespace, _, name = stream.partition("/")
+        async with client.namespace(namespace).writer(name) as writer:
+            await writer.append(b"x")
+    async with guarded(client) as place:
+        await place.grant("token:alice", "shop", "read")
+        await page.goto(f"{place.gateway.url}/")
+        await page.get_by_label("Token").fill(await place.token("alice"))
+        await page.get_by_role("dialog").get_by_role("button", name="Log in").click()
+        await see(page, WELL)
+        main, menu = page.locator("main"), page.get_by_role("navigation")
+        await see(page, "Of what you may see")
+        for text in ("of all namespaces", "serve", "Auditor"):
+            assert text not in await main.inner_text()
+        assert await menu.get_by_role("link", name="Replication").count() == 0
+        for title, text in (
+            ("Streams", "orders"),
+            ("Databases", "Namespace"),
+            ("Objects", "Namespace"),
+            ("Namespaces", "Namespaces"),
+            ("Bookies", "bookie-2"),
+            ("Ledgers", "shop/orders"),
+        ):
+            await menu.get_by_role("link", name=title).click()
+            await see(page, text)
+            assert "payroll" not in await main.inner_text()
+            await playwright.expect(page.locator("#banner")).to_be_hidden()
+            if title == "Bookies":
+                assert await main.get_by_role("link").count() == 0
+        await main.get_by_role("table").get_by_role("link").first.click()
+        await see(page, "Who holds what")
+        await playwright.expect(page.locator("#banner")).to_be_hidden()
+        await page.goto(f"{place.gateway.url}/#/replication")
+        await playwright.expect(page.locator("#banner")).to_contain_text("no administrator of the cluster")
+
+
 async def test_keys_alone_are_enough(page: Any, gateway: Gateway) -> None:
     await page.goto(f"{gateway.url}/")
     await see(page, WELL)

@@ -145,14 +145,14 @@ async def test_a_token_and_its_grants_decide(client: Client) -> None:
         assert await code(hrana, "SELECT 1", {}) == 401
         assert await code(hrana, "SELECT 1", {"Authorization": "Bearer x.y.z"}) == 401
         assert await code(hrana, "SELECT 1", await place.bearer("alice", lasts_s=-1)) == 401
-        assert await code(hrana, "SELECT 1", alice) == 403
-        assert await code(await stream(place.gateway.url, "/v2/databases/shop/none"), "SELECT 1", alice) == 403
+        assert await code(hrana, "SELECT 1", alice) == 404
+        assert await code(await stream(place.gateway.url, "/v2/databases/shop/none"), "SELECT 1", alice) == 404
         assert not place.gateway.sql.databases.opened()
         assert await code(hrana, "CREATE TABLE t (x)", root) == 200
         await place.grant("token:alice", "shop/main", "read")
         assert await code(hrana, "SELECT * FROM t", alice) == 200
         assert await code(hrana, "INSERT INTO t VALUES (1)", alice) == "SQLITE_READONLY"
-        assert await code(other, "SELECT 1", alice) == 403
+        assert await code(other, "SELECT 1", alice) == 404
         await place.grant("token:alice", "shop", "append")
         assert await code(hrana, "INSERT INTO t VALUES (1)", alice) == 200
         assert await code(other, "SELECT 1", alice) == 403
@@ -164,10 +164,10 @@ async def test_pages_of_databases_know_grants_on_one_database(client: Client) ->
     async with guarded(client) as place:
         api, alice = await Api.to(place.gateway.url), await place.bearer("alice")
         page = "GET /v2/namespaces/shop/databases/main"
-        assert await api.code(page, **alice) == (403, "FORBIDDEN")
+        assert await api.code(page, **alice) == (404, "NO_SUCH_DATABASE")
         await place.grant("token:alice", "shop/main", "read")
         assert (await api.value(page, **alice))["database"] == "shop/main"
-        assert await api.code("GET /v2/namespaces/shop/databases/other", **alice) == (403, "FORBIDDEN")
+        assert await api.code("GET /v2/namespaces/shop/databases/other", **alice) == (404, "NO_SUCH_DATABASE")
         assert await api.code("GET /v2/namespaces/shop/databases", **alice) == (403, "FORBIDDEN")
 
 
@@ -202,7 +202,7 @@ async def test_a_websockets_grants_count_with_each_request(client: Client) -> No
         assert await socket.rows("SELECT 1") == [["1"]]
         assert (await socket.rows("CREATE TABLE t (x)"))["code"] == "SQLITE_READONLY"
         await place.revoke("token:alice", "shop/main", "read")
-        assert (await socket.rows("SELECT 1"))["code"] == "FORBIDDEN"
+        assert (await socket.rows("SELECT 1"))["code"] == "NO_SUCH_DATABASE"
 
 
 async def test_other_machines_read_from_a_gateway_without_tokens(
@@ -458,7 +458,7 @@ async def test_a_cursor_ends_with_its_grant(client: Client, monkeypatch: pytest.
         while not end.endswith(b"\r\n0\r\n\r\n"):
             end = end[-1000:] + await hrana.raw.reader.read(1_000_000)
         assert b'"code":"FORBIDDEN"' in end[-1000:]
-        assert await code(hrana, "SELECT 1", alice) == 403
+        assert await code(hrana, "SELECT 1", alice) == 404
         await until(lambda: len(place.gateway.sql.streams) == 0)
 
 

@@ -337,8 +337,11 @@ async def test_grants_and_limits_of_databases_as_files(client: Client) -> None:
     async with guarded(client, limits=GatewayLimits(database_bytes=100)) as place:
         api, root = await Api.to(place.gateway.url), await place.bearer("root", "admin")
         ann = await place.bearer("ann")
-        for head in ("GET /v2/namespaces/shop/databases/main/backup", "PUT /v2/namespaces/shop/databases/new/backup"):
-            assert (await api.code(head, b"" if head.startswith("GET") else b"x", **ann))[0] == 403
+        backup = "GET /v2/namespaces/shop/databases/main/backup"
+        assert await api.code(backup, **ann) == (404, "NO_SUCH_DATABASE")
+        assert (await api.code("PUT /v2/namespaces/shop/databases/new/backup", b"x", **ann))[0] == 403
+        await place.grant("token:ann", "shop", "create")
+        assert await api.code(backup, **ann) == (403, "FORBIDDEN")
         large = await api.code("PUT /v2/namespaces/shop/databases/new/backup", b"x" * 101, **root)
         assert large == (413, "TOO_LARGE")
 

@@ -123,11 +123,11 @@ async def test_it_takes_delete_on_all_such_names_and_shows_its_owner_how_far_it_
         assert (await ended(api, job, **alice))["state"] == "done"
         assert await names(api, **root) == ["logs.txt", "other"]
         for method in ("GET", "DELETE"):
-            assert await api.code(f"{method} /v2/jobs/{job['id']}", **bob) == (403, "FORBIDDEN")
+            assert await api.code(f"{method} /v2/jobs/{job['id']}", **bob) == (404, "NO_SUCH_JOB")
         assert (await api.value(f"DELETE /v2/jobs/{job['id']}", **alice))["state"] == "done"
         assert (await api.value(f"GET /v2/jobs/{job['id']}", **root))["state"] == "done"
         drain = await api.value("POST /v2/placement/check", status=202, **root)
-        assert await api.code(f"GET /v2/jobs/{drain['id']}", **alice) == (403, "FORBIDDEN")
+        assert await api.code(f"GET /v2/jobs/{drain['id']}", **alice) == (404, "NO_SUCH_JOB")
 
 
 async def test_a_job_ends_with_the_grant_of_who_began_it(api: Api, client: Client) -> None:

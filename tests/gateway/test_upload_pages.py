@@ -274,7 +274,7 @@ async def test_what_one_may_do_with_an_upload_is_what_one_may_do_with_its_object
         await api.value(target, b"x", status=201, **alice)
         assert [one["upload"] for one in (await api.value(f"GET {UPLOADS}", **alice))["uploads"]] == [mine]
         # The other upload is reached neither by its own name nor by that of one's own object.
-        assert await api.code(f"PUT {UPLOADS}/secret?upload={secret}&part=0", b"x", **alice) == (403, "FORBIDDEN")
+        assert await api.code(f"PUT {UPLOADS}/secret?upload={secret}&part=0", b"x", **alice) == (404, "NO_SUCH_OBJECT")
         assert await api.code(f"PUT {UPLOADS}/logs/a?upload={secret}&part=0", b"x", **alice) == (404, "NO_SUCH_OBJECT")
         # Replacing is deleting.
         assert await api.code(completion("logs/a"), whole, **alice) == (403, "FORBIDDEN")

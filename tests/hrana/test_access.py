@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,6 +12,8 @@ from pathlib import Path
 import jwt
 import pytest
 from tests.hrana.kit import Hrana, execute, serving
+from tests.hrana.socket_kit import Socket
+from tests.http.kit import Raw
 from tests.support.polling import until
 from tests.support.secure_kit import Files
 
@@ -74,18 +77,73 @@ async def test_a_token_and_its_grants_decide(client: Client) -> None:
         assert await code(hrana, "SELECT 1", {"Authorization": "Basic eDp5"}) == 401
         assert await code(hrana, "SELECT 1", expired) == 401
         assert await code(hrana, "CREATE TABLE t (x)", root) == 200
-        assert await code(hrana, "SELECT 1", alice) == 403
+        assert await code(hrana, "SELECT 1", alice) == 404
         await granted(access, security, "token:alice", "shop/main", "read")
         assert await code(hrana, "SELECT * FROM t", alice) == 200
         for sql in ("INSERT INTO t VALUES (1)", "CREATE TABLE u (x)", "DROP TABLE t", "PRAGMA user_version = 5"):
             assert await code(hrana, sql, alice) == "SQLITE_READONLY", sql
         other = await Hrana.to(server.url, "/shop/other")
-        assert await code(other, "SELECT 1", alice) == 403
+        assert await code(other, "SELECT 1", alice) == 404
         await granted(access, security, "token:alice", "shop/main", "append")
         assert await code(hrana, "INSERT INTO t VALUES (1)", alice) == 200
         await security.revoke_subject("alice", time.time() + 1)
         await until(lambda: bool(access._security.state.revoked.subjects))
         assert await code(hrana, "SELECT 1", alice) == 401
+
+
+async def test_a_stranger_is_told_the_same_of_what_is_there_and_of_what_is_not(client: Client) -> None:
+    """For each path, for what is served, what is not there, and what is there and not served here."""
+    async with guarded(client) as (server, access, security):
+        await granted(access, security, "token:eve", "mine", "read", "append")
+        eve = await token_of(security, "eve")
+        raw = await Raw.to(server.url)
+        body = json.dumps({"requests": [], "stmt": {"sql": "SELECT 1"}, "batch": {"steps": []}}).encode()
+        asked = [(f"POST /~/{path}", body) for path in ("v3/pipeline", "v3/cursor", "v2/pipeline", "v1/execute")]
+        asked += [("POST /~/v1/batch", body), ("GET /~/backup", b""), ("PUT /~/load", b"x")]
+        for head, sent in asked:
+            told = set()
+            for name in ("shop/main", "shop/other", "shop/none", "none/main"):
+                answer = await raw.ask(head.replace("~", name), sent, **eve)
+                assert answer.status == 404, (head, name)
+                told.add(answer.body.decode().replace(name, "~"))
+            assert len(told) == 1, (head, told)
+            assert "shop" not in told.pop()
+        for host in ("main.shop.example.org", "none.shop.example.org", "main.none.example.org"):
+            answer = await raw.ask("POST /v3/pipeline", body, Host=host, **eve)
+            assert (answer.status, answer.value["code"]) == (404, "NO_DATABASE")
+            assert "served here: nothing that you may use" in answer.value["message"]
+        assert (await raw.ask("GET /", **eve)).value == {"databases": {}, "namespaces": []}
+        assert set((await raw.ask("GET /", **await token_of(security, "r", "admin"))).value["databases"]) == {
+            *("shop/main", "shop/other")
+        }
+        await granted(access, security, "token:eve", "shop/main", "append")
+        assert list((await raw.ask("GET /", **eve)).value["databases"]) == ["shop/main"]
+        answer = await raw.ask("POST /shop/main/v3/pipeline", body, **eve)
+        assert (answer.status, answer.value["code"]) == (403, "FORBIDDEN")
+        assert "no permission `read` on database shop/main" in answer.value["message"]
+        await raw.close()
+
+
+async def test_a_websocket_says_of_a_database_only_to_who_may_see_it(client: Client) -> None:
+    """Not before it is known who asks, nor to a stranger."""
+    async with guarded(client) as (server, access, security):
+        await granted(access, security, "token:eve", "mine", "read")
+        token = (await token_of(security, "eve"))["Authorization"].removeprefix("Bearer ")
+        for sent, expected in ((None, "UNAUTHORIZED"), (token, "NO_SUCH_DATABASE")):
+            told = set()
+            for name in ("shop/main", "shop/none", "none/main"):
+                socket = await Socket.to(server.url, f"/{name}/", hello=False)
+                assert socket.answer.status == 101
+                await socket.send({"type": "hello", "jwt": sent})
+                error = (await socket.receive())["error"]
+                assert error["code"] == expected
+                told.add(error["message"].replace(name, "~"))
+            assert len(told) == 1
+        await granted(access, security, "token:eve", "shop/main", "read")
+        for path, host in (("/shop/main/", "localhost"), ("/", "main.shop.example.org")):
+            socket = await Socket.to(server.url, path, jwt=token, Host=host)
+            await socket.ask("open_stream", stream_id=1)
+            assert await socket.rows("SELECT 1") == [["1"]]
 
 
 async def test_a_reader_changes_nothing_in_a_batch_or_a_transaction(client: Client) -> None:

@@ -11,12 +11,13 @@ from tests.http.kit import Raw
 from tests.webhdfs.kit import Remote, Web
 
 from buckram.client.client import Client
+from buckram.errors import AccessRefused
 from buckram.gateway.server import Gateway
 from buckram.http.origins import Origins
 from buckram.webhdfs import java_tokens
 from buckram.webhdfs.access import Door
 from buckram.webhdfs.limits import TOKEN_PATH
-from buckram.webhdfs.problems import RemoteProblem
+from buckram.webhdfs.problems import RemoteProblem, problem_of
 
 FORM = {"Content_Type": "application/x-www-form-urlencoded; charset=utf-8"}
 
@@ -29,7 +30,7 @@ async def test_grants_decide(client: Client) -> None:
             await nobody.list("/shop")
         with pytest.raises(Remote, match=r"403 .*InvalidToken: the token does not count"):
             await (await Web.to(url, Authorization="Bearer x.y.z")).list("/shop")
-        with pytest.raises(Remote, match="no permission `read` on namespace shop"):
+        with pytest.raises(Remote, match=r"404 .*FileNotFoundException: namespace shop: does not exist"):
             await web.list("/shop")
         assert await web.list("/") == []
         await place.grant("token:alice", "shop", "read")
@@ -58,6 +59,61 @@ async def test_grants_decide(client: Client) -> None:
         assert await web.delete("/shop/file")
         for one in (nobody, web):
             await one.close()
+
+
+async def test_a_stranger_is_told_the_same_of_what_is_there_and_of_what_is_not(client: Client) -> None:
+    """For each operation, in a namespace of others and in none; what makes something is refused in both."""
+    await client.namespaces.create("mine")
+    async with guarded(client) as place:
+        root = await Web.to(place.gateway.url, **await place.bearer("root", "admin"))
+        await root.create("/shop/folder/there", b"x")
+        await place.grant("token:eve", "mine", "read", "append", "delete")
+        eve = await Web.to(place.gateway.url, **await place.bearer("eve"))
+        assert await eve.list("/") == ["mine"]
+        assert (await eve.status("/"))["childrenNum"] == 1
+        for (method, name), (effect, _) in place.gateway.files._operations.items():
+            if effect is None:
+                continue
+            told: set[str] = set()
+            for path in (
+                "/shop/folder/there",
+                "/shop/folder/gone",
+                "/shop/folder",
+                "/gone/folder/there",
+                "/shop",
+                "/gone",
+            ):
+                with pytest.raises(Remote) as refused:
+                    await eve.answer(f"{method} {eve.place(path, name, destination='/mine/other')}")
+                made = name in ("CREATE", "MKDIRS")
+                assert refused.value.status == (403 if made else 404), (name, path)
+                told.add(str(refused.value).replace("shop", "~").replace("gone", "~"))
+            assert len(told) == 1, (name, told)
+        # Where one may do something there, one is told what is missing.
+        await place.grant("token:eve", "shop/orders", "read")
+        with pytest.raises(Remote, match=r"403 .*no permission `read` on namespace shop"):
+            await eve.list("/shop")
+        for one in (root, eve):
+            await one.close()
+
+
+async def test_what_is_renamed_to_a_namespace_of_others_says_nothing_of_it(client: Client) -> None:
+    await client.namespaces.create("mine")
+    async with guarded(client) as place:
+        await place.grant("token:eve", "mine", "read", "append", "delete")
+        eve = await Web.to(place.gateway.url, **await place.bearer("eve"))
+        await eve.create("/mine/file", b"x")
+        for target in ("shop", "gone"):
+            with pytest.raises(Remote, match=f"403 .*no permission `append` on namespace {target}"):
+                await eve.rename("/mine/file", f"/{target}/file")
+        await eve.close()
+
+
+def test_a_refusal_of_the_store_says_no_place_in_it() -> None:
+    told = problem_of(AccessRefused("/ledgers/00/0000/L0007", "the access list does not allow it"))
+    assert told.status == 403
+    assert "/ledgers" not in told.message
+    assert "the access list does not allow it" in told.message
 
 
 async def test_oauth2_gives_a_token_for_a_token(client: Client) -> None:

@@ -82,10 +82,10 @@ class Jobs:
         job.task = self._scope.spawn(self._run(job, work), what)
         return job
 
-    def one(self, job_id: str) -> Job:
-        """Raises Wrong (404)."""
+    def one(self, job_id: str, owner: str | None = None) -> Job:
+        """The job with this id, of any owner or of this one. Raises Wrong (404)."""
         job = self._jobs.get(job_id)
-        if job is None:
+        if job is None or owner not in (None, job.owner):
             raise Wrong(404, f"no job {job_id[:40]!r} of this server since its start; GET {self._path} lists them")
         return job
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import click
@@ -97,16 +98,19 @@ def create(
 @metadata_option
 @json_option
 def list_namespaces(prefix: str, uri: str | None, as_json: bool) -> None:
-    """All namespaces, in order.
+    """All namespaces in which one may read something, in order.
 
     \b
     Example:
       buckram namespace list
     """
 
+    from buckram.errors import AccessRefused
+
     async def main() -> list[str]:
         async with connected(uri) as client:
-            await client.namespaces.get("default")
+            with suppress(AccessRefused):  # Who may not use it lists his own.
+                await client.namespaces.get("default")
             found: list[str] = []
             while page := await client.namespaces.list(prefix=prefix, after=found[-1] if found else "", limit=_PAGE):
                 found += page

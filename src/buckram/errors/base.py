@@ -387,14 +387,21 @@ class AlreadyRegistered(MetadataError):
         self.bookie_id = bookie_id
 
 
-class AccessRefused(MetadataError):
-    """The access list of a node (or of its parent) keeps this session out. Nothing was changed."""
+_OTHER_CREDENTIALS = (
+    "use the credentials that the cluster's other processes use, or have the node's access list changed"
+)
 
-    def __init__(self, key: str, found: str) -> None:
-        super().__init__(
-            f"{key}: {found}; use the credentials that the cluster's other processes use, or have the node's access "
-            "list changed"
-        )
+
+class AccessRefused(MetadataError):
+    """The access list of a node (or of its parent), or the grants that a bookie judges by, keep this session out.
+    Nothing was changed."""
+
+    place = ""
+    """The key of the store, in the bookie that refuses: for its audit trail, and never sent."""
+
+    def __init__(self, key: str, found: str, *, advice: str = _OTHER_CREDENTIALS) -> None:
+        """`key`: the node, or what was asked for in words. `advice`: what to do, where `found` does not say it."""
+        super().__init__(f"{key}: {found}" + (f"; {advice}" if advice else ""))
         self.key, self.found = key, found
 
 

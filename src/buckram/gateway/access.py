@@ -41,6 +41,10 @@ class _Granted:
     def sees(self, namespace: str) -> bool:
         return self._tokens.acl.sees(self._principal, namespace)
 
+    @property
+    def everything(self) -> bool:
+        return self._principal.admin
+
 
 class _Everywhere:
     """The same permissions on everything, where there are no tokens."""
@@ -56,6 +60,8 @@ class _Everywhere:
 
     def sees(self, namespace: str) -> bool:
         return True
+
+    everything = True
 
 
 class Access:
@@ -74,7 +80,8 @@ class Access:
         if operation.statements:
             return await self.authenticate(request)
         principal = self._principal(request, operation)
-        if operation.needs == "administrator" and not principal.admin:
+        everything = self.allowed(principal).everything if operation.needs == "operator" else principal.admin
+        if operation.needs in ("operator", "administrator") and not everything:
             raise HttpProblem(
                 403,
                 "FORBIDDEN",

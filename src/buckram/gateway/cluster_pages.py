@@ -29,7 +29,7 @@ from buckram.metadata.underreplication import Underreplication
 from buckram.types import BookieId
 from buckram.views.bookies import bookie_rows, bookie_shown
 from buckram.views.healing import healing_json
-from buckram.views.status import status_json
+from buckram.views.status import status_json, status_seen
 from buckram.views.usage import usage_rows
 
 BOOKIE = "/v2/bookies/{bookie}"
@@ -48,6 +48,7 @@ _SPACE = schema.record(
     total_bytes=schema.or_null(schema.WHOLE),
 )
 STATUS = schema.record(
+    *("bookies", "free_bytes", "total_bytes", "under_replicated", "unavailable", "queue"),
     more=True,
     healthy=schema.YES_OR_NO,
     problems=schema.array(_PROBLEM),
@@ -88,6 +89,7 @@ _AUDIT = (
     Parameter("what", "Only about something with this in its name.", schema.TEXT, ""),
     LIMIT,
 )
+_HOW_IT_IS = "How the cluster is: all of it for administrators; for others whether it is well, and what concerns them."
 _LOOKED_AT = 20_000
 """So many of the newest events are searched."""
 
@@ -117,17 +119,17 @@ class ClusterPages:
         hour = schema.record(samples=schema.array(_SAMPLE))
         audit = schema.record(events=schema.array(schema.ANY_OBJECT))
         return (
-            Operation("showStatus", "GET", "/v2/status", "How the cluster is.", "login", self._status, STATUS),
-            Operation("showHistory", "GET", "/v2/history", "The last hour.", "login", self._hour, hour),
+            Operation("showStatus", "GET", "/v2/status", _HOW_IT_IS, "login", self._status, STATUS),
+            Operation("showHistory", "GET", "/v2/history", "The last hour.", "operator", self._hour, hour),
             Operation("listBookies", "GET", "/v2/bookies", "List all bookies.", "login", self._bookies, rows),
-            Operation("showBookie", "GET", BOOKIE, "What a bookie says of itself.", "login", self._bookie, shown),
+            Operation("showBookie", "GET", BOOKIE, "What a bookie says of itself.", "operator", self._bookie, shown),
             Operation("listGateways", "GET", "/v2/gateways", "List all gateways.", "login", self._gateways, peers),
             Operation(
                 "showReplication",
                 "GET",
                 "/v2/replication",
                 "Which ledgers lack copies, who copies them, why others wait.",
-                "login",
+                "operator",
                 self._replication,
                 _HEALING,
             ),
@@ -182,7 +184,8 @@ class ClusterPages:
     # -- looking ------------------------------------------------------------------------------------------
 
     async def _status(self, ask: Ask) -> dict[str, Any]:
-        return status_json(await self._looker().look())
+        found = await self._looker().look()
+        return status_json(found) if ask.allowed.everything else status_seen(found, ask.sees)
 
     def _looker(self) -> Gatherer:
         if self._gatherer is None:

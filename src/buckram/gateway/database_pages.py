@@ -112,6 +112,7 @@ class DatabasePages:
                 201,
                 takes={SQLITE: "the file; any other media type does as well"},
                 streamed=True,
+                makes=True,
             ),
         )
 

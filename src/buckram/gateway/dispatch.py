@@ -88,7 +88,8 @@ class Dispatcher:
             watched = partial(self._access.watched, request)
             bare = Ask(request, principal, allowed, path, parsed(request.scope["query_string"]), watched=watched)
             if operation.needs in _GRANTED:
-                bare.require(operation.needs, granted_name(path))
+                making = operation.makes or bare.query.get("create") is True
+                bare.require(operation.needs, granted_name(path), making=making)
             if not operation.changes:
                 return await self._answered(operation, bare)
             if operation.streamed:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 
 from buckram import errors
+from buckram.core.security.object_names import OBJECTS
 from buckram.errors import BuckramError
 from buckram.errors.groups import ABSENT, CONFLICTS
 from buckram.http.problems import HttpProblem
+from buckram.objects import refusals
 
 _STATUSES: tuple[tuple[int, tuple[type[BuckramError], ...]], ...] = (
     (413, (errors.RecordTooLarge, errors.EntryTooLarge)),
@@ -43,7 +45,22 @@ def problem_of(error: BuckramError) -> HttpProblem:
     status = next((status for status, kinds in _STATUSES if isinstance(error, kinds)), 503 if error.retryable else 500)
     headers = {"Retry-After": "1"} if status in (429, 503) else {}
     details = {name: value for name in _NUMBERS if type(value := getattr(error, name, None)) is int}
-    return HttpProblem(status, code_of(error), str(error), headers=headers, retryable=error.retryable, **details)
+    text = str(error)
+    if isinstance(error, errors.AccessRefused):  # Where it is in the store is no business of who asks.
+        text = f"the metadata store does not let this gateway do that: {error.found}"
+    return HttpProblem(status, code_of(error), text, headers=headers, retryable=error.retryable, **details)
+
+
+def absent(name: str, *, database: bool = False) -> HttpProblem:
+    """The answer for a namespace, a stream, an object or a `database` that is not there, as grants call it."""
+    namespace, _, within = name.partition("/")
+    kind, is_object, rest = within.partition("/")
+    if not within:
+        return problem_of(errors.NoSuchNamespace(namespace))
+    if is_object and kind == OBJECTS:
+        full = f"{namespace}/{rest}"
+        return problem_of(errors.NoSuchObject(full, refusals.absent(full)))
+    return problem_of(errors.NoSuchDatabase(name) if database else errors.NoSuchStream(name))
 
 
 def with_unknown_outcome(problem: HttpProblem) -> HttpProblem:
@@ -62,4 +79,4 @@ def bad_request(message: str) -> HttpProblem:
     return HttpProblem(400, "INVALID_ARGUMENT", message)
 
 
-__all__ = ["IN_DOUBT", "OUTCOME", "bad_request", "code_of", "problem_of", "with_unknown_outcome"]
+__all__ = ["IN_DOUBT", "OUTCOME", "absent", "bad_request", "code_of", "problem_of", "with_unknown_outcome"]

@@ -17,6 +17,8 @@ from buckram.metadata.audit_notes import leave_note
 
 NAMESPACES = "/v2/namespaces"
 NAMESPACE = NAMESPACES + "/{namespace}"
+_PAGE = 1000
+"""So many are looked at together for whoever may not see all."""
 _LIMITS = schema.mapping(schema.or_null(schema.COUNT))
 SHOWN = schema.record(
     namespace=schema.TEXT,
@@ -87,10 +89,17 @@ class NamespacePages:
     async def _list(self, ask: Ask) -> dict[str, Any]:
         query, limit = ask.query, ask.query["limit"]
         await self._client.namespaces.get("default")  # which is made at its first use
-        names = await self._client.namespaces.list(prefix=query["prefix"], after=query["after"] or "", limit=limit)
-        partly = ask.query["partly"]
-        readable = [name for name in names if "read" in ask.allowed(name) or (partly and ask.allowed.sees(name))]
-        return {"namespaces": readable, "next": names[-1] if len(names) == limit else None}
+        after, found, more = query["after"] or "", list[str](), True
+        page = limit if ask.allowed.everything else _PAGE
+        while more and len(found) < limit:
+            names = await self._client.namespaces.list(prefix=query["prefix"], after=after, limit=page)
+            found += [name for name in names if self._is_listed(ask, name)]
+            after, more = (names[-1] if names else after), len(names) == page
+        found = found[:limit]
+        return {"namespaces": found, "next": found[-1] if len(found) == limit else None}
+
+    def _is_listed(self, ask: Ask, name: str) -> bool:
+        return "read" in ask.allowed(name) or (ask.query["partly"] and ask.allowed.sees(name))
 
     async def _create(self, ask: Ask) -> dict[str, Any]:
         name = ask.body["namespace"]

@@ -136,11 +136,11 @@ def permitted(ask: Ask, name: str, asked: Condition) -> Condition:
     return Condition(if_absent=True)
 
 
-def require_all(ask: Ask, permission: str, name: str) -> None:
-    """Raises HttpProblem 403 without a permission on an object, and on all that is in it if it is a directory."""
-    namespace = ask.path["namespace"]
-    ask.require(permission, object_name(namespace, name))
-    ask.require(permission, object_name(namespace, f"{name}/"))
+def require_all(ask: Ask, permission: str, name: str, *, making: bool = False) -> None:
+    """As Ask.require, for an object, and for all that is in it if it is a directory."""
+    full = object_name(ask.path["namespace"], name)
+    ask.require(permission, full, making=making)
+    ask.require(permission, f"{full}/", of=full, making=making)
 
 
 def no_object(ask: Ask, name: str = "") -> NoSuchObject:

@@ -8,8 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from buckram.core.security.object_names import NameRange
+from buckram.errors import NoSuchObject
 from buckram.objects.objects import DirectoryInfo, ObjectInfo, Objects
+from buckram.objects.refusals import NO_DIRECTORY
 
+_PAGE = 1000
+"""So many entries of a directory are looked at together for whoever may not see all of it."""
 Entry = ObjectInfo | DirectoryInfo
 
 
@@ -37,16 +41,37 @@ class Page:
         return found
 
     async def of_directory(self, objects: Objects, ranges: Sequence[NameRange], directory: str) -> Sequence[Entry]:
-        """What is right in a directory: objects in the ranges, and directories that have such. May be empty before the
-        last page. Raises NoSuchObject."""
-        found = await objects.entries(directory, after=_marker(self._after), limit=self._limit)
-        if len(found) == self._limit:
+        """What is right in a directory: objects in the ranges, and directories that have such. Raises NoSuchObject for
+        a directory that is not there, and for one of which nothing may be seen."""
+        found: list[Entry] = []
+        whole = any(names.has_all(f"{directory}/" if directory else "") for names in ranges)
+        after, more, size = _marker(self._after), True, self._limit + 1 if whole else _PAGE
+        while more and len(found) <= self._limit:
+            page = await objects.entries(directory, after=after, limit=size)
+            found += [one for one in page if whole or await _is_seen(objects, one, ranges)]
+            after, more = (page[-1] if page else after), len(page) == size
+        if not found and directory and not whole:
+            raise NoSuchObject(f"{objects.namespace}/{directory}", NO_DIRECTORY)
+        if len(found) > self._limit:
+            found = found[: self._limit]
             self.next = _key(found[-1])
-        return [one for one in found if any(_is_seen(one, names) for names in ranges)]
+        return found
 
 
-def _is_seen(entry: Entry, names: NameRange) -> bool:
-    return names.reaches(f"{entry.name}/") if isinstance(entry, DirectoryInfo) else names.has(entry.name)
+async def _is_seen(objects: Objects, entry: Entry, ranges: Sequence[NameRange]) -> bool:
+    if isinstance(entry, ObjectInfo):
+        return any(names.has(entry.name) for names in ranges)
+    prefix = f"{entry.name}/"
+    if any(names.has_all(prefix) for names in ranges):
+        return True
+    for wanted in (names.from_prefix(prefix) for names in ranges):
+        if wanted is not None and any(map(wanted.has, await _first(objects, wanted.text))):
+            return True
+    return False
+
+
+async def _first(objects: Objects, prefix: str) -> Sequence[str]:
+    return [one.name for one in await objects.list(prefix=prefix, limit=1)]
 
 
 def _key(entry: Entry) -> str:

@@ -136,6 +136,7 @@ class ObjectPages:
                 takes={BYTES: "the bytes; any other media type does as well"},
                 headers=PUT_HEADERS,
                 streamed=True,
+                makes=True,
             ),
             Operation(
                 "deleteObject",
@@ -185,7 +186,7 @@ class ObjectPages:
             raise bad_request("prefix and directory exclude each other: give one of them")
         ranges = ask.allowed.objects(namespace, "read")
         if not ranges:
-            ask.require("read", object_name(namespace, query["prefix"]))
+            ask.require("read", object_name(namespace, query["prefix"]), of=namespace)
         async with self._calls.found(namespace) as objects:
             if objects is None:
                 return {"objects": [], "directories": [], "next": None}
@@ -306,7 +307,7 @@ class ObjectPages:
     async def _copy(self, ask: Ask) -> dict[str, Any]:
         namespace, (source, name, asked) = ask.path["namespace"], _placed(ask)
         ask.require("read", object_name(namespace, source))
-        ask.require("append", object_name(namespace, name))
+        ask.require("append", object_name(namespace, name), making=True)
         condition = permitted(ask, name, asked)
         async with self._calls.there(ask, source) as objects:
             try:
@@ -317,9 +318,10 @@ class ObjectPages:
 
     async def _rename(self, ask: Ask) -> dict[str, Any]:
         namespace, (source, name, asked) = ask.path["namespace"], _placed(ask)
-        for permission, place in (("read", source), ("delete", source), ("append", name)):
-            # It may be a directory, whose objects all get other names.
-            require_all(ask, permission, place)
+        # It may be a directory, whose objects all get other names.
+        require_all(ask, "read", source)
+        require_all(ask, "delete", source)
+        require_all(ask, "append", name, making=True)
         condition = permitted(ask, name, asked)
         async with self._calls.there(ask, source) as objects:
             try:

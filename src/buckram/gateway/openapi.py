@@ -24,6 +24,7 @@ _HEADERS = {
 _NEEDS = {
     "nothing": "Needs nothing.",
     "login": "Needs a login, where the gateway asks for tokens.",
+    "operator": "Needs an administrator of the cluster, where the gateway asks for tokens.",
     "administrator": "Needs an administrator of the cluster.",
 }
 

@@ -18,7 +18,7 @@ from buckram.core.objects.rows import check_object_name
 from buckram.core.security.object_names import NameRange, object_name
 from buckram.core.security.principal import Principal
 from buckram.core.streams.names import StreamName, stream_name
-from buckram.gateway.failures import bad_request
+from buckram.gateway.failures import absent, bad_request
 from buckram.gateway.schema import TEXT, WHOLE, YES_OR_NO, Schema, fault
 from buckram.http.problems import HttpProblem
 from buckram.http.tokens import while_granted
@@ -27,9 +27,10 @@ SQL = "/v2/databases"
 """Under it are the same paths as at a server of databases, so that either sends requests on to the other."""
 GATEWAY = "Buckram-Gateway"
 """Header of answers: the id of this process. Of a request: the id of the only process that shall carry it out."""
-Need = Literal["nothing", "login", "read", "append", "create", "delete", "admin", "administrator"]
+Need = Literal["nothing", "login", "read", "append", "create", "delete", "admin", "operator", "administrator"]
 """What a request has to prove: nothing; who it is; a permission on what its path is about, which is granted as in
-`buckram acl`; or that it is an administrator of the cluster. A handler may ask for more (`Ask.require`)."""
+`buckram acl`; that it may see the whole cluster, as administrators do, and everybody where there are no tokens; or that
+it is an administrator of the cluster. A handler may ask for more (`Ask.require`)."""
 
 
 class Allowed(Protocol):
@@ -45,6 +46,11 @@ class Allowed(Protocol):
 
     def sees(self, namespace: str) -> bool:
         """Return whether there is any permission on a namespace or on something in it."""
+        ...
+
+    @property
+    def everything(self) -> bool:
+        """Whether the whole cluster may be seen."""
         ...
 
 
@@ -83,15 +89,31 @@ class Ask:
             raise bad_request(f"object name {name[:60]!r}: the path has bytes that are no UTF-8; encode the name in it")
         return check_object_name(name)
 
-    def require(self, permission: str, name: str) -> None:
-        """Raises HttpProblem 403 for a permission that was not granted on a namespace, stream or object."""
-        if permission not in self.allowed(name):
-            raise HttpProblem(
-                403,
-                "FORBIDDEN",
-                f"{self.principal} has no permission `{permission}` on {name} (`buckram acl grant` gives it)",
-                value=name,
-            )
+    def require(self, permission: str, name: str, *, of: str = "", making: bool = False) -> None:
+        """Raises HttpProblem for a permission that was not granted on a namespace, stream or object. That is 403, and
+        for what one may not see at all 404, as if it were not there; nothing is looked up before.
+
+        `of`: what has to be seen for a 403, where that is not `name`. `making`: it is about to be made, so that it is
+        no secret whether it is there.
+        """
+        if permission in self.allowed(name):
+            return
+        if not making and not self.sees(of or name):
+            raise self.unseen(of or name)
+        raise HttpProblem(
+            403,
+            "FORBIDDEN",
+            f"{self.principal} has no permission `{permission}` on {name} (`buckram acl grant` gives it)",
+            value=name,
+        )
+
+    def sees(self, name: str) -> bool:
+        """Whether there is any permission on a namespace or something in it, on a stream, or on an object."""
+        return bool(self.allowed(name)) if "/" in name else self.allowed.sees(name)
+
+    def unseen(self, name: str) -> HttpProblem:
+        """The answer about what is not there, for what may not be seen."""
+        return absent(name, database="database" in self.path)
 
     def watch(self, permission: str, name: str) -> Callable[[], str]:
         """For an answer that takes long: says why it has to end, because of the token or of grants; empty otherwise."""
@@ -168,7 +190,8 @@ class Operation:
     """Other statuses of answers that are no errors, with what they mean."""
     streamed: bool = False
     """Whether the handler reads the body itself, by `Ask.pieces`, of any media type."""
-
+    makes: bool = False
+    """Whether what its path names is made by it. Who may not do that is told so, whether or not it is there."""
     statements: bool = False
     """Whether it is a request with statements of SQL, by a token and never by a browser's session: the statements say
     whether they change something, and what was done once is known by a token of theirs and no Idempotency-Key."""

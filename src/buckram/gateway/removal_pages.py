@@ -56,6 +56,8 @@ class RemovalPages:
         if not prefix:
             raise bad_request("prefix is missing: needs one character at least, as in ?prefix=logs/2025-")
         check_object_name(f"{prefix}x")
+        if not ask.sees(namespace):
+            raise ask.unseen(namespace)
         if not _may(ask, prefix):
             raise HttpProblem(
                 403,

@@ -93,6 +93,7 @@ class StreamPages:
                 INFO,
                 201,
                 body=_MADE,
+                makes=True,
             ),
         )
 

@@ -19,7 +19,7 @@ from buckram.gateway.object_calls import BYTES, EXPIRES, PUT_HEADERS, ROW, Objec
 from buckram.gateway.object_headers import condition_of, metadata_of
 from buckram.gateway.operations import LIMIT, PREFIX, Ask, Operation, Parameter
 from buckram.objects.objects import Objects
-from buckram.objects.values import PartInfo
+from buckram.objects.values import PartInfo, UploadInfo
 from buckram.views.objects import object_json, upload_json
 
 UPLOADS = "/v2/namespaces/{namespace}/uploads"
@@ -87,6 +87,7 @@ class UploadPages:
                 self._begin,
                 _BEGUN,
                 201,
+                makes=True,
             ),
             Operation(
                 "putPart",
@@ -137,11 +138,17 @@ class UploadPages:
         namespace, query = ask.path["namespace"], ask.query
         ranges = ask.allowed.objects(namespace, "append")
         if not ranges:
-            ask.require("append", object_name(namespace, query["prefix"]))
+            ask.require("append", object_name(namespace, query["prefix"]), of=namespace)
+        found: list[UploadInfo] = []
         async with self._calls.found(namespace) as objects:
-            found = [] if objects is None else await objects.uploads(**query)
+            after, more = query["after"], objects is not None
+            while objects is not None and more and len(found) < query["limit"]:
+                page = await objects.uploads(prefix=query["prefix"], after=after, limit=query["limit"])
+                found += [one for one in page if any(names.has(one.name) for names in ranges)]
+                after, more = (page[-1].upload if page else after), bool(page)
+        found = found[: query["limit"]]
         return {
-            "uploads": [upload_json(namespace, one) for one in found if any(names.has(one.name) for names in ranges)],
+            "uploads": [upload_json(namespace, one) for one in found],
             "next": found[-1].upload if len(found) == query["limit"] else None,
         }
 
@@ -194,7 +201,8 @@ class UploadPages:
     async def _abort(self, ask: Ask) -> dict[str, Any]:
         upload = _given(ask, "upload")
         async with self._calls.there(ask) as objects:
-            is_there = await objects.upload_name(upload) is not None
+            present = await objects.upload_name(upload)
+            is_there = present is not None and ask.sees(object_name(ask.path["namespace"], present))
             if is_there:
                 await self._check_upload(ask, objects, upload)
                 await self._calls.in_time(ask, objects.abort_upload(upload))

@@ -5,7 +5,7 @@ Not here: opening few of many (`db/shelf.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from buckram.addresses import read_address
 from buckram.client.client import Client
@@ -25,6 +25,8 @@ from buckram.http.problems import HttpProblem
 from buckram.seams import MetadataStore
 
 IDLE_S = 300.0
+Sees = Callable[[str], bool]
+"""Whether who asks may do anything with a database, by its full name, or with a namespace."""
 _GONE = (NoSuchDatabase, NoSuchNamespace, NoSuchStream, NotDatabase, NotMachineLog)
 
 
@@ -74,29 +76,35 @@ class Databases:
         """Those that are open now, by name."""
         return dict(sorted(self._shelf.opened().items()))
 
-    def find(self, wanted: str, host: str) -> str:
+    def find(self, wanted: str, host: str, sees: Sees = lambda name: True) -> str:
         """The full name of the database that a request means: the one it names, else that of the host's name.
 
         The host of database shop/main is main.shop.ANYTHING. If only one is served, none needs to be named. Raises
-        HttpProblem.
+        HttpProblem: for what one may not see the same as for what is not there.
         """
-        wanted = wanted or self._by_host(found.host.lower() if (found := read_address(host)) else "")
-        if not wanted and len(self.names) == 1 and not self.namespaces:
-            wanted = self.names[0]
+        meant = "" if wanted else self._meant(host)
+        wanted = wanted or (meant if meant and sees(meant) else "")
         if not wanted:
             raise HttpProblem(
                 404,
                 "NO_DATABASE",
                 "the request names no database: put NAMESPACE/DATABASE before the path, as in /shop/main/v3/pipeline, "
-                f"or into the header Buckram-Database; served here: {self.described()}",
+                f"or into the header Buckram-Database; served here: {self.described(sees)}",
             )
         try:
             name = stream_name(wanted)
         except InvalidArgument as error:
             raise HttpProblem(404, "NO_DATABASE", str(error)) from None
+        if not sees(str(name)):
+            raise _not_served(str(name), str(NoSuchDatabase(str(name))))
         if not self._everything and str(name) not in self.names and name.namespace not in self.namespaces:
-            raise _not_served(str(name), f"it is not served here: {self.described()}")
+            raise _not_served(str(name), f"it is not served here: {self.described(sees)}")
         return str(name)
+
+    def _meant(self, host: str) -> str:
+        """The database of a request that names none; empty for none."""
+        by_host = self._by_host(found.host.lower() if (found := read_address(host)) else "")
+        return by_host or (self.names[0] if len(self.names) == 1 and not self.namespaces else "")
 
     def _by_host(self, host: str) -> str:
         for name in self.names:
@@ -105,10 +113,11 @@ class Databases:
         labels = host.split(".")
         return f"{labels[1]}/{labels[0]}" if len(labels) > 2 and labels[1] in self.namespaces else ""
 
-    def described(self) -> str:
-        """What is served, for people."""
+    def described(self, sees: Sees = lambda name: True) -> str:
+        """What is served and may be seen, for people."""
         everything = ["all databases of the cluster"] if self._everything else []
-        return ", ".join([*everything, *self.names, *(f"all of namespace {name}" for name in self.namespaces)])
+        namespaces = [f"all of namespace {name}" for name in self.namespaces if sees(name)]
+        return ", ".join([*everything, *filter(sees, self.names), *namespaces]) or "nothing that you may use"
 
     async def take(self, name: str) -> Use:
         """The database, open until `give` of the value is called; one that stopped is opened again. HttpProblem 404."""
@@ -163,4 +172,4 @@ def _not_served(name: str, why: str) -> HttpProblem:
     return HttpProblem(404, "NO_SUCH_DATABASE", f"database {name}: {why}", value=name)
 
 
-__all__ = ["IDLE_S", "Databases"]
+__all__ = ["IDLE_S", "Databases", "Sees"]

@@ -21,7 +21,7 @@ from buckram.client.client import Client
 from buckram.config import TlsConfig
 from buckram.db.settings import DatabaseLimits
 from buckram.hrana.access import DatabaseAccess, Everybody, may_change, watch
-from buckram.hrana.databases import IDLE_S, Databases
+from buckram.hrana.databases import IDLE_S, Databases, Sees
 from buckram.hrana.exchange import BACKUP, LOAD
 from buckram.hrana.forwarding import rights_left
 from buckram.hrana.limits import HTTP_LIMITS, HranaLimits
@@ -119,10 +119,11 @@ class DatabaseServer:
     ) -> None:
         await self.close()
 
-    def report(self) -> dict[str, Any]:
-        """What is served: open databases with role and offset, and namespaces."""
-        opened = {name: {"role": one.role, "offset": one.applied} for name, one in self.databases.opened().items()}
-        return {"databases": opened, "namespaces": list(self.databases.namespaces)}
+    def report(self, sees: Sees = lambda name: True) -> dict[str, Any]:
+        """What is served and may be seen: open databases with role and offset, and namespaces."""
+        opened = {name: one for name, one in self.databases.opened().items() if sees(name)}
+        rows = {name: {"role": one.role, "offset": one.applied} for name, one in opened.items()}
+        return {"databases": rows, "namespaces": list(filter(sees, self.databases.namespaces))}
 
     # -- requests -----------------------------------------------------------------------------------------
 
@@ -143,8 +144,8 @@ class DatabaseServer:
                 404, "NOT_FOUND", f"{request.url.path}: GET is served for /, /health, /DATABASE/v3 and /DATABASE/backup"
             )
         self._origins.check(request)
-        await self._access.authenticate(request)
-        return json_answer(request, self.report())
+        allowed = self._access.allowed(await self._access.authenticate(request))
+        return json_answer(request, self.report(lambda name: bool(allowed(name))))
 
     async def _put(self, request: Request) -> Response:
         """A file that is loaded into an empty database."""
@@ -172,7 +173,8 @@ class DatabaseServer:
         self._origins.check(request)
         principal = await self._access.authenticate(request)
         reading = parse_reading(wanted or request.headers.get("buckram-database", ""))
-        name = self.databases.find(reading.database, request.headers.get("host", ""))
+        allowed, host = self._access.allowed(principal), request.headers.get("host", "")
+        name = self.databases.find(reading.database, host, lambda name: bool(allowed(name)))
         may_write = rights_left(may_change(self._access, principal, name), request.headers)
         return reading._replace(database=name), principal, may_write
 

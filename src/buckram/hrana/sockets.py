@@ -64,13 +64,14 @@ class Sockets:
         try:
             self._asking.origins.check(request)
             wanted = parse_reading(socket.path_params["path"].strip("/") or socket.headers.get("buckram-database", ""))
-            name = self._places.databases.find(wanted.database, socket.headers.get("host", ""))
+            if self._asking.access.vouch is None:  # Nobody has to say who he is, so that is known now already.
+                self._places.databases.find(wanted.database, socket.headers.get("host", ""))
             protocol = _protocol(socket.scope["subprotocols"])
         except HttpProblem as problem:
             await socket.send_denial_response(json_answer(request, problem.content(), problem.status, problem.headers))
             return
         await socket.accept(protocol)
-        connection = _Connection(socket, self._places, self._asking, wanted._replace(database=name), self._http_limits)
+        connection = _Connection(socket, self._places, self._asking, wanted, self._http_limits)
         self._open.add(connection)
         try:
             await connection.serve()
@@ -221,10 +222,13 @@ class _Connection:
         return True
 
     async def _rights(self) -> Rights:
-        """Raises HttpProblem 401 and 403."""
+        """Raises HttpProblem 401, 403, and 404 for a database that is not there or may not be seen."""
         authorization = f"Bearer {self._jwt}" if self._jwt else self._socket.headers.get("authorization", "")
         principal = await self._asking.access.authenticate(_as_request(self._socket, authorization))
-        may_write = may_change(self._asking.access, principal, self._reading.database)
+        allowed, host = self._asking.access.allowed(principal), self._socket.headers.get("host", "")
+        name = self._places.databases.find(self._reading.database, host, lambda name: bool(allowed(name)))
+        self._reading = self._reading._replace(database=name)
+        may_write = may_change(self._asking.access, principal, name)
         return Rights(principal, may_write)
 
     # -- what is asked ------------------------------------------------------------------------------------

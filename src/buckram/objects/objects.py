@@ -37,7 +37,7 @@ from buckram.net.tasks import TaskScope
 from buckram.objects.data import SMALL_BYTES, LedgerMaker, Packs, Stored, write_large
 from buckram.objects.index_client import IndexClient
 from buckram.objects.reading import Readers
-from buckram.objects.refusals import absent, refused
+from buckram.objects.refusals import NO_DIRECTORY, absent, refused
 from buckram.objects.rewriting import Rewriter
 from buckram.objects.sweeping import Sweeper
 from buckram.objects.values import (
@@ -397,7 +397,7 @@ class Objects(NotBlocking):
 
         found = await self._index.look(look)
         if found is None:
-            raise NoSuchObject(f"{self.namespace}/{name}", "is no directory")
+            raise NoSuchObject(f"{self.namespace}/{name}", NO_DIRECTORY)
         return found
 
     async def remove(self, path: str, *, recursive: bool = False) -> None:

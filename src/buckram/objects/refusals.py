@@ -16,6 +16,8 @@ from buckram.errors import (
     UploadIncomplete,
 )
 
+NO_DIRECTORY = "is no directory"
+
 
 def refused(name: str, refusal: CommandRefused) -> BuckramError:
     """The error that a refusal of the index means; `name` is NAMESPACE/NAME."""
@@ -50,4 +52,4 @@ def absent(name: str, reason: str = "") -> str:
     return f"{why}; `buckram object list {namespace}` shows what is there"
 
 
-__all__ = ["absent", "refused"]
+__all__ = ["NO_DIRECTORY", "absent", "refused"]

@@ -5,12 +5,14 @@ Not here: what is wrong (`core/health`), and looking (`health/gathering.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from buckram.core.cluster import file_systems
+from buckram.core.health.findings import Finding, healthy
 from buckram.core.health.states import Severity
+from buckram.core.health.table import OWNED
 
 if TYPE_CHECKING:
     from buckram.core.health.facts import BookieFacts
@@ -82,4 +84,29 @@ def status_json(found: Health) -> dict[str, Any]:
     }
 
 
-__all__ = ["MOST_LEDGERS", "BookieState", "bookie_states", "problems_json", "space_of", "status_json"]
+def status_seen(found: Health, sees: Callable[[str], bool]) -> dict[str, Any]:
+    """Return what is shown to who may not see the whole cluster: states of streams and namespaces that he may see, and
+    which states the cluster is in, without where.
+
+    `sees`: whether he may see a namespace, or a stream by its full name.
+    """
+    seen = [one for one in found.findings if one.state.name not in OWNED or sees(one.where.partition(" ")[0])]
+    rows = [one.as_json() if one.state.name in OWNED else _of_the_cluster(one) for one in seen]
+    problems = [row for number, row in enumerate(rows) if row not in rows[:number]]
+    return {"healthy": healthy(seen), "problems": problems}
+
+
+def _of_the_cluster(one: Finding) -> dict[str, str]:
+    do = "an administrator of the cluster sees where it is, and what to do about it"
+    return {**one.as_json(), "where": "the cluster", "why": one.state.title, "do": do}
+
+
+__all__ = [
+    "MOST_LEDGERS",
+    "BookieState",
+    "bookie_states",
+    "problems_json",
+    "space_of",
+    "status_json",
+    "status_seen",
+]

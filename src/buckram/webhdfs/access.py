@@ -20,6 +20,7 @@ from buckram.core.security.acl import PERMISSIONS
 from buckram.core.security.effects import Effect, lacking
 from buckram.core.security.principal import Principal
 from buckram.core.security.tokens import Token
+from buckram.errors import NoSuchNamespace
 from buckram.http.application import ANYBODY
 from buckram.http.body import read_body
 from buckram.http.headers import UNKEPT
@@ -29,7 +30,7 @@ from buckram.http.problems import HttpProblem, json_answer
 from buckram.http.tokens import ClusterTokens, bearer_of, check_no_token
 from buckram.webhdfs import java_tokens
 from buckram.webhdfs.java_classes import ACCESS, INVALID_TOKEN
-from buckram.webhdfs.problems import RemoteProblem
+from buckram.webhdfs.problems import RemoteProblem, problem_of
 
 _ONLOOKER = Principal("onlooker")
 
@@ -41,13 +42,19 @@ class Visitor:
     principal: Principal
     allowed: Callable[[str], frozenset[str]]
     """What may be done with a namespace."""
+    sees: Callable[[str], bool]
+    """Whether anything may be done with a namespace or with something in it."""
     token: str = ""
     verified: Token | None = None
 
-    def require(self, effect: Effect, namespace: str) -> None:
-        """Raises RemoteProblem for what needs a permission that was not granted."""
-        if not self.may(effect, namespace):
-            raise self.refused(effect, namespace)
+    def require(self, effect: Effect, namespace: str, *, making: bool = False) -> None:
+        """Raises RemoteProblem for what needs a permission that was not granted: for a namespace that may not be seen
+        as if it were not there, unless something is to be made in it (`making`). Nothing is looked up before."""
+        if self.may(effect, namespace):
+            return
+        if not making and not self.sees(namespace):
+            raise problem_of(NoSuchNamespace(namespace))
+        raise self.refused(effect, namespace)
 
     def may(self, effect: Effect, namespace: str) -> bool:
         """Whether all permissions that it needs were granted."""
@@ -91,14 +98,20 @@ class Door:
             self._check_no_token(request, parameters)
             everything = self._open_to_all or self._is_local(request)
             granted = frozenset(PERMISSIONS) if everything else frozenset({"read"})
-            return Visitor(ANYBODY if everything else _ONLOOKER, lambda namespace: granted)
+            return Visitor(ANYBODY if everything else _ONLOOKER, lambda namespace: granted, lambda namespace: True)
         text = self._token_of(request, parameters)
         try:
             verified = tokens.verified(text)
         except HttpProblem as problem:
             raise RemoteProblem(INVALID_TOKEN, problem.message) from None
         principal = verified.principal
-        return Visitor(principal, lambda namespace: tokens.acl.allowed(principal, namespace), text, verified)
+        return Visitor(
+            principal,
+            lambda namespace: tokens.acl.allowed(principal, namespace),
+            lambda namespace: tokens.acl.sees(principal, namespace),
+            text,
+            verified,
+        )
 
     def _check_no_token(self, request: Request, parameters: Mapping[str, str]) -> None:
         text = ""

@@ -61,6 +61,8 @@ def problem_of(error: BuckramError) -> RemoteProblem:
     java_class = next((name for name, kinds in _CLASSES if isinstance(error, kinds)), None)
     if java_class is None:
         java_class = RETRY if error.retryable else INPUT_OUTPUT
+    if isinstance(error, errors.AccessRefused):  # Where it is in the store is no business of who asks.
+        return RemoteProblem(java_class, f"the metadata store does not let this gateway do that: {error.found}")
     return RemoteProblem(java_class, str(error))
 
 

@@ -47,6 +47,8 @@ from buckram.webhdfs.transfers import Transfers
 _DATA = "data"
 """The parameter of the second step of CREATE and OPEN."""
 _OCTETS = "application/octet-stream"
+_MAKING = ("CREATE", "MKDIRS")
+"""Who may not do these is told so, whether or not the namespace is there."""
 _WHY_NOT = {
     "APPEND": "files are immutable, put as a whole: write a new one (Spark's state stores and logs do)",
     "TRUNCATE": "files are immutable, put as a whole: write a new one",
@@ -138,7 +140,7 @@ class WebHdfs:
         name = parameters.get("op", "").upper()
         effect, handler = self._operation(request.method, name, parameters)
         if effect is not None and path.namespace:
-            visitor.require(effect, path.namespace)
+            visitor.require(effect, path.namespace, making=name in _MAKING)
         elif effect not in (None, Effect.LIST, Effect.READ) and name != "MKDIRS":
             raise RemoteProblem(ACCESS, "the root has namespaces only, which `buckram namespace create` makes")
         try:
@@ -290,7 +292,7 @@ class WebHdfs:
         for effect in (Effect.READ, Effect.REMOVE):  # Its old name is there no more.
             call.visitor.require(effect, call.path.namespace)
         if target.namespace and target.namespace != call.path.namespace:
-            call.visitor.require(Effect.ADD, target.namespace)
+            call.visitor.require(Effect.ADD, target.namespace, making=True)
         if "renameoptions" not in call.parameters:
             done = await self.files.rename_into(call.path, target, repeated=call.repeat.repeated)
             return json_answer(call.request, {"boolean": done})

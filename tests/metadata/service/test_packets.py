@@ -132,8 +132,9 @@ def test_events_have_no_request() -> None:
     "error",
     [
         MetadataUnavailable("later"), NoSuchKey("/a"), KeyExists("/a"), KeyNotEmpty("/a"), VersionConflict("/a", 7),
-        ValueTooLarge("/a", 9, 8), InvalidArgument("bad"), MalformedRecord("odd"), AccessRefused("/a", "not yours"),
-        LedgerIdUsed(5), LedgerIdsExhausted("none"), ClusterNotInitialised("x:"), WrongCluster("other"),
+        ValueTooLarge("/a", 9, 8), InvalidArgument("bad"), MalformedRecord("odd"), LedgerIdUsed(5),
+        AccessRefused("stream a/b", "not yours", advice=""),
+        LedgerIdsExhausted("none"), ClusterNotInitialised("x:"), WrongCluster("other"),
         MetadataError("else"),
     ],
 )  # fmt: skip

@@ -217,7 +217,8 @@ class ChangeGate:
         try:
             named = newly_named(self._places, ops, values)
         except MalformedRecord as error:
-            raise self._judge.refused(str(error).partition(":")[0], KeyUse.SET, str(error)) from None
+            key, _, why = str(error).partition(": ")
+            raise self._judge.refused(key, KeyUse.SET, why) from None
         if not named:
             return
         for op in ops:  # What was looked at is what the store changes.
@@ -350,4 +351,4 @@ def _is_made_for(record: KeyValue | None, name: str | None, uid: str) -> bool:
     return record is not None and name is not None and _owner(record) == (name, uid)
 
 
-__all__ = ["ChangeGate"]
+__all__ = ["USES", "ChangeGate"]

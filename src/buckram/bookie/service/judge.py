@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from buckram.bookie.service.session import Session
 from buckram.core.security.access import KeyRules, KeyUse
+from buckram.core.security.namespaces import UNSEEN, Places
 from buckram.errors import AccessRefused
 from buckram.metadata.keys import MAX_PAGE
 from buckram.metadata.layout import SECURITY
@@ -40,16 +41,26 @@ class Judge:
             await self.find_out(rules, key)
             why = judge.refusal(key, use, value)
         if why != "":
-            raise self.refused(key, use, why or "nothing is known of the stream or ledger that it belongs to")
+            raise self.refused(key, use, why or UNSEEN)
 
     def refused(self, key: str, use: KeyUse, why: str) -> AccessRefused:
-        """Return the error that says so."""
-        return AccessRefused(key, f"{self._session.principal} may not {use.value} it: {why}")
+        """Return the error that says so. What the peer is told has no place in the store; the audit trail has it."""
+        found = f"{self._session.principal} may not {use.value} it: {why}"
+        return _placed(AccessRefused(self._called(key), found, advice=""), key)
+
+    def _called(self, key: str) -> str:
+        store = self._store()
+        for record in (key, key.rpartition("/")[0]):  # or a key by which a stream holds the ledger
+            ledger = store.layout.ledger_of(record)
+            if ledger is not None:
+                return f"ledger {ledger}"
+        return Places(store.root, store.own, lambda _: False).called(key)
 
     def refuse_secrets(self, key: str) -> None:
         """Whoever has the signing key is everybody: administrators, too, see these keys in the store itself only."""
         if self.is_secret(key):
-            raise AccessRefused(key, "keys, revocations and grants are read and written in the store itself only")
+            why = "keys, revocations and grants are read and written in the store itself only"
+            raise _placed(AccessRefused("the cluster's security", why, advice=""), key)
 
     def is_secret(self, key: str) -> bool:
         secrets = f"{self._store().own}/{SECURITY}"
@@ -77,3 +88,8 @@ class Judge:
                 for name, found in page:
                     rules.learn(f"{heads}/{namespace}/{name}", found.value)
                 after = page[-1][0]
+
+
+def _placed(error: AccessRefused, key: str) -> AccessRefused:
+    error.place = key
+    return error

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from typing import Protocol
 
-from buckram.bookie.service.gate import ChangeGate
+from buckram.bookie.service.gate import USES, ChangeGate
 from buckram.bookie.service.judge import Judge
 from buckram.bookie.service.ledger_requests import LedgerQuota, LedgerRequests
 from buckram.bookie.service.noting import REFUSAL_ERRORS, Noting
@@ -170,16 +170,26 @@ class KeySession:
         return self._seen(found)
 
     async def _children(self, request: KeyRequest, watch: Notify | None) -> list[str]:
-        """Names below a key, and of streams those that the principal may read; empty only when there are no more."""
+        """Names below a key, and of namespaces and streams those that the principal may read; empty only when there are
+        no more."""
         rules, after = self._rules, request.after
         while True:
             names = await self._keys.children(request.key, after=after, limit=request.limit, watch=watch)
-            if rules is None or not request.key.startswith(f"{self._store.own}/streams/heads/"):
+            if rules is None or not self._lists_names(request.key):
                 return names
             seen = [name for name in names if rules.refusal(f"{request.key}/{name}", KeyUse.READ) == ""]
             if seen or not names:
                 return seen
             after, watch = names[-1], None
+
+    def _lists_names(self, key: str) -> bool:
+        """Whether the names right below a key are those of namespaces or streams."""
+        streams = f"{self._store.own}/streams"
+        return key.startswith(f"{streams}/heads/") or key in (
+            f"{streams}/heads",
+            f"{streams}/namespaces",
+            f"{streams}/replication",
+        )
 
     async def _values(self, request: KeyRequest) -> list[tuple[str, KeyValue]]:
         """Those that the principal may read; empty only when there are no more."""
@@ -257,7 +267,7 @@ class KeySession:
         except (NoSuchKey, MalformedRecord):
             return  # The store says so, or there is nothing to be read in it.
         if why := change_refusal(op.key.removeprefix(heads), before, after):
-            raise AccessRefused(op.key, why)
+            raise self._judge.refused(op.key, USES[type(op)], why)
 
     def _present(self) -> TreeStore:
         return self._own or self._shared.store

@@ -92,7 +92,7 @@ class Noting:
 
     def refused(self, session: Session, request: KeyRequest, error: BuckramError) -> None:
         """A request was refused. The key is the error's, or the first that the request would use."""
-        key: str = getattr(error, "key", "")
+        key: str = getattr(error, "place", "") or getattr(error, "key", "")
         ops = [op for op in request.ops if not isinstance(op, CheckVersion)] or request.ops
         named = (one for one in ops if one.key == key or key.startswith(f"{one.key} ("))
         op = next(named, ops[0] if ops else None)

@@ -422,5 +422,7 @@ OTHER = (
 )
 
 TABLE = {state.name: state for state in (*METADATA, *BOOKIES, *HEALING, *STREAMS, *OTHER)}
+OWNED = frozenset(state.name for state in STREAMS) - {"orphans", "leftovers"}
+"""States of one stream or namespace, whose name `where` begins with. Who may not see that is not told of the state."""
 
-__all__ = ["BOOKIES", "HEALING", "METADATA", "OTHER", "STREAMS", "TABLE"]
+__all__ = ["BOOKIES", "HEALING", "METADATA", "OTHER", "OWNED", "STREAMS", "TABLE"]

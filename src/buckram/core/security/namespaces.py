@@ -21,6 +21,8 @@ LEDGER_NAMESPACE = "buckram.namespace"
 """In the custom metadata of a ledger that is no stream's: its namespace; without it `default`."""
 _READ = (KeyUse.READ, KeyUse.LIST)
 _ADMINISTRATORS = "it is for administrators"
+UNSEEN = "it belongs to no stream and no namespace on which who asks has a permission (`buckram acl grant` gives some)"
+"""Of what is not there, and of what is another's, whose name is not told."""
 _MOST_KNOWN = 100_000
 
 
@@ -66,6 +68,21 @@ class Places:
     def uid(self, key: str) -> str:
         """Of the stream that a key below `data` belongs to; "" for any other key."""
         return key.removeprefix(f"{self.data}/").partition("/")[0] if key.startswith(f"{self.data}/") else ""
+
+    @property
+    def listed(self) -> tuple[str, ...]:
+        """The keys right below which are names of namespaces."""
+        return self.heads, f"{self.own}/streams/namespaces", f"{self.own}/streams/replication"
+
+    def called(self, key: str) -> str:
+        """What a denial calls the key, by nothing but its own words: no place in the store, and no name of another."""
+        for folder in (*self.listed, self.quotas):
+            name = key.removeprefix(f"{folder}/")
+            if name != key:
+                return _what(name)
+        if key in self.listed:
+            return "the list of namespaces"
+        return "a stream's data" if self.uid(key) else "what this asks for"
 
     def head_of(self, key: str) -> str:
         """The full name of the stream whose head the key is; "" for any other key."""
@@ -140,7 +157,7 @@ class NamespaceRules:
         uid = places.uid(key)
         if uid:
             stream = self.known.of_uid(uid)
-            return None if stream is None else self._needs(stream, _of_data(key, places, uid, use))
+            return None if stream is None else self._needs_of_owner(stream, _of_data(key, places, uid, use))
         told = (f"{places.own}/healing/behind/", f"{places.own}/healing/degraded/")
         if key.startswith(told):  # who writes may say what lacks copies and who is slow, and take nothing back
             usable = use in (KeyUse.CREATE, KeyUse.READ, KeyUse.SET) and self._acl().concern(self._principal)
@@ -157,9 +174,8 @@ class NamespaceRules:
         known = self.known.of_ledger(key) if use is not KeyUse.READ or value is None else said
         if known is None:
             return None if value is None or use is KeyUse.SET else _ADMINISTRATORS
-        if use is KeyUse.SET and said != known:
-            return f"a ledger of {_what(known)} stays one"
-        return self._needs(known, {KeyUse.SET: "append", KeyUse.DELETE: "delete"}.get(use, "read"))
+        why = self._needs_of_owner(known, {KeyUse.SET: "append", KeyUse.DELETE: "delete"}.get(use, "read"))
+        return why or (f"a ledger of {_what(known)} stays one" if use is KeyUse.SET and said != known else "")
 
     def _of_share(self, key: str, use: KeyUse) -> str | None:
         """The key by which a stream holds a ledger together with others. Who makes one has to be able to read what it
@@ -169,10 +185,11 @@ class NamespaceRules:
         if holder is None or (owner is None and use is KeyUse.CREATE):
             return None
         if owner is None or use is not KeyUse.CREATE:
-            return self._needs(holder, "read" if use in _READ else "append")
-        if owner.partition("/")[0] != holder.partition("/")[0]:
+            return self._needs_of_owner(holder, "read" if use in _READ else "append")
+        why = self._needs_of_owner(owner, "read")
+        if not why and owner.partition("/")[0] != holder.partition("/")[0]:
             return f"a ledger of {_what(owner)} is for streams of its namespace only"
-        return self._needs(owner, "read") or (self._needs(holder, "append") if holder != owner else "")
+        return why or (self._needs_of_owner(holder, "append") if holder != owner else "")
 
     def _of_record(self, namespace: str, use: KeyUse) -> str:
         if not namespace:
@@ -190,6 +207,11 @@ class NamespaceRules:
 
     def _needs(self, name: str, permission: str) -> str:
         return _lacking(self._acl().allowed(self._principal, name), name, permission)
+
+    def _needs_of_owner(self, name: str, permission: str) -> str:
+        """For what a ledger or a uid belongs to: who may do nothing with it does not learn its name either."""
+        allowed = self._acl().allowed(self._principal, name)
+        return _lacking(allowed, name, permission) if allowed else UNSEEN
 
     def _needs_within(self, namespace: str, permission: str) -> str:
         """For what concerns a namespace, and so whoever may use a single stream of it."""

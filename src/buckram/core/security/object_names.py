@@ -24,10 +24,6 @@ class NameRange(NamedTuple):
         """Whether this is one of the names."""
         return name == self.text if self.exact else name.startswith(self.text)
 
-    def reaches(self, prefix: str) -> bool:
-        """Whether some names that begin with the prefix may be among these."""
-        return self.text.startswith(prefix) or self.has_all(prefix)
-
     def has_all(self, prefix: str) -> bool:
         """Whether all names that begin with the prefix are among these."""
         return not self.exact and prefix.startswith(self.text)

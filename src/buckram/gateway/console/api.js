@@ -2,6 +2,9 @@
 
 export const session = { principal: "", administrator: false, changes: false, tokens: false, csrf: null };
 
+// Whether one sees the whole cluster: an administrator, and everybody at a gateway without tokens.
+export const operator = () => session.administrator || !session.tokens;
+
 export class Problem extends Error {
   constructor(status, code, message) {
     super(message);

@@ -1,6 +1,6 @@
 // The frame: which page is shown, who one is, and what is said when the gateway cannot be asked.
 
-import { ask, loadSession, session } from "./api.js";
+import { ask, loadSession, operator, session } from "./api.js";
 import { confirmed, token } from "./ask_people.js";
 import { h } from "./dom.js";
 import { audit } from "./audit.js";
@@ -14,18 +14,19 @@ import { overview } from "./overview.js";
 import { replication } from "./replication.js";
 import { streams } from "./streams.js";
 
-// [name, title, page, only for administrators]. A page fills `main`; what it returns is called when it is left.
+// [name, title, page, for whom it is]. A page fills `main`; what it returns is called when it is left.
+const everybody = () => true, administrator = () => session.administrator;
 const PAGES = [
-  ["overview", "Overview", overview, false],
-  ["streams", "Streams", streams, false],
-  ["ledgers", "Ledgers", ledgers, false],
-  ["databases", "Databases", databases, false],
-  ["objects", "Objects", objects, false],
-  ["bookies", "Bookies", bookies, false],
-  ["replication", "Replication", replication, false],
-  ["namespaces", "Namespaces", namespaces, false],
-  ["jobs", "Jobs", jobs, true],
-  ["audit", "Audit", audit, true],
+  ["overview", "Overview", overview, everybody],
+  ["streams", "Streams", streams, everybody],
+  ["ledgers", "Ledgers", ledgers, everybody],
+  ["databases", "Databases", databases, everybody],
+  ["objects", "Objects", objects, everybody],
+  ["bookies", "Bookies", bookies, everybody],
+  ["replication", "Replication", replication, operator],
+  ["namespaces", "Namespaces", namespaces, everybody],
+  ["jobs", "Jobs", jobs, administrator],
+  ["audit", "Audit", audit, administrator],
 ];
 let leave = () => {};
 let shown = 0;
@@ -69,7 +70,7 @@ async function act(title, consequence, how, work) {
 function frame() {
   const [name] = place();
   document.getElementById("nav").replaceChildren(...PAGES
-    .filter(([, , , administrators]) => session.administrator || !administrators)
+    .filter(([, , , whom]) => whom())
     .map(([page, title]) => h("a", { href: `#/${page}`, "aria-current": page === name ? "page" : null }, title)));
   const dark = () => document.documentElement.dataset.theme === "dark";
   document.getElementById("who").replaceChildren(

@@ -1,7 +1,10 @@
 // Bookies: where they are, how full, and what is asked of them.
 
-import { ask, get, session, url } from "./api.js";
+import { ask, get, operator, session, url } from "./api.js";
 import { bytes, card, h, number, table } from "./dom.js";
+
+// A bookie's id, for those who may see more of it as a link.
+export const named = (id) => (operator() ? h("a", { href: `#/bookies/${encodeURIComponent(id)}` }, id) : id);
 
 export function bookies(main, [id], page) {
   return id ? one(main, id, page) : all(main, page);
@@ -10,15 +13,18 @@ export function bookies(main, [id], page) {
 function all(main, { every }) {
   return every(5000, async () => {
     const [rows, status] = await Promise.all([get("/v2/bookies"), get("/v2/status")]);
-    const spaces = Object.fromEntries(status.bookies.map((one) => [one.id, one]));
-    main.replaceChildren(h("h1", {}, "Bookies"), card("", table("All that the cluster knows", [
-      ["Bookie", (row) => h("a", { href: `#/bookies/${encodeURIComponent(row.id)}` }, row.id)],
-      ["State", (row) => h("span", { class: row.state === "down" ? "bad" : row.state === "readonly" ? "warn" : "good" }, row.state)],
-      ["Asked", (row) => row.asked],
-      ["Address", (row) => (row.host ? `${row.host}:${row.port}` : "")],
+    const spaces = Object.fromEntries((status.bookies ?? []).map((one) => [one.id, one]));
+    const space = [
       ["Used", (row) => used(spaces[row.id])],
       ["Free", (row) => bytes(spaces[row.id]?.free_bytes), true],
       ["Of", (row) => bytes(spaces[row.id]?.total_bytes), true],
+    ];
+    main.replaceChildren(h("h1", {}, "Bookies"), card("", table("All that the cluster knows", [
+      ["Bookie", (row) => named(row.id)],
+      ["State", (row) => h("span", { class: row.state === "down" ? "bad" : row.state === "readonly" ? "warn" : "good" }, row.state)],
+      ["Asked", (row) => row.asked],
+      ["Address", (row) => (row.host ? `${row.host}:${row.port}` : "")],
+      ...(operator() ? space : []),
     ], rows.bookies)));
   });
 }

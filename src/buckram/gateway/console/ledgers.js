@@ -1,6 +1,7 @@
 // Ledgers: who holds which entries, as a picture.
 
 import { ask, get, session, url } from "./api.js";
+import { named } from "./bookies.js";
 import { bytes, card, h, number, svg, table } from "./dom.js";
 
 export function ledgers(main, [id], page) {
@@ -51,7 +52,7 @@ function one(main, id, { every, act }) {
       card("Who holds what", picture(found)),
       card("Fragments", table("The bookies of each range of entries", [
         ["From entry", (row) => number(row.first_entry), true],
-        ["Bookies", (row) => row.ensemble.map((one, n) => [n ? ", " : "", h("a", { href: `#/bookies/${encodeURIComponent(one)}` }, one)])],
+        ["Bookies", (row) => row.ensemble.map((one, n) => [n ? ", " : "", named(one)])],
       ], found.fragments)));
   });
 }

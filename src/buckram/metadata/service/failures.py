@@ -71,6 +71,8 @@ def decode_error(status: int, reader: Reader) -> BuckramError:
         return MetadataError(f"the bookie refused it with status {status}, which this release does not know: upgrade")
     if not fields:
         return cls(reader.text())
+    if cls is AccessRefused:  # A bookie has judged it by grants, and says itself what is missing.
+        return AccessRefused(reader.text(), reader.text(), advice="")
     return cls(*(reader.text() if form == "s" else reader.number() for _, form in fields))
 
 
