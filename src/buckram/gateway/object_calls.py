@@ -140,7 +140,11 @@ def require_all(ask: Ask, permission: str, name: str) -> None:
     """Raises HttpProblem 403 without a permission on an object, and on all that is in it if it is a directory."""
     namespace = ask.path["namespace"]
     ask.require(permission, object_name(namespace, name))
-    ask.require(permission, object_name(namespace, f"{name}/"))
+    below = object_name(namespace, f"{name}/")
+    ask.require(permission, below)
+    if not any(names.has_all(f"{name}/") for names in ask.allowed.objects(namespace, permission)):
+        why = f"{ask.principal} has no permission `{permission}` on all that is in {below} (`buckram acl list` tells)"
+        raise HttpProblem(403, "FORBIDDEN", why, value=below)
 
 
 def no_object(ask: Ask, name: str = "") -> NoSuchObject:

@@ -8,7 +8,7 @@ Hadoop's own delegation token. Without tokens whoever is on this machine may do 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import parse_qs
@@ -17,7 +17,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from buckram.core.security.acl import PERMISSIONS
-from buckram.core.security.effects import Effect, lacking
+from buckram.core.security.effects import NEEDS, Effect, lacking
+from buckram.core.security.object_names import NameRange
 from buckram.core.security.principal import Principal
 from buckram.core.security.tokens import Token
 from buckram.http.application import ANYBODY
@@ -29,6 +30,7 @@ from buckram.http.problems import HttpProblem, json_answer
 from buckram.http.tokens import ClusterTokens, bearer_of, check_no_token
 from buckram.webhdfs import java_tokens
 from buckram.webhdfs.java_classes import ACCESS, INVALID_TOKEN
+from buckram.webhdfs.paths import FilePath
 from buckram.webhdfs.problems import RemoteProblem
 
 _ONLOOKER = Principal("onlooker")
@@ -41,24 +43,50 @@ class Visitor:
     principal: Principal
     allowed: Callable[[str], frozenset[str]]
     """What may be done with a namespace."""
+    denied: Callable[[str, str], Sequence[NameRange]] = lambda namespace, permission: ()
+    """Names of objects in a namespace that are denied, for a permission."""
     token: str = ""
     verified: Token | None = None
 
-    def require(self, effect: Effect, namespace: str) -> None:
-        """Raises RemoteProblem for what needs a permission that was not granted."""
-        if not self.may(effect, namespace):
-            raise self.refused(effect, namespace)
+    def require(self, effect: Effect, path: FilePath, *, below: bool = False) -> None:
+        """Raises RemoteProblem for what needs a permission that was not granted, or is denied. `below`: for all that is
+        below the path, too."""
+        if not self.may(effect, path, below=below):
+            raise self.refused(effect, path, below=below)
 
-    def may(self, effect: Effect, namespace: str) -> bool:
-        """Whether all permissions that it needs were granted."""
-        return not lacking(effect, self.allowed(namespace))
+    def may(self, effect: Effect, path: FilePath, *, below: bool = False) -> bool:
+        """Whether all permissions that it needs were granted, and none of them is denied."""
+        return not self._lacking(effect, path, below)
 
-    def refused(self, effect: Effect, namespace: str, why: str = "") -> RemoteProblem:
+    def _lacking(self, effect: Effect, path: FilePath, below: bool) -> list[str]:
+        lacks = lacking(effect, self.allowed(path.namespace))
+        return lacks or [one for one in sorted(NEEDS[effect]) if self._is_denied(one, path, below)]
+
+    def _is_denied(self, permission: str, path: FilePath, below: bool) -> bool:
+        inside = f"{path.name}/" if path.name else ""
+        return any(
+            _is_in(names, path.name) or (below and names.reaches(inside))
+            for names in self.denied(path.namespace, permission)
+        )
+
+    def seen_in(self, namespace: str) -> Callable[[str], bool]:
+        """Whether a name in a namespace that may be listed is not denied, at this moment."""
+        denied = [names for one in NEEDS[Effect.LIST] for names in self.denied(namespace, one)]
+        return lambda name: not any(_is_in(names, name) for names in denied)
+
+    def refused(self, effect: Effect, path: FilePath, why: str = "", *, below: bool = False) -> RemoteProblem:
         """The error for what needs a permission that was not granted; `why`, where that is not obvious."""
-        permissions = ", ".join(lacking(effect, self.allowed(namespace)))
+        permissions = ", ".join(self._lacking(effect, path, below))
+        if not lacking(effect, self.allowed(path.namespace)):
+            what = f"all that is in {path}" if below else str(path)
+            return RemoteProblem(
+                ACCESS,
+                f"{self.principal} is denied `{permissions}` on {what}{f', and {why}' if why else ''} "
+                "(`buckram acl list` tells)",
+            )
         return RemoteProblem(
             ACCESS,
-            f"{self.principal} has no permission `{permissions}` on namespace {namespace}"
+            f"{self.principal} has no permission `{permissions}` on namespace {path.namespace}"
             f"{f', and {why}' if why else ''}: `buckram acl grant` gives it; a gateway without tokens lets other "
             "machines read only",
         )
@@ -98,7 +126,13 @@ class Door:
         except HttpProblem as problem:
             raise RemoteProblem(INVALID_TOKEN, problem.message) from None
         principal = verified.principal
-        return Visitor(principal, lambda namespace: tokens.acl.allowed(principal, namespace), text, verified)
+        return Visitor(
+            principal,
+            lambda namespace: tokens.acl.allowed(principal, namespace),
+            lambda namespace, permission: tokens.acl.denied_objects(principal, namespace, permission),
+            text,
+            verified,
+        )
 
     def _check_no_token(self, request: Request, parameters: Mapping[str, str]) -> None:
         text = ""
@@ -144,6 +178,11 @@ class Door:
         left = max(int(found.expires_s - now_s), 0)
         answer = {"access_token": secret, "token_type": "bearer", "expires_in": left}
         return json_answer(request, answer, headers=UNKEPT)
+
+
+def _is_in(names: NameRange, name: str) -> bool:
+    """Whether a file, or a directory with all that is in it, is one of the names; the empty one is the namespace's."""
+    return names.has(name) or names.has_all(f"{name}/" if name else "")
 
 
 def _refused(request: Request, status: int, error: str, why: str) -> Response:

@@ -109,4 +109,38 @@ MUTANTS = (
         edited(("buckram.audit.writing:AuditWriter.run", "self._prepared = False", "pass")),
         (_TRAIL + "test_a_trail_that_is_gone_is_made_anew",),
     ),
+    TestMutant(
+        "denial-by-name-only",
+        "whoever is denied objects reads their log at a bookie, with all their names and places",
+        edited(
+            ("buckram.core.security.acl:Acl._denying", "(one.covers(name) or one.is_within(name))", "one.covers(name)")
+        ),
+        (
+            "tests/core/security/test_denials.py::test_denied_objects_are_holes_and_close_the_log_of_all_names_to_bookies",
+        ),
+    ),
+    TestMutant(
+        "grant-wins-over-denial",
+        "a denial is kept and shown, and takes nothing from what was granted",
+        edited(("buckram.core.security.acl:Acl.allowed", "if self.denials and granted", "if False")),
+        ("tests/core/security/test_denials.py::test_what_is_allowed_is_what_is_granted_less_what_is_denied",),
+    ),
+    TestMutant(
+        "denials-for-old-releases",
+        "a release that knows no denials reads their record, and grants what is denied",
+        edited(("buckram.core.security.acl:Acl.encode", '"version": ACL_VERSION', '"version": 1')),
+        ("tests/core/security/test_denials.py::test_a_record_with_denials_is_none_that_an_older_release_reads",),
+    ),
+    TestMutant(
+        "holes-are-listed",
+        "a page of objects that one may see has those that are denied",
+        edited(
+            (
+                "buckram.core.security.object_names:NameRange.has",
+                "and not any(hole.has(name) for hole in self.holes)",
+                "",
+            )
+        ),
+        ("tests/core/security/test_denials.py::test_ranges_of_objects_have_the_names_that_are_allowed",),
+    ),
 )

@@ -23,6 +23,8 @@ ACTIONS = (
     "quota",
     "grant",
     "revoke",
+    "deny",
+    "undeny",
     "token",
     "lost",
 )
