@@ -242,6 +242,7 @@ class Bookie:
                 self.time,
                 authorises=self._door.authorises,
                 tokens="token" in self._door.logins,
+                issuer=self._door.issuer,
             )
             await self._retried(guard.start)
             self._guard = self._door.guard = guard

@@ -73,6 +73,8 @@ class Access:
             return ONLOOKER
         if operation.statements:
             return await self.authenticate(request)
+        if self.tokens is not None:
+            await self.tokens.meet(request)
         principal = self._principal(request, operation)
         if operation.needs == "administrator" and not principal.admin:
             raise HttpProblem(

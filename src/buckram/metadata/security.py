@@ -25,6 +25,8 @@ from buckram.types import Create, Delete, KeyOp, SetValue
 
 _TRIES = 20
 _SUBJECT = "subject:"
+_MOST_REVOKED_BYTES = 260
+"""The longest subject of an issuer of OIDC, with `oidc:` before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,7 @@ class SecurityStore:
 
         Now is the latest of our clock and of what bookies recorded: a clock that is behind leaves no token valid.
         """
-        _check_subject(subject)
+        _check_subject(subject, _MOST_REVOKED_BYTES)
         recorded = [time.time_us / 1e6 for time in (await read_times(self._store)).values()]
         now_s = max([now_s, *recorded])
         path, value = self._path("revoked", _encoded(subject)), json.dumps({"before_s": now_s}).encode()
@@ -233,9 +235,9 @@ def _number(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
-def _check_subject(subject: str) -> None:
-    if not subject or len(subject.encode()) > 100 or not subject.isprintable():
-        raise InvalidArgument(f"subject {subject[:100]!r}: needs 1 to 100 bytes of printable text")
+def _check_subject(subject: str, most: int = 100) -> None:
+    if not subject or len(subject.encode()) > most or not subject.isprintable():
+        raise InvalidArgument(f"subject {subject[:100]!r}: needs 1 to {most} bytes of printable text")
 
 
 def _encoded(subject: str) -> str:

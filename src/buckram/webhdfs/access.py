@@ -134,6 +134,12 @@ class Door:
             verified,
         )
 
+    async def meet(self, request: Request, parameters: Mapping[str, str]) -> None:
+        """To be waited for before `enter`: the issuer of the token may have to be asked."""
+        if self._tokens is not None:
+            with suppress(RemoteProblem):  # which `enter` raises
+                await self._tokens.meet(request, self._token_of(request, parameters))
+
     def _check_no_token(self, request: Request, parameters: Mapping[str, str]) -> None:
         text = ""
         with suppress(ValueError):
@@ -171,6 +177,7 @@ class Door:
         if self._tokens is None:
             return _refused(request, 400, "invalid_request", "this gateway asks for no tokens: turn OAuth2 off")
         secret = form.get("client_secret", [""])[0]
+        await self._tokens.meet(request, secret)
         try:
             found = self._tokens.verified(secret)
         except HttpProblem as problem:

@@ -133,6 +133,7 @@ class WebHdfs:
 
     async def _serve(self, request: Request) -> Response:
         parameters = requested_parameters(request)
+        await self._door.meet(request, parameters)
         visitor = self._door.enter(request, parameters)
         path = requested_path(request)
         name = parameters.get("op", "").upper()
