@@ -62,7 +62,7 @@ MUTANTS = (
         "trail-by-pattern",
         "a grant on all namespaces gives the audit trail",
         edited(
-            ("buckram.core.security.acl:Acl.allowed", 'if name.partition("/")[0] == SERVERS:', "if False:"),
+            ("buckram.core.security.acl:Acl._granting", 'if name.partition("/")[0] != SERVERS:', "if True:"),
             ("buckram.core.security.acl:Acl.within", "if namespace == SERVERS:", "if False:"),
         ),
         (_TRAIL + "test_only_servers_write_there_and_a_pattern_does_not_give_it_to_readers",),
@@ -123,7 +123,9 @@ MUTANTS = (
         "grant-wins-over-denial",
         "a denial is kept and shown, and takes nothing from what was granted",
         edited(("buckram.core.security.acl:Acl.allowed", "if self.denials and granted", "if False")),
-        ("tests/core/security/test_denials.py::test_what_is_allowed_is_what_is_granted_less_what_is_denied",),
+        (
+            "tests/core/security/test_denials.py::test_a_denial_of_one_stream_takes_that_one_and_of_a_namespace_everything",
+        ),
     ),
     TestMutant(
         "denials-for-old-releases",
@@ -141,6 +143,8 @@ MUTANTS = (
                 "",
             )
         ),
-        ("tests/core/security/test_denials.py::test_ranges_of_objects_have_the_names_that_are_allowed",),
+        (
+            "tests/core/security/test_denials.py::test_denied_objects_are_holes_and_close_the_log_of_all_names_to_bookies",
+        ),
     ),
 )
