@@ -115,7 +115,7 @@ def revoke(principal: str, text: str, namespace: str, uri: str | None, as_json: 
 @metadata_option
 @json_option
 def deny(principal: str, text: str, where: str, uri: str | None, as_json: bool) -> None:
-    """Deny permissions to a principal or role, whatever is granted to it. Administrators are not held to it.
+    """Deny permissions to a principal or role, whatever grants them. Administrators are not held to it.
 
     WHERE is as in `buckram acl grant`: a namespace with all in it, a stream, objects, or a pattern. `admin` denies
     everything. All bookies, gateways and servers of databases have to be of this release.
@@ -190,7 +190,7 @@ def list_(uri: str | None, as_json: bool) -> None:
 @metadata_option
 @json_option
 def check(principal: str, roles: tuple[str, ...], text: str, namespace: str, uri: str | None, as_json: bool) -> None:
-    """Say whether a principal may do something, and which rule decides; exit code 1 if not."""
+    """Say whether a principal may do something, and why. Exit code 1 if not."""
     who, permissions = _who(principal), _permissions(text)
     asking = Principal(who, roles, "admin" in roles)
 
