@@ -108,6 +108,20 @@ class AuthConfig:
         "which they are rolled out, one bookie after the other",
         choices=("refused", "allowed"),
     )
+    oidc_issuer: str = _key(
+        "",
+        "bookies, gateways, servers of databases: the issuer of OIDC whose tokens count as well, as its `iss` says, "
+        "such as https://login.example.com/realms/data; empty: none",
+    )
+    oidc_audience: str = _key("", "whom its tokens for this cluster are for (`aud`); needed with oidc_issuer")
+    oidc_jwks: str = _key("", "URL of its keys; empty: where its /.well-known/openid-configuration says")
+    oidc_groups_claim: str = _key("groups", "the claim with the groups of who logs in")
+    oidc_principal_claim: str = _key("sub", "the claim that becomes the principal oidc:NAME")
+    oidc_known_s: float = _key(3600.0, "how long keys that are known count while the issuer is away", least=1)
+    oidc_admin_groups: str = _key("", "groups whose members are administrators, with commas between; empty: nobody is")
+    oidc_roles: str = _key(
+        "", "GROUP=ROLE,...: roles of groups; a group that is not named is the role oidc-group:GROUP"
+    )
     sasl_users: str = _key("", "bookies: file with USER:PASSWORD lines for SASL DIGEST-MD5; mode 0600")
     token_file: str = _key("", "clients: file with the token; BUCKRAM_TOKEN may hold the token itself")
     sasl_user: str = _key("", "clients: user for SASL DIGEST-MD5, where no token is given")

@@ -44,7 +44,8 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 def test_a_stream_and_a_pattern_of_streams_are_granted_and_taken_back(call: Call) -> None:
     code, said = call("grant", *ALICE, "shop/orders")
     assert (code, said["permissions"]) == (Exit.OK, ["append", "read"])
-    assert call("check", *ALICE, "shop/orders") == (Exit.OK, {"allowed": True, "permissions": ["append", "read"]})
+    code, said = call("check", *ALICE, "shop/orders")
+    assert (code, said["allowed"], said["permissions"]) == (Exit.OK, True, ["append", "read"])
     assert call("check", *ALICE, "shop/bills")[0] == Exit.FAILED
     assert call("check", *ALICE, "shop")[0] == Exit.FAILED
     code, said = call("grant", *ALICE, "shop/b*")
@@ -84,4 +85,35 @@ def test_what_names_nothing_is_refused(call: Call, name: str, exit_code: Exit, s
     code, error = call("grant", *ALICE, name)
     assert code == exit_code
     assert said in error
-    assert call("list")[1] == {"grants": []}
+    assert call("list")[1] == {"grants": [], "denials": []}
+
+
+def test_a_denial_wins_and_check_names_the_rule_that_decided(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    staff = ("--principal", "role:staff", "--permission", "read")
+    assert call("grant", *ALICE, "shop")[0] == Exit.OK
+    assert call("deny", *staff, "shop/s*") == (
+        Exit.OK,
+        {"principal": "role:staff", "namespace": "shop/s*", "denied": ["read"]},
+    )
+    code, said = call("check", *ALICE, "--role", "staff", "shop/salaries")
+    assert (code, said["permissions"]) == (Exit.FAILED, ["append"])
+    assert said["decided_by"] == [
+        {"permission": "read", "rule": "denial", "principal": "role:staff", "namespace": "shop/s*"},
+        {"permission": "append", "rule": "grant", "principal": "token:alice", "namespace": "shop"},
+    ]
+    assert call("check", *ALICE, "shop/salaries")[0] == Exit.OK
+    assert call("check", *ALICE, "other")[1]["decided_by"][0]["rule"] == "nothing"
+    code, said = call("check", *ALICE, "--role", "staff", "--role", "admin", "shop/salaries")
+    assert (code, said["decided_by"][0]["rule"]) == (Exit.OK, "administrator")
+    listed = call("list")[1]
+    assert [one["principal"] for one in listed["grants"]] == ["token:alice"]
+    assert listed["denials"] == [{"principal": "role:staff", "namespace": "shop/s*", "permissions": ["read"]}]
+    assert run(["acl", "list"]) == Exit.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[-1] == "rule"
+    assert [line.split()[-1] for line in lines[-2:]] == ["grant", "denial"]
+    assert run(["acl", "check", *ALICE, "--role", "staff", "shop/salaries"]) == Exit.FAILED
+    assert "read: denial of read on shop/s* to role:staff" in capsys.readouterr().out
+    assert call("undeny", *staff, "shop/salaries")[0] == Exit.USAGE
+    assert call("undeny", *staff, "shop/s*")[1]["denied"] == []
+    assert call("check", *ALICE, "--role", "staff", "shop/salaries")[0] == Exit.OK

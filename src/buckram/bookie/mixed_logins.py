@@ -6,11 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from buckram.core.security.acl import LOGIN_PROPERTY
 from buckram.errors import ConfigError
 from buckram.types import BookieId, BookieInfo
-
-LOGIN_PROPERTY = "buckram.login"
-"""In the registration of a bookie that asks for a login: which ones it takes."""
 
 
 def check_others(own: BookieId, properties: Mapping[str, str], others: Iterable[BookieInfo]) -> None:

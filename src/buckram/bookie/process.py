@@ -26,7 +26,7 @@ from buckram.bookie.handover import Handover
 from buckram.bookie.host_id import place_properties
 from buckram.bookie.limbo_end import LimboEnd
 from buckram.bookie.marks import Marks
-from buckram.bookie.mixed_logins import LOGIN_PROPERTY, check_others
+from buckram.bookie.mixed_logins import check_others
 from buckram.bookie.registration import Registration
 from buckram.bookie.report import report_of
 from buckram.bookie.scrub import Scrub
@@ -46,6 +46,7 @@ from buckram.config import BookieConfig, NetConfig, StoreConfig
 from buckram.core.backoff import REGISTRATION
 from buckram.core.cluster import file_systems
 from buckram.core.ledgers.service_info import ADMISSION_PROPERTY, SESSION_PROPERTY
+from buckram.core.security.acl import ACL_PROPERTY, ACL_VERSION, LOGIN_PROPERTY
 from buckram.core.security.principal import Principal
 from buckram.core.security.tokens import TokenRefused
 from buckram.core.wire.introduction import (
@@ -225,6 +226,7 @@ class Bookie:
         properties |= place_properties(self._config.location, self._config.host_id)
         if self._door is not None and self._door.logins:
             properties[LOGIN_PROPERTY] = " ".join(sorted(self._door.logins))
+            properties[ACL_PROPERTY] = str(ACL_VERSION)
         return properties
 
     async def _check_logins(self, info: BookieInfo) -> None:
@@ -240,6 +242,7 @@ class Bookie:
                 self.time,
                 authorises=self._door.authorises,
                 tokens="token" in self._door.logins,
+                issuer=self._door.issuer,
             )
             await self._retried(guard.start)
             self._guard = self._door.guard = guard

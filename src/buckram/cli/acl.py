@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 from buckram.cli.exits import Exit
 from buckram.cli.options import json_option, metadata_option, run_async
 from buckram.cli.output import emit, table
 from buckram.cli.token import security_store
-from buckram.core.security.acl import PERMISSIONS, Acl, check_granted
+from buckram.core.security.acl import PERMISSIONS, Acl, Decision, Denial, Grant, check_granted
 from buckram.core.security.principal import Principal
 from buckram.errors import InvalidArgument, NoSuchNamespace
 from buckram.metadata.audit_notes import leave_note
@@ -40,7 +42,9 @@ def _who(principal: str) -> str:
     return principal
 
 
-principal_option = click.option("--principal", required=True, metavar="P", help="token:S, cert:S, sasl:S or role:R.")
+principal_option = click.option(
+    "--principal", required=True, metavar="P", help="token:S, oidc:S, cert:S, sasl:S or role:R."
+)
 
 
 permission_option = click.option(
@@ -104,24 +108,77 @@ def revoke(principal: str, text: str, namespace: str, uri: str | None, as_json: 
     _show(run_async(main()), who, namespace, as_json)
 
 
+@acl.command("deny")
+@principal_option
+@permission_option
+@click.argument("where", metavar="WHERE")
+@metadata_option
+@json_option
+def deny(principal: str, text: str, where: str, uri: str | None, as_json: bool) -> None:
+    """Deny permissions to a principal or role, whatever grants them. Administrators are not held to it.
+
+    WHERE is as in `buckram acl grant`: a namespace with all in it, a stream, objects, or a pattern. `admin` denies
+    everything. All bookies, gateways and servers of databases have to be of this release.
+
+    \b
+    Examples:
+      buckram acl deny --principal role:interns --permission read shop/salaries
+      buckram acl deny --principal token:ann --permission append,delete 'shop/objects/reports/*'
+    """
+    who, permissions = _who(principal), _permissions(text)
+    check_granted(where)
+
+    async def main() -> Acl:
+        async with security_store(uri) as (security, _):
+            changed = await security.change_acl(lambda acl: acl.denying(who, where, permissions))
+            await leave_note(security.store, "deny", who, where, ",".join(permissions))
+            return changed
+
+    _show_denied(run_async(main()), who, where, as_json)
+
+
+@acl.command("undeny")
+@principal_option
+@permission_option
+@click.argument("where", metavar="WHERE")
+@metadata_option
+@json_option
+def undeny(principal: str, text: str, where: str, uri: str | None, as_json: bool) -> None:
+    """Take a denial back, by the words that denied. What was granted counts again."""
+    who, permissions = _who(principal), _permissions(text)
+
+    async def main() -> Acl:
+        async with security_store(uri) as (security, _):
+            present = await security.acl()
+            if not any((one.who, one.namespaces) == (who, where) for one in present.denials):
+                raise InvalidArgument(f"{who} has no denial on {where}; `buckram acl list` shows what there is")
+            changed = await security.change_acl(lambda acl: acl.undenying(who, where, permissions))
+            await leave_note(security.store, "undeny", who, where, ",".join(permissions))
+            return changed
+
+    _show_denied(run_async(main()), who, where, as_json)
+
+
 @acl.command("list")
 @metadata_option
 @json_option
 def list_(uri: str | None, as_json: bool) -> None:
-    """List all grants."""
+    """List all grants and denials."""
 
     async def main() -> Acl:
         async with security_store(uri) as (security, _):
             return await security.acl()
 
-    grants = run_async(main()).grants
+    found = run_async(main())
     if as_json:
-        rows = [{"principal": g.who, "namespace": g.namespaces, "permissions": sorted(g.permissions)} for g in grants]
-        emit({"grants": rows})
+        emit({"grants": _rows(found.grants), "denials": _rows(found.denials)})
     else:
         table(
-            ("principal", "namespace", "permissions"),
-            [(g.who, g.namespaces, ",".join(sorted(g.permissions))) for g in grants],
+            ("principal", "namespace", "permissions", "rule"),
+            [
+                (one.who, one.namespaces, ",".join(sorted(one.permissions)), _kind(one))
+                for one in (*found.grants, *found.denials)
+            ],
         )
 
 
@@ -133,21 +190,61 @@ def list_(uri: str | None, as_json: bool) -> None:
 @metadata_option
 @json_option
 def check(principal: str, roles: tuple[str, ...], text: str, namespace: str, uri: str | None, as_json: bool) -> None:
-    """Say whether a principal may do something; exit code 1 if not."""
+    """Say whether a principal may do something, and why. Exit code 1 if not."""
     who, permissions = _who(principal), _permissions(text)
+    asking = Principal(who, roles, "admin" in roles)
 
-    async def main() -> frozenset[str]:
+    async def main() -> Acl:
         async with security_store(uri) as (security, _):
-            return (await security.acl()).allowed(Principal(who, roles, "admin" in roles), namespace)
+            return await security.acl()
 
-    allowed = run_async(main())
+    found = run_async(main())
+    allowed = found.allowed(asking, namespace)
     missing = [one for one in permissions if one not in allowed]
+    decided = {one: found.decision(asking, namespace, one) for one in permissions}
     if as_json:
-        emit({"allowed": not missing, "permissions": sorted(allowed)})
+        rows = [_decided(one, decision, asking) for one, decision in decided.items()]
+        emit({"allowed": not missing, "permissions": sorted(allowed), "decided_by": rows})
     else:
         click.echo("allowed" if not missing else f"not allowed: {', '.join(missing)}")
+        for one, decision in decided.items():
+            click.echo(f"  {one}: {_told(decision, asking)}")
     if missing:
         raise click.exceptions.Exit(Exit.FAILED)
+
+
+def _kind(rule: Grant) -> str:
+    return "denial" if isinstance(rule, Denial) else "grant"
+
+
+def _rows(rules: Sequence[Grant]) -> list[dict[str, object]]:
+    return [
+        {"principal": one.who, "namespace": one.namespaces, "permissions": sorted(one.permissions)} for one in rules
+    ]
+
+
+def _decided(permission: str, decision: Decision, asking: Principal) -> dict[str, object]:
+    rule = decision.rule
+    if rule is None:
+        kind = "administrator" if asking.admin else "nothing"
+        return {"permission": permission, "rule": kind, "principal": None, "namespace": None}
+    return {"permission": permission, "rule": _kind(rule), "principal": rule.who, "namespace": rule.namespaces}
+
+
+def _told(decision: Decision, asking: Principal) -> str:
+    rule = decision.rule
+    if rule is None:
+        return "administrators may do everything" if asking.admin else "nothing grants it"
+    said = ", ".join(sorted(rule.permissions))
+    return f"{_kind(rule)} of {said} on {rule.namespaces} to {rule.who}"
+
+
+def _show_denied(acl: Acl, who: str, where: str, as_json: bool) -> None:
+    found = {one for rule in acl.denials if (rule.who, rule.namespaces) == (who, where) for one in rule.permissions}
+    if as_json:
+        emit({"principal": who, "namespace": where, "denied": sorted(found)})
+    else:
+        click.echo(f"{who} on {where}: {'denied ' + ', '.join(sorted(found)) if found else 'nothing is denied'}")
 
 
 async def _require(security: SecurityStore, namespace: str) -> None:

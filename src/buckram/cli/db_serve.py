@@ -12,7 +12,7 @@ import click
 from buckram.cli import completion, values
 from buckram.cli.limits import ChosenLimits, limit_option
 from buckram.cli.logs import service_log
-from buckram.cli.options import connected, json_option, metadata_option, run_async
+from buckram.cli.options import connected, json_option, metadata_option, oidc_issuer, run_async
 from buckram.cli.output import emit
 from buckram.cli.serving import Reach, serving_options, stop_event
 from buckram.db.settings import DatabaseLimits
@@ -78,7 +78,7 @@ async def _serve(
     with bind(reach.host, reach.port, "--host and --port") as listening:
         async with AsyncExitStack() as stack:
             client = await stack.enter_async_context(connected(uri))
-            access = TokenAccess(client.services.store, client.services.clocks) if reach.tokens else None
+            access = TokenAccess(client.services.store, client.services.clocks, oidc_issuer()) if reach.tokens else None
             if access is not None:
                 await stack.enter_async_context(access)
             server = await stack.enter_async_context(

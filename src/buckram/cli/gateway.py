@@ -10,7 +10,7 @@ import click
 
 from buckram.cli.limits import ChosenLimits, limit_option
 from buckram.cli.logs import service_log
-from buckram.cli.options import connected, json_option, metadata_option, run_async
+from buckram.cli.options import connected, json_option, metadata_option, oidc_issuer, run_async
 from buckram.cli.output import emit
 from buckram.cli.serving import Reach, serving_options, stop_event
 from buckram.cli.stream_janitor import janitor_places
@@ -66,7 +66,9 @@ async def _serve(reach: Reach, open_to_all: bool, limits: Sequence[Any], uri: st
     with bind(reach.host, reach.port, "--host and --port") as listening:
         async with AsyncExitStack() as stack:
             client = await stack.enter_async_context(connected(uri, service="buckram-gateway"))
-            tokens = ClusterTokens(client.services.store, client.services.clocks) if reach.tokens else None
+            tokens = (
+                ClusterTokens(client.services.store, client.services.clocks, oidc_issuer()) if reach.tokens else None
+            )
             if tokens is not None:
                 await stack.enter_async_context(tokens)
             server = await stack.enter_async_context(

@@ -20,6 +20,7 @@ from buckram.metadata.default import default_uri
 if TYPE_CHECKING:
     from buckram.client.client import Client
     from buckram.core.ledgers.quorum import Quorum
+    from buckram.core.security.oidc import Issuer
     from buckram.metadata.store import TreeStore
 
 T = TypeVar("T")
@@ -218,3 +219,11 @@ async def _until_cancelled(main: Coroutine[Any, Any, None]) -> None:
             task.cancel()
             await asyncio.wait([task], timeout=_CANCELLED_WITHIN_S)
         raise
+
+
+def oidc_issuer() -> Issuer | None:
+    """The issuer whose tokens a gateway or a server of databases takes beside the cluster's own. ConfigError."""
+    from buckram.config import load
+    from buckram.core.security.oidc import issuer_of
+
+    return issuer_of(load("auth", None, os.environ)[0])

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from buckram.cli.gateway import check_installed, history_places
+from buckram.cli.options import oidc_issuer
 from buckram.cli.output import remark
 from buckram.cli.up_threads import ClusterThread
 from buckram.errors import ConfigError
@@ -40,7 +41,7 @@ def _thread(uri: str, listening: Listening, url: str, tokens: bool) -> ClusterTh
 
         async with AsyncExitStack() as stack:
             store, clocks = client.services.store, client.services.clocks
-            known = await stack.enter_async_context(ClusterTokens(store, clocks)) if tokens else None
+            known = await stack.enter_async_context(ClusterTokens(store, clocks, oidc_issuer())) if tokens else None
             places = history_places(tokens)
             gateway = Gateway(client, listening.dup(), advertise=url, tokens=known, history=places)
             await stack.enter_async_context(gateway)

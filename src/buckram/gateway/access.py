@@ -79,6 +79,8 @@ class Access:
             return ONLOOKER
         if operation.statements:
             return await self.authenticate(request)
+        if self.tokens is not None:
+            await self.tokens.meet(request)
         principal = self._principal(request, operation)
         everything = self.allowed(principal).everything if operation.needs == "operator" else principal.admin
         if operation.needs in ("operator", "administrator") and not everything:

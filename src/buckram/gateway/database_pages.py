@@ -119,7 +119,8 @@ class DatabasePages:
     async def _list(self, ask: Ask) -> dict[str, Any]:
         ns, limit = self._client.namespace(ask.path["namespace"]), ask.query["limit"]
         names = await ns.list(after=ask.query["after"] or "", limit=limit)
-        infos = [await ns.info(name) for name in names]
+        seen = [name for name in names if "read" in ask.allowed(f"{ask.path['namespace']}/{name}")]
+        infos = [await ns.info(name) for name in seen]
         return {
             "databases": [database_json(info) for info in infos if is_database(info)],
             "next": names[-1] if len(names) == limit else None,

@@ -138,9 +138,13 @@ def permitted(ask: Ask, name: str, asked: Condition) -> Condition:
 
 def require_all(ask: Ask, permission: str, name: str, *, making: bool = False) -> None:
     """As Ask.require, for an object, and for all that is in it if it is a directory."""
-    full = object_name(ask.path["namespace"], name)
+    namespace = ask.path["namespace"]
+    full = object_name(namespace, name)
     ask.require(permission, full, making=making)
     ask.require(permission, f"{full}/", of=full, making=making)
+    if not any(names.has_all(f"{name}/") for names in ask.allowed.objects(namespace, permission)):
+        why = f"{ask.principal} has no permission `{permission}` on all that is in {full}/ (`buckram acl list` tells)"
+        raise HttpProblem(403, "FORBIDDEN", why, value=f"{full}/")
 
 
 def no_object(ask: Ask, name: str = "") -> NoSuchObject:

@@ -32,13 +32,23 @@ class Page:
             wanted = names.from_prefix(prefix)
             if wanted is None:
                 continue
-            most = 1 if wanted.exact else self._limit - len(found)
-            page = await objects.list(prefix=wanted.text, after=self._after, limit=most)
-            found += [one for one in page if wanted.has(one.name)]
+            found += await self._of_range(objects, wanted, 1 if wanted.exact else self._limit - len(found))
             if len(found) == self._limit:
                 self.next = found[-1].name
                 break
         return found
+
+    async def _of_range(self, objects: Objects, wanted: NameRange, most: int) -> Sequence[ObjectInfo]:
+        """The first names of a range, as many as that; a range with holes takes another look behind each."""
+        found: list[ObjectInfo] = []
+        after = self._after
+        while len(found) < most:
+            page = await objects.list(prefix=wanted.text, after=after, limit=most)
+            found += [one for one in page if wanted.has(one.name)]
+            if wanted.exact or len(page) < most:
+                break
+            after = wanted.behind(page[-1].name)
+        return found[:most]
 
     async def of_directory(self, objects: Objects, ranges: Sequence[NameRange], directory: str) -> Sequence[Entry]:
         """What is right in a directory: objects in the ranges, and directories that have such. Raises NoSuchObject for

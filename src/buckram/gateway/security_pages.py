@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from buckram.client.client import Client
-from buckram.core.security.acl import PERMISSIONS, Acl, check_granted
+from buckram.core.security.acl import PERMISSIONS, Acl, Grant, check_granted
 from buckram.gateway import schema
 from buckram.gateway.failures import bad_request
 from buckram.gateway.operations import Ask, Need, Operation
@@ -15,7 +15,7 @@ from buckram.metadata.audit_notes import leave_note
 from buckram.metadata.security import SecurityStore
 
 _DAY_S = 86_400
-TOKENS, GRANTS = "/v2/tokens", "/v2/grants"
+TOKENS, GRANTS, DENIALS = "/v2/tokens", "/v2/grants", "/v2/denials"
 _GRANT = schema.record(
     principal=schema.TEXT, namespace=schema.TEXT, permissions=schema.array(schema.one_of(*PERMISSIONS))
 )
@@ -39,7 +39,8 @@ class SecurityPages:
             expires_in_s={**schema.COUNT, "minimum": 1, "maximum": 3650 * _DAY_S},
         )
         tokens = schema.record(tokens=schema.array(schema.ANY_OBJECT))
-        revoked, grants = schema.record(revoked=schema.TEXT), schema.record(grants=schema.array(_GRANT))
+        revoked = schema.record(revoked=schema.TEXT)
+        grants = schema.record(grants=schema.array(_GRANT), denials=schema.array(_GRANT))
         who: Need = "administrator"
         return (
             Operation("listTokens", "GET", TOKENS, "List the tokens that were made.", who, self._tokens, tokens),
@@ -54,6 +55,26 @@ class SecurityPages:
                 "Take permissions back.",
                 who,
                 self._take,
+                grants,
+                body=_GRANT,
+            ),
+            Operation(
+                "addDenial",
+                "POST",
+                DENIALS,
+                "Deny permissions to a principal, whatever is granted.",
+                who,
+                self._deny,
+                grants,
+                body=_GRANT,
+            ),
+            Operation(
+                "removeDenial",
+                "POST",
+                DENIALS + "/remove",
+                "Take a denial back.",
+                who,
+                self._undeny,
                 grants,
                 body=_GRANT,
             ),
@@ -92,6 +113,19 @@ class SecurityPages:
         await self._note(ask, "revoke", f"{who} on {what}", ",".join(permissions))
         return _shown(found)
 
+    async def _deny(self, ask: Ask) -> dict[str, Any]:
+        who, what, permissions = _asked(ask)
+        check_granted(what)
+        found: Acl = await self._store().change_acl(lambda acl: acl.denying(who, what, permissions))
+        await self._note(ask, "deny", f"{who} on {what}", ",".join(permissions))
+        return _shown(found)
+
+    async def _undeny(self, ask: Ask) -> dict[str, Any]:
+        who, what, permissions = _asked(ask)
+        found: Acl = await self._store().change_acl(lambda acl: acl.undenying(who, what, permissions))
+        await self._note(ask, "undeny", f"{who} on {what}", ",".join(permissions))
+        return _shown(found)
+
     async def _note(self, ask: Ask, action: str, what: str, detail: str) -> None:
         await leave_note(self._client.services.store, action, what, detail=f"{detail}, by {ask.principal}")
 
@@ -113,12 +147,13 @@ def _asked(ask: Ask) -> tuple[str, str, list[str]]:
 
 
 def _shown(acl: Acl) -> dict[str, Any]:
-    return {
-        "grants": [
-            {"principal": one.who, "namespace": one.namespaces, "permissions": sorted(one.permissions)}
-            for one in acl.grants
-        ]
-    }
+    return {"grants": _rows(acl.grants), "denials": _rows(acl.denials)}
+
+
+def _rows(rules: Sequence[Grant]) -> list[dict[str, Any]]:
+    return [
+        {"principal": one.who, "namespace": one.namespaces, "permissions": sorted(one.permissions)} for one in rules
+    ]
 
 
 __all__ = ["SecurityPages"]

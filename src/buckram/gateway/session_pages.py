@@ -76,7 +76,9 @@ class SessionPages:
     async def _log_in(self, ask: Ask) -> Response:
         if self._access.tokens is None:
             raise HttpProblem(409, "NO_SECURITY", "this gateway asks for no tokens: there is nothing to log in to")
-        token = self._access.tokens.verified(ask.body["token"].strip())
+        text = ask.body["token"].strip()
+        await self._access.tokens.meet(ask.request, text)
+        token = self._access.tokens.verified(text)
         self._sessions.end(ask.request)
         secret, session = self._sessions.begin(token)
         shown = {

@@ -202,9 +202,10 @@ class StreamPages:
     async def _list(self, ask: Ask) -> dict[str, Any]:
         ns, query = self._namespace(ask), ask.query
         names = await ns.list(prefix=query["prefix"], after=query["after"] or "", limit=query["limit"])
-        rows: list[Any] = list(names)
+        # One stream of a namespace that may be read can be denied.
+        rows: list[Any] = [name for name in names if "read" in ask.allowed(f"{ask.path['namespace']}/{name}")]
         if query["long"]:
-            rows = [info_json(await ns.info(name)) for name in names]
+            rows = [info_json(await ns.info(name)) for name in rows]
         return {"streams": rows, "next": names[-1] if len(names) == query["limit"] else None}
 
     async def _create(self, ask: Ask) -> dict[str, Any]:

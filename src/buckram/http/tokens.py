@@ -13,6 +13,7 @@ from starlette.requests import Request
 
 from buckram.core.cluster.believed_time import TellsTime
 from buckram.core.security.acl import Acl
+from buckram.core.security.oidc import Issuer
 from buckram.core.security.principal import Principal
 from buckram.core.security.tokens import Token, TokenRefused, need_extra
 from buckram.errors import AccessRefused, ConfigError
@@ -55,10 +56,11 @@ class ClusterTokens:
     ConfigError for a store that is not opened directly: only who opens it sees keys and grants.
     """
 
-    def __init__(self, store: MetadataStore, time: TellsTime) -> None:
+    def __init__(self, store: MetadataStore, time: TellsTime, issuer: Issuer | None = None) -> None:
+        """`issuer`: whose tokens count as well."""
         need_extra("--tokens")
         self._uri = store.uri
-        self._security = FollowedSecurity(store, time)
+        self._security = FollowedSecurity(store, time, issuer=issuer)
         self._taken = OnceOnly()
 
     async def __aenter__(self) -> Self:
@@ -77,14 +79,15 @@ class ClusterTokens:
     async def vouch(self, principal: Principal, path: str) -> str:
         """As Vouch. MetadataError."""
         now_s = self._security.now_s()
-        subject = principal.name.removeprefix("token:")
-        token = Token(secrets.token_hex(16), subject, principal.roles, now_s, now_s + VOUCHED_S)
+        scheme, _, subject = principal.name.partition(":")
+        token = Token(secrets.token_hex(16), subject, principal.roles, now_s, now_s + VOUCHED_S, scheme)
         return f"{_SCHEME} {await self._security.pass_for(token, _purpose(path))}"
 
     async def authenticate(self, request: Request, base: str = "") -> Principal:
         """As Authenticate of the server. `base`: what the path begins with before that of a request that is sent on."""
         scheme, text = _credential(request)
         if scheme != _SCHEME:
+            await self.meet(request)
             return self.verified(bearer_of(request)).principal
         try:
             token = self._security.verify(text, _purpose(request.scope["path"].removeprefix(base)))
@@ -94,6 +97,10 @@ class ClusterTokens:
             why = f"what another server says of who asks does not count: {error}"
             raise HttpProblem(401, "UNAUTHORIZED", why) from None
         return token.principal
+
+    async def meet(self, request: Request, token: str = "") -> None:
+        """To be waited for before the token of a request, or this one, is verified: its issuer may have to be asked."""
+        await self._security.meet(token or _credential(request)[1])
 
     def watched_token(self, request: Request) -> Callable[[], str]:
         """Return what says why the token of a request, which counted, counts no longer; empty while it does."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from buckram.core.security.acl import Acl
+from buckram.core.security.acl import ACL_PROPERTY, ACL_VERSION, LOGIN_PROPERTY, Acl
 from buckram.core.security.tokens import Revocations, Token, certificate_id, new_signing_key, sign
 from buckram.core.streams.names import DEFAULT_NAMESPACE, check_name
 from buckram.errors import InvalidArgument, KeyExists, MalformedRecord, MetadataUnavailable, NoSuchKey, VersionConflict
@@ -25,6 +25,8 @@ from buckram.types import Create, Delete, KeyOp, SetValue
 
 _TRIES = 20
 _SUBJECT = "subject:"
+_MOST_REVOKED_BYTES = 260
+"""The longest subject of an issuer of OIDC, with `oidc:` before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,7 @@ class SecurityStore:
 
         Now is the latest of our clock and of what bookies recorded: a clock that is behind leaves no token valid.
         """
-        _check_subject(subject)
+        _check_subject(subject, _MOST_REVOKED_BYTES)
         recorded = [time.time_us / 1e6 for time in (await read_times(self._store)).values()]
         now_s = max([now_s, *recorded])
         path, value = self._path("revoked", _encoded(subject)), json.dumps({"before_s": now_s}).encode()
@@ -200,21 +202,42 @@ class SecurityStore:
             raise MalformedRecord(f"{path}: {error}; put a good copy back") from None
 
     async def change_acl(self, change: Any) -> Acl:
-        """Replace the grants by what `change` makes of them, by compare-and-set."""
+        """Replace the grants by what `change` makes of them, by compare-and-set. InvalidArgument for a denial that not
+        all bookies know."""
         path = self._path("acl")
         for _ in range(_TRIES):
             before, version = await self._acl(None)
             after: Acl = change(before)
+            if set(after.denials) - set(before.denials):
+                await self._check_denials_are_known()
             op: KeyOp = Create(path, after.encode()) if version is None else SetValue(path, after.encode(), version)
             with contextlib.suppress(KeyExists, VersionConflict, NoSuchKey):
                 await self._keys.multi([op])
                 return after
         raise MetadataUnavailable(f"{path}: others changed it {_TRIES} times meanwhile; try again")
 
+    async def _check_denials_are_known(self) -> None:
+        """A bookie of an earlier release would go on with the grants that it has read, and without the denial."""
+        unknowing = [
+            bookie
+            for bookie, info in (await self._store.bookies()).everybody()
+            if LOGIN_PROPERTY in info.properties and _number(info.properties.get(ACL_PROPERTY, "")) < ACL_VERSION
+        ]
+        if unknowing:
+            names = ", ".join(unknowing[:3]) + (f" and {len(unknowing) - 3} more" if len(unknowing) > 3 else "")
+            raise InvalidArgument(
+                f"{names}: of an earlier release, which knows no denials and would go on without this one: upgrade "
+                "all bookies, gateways and servers of databases first"
+            )
 
-def _check_subject(subject: str) -> None:
-    if not subject or len(subject.encode()) > 100 or not subject.isprintable():
-        raise InvalidArgument(f"subject {subject[:100]!r}: needs 1 to 100 bytes of printable text")
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+def _check_subject(subject: str, most: int = 100) -> None:
+    if not subject or len(subject.encode()) > most or not subject.isprintable():
+        raise InvalidArgument(f"subject {subject[:100]!r}: needs 1 to {most} bytes of printable text")
 
 
 def _encoded(subject: str) -> str:

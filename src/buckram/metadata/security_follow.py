@@ -1,6 +1,7 @@
 """Keys, revocations and grants, followed in the metadata store: what verifies tokens, and says what was granted.
 
-While the store cannot be read, what was known goes on to count. Not here: the keys themselves
+Tokens of an issuer of OIDC, where there is one, are verified here as well. While the store
+cannot be read, what was known goes on to count. Not here: the keys themselves
 (`metadata/security.py`), who is connected (`bookie/service/guard.py`, `http/tokens.py`).
 """
 
@@ -11,9 +12,11 @@ import contextlib
 import logging
 
 from buckram.core.cluster.believed_time import TellsTime
+from buckram.core.security.oidc import Issuer
 from buckram.core.security.tokens import Token, audience, sign, verify
 from buckram.errors import MetadataError
 from buckram.metadata.security import SecurityState, SecurityStore
+from buckram.net.issuer import IssuerKeys
 from buckram.net.tasks import TaskScope
 from buckram.seams import MetadataStore
 
@@ -26,12 +29,15 @@ class FollowedSecurity:
     """`start` and `close`. `tokens`: make a signing key where there is none. While `time` is in doubt, a token has to
     count at all that it may be."""
 
-    def __init__(self, store: MetadataStore, time: TellsTime, *, tokens: bool = True) -> None:
+    def __init__(
+        self, store: MetadataStore, time: TellsTime, *, tokens: bool = True, issuer: Issuer | None = None
+    ) -> None:
         self._store, self._time, self._tokens = store, time, tokens
         self._security = SecurityStore(store)
         self._cluster = ""
         self._signer: tuple[str, bytes] | None = None
         self._scope = TaskScope("security")
+        self._issuer = None if issuer is None else IssuerKeys(issuer)
         self._changed = asyncio.Event()
         self.state = SecurityState()
         self.version = 0
@@ -44,10 +50,14 @@ class FollowedSecurity:
         if self._tokens:
             await self._security.prepare()
         self.state = await self._security.state(self._changed.set)
+        if self._issuer is not None:
+            await self._issuer.start()
         self._scope.keep(self._follow, "follow")
 
     async def close(self) -> None:
         await self._scope.close()
+        if self._issuer is not None:
+            await self._issuer.close()
 
     async def _follow(self) -> None:
         while True:
@@ -69,9 +79,18 @@ class FollowedSecurity:
         return self._time.moment().high / 1e6
 
     def verify(self, text: str | bytes, purpose: str = "") -> Token:
-        """`purpose`: the one that it has to be for; empty: it is an ordinary token. Raises TokenRefused."""
+        """`purpose`: the one that it has to be for; empty: it is an ordinary token, of the cluster or of the issuer.
+        Raises TokenRefused."""
+        if self._issuer is not None and not purpose and self._issuer.is_mine(text):
+            now = self._time.moment()
+            return self._issuer.verify(text, now.high / 1e6, self.state.revoked, now.low / 1e6)
         now, wanted = self._time.moment(), audience(self._cluster, purpose)
         return verify(text, self.state.keys, wanted, now.high / 1e6, self.state.revoked, earliest_s=now.low / 1e6)
+
+    async def meet(self, text: str) -> None:
+        """To be waited for before `verify` where there is time: a key that the issuer published just now is fetched."""
+        if self._issuer is not None:
+            await self._issuer.meet(text)
 
     async def pass_for(self, token: Token, purpose: str) -> str:
         """Sign a token that counts for this purpose only. It is not noted that it was made.

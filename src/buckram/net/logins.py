@@ -69,6 +69,7 @@ class SaslLogin:
 
 def login_of(auth: AuthConfig, token: str, environment: Mapping[str, str]) -> Callable[[], Login] | None:
     """How to log in, by a token that is given, the settings or the environment; None: not at all. ConfigError."""
+    given = bool(token)
     if not token and auth.token_file:
         token = read_secret(auth.token_file)
         if not token:
@@ -78,11 +79,22 @@ def login_of(auth: AuthConfig, token: str, environment: Mapping[str, str]) -> Ca
     if token:
         if not token.isascii():
             raise ConfigError(f"{TOKEN_VARIABLE}: not a token; `buckram token create` prints one")
-        return lambda: TokenLogin(token)
+        # Tokens of an issuer end soon: whoever renews the file needs no new process.
+        own_file = auth.token_file if not given else ""
+        return lambda: TokenLogin(_renewed(own_file, token))
     if auth.sasl_user:
         password = read_secret(auth.sasl_password_file)
         return lambda: SaslLogin(auth.sasl_user, password)
     return None
+
+
+def _renewed(file: str, before: str) -> str:
+    """The token that is in the file now; the one before without a file, or while it has none."""
+    try:
+        found = read_secret(file) if file else ""
+    except ConfigError:
+        found = ""
+    return found if found and found.isascii() else before
 
 
 def read_secret(name: str) -> str:

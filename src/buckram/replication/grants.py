@@ -1,6 +1,6 @@
-"""Grants of a mirrored namespace: they become those of the source, also where the source revokes one.
+"""Grants and denials of a mirrored namespace: they become those of the source, also where the source revokes one.
 
-Grants by a pattern of several namespaces, tokens, keys and revoked tokens belong to one cluster and stay as they are.
+Those by a pattern of several namespaces, tokens, keys and revoked tokens belong to one cluster and stay as they are.
 Not here: what grants allow (`core/security/acl.py`).
 """
 
@@ -11,7 +11,8 @@ from buckram.replication.sides import Side
 
 
 async def mirror_grants(source: Side, target: Side, namespace: str) -> None:
-    """Have the target grant for the namespace what the source grants. Raises MalformedRecord, MetadataUnavailable."""
+    """Have the target grant and deny for the namespace what the source does. Raises MalformedRecord,
+    MetadataUnavailable, and InvalidArgument for denials where a bookie of the target knows none."""
     wanted = (await SecurityStore(source.client.services.store).acl()).of_namespace(namespace)
     store = SecurityStore(target.client.services.store)
     if (await store.acl()).of_namespace(namespace) != wanted:

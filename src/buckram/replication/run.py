@@ -304,10 +304,11 @@ class Replication:
     async def _mirror_grants(self, namespace: str) -> None:
         try:
             await mirror_grants(self._source, self._target, namespace)
-        except (AccessRefused, Unauthorized) as error:
+        except (AccessRefused, Unauthorized, InvalidArgument) as error:
             if namespace not in self._without_grants:
                 self._without_grants[namespace] = str(error)
-                _log.warning("the grants of %s are not copied; only who opens both stores can: %s", namespace, error)
+                why = "" if isinstance(error, InvalidArgument) else "; only who opens both stores can"
+                _log.warning("the grants of %s are not copied%s: %s", namespace, why, error)
 
 
 def _chosen(places: Sequence[str]) -> dict[str, frozenset[str]]:

@@ -8,7 +8,7 @@ Hadoop's own delegation token. Without tokens whoever is on this machine may do 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import parse_qs
@@ -17,7 +17,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from buckram.core.security.acl import PERMISSIONS
-from buckram.core.security.effects import Effect, lacking
+from buckram.core.security.effects import NEEDS, Effect, lacking
+from buckram.core.security.object_names import NameRange
 from buckram.core.security.principal import Principal
 from buckram.core.security.tokens import Token
 from buckram.errors import NoSuchNamespace
@@ -30,6 +31,7 @@ from buckram.http.problems import HttpProblem, json_answer
 from buckram.http.tokens import ClusterTokens, bearer_of, check_no_token
 from buckram.webhdfs import java_tokens
 from buckram.webhdfs.java_classes import ACCESS, INVALID_TOKEN
+from buckram.webhdfs.paths import FilePath
 from buckram.webhdfs.problems import RemoteProblem, problem_of
 
 _ONLOOKER = Principal("onlooker")
@@ -44,28 +46,54 @@ class Visitor:
     """What may be done with a namespace."""
     sees: Callable[[str], bool]
     """Whether anything may be done with a namespace or with something in it."""
+    denied: Callable[[str, str], Sequence[NameRange]] = lambda namespace, permission: ()
+    """Names of objects in a namespace that are denied, for a permission."""
     token: str = ""
     verified: Token | None = None
 
-    def require(self, effect: Effect, namespace: str, *, making: bool = False) -> None:
-        """Raises RemoteProblem for what needs a permission that was not granted: for a namespace that may not be seen
-        as if it were not there, unless something is to be made in it (`making`). Nothing is looked up before."""
-        if self.may(effect, namespace):
+    def require(self, effect: Effect, path: FilePath, *, below: bool = False, making: bool = False) -> None:
+        """Raises RemoteProblem for what needs a permission that was not granted, or is denied: in a namespace that may
+        not be seen as if it were not there, unless something is to be made in it (`making`). Nothing is looked up
+        before. `below`: for all that is below the path, too."""
+        if self.may(effect, path, below=below):
             return
-        if not making and not self.sees(namespace):
-            raise problem_of(NoSuchNamespace(namespace))
-        raise self.refused(effect, namespace)
+        if not making and not self.sees(path.namespace):
+            raise problem_of(NoSuchNamespace(path.namespace))
+        raise self.refused(effect, path, below=below)
 
-    def may(self, effect: Effect, namespace: str) -> bool:
-        """Whether all permissions that it needs were granted."""
-        return not lacking(effect, self.allowed(namespace))
+    def may(self, effect: Effect, path: FilePath, *, below: bool = False) -> bool:
+        """Whether all permissions that it needs were granted, and none of them is denied."""
+        return not self._lacking(effect, path, below)
 
-    def refused(self, effect: Effect, namespace: str, why: str = "") -> RemoteProblem:
+    def _lacking(self, effect: Effect, path: FilePath, below: bool) -> list[str]:
+        lacks = lacking(effect, self.allowed(path.namespace))
+        return lacks or [one for one in sorted(NEEDS[effect]) if self._is_denied(one, path, below)]
+
+    def _is_denied(self, permission: str, path: FilePath, below: bool) -> bool:
+        inside = f"{path.name}/" if path.name else ""
+        return any(
+            _is_in(names, path.name) or (below and names.reaches(inside))
+            for names in self.denied(path.namespace, permission)
+        )
+
+    def seen_in(self, namespace: str) -> Callable[[str], bool]:
+        """Whether a name in a namespace that may be listed is not denied, at this moment."""
+        denied = [names for one in NEEDS[Effect.LIST] for names in self.denied(namespace, one)]
+        return lambda name: not any(_is_in(names, name) for names in denied)
+
+    def refused(self, effect: Effect, path: FilePath, why: str = "", *, below: bool = False) -> RemoteProblem:
         """The error for what needs a permission that was not granted; `why`, where that is not obvious."""
-        permissions = ", ".join(lacking(effect, self.allowed(namespace)))
+        permissions = ", ".join(self._lacking(effect, path, below))
+        if not lacking(effect, self.allowed(path.namespace)):
+            what = f"all that is in {path}" if below else str(path)
+            return RemoteProblem(
+                ACCESS,
+                f"{self.principal} is denied `{permissions}` on {what}{f', and {why}' if why else ''} "
+                "(`buckram acl list` tells)",
+            )
         return RemoteProblem(
             ACCESS,
-            f"{self.principal} has no permission `{permissions}` on namespace {namespace}"
+            f"{self.principal} has no permission `{permissions}` on namespace {path.namespace}"
             f"{f', and {why}' if why else ''}: `buckram acl grant` gives it; a gateway without tokens lets other "
             "machines read only",
         )
@@ -109,9 +137,16 @@ class Door:
             principal,
             lambda namespace: tokens.acl.allowed(principal, namespace),
             lambda namespace: tokens.acl.sees(principal, namespace),
+            lambda namespace, permission: tokens.acl.denied_objects(principal, namespace, permission),
             text,
             verified,
         )
+
+    async def meet(self, request: Request, parameters: Mapping[str, str]) -> None:
+        """To be waited for before `enter`: the issuer of the token may have to be asked."""
+        if self._tokens is not None:
+            with suppress(RemoteProblem):  # which `enter` raises
+                await self._tokens.meet(request, self._token_of(request, parameters))
 
     def _check_no_token(self, request: Request, parameters: Mapping[str, str]) -> None:
         text = ""
@@ -150,6 +185,7 @@ class Door:
         if self._tokens is None:
             return _refused(request, 400, "invalid_request", "this gateway asks for no tokens: turn OAuth2 off")
         secret = form.get("client_secret", [""])[0]
+        await self._tokens.meet(request, secret)
         try:
             found = self._tokens.verified(secret)
         except HttpProblem as problem:
@@ -157,6 +193,11 @@ class Door:
         left = max(int(found.expires_s - now_s), 0)
         answer = {"access_token": secret, "token_type": "bearer", "expires_in": left}
         return json_answer(request, answer, headers=UNKEPT)
+
+
+def _is_in(names: NameRange, name: str) -> bool:
+    """Whether a file, or a directory with all that is in it, is one of the names; the empty one is the namespace's."""
+    return names.has(name) or names.has_all(f"{name}/" if name else "")
 
 
 def _refused(request: Request, status: int, error: str, why: str) -> Response:

@@ -104,8 +104,8 @@ class Files:
                     return
                 page = await objects.entries(path.name, after=page[-1], limit=self._limits.page)
 
-    async def summary(self, path: FilePath) -> tuple[int, int, int]:
-        """Files, directories and bytes at a path and below. Raises RemoteProblem."""
+    async def summary(self, path: FilePath, sees: Callable[[str], bool]) -> tuple[int, int, int]:
+        """Files, directories and bytes at a path and below, as far as the names may be seen. Raises RemoteProblem."""
         info = await self.status(path)
         if isinstance(info, ObjectInfo):
             return 1, 0, info.size
@@ -114,6 +114,8 @@ class Files:
         while waiting:
             async for page in self.pages(waiting.pop()):
                 for one in page:
+                    if not sees(one.name):
+                        continue
                     if isinstance(one, DirectoryInfo):
                         directories += 1
                         waiting.append(FilePath(path.namespace, one.name))

@@ -135,12 +135,13 @@ class WebHdfs:
 
     async def _serve(self, request: Request) -> Response:
         parameters = requested_parameters(request)
+        await self._door.meet(request, parameters)
         visitor = self._door.enter(request, parameters)
         path = requested_path(request)
         name = parameters.get("op", "").upper()
         effect, handler = self._operation(request.method, name, parameters)
         if effect is not None and path.namespace:
-            visitor.require(effect, path.namespace, making=name in _MAKING)
+            visitor.require(effect, path, below=effect is Effect.REMOVE, making=name in _MAKING)
         elif effect not in (None, Effect.LIST, Effect.READ) and name != "MKDIRS":
             raise RemoteProblem(ACCESS, "the root has namespaces only, which `buckram namespace create` makes")
         try:
@@ -170,7 +171,7 @@ class WebHdfs:
         return json_answer(call.request, {"FileStatus": found})
 
     async def _visible(self, call: Call) -> list[str]:
-        return [name for name in await self.files.namespaces() if call.visitor.may(Effect.LIST, name)]
+        return [name for name in await self.files.namespaces() if call.visitor.may(Effect.LIST, FilePath(name, ""))]
 
     async def _list(self, call: Call) -> Response:
         if not call.path.namespace:
@@ -181,17 +182,19 @@ class WebHdfs:
             return json_answer(call.request, {"FileStatuses": {"FileStatus": [status_of(info)]}})
         end = self.transfers.begin()
         try:
-            pieces = await begun(self._listing(call.path))
+            pieces = await begun(self._listing(call))
         except BaseException:
             end()
             raise
         media = json_media(call.request)
         return PiecesAnswer(pieces, size=None, media=media, stuck_s=self._limits.stuck_s, ended=end)
 
-    async def _listing(self, path: FilePath) -> AsyncGenerator[bytes, None]:
+    async def _listing(self, call: Call) -> AsyncGenerator[bytes, None]:
         before = b'{"FileStatuses":{"FileStatus":['
-        async for page in self.files.pages(path):
-            rows = [json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in _rows(page)]
+        async for page in self.files.pages(call.path):
+            rows = [json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in _rows(call, page)]
+            if not rows:
+                continue
             yield before + ",".join(rows).encode()
             before = b","
         yield (b"" if before == b"," else before) + b"]}}"
@@ -205,14 +208,18 @@ class WebHdfs:
             if isinstance(info, ObjectInfo):
                 rows = [status_of(info)]
             else:
-                page, rest = await self.files.page(call.path, call.parameters.get("startafter", ""))
-                rows = _rows(page)
+                after = call.parameters.get("startafter", "")
+                page, rest = await self.files.page(call.path, after)
+                # Where nothing of a page may be seen, clients would not know how to go on.
+                while not (rows := _rows(call, page)) and rest:
+                    page, rest = await self.files.page(call.path, page[-1].name.rpartition("/")[2])
         listing = {"partialListing": {"FileStatuses": {"FileStatus": rows}}, "remainingEntries": rest}
         return json_answer(call.request, {"DirectoryListing": listing})
 
     async def _summary(self, call: Call) -> Response:
         _below_root(call)
-        return json_answer(call.request, {"ContentSummary": summary_of(*await self.files.summary(call.path))})
+        found = await self.files.summary(call.path, call.visitor.seen_in(call.path.namespace))
+        return json_answer(call.request, {"ContentSummary": summary_of(*found)})
 
     async def _locations(self, call: Call) -> Response:
         info = await self.files.file(call.path)
@@ -222,7 +229,7 @@ class WebHdfs:
         _below_root(call)
         await self.files.status(call.path)
         if "w" in call.parameters.get("fsaction", ""):
-            call.visitor.require(Effect.ADD, call.path.namespace)
+            call.visitor.require(Effect.ADD, call.path)
         return Response(b"", 200)
 
     async def _defaults(self, call: Call) -> Response:
@@ -266,7 +273,7 @@ class WebHdfs:
 
     async def _create(self, call: Call) -> Response:
         asked = flag(call.parameters, "overwrite")
-        overwrite = asked and call.visitor.may(Effect.REPLACE, call.path.namespace)
+        overwrite = asked and call.visitor.may(Effect.REPLACE, call.path)
         try:
             if not flag(call.parameters, _DATA):
                 await self.files.check_new(call.path, overwrite)
@@ -277,7 +284,7 @@ class WebHdfs:
             if overwrite == asked:
                 raise
             why = f"{call.path} is there already, and creating it would replace it"
-            raise call.visitor.refused(Effect.REPLACE, call.path.namespace, why) from error
+            raise call.visitor.refused(Effect.REPLACE, call.path, why) from error
         return Response(b"", 201, {"Location": f"webhdfs://{call.request.headers.get('host', '')}{call.path}"})
 
     async def _mkdirs(self, call: Call) -> Response:
@@ -290,15 +297,17 @@ class WebHdfs:
             raise illegal("destination", "", "the new path, such as /default/orders")
         target = file_path(text)
         for effect in (Effect.READ, Effect.REMOVE):  # Its old name is there no more.
-            call.visitor.require(effect, call.path.namespace)
-        if target.namespace and target.namespace != call.path.namespace:
-            call.visitor.require(Effect.ADD, target.namespace, making=True)
+            call.visitor.require(effect, call.path, below=True)
+        if target.namespace:
+            call.visitor.require(Effect.ADD, target, below=True, making=True)
         if "renameoptions" not in call.parameters:
             done = await self.files.rename_into(call.path, target, repeated=call.repeat.repeated)
             return json_answer(call.request, {"boolean": done})
         options = {one.strip().upper() for one in call.parameters["renameoptions"].split(",")} - {"", "NONE"}
         if not options <= {"OVERWRITE", "TO_TRASH"}:
             raise illegal("renameoptions", call.parameters["renameoptions"], "NONE or OVERWRITE")
+        if "OVERWRITE" in options and target.namespace:
+            call.visitor.require(Effect.REPLACE, target)
         await self.files.rename(call.path, target, replace="OVERWRITE" in options, repeated=call.repeat.repeated)
         return Response(b"", 200, media_type=_OCTETS)
 
@@ -346,8 +355,9 @@ class WebHdfs:
         return redirect(url)
 
 
-def _rows(page: Sequence[ObjectInfo | DirectoryInfo]) -> list[dict[str, Any]]:
-    return [status_of(one, one.name.rpartition("/")[2]) for one in page]
+def _rows(call: Call, page: Sequence[ObjectInfo | DirectoryInfo]) -> list[dict[str, Any]]:
+    sees = call.visitor.seen_in(call.path.namespace)
+    return [status_of(one, one.name.rpartition("/")[2]) for one in page if sees(one.name)]
 
 
 def _check_offset(call: Call, info: ObjectInfo, start: int) -> None:

@@ -16,11 +16,12 @@ from tests.support.polling import until
 from tests.support.secure_kit import Files
 
 from buckram import connect
-from buckram.bookie.mixed_logins import LOGIN_PROPERTY, check_others
+from buckram.bookie.mixed_logins import check_others
 from buckram.bookie.process import Bookie
 from buckram.bookie.service.door import Door
 from buckram.client.client import Client
 from buckram.config import AuthConfig, ClientConfig, NetConfig, TlsConfig
+from buckram.core.security.acl import LOGIN_PROPERTY
 from buckram.disk.local import LocalDisk
 from buckram.errors import BuckramError, ConfigError
 from buckram.metadata.security import SecurityStore

@@ -96,4 +96,28 @@ MUTANTS = (
         edited(("buckram.net.local_sockets:_is_ours", "and not found.st_mode & 0o077", "")),
         ("tests/net/test_local_sockets.py::test_a_directory_that_others_may_enter_leaves_tcp",),
     ),
+    TestMutant(
+        "group-is-a-role",
+        "a group of an issuer is a role of the same name, and so group admin an administrator",
+        edited(("buckram.core.security.oidc:_token", "GROUP_ROLE + group", "group")),
+        ("tests/core/security/test_oidc.py::test_nobody_is_an_administrator_but_by_a_group_that_is_named",),
+    ),
+    TestMutant(
+        "issuers-alice-is-ours",
+        "a subject of an issuer is the principal of the cluster's token for the same subject",
+        edited(("buckram.core.security.oidc:_token", '_time(said, "exp"), OIDC)', '_time(said, "exp"))')),
+        ("tests/core/security/test_oidc.py::test_a_good_token_is_its_subject_with_its_groups_as_roles",),
+    ),
+    TestMutant(
+        "keys-asked-for-by-each-token",
+        "whoever shows tokens with keys that do not exist has the issuer asked for each of them",
+        edited(("buckram.net.issuer:IssuerKeys._ask_again", "_now() - self._began_at >= self._again_s", "True")),
+        ("tests/net/test_issuer.py::test_keys_that_do_not_exist_have_them_fetched_once_in_some_seconds",),
+    ),
+    TestMutant(
+        "keys-of-an-issuer-for-ever",
+        "keys count however long their issuer is away",
+        edited(("buckram.net.issuer:IssuerKeys.keys", "_now() - self._fetched_at < self.issuer.known_s", "True")),
+        ("tests/net/test_issuer.py::test_known_keys_count_while_the_issuer_is_away_and_not_for_ever",),
+    ),
 )

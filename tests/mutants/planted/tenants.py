@@ -63,7 +63,7 @@ MUTANTS = (
         "trail-by-pattern",
         "a grant on all namespaces gives the audit trail",
         edited(
-            ("buckram.core.security.acl:Acl.allowed", 'if name.partition("/")[0] == SERVERS:', "if False:"),
+            ("buckram.core.security.acl:Acl._granting", 'if name.partition("/")[0] != SERVERS:', "if True:"),
             ("buckram.core.security.acl:Acl.within", "if namespace == SERVERS:", "if False:"),
         ),
         (_TRAIL + "test_only_servers_write_there_and_a_pattern_does_not_give_it_to_readers",),
@@ -195,5 +195,43 @@ MUTANTS = (
         "events that a sink does not take are not tried again",
         edited(("buckram.audit.sinks:Copies.write", "self._waiting.extendleft(reversed(lines))", "pass")),
         ("tests/audit/test_sinks.py::test_a_sink_that_fails_is_told_once_and_loses_nothing",),
+    ),
+    TestMutant(
+        "denial-by-name-only",
+        "whoever is denied objects reads their log at a bookie, with all their names and places",
+        edited(
+            ("buckram.core.security.acl:Acl._denying", "(one.covers(name) or one.is_within(name))", "one.covers(name)")
+        ),
+        (
+            "tests/core/security/test_denials.py::test_denied_objects_are_holes_and_close_the_log_of_all_names_to_bookies",
+        ),
+    ),
+    TestMutant(
+        "grant-wins-over-denial",
+        "a denial is kept and shown, and takes nothing from what was granted",
+        edited(("buckram.core.security.acl:Acl.allowed", "if self.denials and granted", "if False")),
+        (
+            "tests/core/security/test_denials.py::test_a_denial_of_one_stream_takes_that_one_and_of_a_namespace_everything",
+        ),
+    ),
+    TestMutant(
+        "denials-for-old-releases",
+        "a release that knows no denials reads their record, and grants what is denied",
+        edited(("buckram.core.security.acl:Acl.encode", '"version": ACL_VERSION', '"version": 1')),
+        ("tests/core/security/test_denials.py::test_a_record_with_denials_is_none_that_an_older_release_reads",),
+    ),
+    TestMutant(
+        "holes-are-listed",
+        "a page of objects that one may see has those that are denied",
+        edited(
+            (
+                "buckram.core.security.object_names:NameRange.has",
+                "and not any(hole.has(name) for hole in self.holes)",
+                "",
+            )
+        ),
+        (
+            "tests/core/security/test_denials.py::test_denied_objects_are_holes_and_close_the_log_of_all_names_to_bookies",
+        ),
     ),
 )

@@ -22,6 +22,7 @@ from buckram.bookie.service.guard import Guard
 from buckram.bookie.service.login import SaslLogin, TokenLogin, certificate_principal
 from buckram.bookie.service.session import Session
 from buckram.config import AuthConfig, TlsConfig
+from buckram.core.security.oidc import issuer_of
 from buckram.core.security.principal import Principal
 from buckram.core.security.tokens import Token, need_extra
 from buckram.core.wire.server import AuthProvider, ServerProtocol
@@ -60,6 +61,7 @@ class Door:
         self.logins = frozenset(auth.logins.replace(",", " ").split())
         self.authorises = auth.authorisation == "on"
         self._check(tls, auth)
+        self.issuer = issuer_of(auth) if self.logins else None
         self._files = TlsFiles(tls, server_side=True) if tls.mode != "off" else None
         self._needs_tls = tls.mode == "required"
         self._passwords = _passwords(auth.sasl_users) if "sasl" in self.logins else {}
@@ -76,6 +78,8 @@ class Door:
             raise ConfigError(f"[auth] logins: {', '.join(sorted(unknown))} is none of {', '.join(LOGINS)}")
         if "token" in self.logins:
             need_extra("[auth] logins: token")
+        if auth.oidc_issuer and self.logins and "token" not in self.logins:
+            raise ConfigError("[auth] oidc_issuer: its tokens come by the login token, add it to [auth] logins")
         if "certificate" in self.logins and (tls.mode == "off" or tls.client_certificates == "no"):
             raise ConfigError("[auth] logins: certificate needs [tls] mode and client_certificates, set both")
         if self.authorises and not self.logins:

@@ -15,6 +15,7 @@ from buckram.core.cluster.believed_time import TellsTime
 from buckram.core.cluster.bookie_report import ExpiredToken
 from buckram.core.security.access import KeyRules
 from buckram.core.security.namespaces import Known, NamespaceRules, Places
+from buckram.core.security.oidc import Issuer
 from buckram.core.security.principal import Principal
 from buckram.core.security.tokens import Token, TokenExpired
 from buckram.metadata.security import SecurityState
@@ -37,9 +38,17 @@ class _Connected:
 class Guard:
     """`authorises`: whether grants count; without that every known peer may do everything."""
 
-    def __init__(self, store: MetadataStore, time: TellsTime, *, authorises: bool, tokens: bool = True) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        time: TellsTime,
+        *,
+        authorises: bool,
+        tokens: bool = True,
+        issuer: Issuer | None = None,
+    ) -> None:
         self.authorises = authorises
-        self._security = FollowedSecurity(store, time, tokens=tokens)
+        self._security = FollowedSecurity(store, time, tokens=tokens, issuer=issuer)
         layout = getattr(store, "layout", None)
         self._places = Places(
             store.root, store.own, lambda key: layout is not None and layout.ledger_of(key) is not None
@@ -78,7 +87,7 @@ class Guard:
                     session.abort(f"{one.principal}: {why}")
                 elif one.token is not None and (why := self._security.why_over(one.token)):
                     if self._security.now_s() >= one.token.expires_s:
-                        self._note_expired(one.token.subject)
+                        self._note_expired(one.token.known_as)
                     session.abort(f"{one.principal}: {why}")
 
     def verify(self, text: bytes) -> Token:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """`name` is like `token:alice`, `cert:CN=alice`, `sasl:alice`, `unix:alice` or `anonymous`."""
+    """`name` is like `token:alice`, `oidc:alice`, `cert:CN=alice`, `sasl:alice`, `unix:alice` or `anonymous`."""
 
     name: str
     roles: tuple[str, ...] = ()

@@ -22,6 +22,8 @@ CLOCK_S = 300.0
 """How far the clock of who made a token may be ahead."""
 ADMIN = "admin"
 """The role of who may do everything."""
+OIDC = "oidc"
+"""The scheme of who has logged in at an issuer outside of the cluster (`core/security/oidc.py`)."""
 _LEAST_RSA_BITS = 2048
 
 
@@ -57,10 +59,16 @@ class Token:
     roles: tuple[str, ...]
     issued_s: float
     expires_s: float
+    scheme: str = "token"
 
     @property
     def principal(self) -> Principal:
-        return Principal(f"token:{self.subject}", self.roles, ADMIN in self.roles)
+        return Principal(f"{self.scheme}:{self.subject}", self.roles, ADMIN in self.roles)
+
+    @property
+    def known_as(self) -> str:
+        """The subject by which its tokens are revoked, and told to operators."""
+        return f"{OIDC}:{self.subject}" if self.scheme == OIDC else self.subject
 
 
 CERTIFICATE = "certificate:"
@@ -83,8 +91,10 @@ class Revocations:
         """Return why the token does not count any more; "" if it does."""
         if token.token_id in self.tokens:
             return f"token {token.token_id} was revoked"
-        if token.issued_s <= (self.subjects or {}).get(token.subject, float("-inf")):
-            return f"the tokens of {token.subject} were revoked"
+        # The clock of an issuer may be ahead of the one that revoked.
+        issued_s = token.issued_s - (CLOCK_S if token.scheme == OIDC else 0.0)
+        if issued_s <= (self.subjects or {}).get(token.known_as, float("-inf")):
+            return f"the tokens of {token.known_as} were revoked"
         return ""
 
     def why_certificate(self, serial: int) -> str:
@@ -159,7 +169,9 @@ def _token(said: Mapping[str, Any]) -> Token:
         raise TokenRefused("its subject, id and roles are not texts")
     if not all(isinstance(one, int | float) and not isinstance(one, bool) for one in numbers):
         raise TokenRefused("its times are not numbers")
-    return Token(token_id, subject, tuple(roles), float(numbers[0]), float(numbers[1]))
+    outside = said.get("scheme") == OIDC and subject.startswith(f"{OIDC}:")
+    scheme, name = (OIDC, subject.removeprefix(f"{OIDC}:")) if outside else ("token", subject)
+    return Token(token_id, name, tuple(roles), float(numbers[0]), float(numbers[1]), scheme)
 
 
 def sign(token: Token, cluster: str, key_id: str, private_key: bytes) -> str:
@@ -171,9 +183,11 @@ def sign(token: Token, cluster: str, key_id: str, private_key: bytes) -> str:
     key = load_pem_private_key(private_key, password=None)
     algorithm = "EdDSA" if isinstance(key, Ed25519PrivateKey) else "RS256"
     said = {
-        "iss": ISSUER, "aud": cluster, "sub": token.subject, "jti": token.token_id, "roles": list(token.roles),
+        "iss": ISSUER, "aud": cluster, "sub": token.known_as, "jti": token.token_id, "roles": list(token.roles),
         "iat": int(token.issued_s), "exp": round(token.expires_s),
     }  # fmt: skip
+    if token.scheme != "token":  # A release that does not know it takes the subject, which nobody else has, as it is.
+        said["scheme"] = token.scheme
     return jwt.encode(said, private_key, algorithm=algorithm, headers={"kid": key_id})
 
 

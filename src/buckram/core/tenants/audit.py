@@ -29,6 +29,8 @@ ACTIONS = (
     "quota",
     "grant",
     "revoke",
+    "deny",
+    "undeny",
     "token",
     "certificate",
     "accept",
