@@ -145,7 +145,7 @@ async def test_hello_says_who_asks_and_each_request_looks_again(client: Client) 
         token = (await token_of(security, "ann"))["Authorization"].removeprefix("Bearer ")
         stranger = await Socket.to(server.url, hello=False)
         await stranger.send({"type": "hello", "jwt": token})
-        assert (await stranger.receive())["error"]["code"] == "FORBIDDEN"
+        assert (await stranger.receive())["error"]["code"] == "NO_SUCH_DATABASE"
         await granted(access, security, "token:ann", "shop", "read")
         ws = await opened(server.url, jwt=token)
         assert (await ws.rows("CREATE TABLE t (x)"))["code"] == "SQLITE_READONLY"
@@ -153,7 +153,7 @@ async def test_hello_says_who_asks_and_each_request_looks_again(client: Client) 
         assert await ws.rows("CREATE TABLE t (x)") == []
         wanted = await security.change_acl(lambda acl: acl.revoking("token:ann", "shop", ["read", "append"]))
         await until(lambda: access._security.state.acl == wanted)
-        assert (await ws.rows("SELECT 1"))["code"] == "FORBIDDEN"
+        assert (await ws.rows("SELECT 1"))["code"] == "NO_SUCH_DATABASE"
 
 
 async def test_a_server_without_tokens_ignores_none_that_is_given(server: DatabaseServer) -> None:
