@@ -181,5 +181,5 @@ async def test_a_server_of_databases_refuses_a_denied_database(client: Client) -
         assert await code(main, "INSERT INTO t VALUES (1)", alice) == "SQLITE_READONLY"
         assert await code(main, "SELECT 1", alice) == 200
         await changed(security, in_force, lambda acl: acl.denying("token:alice", "shop/main", ["read"]))
-        assert await code(main, "SELECT 1", alice) == 403
+        assert await code(main, "SELECT 1", alice) == 404
         assert await code(other, "CREATE TABLE t (x)", alice) == 200

@@ -189,7 +189,7 @@ async def test_a_gateway_takes_tokens_of_the_issuer_for_pages_files_and_sessions
             bearer(there.token("ann", groups=["staff"])),
         )
         await api.value("POST /v2/namespaces/shop/streams", {"stream": "orders"}, status=201, **root)
-        assert await api.code("GET /v2/namespaces/shop/streams/orders", **ann) == (403, "FORBIDDEN")
+        assert await api.code("GET /v2/namespaces/shop/streams/orders", **ann) == (404, "NO_SUCH_STREAM")
         acl = await security.change_acl(lambda acl: acl.granting("role:oidc-group:staff", "shop", ["read", "append"]))
         await until(lambda: tokens.acl == acl)
         await api.value("GET /v2/namespaces/shop/streams/orders", **ann)
@@ -231,7 +231,7 @@ async def test_a_database_is_used_by_grants_of_groups_and_a_pass_says_the_same_p
     ):
         hrana, security = await Hrana.to(server.url), SecurityStore(store)
         ann = bearer(there.token("ann", groups=["staff"]))
-        assert await code(hrana, "SELECT 1", ann) == 403
+        assert await code(hrana, "SELECT 1", ann) == 404
         acl = await security.change_acl(lambda acl: acl.granting("oidc:ann", "shop/main", ["read"]))
         await until(lambda: access.acl == acl)
         assert await code(hrana, "SELECT 1", ann) == 200
