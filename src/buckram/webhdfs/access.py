@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from buckram.core.security.acl import PERMISSIONS
 from buckram.core.security.effects import Effect, lacking
+from buckram.core.security.fair_share import holder_of
 from buckram.core.security.principal import Principal
 from buckram.core.security.tokens import Token
 from buckram.http.application import ANYBODY
@@ -42,6 +43,11 @@ class Visitor:
     """What may be done with a namespace."""
     token: str = ""
     verified: Token | None = None
+
+    @property
+    def holder(self) -> str:
+        """Who it is in tables that principals share."""
+        return holder_of(self.principal.name)
 
     def require(self, effect: Effect, namespace: str) -> None:
         """Raises RemoteProblem for what needs a permission that was not granted."""
