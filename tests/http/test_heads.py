@@ -120,9 +120,10 @@ async def test_half_heads_are_bounded_in_bytes_of_all_and_the_oldest_goes() -> N
 
 async def test_connections_that_owe_a_head_are_bounded_in_number_and_idle_ones_are_not_among_them() -> None:
     async with served(ROUTES, HttpLimits(half_heads=4)) as server:
-        idle = [await Raw.to(server.url) for _ in range(8)]
-        for raw in idle:
-            assert (await raw.ask("GET /")).status == 200
+        idle = list[Raw]()
+        for _ in range(8):
+            idle.append(await Raw.to(server.url))
+            assert (await idle[-1].ask("GET /")).status == 200
         silent = [await Raw.to(server.url) for _ in range(10)]
         assert await silent[0].ended()
         await until(lambda: server.connections == 12)

@@ -70,6 +70,8 @@ class Connection(HttpToolsProtocol):
         self._leave_heads()
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
+        # The scope knows this connection: a head would stay until the garbage of the process is collected.
+        self.scope, self.headers = cast("Any", None), []
 
     def data_received(self, data: bytes) -> None:
         if self._refusal is not None:
@@ -152,7 +154,7 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         if not self.pipeline:
-            self.cycle.body = b""  # what nobody read of it would stay as long as the connection does
+            self.cycle.body = bytearray()  # what nobody read of it would stay as long as the connection does
         super().on_response_complete()
         if not self._body_ended and not self._in_head and not self.pipeline:
             self._begin_wait(self.transport.close)
@@ -227,6 +229,7 @@ class Connection(HttpToolsProtocol):
 
     def _refuse(self, problem: HttpProblem) -> None:
         self._refusal = problem
+        problem.__traceback__ = None  # which holds what came, and would as long as the connection does
         self._end_wait()
         self._leave_heads()
         content = json.dumps(problem.content()).encode()

@@ -78,7 +78,7 @@ MUTANTS = (
     TestMutant(
         "unread-body-stays",
         "what nobody read of a body stays as long as its connection",
-        edited(("buckram.http.connection:Connection.on_response_complete", 'self.cycle.body = b""', "pass")),
+        edited(("buckram.http.connection:Connection.on_response_complete", "self.cycle.body = bytearray()", "pass")),
         (_HEADS + "test_the_unread_part_of_a_body_is_forgotten_with_its_answer",),
     ),
     TestMutant(
