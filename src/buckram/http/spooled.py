@@ -38,6 +38,11 @@ class Transfers:
         self._what, self._option, self._do = what, option, do
         self._share = FairShare(limit)
 
+    @property
+    def running(self) -> int:
+        """How many there are."""
+        return self._share.total
+
     def enter(self, holder: str) -> Callable[[], None]:
         """Count one more of who asks (`holder_of`); the value, to be called once, ends it. Raises HttpProblem 503."""
         share = self._share

@@ -14,23 +14,23 @@ class Transfers:
     """Counts files that go in or out; who would go over the limit is told to come again, or elsewhere."""
 
     def __init__(self, limit: int) -> None:
-        self._share = FairShare(limit)
+        self.share = FairShare(limit)
 
     @property
     def now(self) -> int:
         """How many there are."""
-        return self._share.total
+        return self.share.total
 
     def begin(self, holder: str) -> Callable[[], None]:
         """Count one of who asks (`holder_of`); the value ends it, once however often it is called. RemoteProblem."""
-        if not self._share.has_room(holder):
+        if not self.share.has_room(holder):
             raise RemoteProblem(
                 STANDBY,
-                f"{self._share.said(holder, 'files are read or written through this gateway')}; the limit is "
-                f"{self._share.limit}: try again, or use another gateway",
+                f"{self.share.said(holder, 'files are read or written through this gateway')}; the limit is "
+                f"{self.share.limit}: try again, or use another gateway",
             )
-        self._share.take(holder)
-        left = [self._share]
+        self.share.take(holder)
+        left = [self.share]
 
         def end() -> None:
             if left:
