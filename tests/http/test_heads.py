@@ -114,7 +114,7 @@ async def test_half_heads_are_bounded_in_bytes_of_all_and_the_oldest_goes() -> N
         with contextlib.ExitStack() as opened:
             for _ in range(20):
                 await half_head(server.url, b"GET / HTTP/1.1\r\nX: " + b"x" * 15_000, opened)
-            await until(lambda: server.connections <= 5)
+            await until(lambda: server.connections <= 5, seconds=4.0)
             assert (await (await Raw.to(server.url)).ask("GET /")).body == b"hello"
 
 

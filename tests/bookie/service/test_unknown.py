@@ -123,7 +123,7 @@ async def test_tls_has_to_begin_soon(tmp_path: Path, files: Files, says: bytes) 
     async with guarded(tmp_path, files.bookie, TOKENS) as running, peers(running.port, 1, says):
         await until(lambda: waiting(running) == 1 and heard(running) == bool(says))
         await pass_time(3.1)
-        await until(lambda: waiting(running) == 0)
+        await until(lambda: waiting(running) == 0, seconds=3.0)
 
 
 async def test_a_handshake_that_began_has_the_time_of_a_login(tmp_path: Path, files: Files) -> None:
