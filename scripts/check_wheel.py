@@ -12,7 +12,7 @@ from email.message import Message
 from email.parser import Parser
 from pathlib import Path
 
-MOST_BYTES = 2_300_000
+MOST_BYTES = 2_350_000
 EXTRAS = {"arrow", "avro", "compression", "connect", "db", "fsspec", "history", "jre", "otel"}
 EXTRAS |= {"security", "serve", "spark", "sqlalchemy"}
 NEEDED = (

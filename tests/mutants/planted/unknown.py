@@ -172,7 +172,6 @@ MUTANTS = (
         "metrics-for-all",
         "a bookie with tokens shows its metrics to anybody",
         edited(("buckram.bookie.status_pages:StatusPages.__call__", "if self._tokens and", "if False and")),
-        ("tests/admin/test_who_may_ask.py::test_metrics_are_for_who_may_read_them_and_health_is_for_all",),
-        slow=True,
+        ("tests/bookie/test_status_pages.py::test_metrics_need_a_token_where_clients_do_and_health_needs_none",),
     ),
 )
