@@ -1,4 +1,4 @@
-"""With logins, the HTTP API is for administrators; probes and scrapers need no token."""
+"""With logins, the HTTP API is for administrators, metrics are for who has a token for them, and health is for all."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.conftest import Up
+from tests.e2e.conftest import Up, buckram
 from tests.support.http_kit import ask
 
 from buckram.cli.secure_directory import FOLDER, SecureDirectory
@@ -34,14 +34,30 @@ def tokens(directory: Path) -> tuple[str, str]:
 def test_an_administrator_may_ask_and_others_may_not(secure: Up) -> None:
     http = secure.ready["bookies"][0]["http"]
     admin, client = tokens(secure.directory)
-    assert ask(http, "GET", "/metrics").status == 200
-    assert ask(http, "GET", "/ready").status == 200
     assert ask(http, "GET", INFO).status == 401
     assert ask(http, "GET", INFO, Authorization="Bearer nonsense").status == 401
     assert ask(http, "GET", INFO, Authorization=f"Bearer {client}").status == 403
     assert ask(http, "GET", INFO, Authorization=f"Bearer {admin}").json["freeSpace"] > 0
     assert ask(http, "PUT", "/api/v1/bookie/gc").status == 401
     assert ask(http, "DELETE", "/api/v1/jobs/x").status == 401
+
+
+@pytest.mark.parametrize("page", ["/metrics", "/metrics?names=apache", "/", "/version"])
+def test_metrics_are_for_who_may_read_them_and_health_is_for_all(secure: Up, page: str) -> None:
+    http = secure.ready["bookies"][0]["http"]
+    admin, client = tokens(secure.directory)
+    made = buckram("token", "create", "--subject", "prometheus", "--role", "monitor", "--json", uri=secure.uri)
+    monitor = made.json["token"]
+    refused = ask(http, "GET", page)
+    assert (refused.status, refused.headers["WWW-Authenticate"]) == (401, "Bearer")
+    assert "buckram_" not in refused.text
+    assert ask(http, "GET", page, Authorization="Bearer nonsense").status == 401
+    assert ask(http, "GET", page, Authorization=f"Bearer {client}").status == 403
+    for token in (admin, monitor):
+        assert ask(http, "GET", page, Authorization=f"Bearer {token}").status == 200
+    assert ask(http, "GET", INFO, Authorization=f"Bearer {monitor}").status == 403
+    for probe in ("/health", "/ready", "/heartbeat", "/api/v1/bookie/is_ready"):
+        assert ask(http, "GET", probe).status == 200
 
 
 def test_the_pages_reach_the_cluster_too(secure: Up) -> None:

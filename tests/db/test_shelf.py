@@ -110,3 +110,25 @@ async def test_an_opening_that_failed_with_anything_is_tried_anew() -> None:
         assert item is opened[1]
     await shelf.close()
     assert opened[1].is_set()
+
+
+async def test_whoever_has_most_open_makes_room() -> None:
+    async def open_one(name: str) -> asyncio.Event:
+        return asyncio.Event()
+
+    async def close_one(item: asyncio.Event) -> None:
+        item.set()
+
+    shelf = PlainShelf(
+        "events",
+        open_one,
+        close_one,
+        asyncio.Event.is_set,
+        idle_s=60.0,
+        most_open=4,
+        holder=lambda name: name.partition("/")[0],
+    )
+    for name in ("alice/1", "alice/2", *(f"mallory/{number}" for number in range(20))):
+        (await shelf.take(name)).give()
+    assert shelf.names == ["alice/1", "alice/2", "mallory/18", "mallory/19"]
+    await shelf.close()

@@ -22,6 +22,7 @@ from buckram.config import TlsConfig
 from buckram.core.security.principal import Principal
 from buckram.errors import AccessRefused, ConfigError
 from buckram.hrana.access import TokenAccess
+from buckram.hrana.limits import HranaLimits
 from buckram.hrana.others import Others
 from buckram.hrana.server import DatabaseServer
 from buckram.http.origins import Origins
@@ -32,7 +33,9 @@ from buckram.net.tls_files import TlsFiles
 
 
 @asynccontextmanager
-async def guarded(client: Client) -> AsyncIterator[tuple[DatabaseServer, TokenAccess, SecurityStore]]:
+async def guarded(
+    client: Client, limits: HranaLimits | None = None
+) -> AsyncIterator[tuple[DatabaseServer, TokenAccess, SecurityStore]]:
     store = client.services.store
     async with (
         TokenAccess(store, client.services.clocks) as access,
@@ -42,6 +45,7 @@ async def guarded(client: Client) -> AsyncIterator[tuple[DatabaseServer, TokenAc
             "shop/other",
             access=access,
             origins=Origins(),
+            limits=limits,
         ) as server,
     ):
         yield server, access, SecurityStore(store)

@@ -82,11 +82,11 @@ async def test_what_is_no_whole_database_leaves_it_empty(client: Client, tmp_pat
         cut = await Raw.to(server.url)
         head = f"PUT /shop/main/load HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n".encode()
         await cut.send(head + content[:5000])
-        await until(lambda: server.service.exchange._transfers._running == 1)
+        await until(lambda: server.service.exchange._transfers.running == 1)
         busy = await raw.ask("GET /shop/main/backup")
         assert (busy.status, busy.value["code"]) == (503, "TOO_MANY_TRANSFERS")
         await cut.close()
-        await until(lambda: server.service.exchange._transfers._running == 0)
+        await until(lambda: server.service.exchange._transfers.running == 0)
         assert await hrana.rows("SELECT count(*) FROM sqlite_schema") == [["0"]]
         assert (await raw.ask("PUT /shop/main/load", content)).status == 201
         assert await hrana.rows("SELECT count(*) FROM t") == [["100"]]
@@ -148,8 +148,8 @@ async def test_a_client_that_takes_nothing_of_a_backup_is_cut_off(client: Client
         slow = await Raw.to(server.url)
         slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
         await slow.send(b"GET /shop/main/backup HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        await until(lambda: server.service.exchange._transfers._running == 1)
-        await until(lambda: server.service.exchange._transfers._running == 0)
+        await until(lambda: server.service.exchange._transfers.running == 1)
+        await until(lambda: server.service.exchange._transfers.running == 0)
         slow.writer.transport.abort()
 
 

@@ -18,7 +18,7 @@ from buckram.client.client import Client
 from buckram.db.settings import DatabaseLimits
 from buckram.hrana.limits import HranaLimits
 from buckram.hrana.server import DatabaseServer
-from buckram.http.limits import HttpLimits
+from buckram.http.limits import LOGIN_BYTES, HttpLimits
 from buckram.testing import Cluster
 
 
@@ -223,6 +223,32 @@ async def test_without_hello_nothing_is_served(client: Client) -> None:
         silent = await Socket.to(server.url, hello=False)
         assert await silent.receive() == 1002
         assert "no hello" in silent.reason
+
+
+async def test_the_first_message_is_no_larger_than_a_login(server: DatabaseServer) -> None:
+    for last in (True, False):
+        ws = await Socket.to(server.url, hello=False)
+        await ws.raw.send(frame(TEXT, b'{"type": "hello", "jwt": "' + b"x" * LOGIN_BYTES, last=last))
+        assert await ws.receive() == 1009
+        assert f"({LOGIN_BYTES} bytes)" in ws.reason
+    ws = await opened(server.url)
+    assert await ws.rows(f"SELECT length('{'x' * 3 * LOGIN_BYTES}')") == [[str(3 * LOGIN_BYTES)]]
+
+
+async def test_one_principal_leaves_streams_to_others(client: Client) -> None:
+    async with guarded(client, HranaLimits(streams=8)) as (server, access, security):
+        for who in ("mallory", "alice"):
+            await granted(access, security, f"token:{who}", "shop/main", "read")
+        words = {who: (await token_of(security, who))["Authorization"].split()[1] for who in ("mallory", "alice")}
+        mallory = await opened(server.url, *range(7), jwt=words["mallory"])
+        found = await mallory.ask("open_stream", stream_id=7)
+        assert (found["code"], "7 of them of token:mallory" in found["message"]) == ("TOO_MANY_STREAMS", True)
+        alice = await opened(server.url, jwt=words["alice"])
+        assert await alice.rows("SELECT 1") == [["1"]]
+        await alice.raw.close()
+        await mallory.raw.close()
+        await until(lambda: len(server.service.streams) == 0)
+        await (await opened(server.url, *range(7), jwt=words["mallory"])).raw.close()
 
 
 async def test_limits_of_streams_and_cursors(client: Client) -> None:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from buckram.net.http import LONGEST_BODY, LONGEST_HEAD, Answer, Request, serve_http, text_answer
+from buckram.net.http import LONGEST_BODY, LONGEST_HEAD, MOST_CONNECTIONS, Answer, Request, serve_http, text_answer
 from buckram.net.tcp import TcpNetwork
 from buckram.types import BookieAddress
 
@@ -78,3 +78,14 @@ async def test_a_bug_is_no_traceback() -> None:
 )
 async def test_what_is_no_request_is_refused(raw: bytes, status: int) -> None:
     assert (await said(raw))[0] == status
+
+
+async def test_idle_connections_keep_no_probe_out() -> None:
+    async with port() as number:
+        idle = [await asyncio.open_connection("127.0.0.1", number) for _ in range(MOST_CONNECTIONS + 20)]
+        async with asyncio.timeout(5):
+            reader, writer = await asyncio.open_connection("127.0.0.1", number)
+            writer.write(b"GET /health HTTP/1.1\r\n\r\n")
+            assert (await reader.read()).startswith(b"HTTP/1.1 200")
+        for _, one in idle:
+            one.transport.abort()

@@ -75,6 +75,7 @@ async def guarded(
     tls: TlsConfig | None = None,
     auth: AuthConfig | None = None,
     *,
+    first_s: float = 3.0,
     login_s: float = 10.0,
     events: AuditLog | None = None,
 ) -> AsyncIterator[Guarded]:
@@ -83,7 +84,7 @@ async def guarded(
     store = await open_store(uri)
     await store.initialise()
     disk = LocalDisk(str(directory / "bookie"), "inline")
-    door = Door(tls or TlsConfig(), auth, login_s=login_s)
+    door = Door(tls or TlsConfig(), auth, first_s=first_s, login_s=login_s)
     made = Bookie(
         production_runtime(),
         disk,

@@ -13,6 +13,7 @@ from tests.webhdfs.kit import Remote, Web
 from buckram.client.client import Client
 from buckram.errors import AccessRefused
 from buckram.gateway.server import Gateway
+from buckram.http.limits import LOGIN_BYTES
 from buckram.http.origins import Origins
 from buckram.webhdfs import java_tokens
 from buckram.webhdfs.access import Door
@@ -131,8 +132,8 @@ async def test_oauth2_gives_a_token_for_a_token(client: Client) -> None:
         assert (refused.status, refused.value["error"]) == (401, "invalid_client")
         refused = await raw.ask(f"POST {TOKEN_PATH}", b"grant_type=password", **FORM)
         assert (refused.status, refused.value["error"]) == (400, "unsupported_grant_type")
-        refused = await raw.ask(f"POST {TOKEN_PATH}", b"x" * 100_000, **FORM)
-        assert refused.status == 413
+        refused = await raw.ask(f"POST {TOKEN_PATH}", b"x" * (LOGIN_BYTES + 1), **FORM)
+        assert (refused.status, refused.value["limit"]) == (413, LOGIN_BYTES)
         await web.close()
 
 

@@ -143,11 +143,11 @@ async def test_a_long_list_comes_in_pages(web: Web, gateway: Gateway) -> None:
 
 async def test_too_many_transfers_are_sent_elsewhere(web: Web, gateway: Gateway) -> None:
     await web.create("/shop/file", b"x")
-    gateway.files.transfers.limit = 0
+    gateway.files.transfers.share.limit = 0
     for ask in (web.open("/shop/file"), web.create("/shop/other", b"")):
         with pytest.raises(Remote, match="StandbyException: 0 files are read or written"):
             await ask
-    gateway.files.transfers.limit = 1
+    gateway.files.transfers.share.limit = 1
     assert await web.list("/shop") == ["file"]
 
 

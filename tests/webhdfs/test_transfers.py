@@ -10,11 +10,11 @@ from buckram.webhdfs.transfers import Transfers
 
 def test_transfers_are_counted_once() -> None:
     transfers = Transfers(1)
-    end = transfers.begin()
+    end = transfers.begin("")
     with pytest.raises(RemoteProblem, match="1 files are read or written"):
-        transfers.begin()
+        transfers.begin("")
     end()
     end()
-    with transfers.one():
+    with transfers.one(""):
         assert transfers.now == 1
     assert transfers.now == 0

@@ -1,6 +1,7 @@
 """Long jobs that HTTP requests start: each has an id, a progress, an end, and can be cancelled.
 
-Bounded: the oldest jobs that have ended are forgotten, and only so many run at a time.
+Bounded: of jobs that have ended the oldest of whoever has most are forgotten, and only so many run at a time, of which
+nobody has all.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from buckram.admin.routing import Wrong
+from buckram.core.security.fair_share import FairShare, Owned, holder_of
 from buckram.net.http import Answer, Handler, Request, json_answer
 from buckram.net.tasks import TaskScope
 
@@ -71,12 +73,18 @@ class Jobs:
 
     def start(self, what: str, work: Work, owner: str = "") -> Job:
         """Begin a job. Raises Wrong (503) while too many run."""
-        running = sum(job.state == "running" for job in self._jobs.values())
-        if running >= MOST_RUNNING:
-            raise Wrong(503, f"{running} jobs run already, which is the limit: see GET {self._path}, and come later")
-        ended = [job.id for job in self._jobs.values() if job.state != "running"]
-        for old in ended[: max(0, len(self._jobs) + 1 - MOST_KEPT)]:
-            del self._jobs[old]
+        share, ended = FairShare(MOST_RUNNING), Owned[str]()
+        for job in self._jobs.values():
+            if job.state == "running":
+                share.take(holder_of(job.owner))
+            else:
+                ended.add(job.owner, job.id)
+        if not share.has_room(holder_of(owner)):
+            said = share.said(holder_of(owner), "jobs run already")
+            raise Wrong(503, f"{said}; the limit is {MOST_RUNNING}: see GET {self._path}, and come later")
+        for _ in range(min(len(self._jobs) + 1 - MOST_KEPT, len(self._jobs) - share.total)):
+            old = ended.oldest_of_most()
+            ended.remove(self._jobs.pop(old).owner, old)
         job = Job(secrets.token_hex(6), what, owner)
         self._jobs[job.id] = job
         job.task = self._scope.spawn(self._run(job, work), what)

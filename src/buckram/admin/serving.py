@@ -17,13 +17,13 @@ from buckram.admin.jobs import Jobs
 from buckram.admin.ledger_pages import LedgerPages
 from buckram.admin.routing import Router, Wrong
 from buckram.bookie.run import Site
-from buckram.bookie.status_pages import SERVED
+from buckram.bookie.status_pages import SERVED, bearer_of
 from buckram.core.security.tokens import TokenRefused
 from buckram.errors import MetadataError
 from buckram.net.http import Answer, Handler, Request, text_answer
 
 OPEN = (*SERVED, "/", "/api/v1/bookie/is_ready")
-"""Anybody may read these: probes and scrapers do."""
+"""Probes read these, or scrapers, who are asked for tokens of their own where these pages are."""
 
 
 @asynccontextmanager
@@ -57,13 +57,13 @@ class _Pages:
 
     async def _check(self, request: Request) -> None:
         """Raises Wrong: 401 without a good token, 403 for one that is no administrator's."""
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not token:
+        token = bearer_of(request)
+        if not token:
             raise Wrong(401, "this bookie asks for logins: send Authorization: Bearer TOKEN of an administrator")
         try:
-            admin = await self._site.bookie.ask(lambda bookie: bookie.is_admin(token.strip().encode()))
+            principal = await self._site.bookie.ask(lambda bookie: bookie.principal_of(token.encode()))
         except TokenRefused as error:
             raise Wrong(401, f"the token is refused: {error}") from None
-        if not admin:
+        if not principal.admin:
             raise Wrong(403, "the token is no administrator's: `buckram token create` makes one")
-        TOKEN.set(token.strip())
+        TOKEN.set(token)

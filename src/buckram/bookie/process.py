@@ -301,11 +301,11 @@ class Bookie:
         """Whether it was told to stop."""
         return self._stopped
 
-    def is_admin(self, token: bytes) -> bool:
-        """Whether a token is an administrator's. Raises TokenRefused, also before the bookie knows any keys."""
+    def principal_of(self, token: bytes) -> Principal:
+        """Whose token it is. Raises TokenRefused, also before the bookie knows any keys."""
         if self._guard is None:
             raise TokenRefused("this bookie knows no tokens now")
-        return self._guard.verify(token).principal.admin
+        return self._guard.verify(token).principal
 
     def file_names(self) -> list[str]:
         """Return the names in the data directory. Raises OSError."""

@@ -155,7 +155,8 @@ async def serve_bookie(
         if pages and isinstance(stats, PrometheusStats):
             here = OtherLoop(bookie, asyncio.get_running_loop())
             settings = {"bookie": bookie_config, "store": store_config, "net": net_config, "tls": tls_config}
-            status = StatusPages(here, stats, bookie_config.metrics_names, directory)
+            tokens = "token" in door.logins if door is not None else False
+            status = StatusPages(here, stats, bookie_config.metrics_names, directory, tokens=tokens)
             site = Site(here, status, metadata_uri, directory, settings, bool(auth_config.logins))
             http = await cleanup.enter_async_context(_served(site, bookie_config, admin, environment))
         cleanup.push_async_callback(bookie.stop)

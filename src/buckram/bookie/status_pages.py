@@ -11,21 +11,33 @@ from buckram.bookie.gauges import Figures, Gauges, figures_of
 from buckram.bookie.process import Bookie
 from buckram.bookie.report import release
 from buckram.core.entries.hot import COMPILED
+from buckram.core.security.tokens import TokenRefused
 from buckram.net.http import Answer, Request, json_answer, text_answer
 from buckram.net.stats import CONTENT_TYPE, PrometheusStats
 
 NAMES = ("buckram", "apache", "both")
 SERVED = ("/metrics", "/health", "/ready", "/heartbeat", "/version")
+PROBES = ("/health", "/ready", "/heartbeat")
+"""Anybody may ask these, also where clients log in."""
+MONITOR = "monitor"
+"""The role of a token that may read metrics, and nothing else by itself."""
 
 
 class StatusPages:
     """Answers GET. /health fails only when the store has failed, /ready also while the bookie is not registered."""
 
     def __init__(
-        self, bookie: OtherLoop[Bookie], stats: PrometheusStats, names: str = "buckram", directory: str = ""
+        self,
+        bookie: OtherLoop[Bookie],
+        stats: PrometheusStats,
+        names: str = "buckram",
+        directory: str = "",
+        *,
+        tokens: bool = False,
     ) -> None:
-        """`names`: under which names metrics are shown to those who do not say, one of NAMES."""
-        self._bookie, self._stats = bookie, stats
+        """`names`: under which names metrics are shown to those who do not say, one of NAMES. `tokens`: whether whoever
+        asks for more than PROBES has to show one."""
+        self._bookie, self._stats, self._tokens = bookie, stats, tokens
         self._facts = _facts()
         stats.gauge("buckram_build_info", "Always 1; the labels say what runs.", **self._facts).set(1)
         self._names, self._gauges = names, Gauges(stats)
@@ -38,6 +50,8 @@ class StatusPages:
             return text_answer(f"only these are served: {', '.join(SERVED)}\n", 404)
         if request.method != "GET":
             return text_answer("only GET is served\n", 405)
+        if self._tokens and path not in PROBES and (refusal := await self._refused(request)) is not None:
+            return refusal
         if path == "/metrics":
             return await self.metrics(request)
         if path == "/heartbeat":
@@ -47,6 +61,21 @@ class StatusPages:
         state = await self._bookie.ask(lambda bookie: bookie.state)
         good = state != "failed" if path == "/health" else state in ("writable", "readonly")
         return text_answer(f"{state}\n", 200 if good else 503)
+
+    async def _refused(self, request: Request) -> Answer | None:
+        """The answer to whoever may not read metrics; None for whoever may."""
+        token = bearer_of(request)
+        how = f"an administrator's, or one of `buckram token create --role {MONITOR}`"
+        if not token:
+            why = f"this bookie asks for tokens: send Authorization: Bearer TOKEN, {how}\n"
+            return Answer(why.encode(), 401, headers={"WWW-Authenticate": "Bearer"})
+        try:
+            principal = await self._bookie.ask(lambda bookie: bookie.principal_of(token.encode()))
+        except TokenRefused as error:
+            return text_answer(f"the token is refused: {error}\n", 401)
+        if principal.admin or MONITOR in principal.roles:
+            return None
+        return text_answer(f"{principal} may not read metrics: the token has to be {how}\n", 403)
 
     async def metrics(self, request: Request) -> Answer:
         """The text that Prometheus reads. The bookie's loop only looks at figures; the text is made in this thread."""
@@ -58,6 +87,12 @@ class StatusPages:
         ours = self._stats.render() if names != "apache" else b""
         theirs = self._apache.render(now, size, time.monotonic()) if names != "buckram" else b""
         return Answer(ours + theirs, content_type=CONTENT_TYPE)
+
+
+def bearer_of(request: Request) -> str:
+    """The token of a request; empty for one without."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def _measured(bookie: Bookie) -> tuple[Figures, int]:

@@ -1,4 +1,4 @@
-"""Shelf: many databases of which few are open, each with its thread and its local files.
+"""Shelf: many databases of which few are open, each with its thread and its local files. A namespace holds its own.
 
 Not here: when one is opened and closed (`net/shelf.py`), opening one (`db/opening.py`).
 """
@@ -34,6 +34,7 @@ class Shelf(shelf.Shelf[Database]):
             lambda database: database.role == "stopped",
             idle_s=idle_s,
             most_open=most_open,
+            holder=lambda name: name.partition("/")[0],
         )
 
     async def take(self, name: str) -> Use:

@@ -136,24 +136,22 @@ class DatabasePages:
         offset, time = ask.query["offset"], ask.query["time"]
         if offset is not None and time is not None:
             raise bad_request("offset and time exclude each other: give one of them")
-        self._transfers.enter()
+        leave = self._transfers.enter(ask.holder)
         folder = await asyncio.get_running_loop().run_in_executor(None, Folder)
         try:
             ns = self._client.namespace(namespace)
             at, _ = await ns.backup_database(name, str(folder.file), offset=offset, time=time)
             said = {"Buckram-Offset": str(at), "Content-Disposition": f'attachment; filename="{namespace}-{name}.db"'}
             over = ask.watch("read", f"{namespace}/{name}")
-            return file_answer(
-                folder, media=SQLITE, stuck_s=self._limits.stuck_s, headers=said, over=over, ended=self._transfers.leave
-            )
+            return file_answer(folder, media=SQLITE, stuck_s=self._limits.stuck_s, headers=said, over=over, ended=leave)
         except BaseException:
             folder.remove()
-            self._transfers.leave()
+            leave()
             raise
 
     async def _load(self, ask: Ask) -> dict[str, Any]:
         full = stream_name(ask.path["database"], ask.path["namespace"])
-        with self._transfers.room():
+        with self._transfers.room(ask.holder):
             given = ask.pieces(self._limits.database_bytes)
             async with kept(while_allowed(given, ask.watch("create", str(full)), NOT_LOADED)) as file:
                 await self._client.namespace(full.namespace).restore_database(str(file), full.stream)

@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 from starlette.responses import Response
 
+from buckram.core.security.fair_share import holder_of
 from buckram.core.security.principal import Principal
 from buckram.errors import BuckramError, InvariantViolation
 from buckram.gateway.access import Access
@@ -25,9 +26,9 @@ from buckram.gateway.repeats import HEADER, Fingerprint, Repeats
 from buckram.gateway.room import Room
 from buckram.gateway.schema import fault
 from buckram.gateway.writers import Elsewhere
-from buckram.http.body import limited_pieces, read_body
+from buckram.http.body import LESS, limited_pieces, read_body
 from buckram.http.headers import UNKEPT, has_header, header
-from buckram.http.limits import MIB, HttpLimits
+from buckram.http.limits import LOGIN_BYTES, MIB, HttpLimits
 from buckram.http.problems import HttpProblem, json_answer, redirect
 from buckram.seams import Span, Traces
 
@@ -73,6 +74,10 @@ class Dispatcher:
 
     def _serving(self, operation: Operation) -> Endpoint:
         name, parsed = f"{operation.method} {operation.path}", _parsing(operation)
+        # Of whoever is not known yet, nothing larger than a login is read, or kept room for.
+        limits, do = self._limits, LESS
+        if operation.needs == "nothing":
+            limits, do = replace(self._limits, body_bytes=LOGIN_BYTES), "a login needs no more"
 
         async def serve(request: Request) -> Response:
             principal = await self._access.who(request, operation)
@@ -95,8 +100,8 @@ class Dispatcher:
             if operation.streamed:
                 return await self._streamed(operation, bare)
             media = self._media(operation, request)
-            with self._room.holding(self._size(request)):
-                raw = await read_body(request, self._limits)
+            with self._room.holding(holder_of(principal.name), _size(request, limits.body_bytes)):
+                raw = await read_body(request, limits, do=do)
                 ask = self._with_body(operation, bare, media, raw)
                 if not operation.keyed or not has_header(request, _KEY):
                     return await self._answered(operation, ask)
@@ -136,7 +141,8 @@ class Dispatcher:
                 pass
 
         ask = replace(bare, pieces=pieces)
-        with self._room.holding(min(self._size(request), _STREAMED_BYTES)):
+        size = min(_size(request, self._limits.body_bytes), _STREAMED_BYTES)
+        with self._room.holding(ask.holder, size):
             if key is None:
                 return await self._answered(operation, ask)
             return await self._repeats.once(ask.principal.name, key, fingerprint, self._whole(operation, ask), rest)
@@ -158,13 +164,6 @@ class Dispatcher:
             return await self._answered(operation, ask)
         except HttpProblem as problem:
             return json_answer(ask.request, problem.content(), problem.status, problem.headers)
-
-    def _size(self, request: Request) -> int:
-        """What a body may take: what it says, within the limit, which is also that of one that says nothing."""
-        declared = header(request, b"content-length")
-        if declared.isdigit() and len(declared) < 19:
-            return min(int(declared), self._limits.body_bytes)
-        return self._limits.body_bytes if has_header(request, b"transfer-encoding") else 0
 
     def _media(self, operation: Operation, request: Request) -> str:
         """The media type of the body. Raises HttpProblem 415 before the body is read."""
@@ -218,6 +217,14 @@ async def _noted(operation: Operation, span: Span, work: Awaitable[Response]) ->
         raise
     finally:
         span.end(error)
+
+
+def _size(request: Request, limit: int) -> int:
+    """What a body may take: what it says, within the limit, which is also that of one that says nothing."""
+    declared = header(request, b"content-length")
+    if declared.isdigit() and len(declared) < 19:
+        return min(int(declared), limit)
+    return limit if has_header(request, b"transfer-encoding") else 0
 
 
 def _target(request: Request) -> str:

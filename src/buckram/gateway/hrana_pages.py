@@ -123,7 +123,7 @@ class HranaPages:
         if isinstance(answer, StreamingResponse):
             return answer
         # What was executed is answered, also where no room is left; whoever comes next waits until it is taken.
-        held = self._room.held()
+        held = self._room.held(ask.holder)
         held.count(len(answer.body))
         more = {name: answer.headers[name] for name in OF_STATE if name in answer.headers}
         stuck_s, status = self._limits.stuck_s, answer.status_code
@@ -131,7 +131,7 @@ class HranaPages:
 
     async def _backup(self, ask: Ask) -> Response:
         reading = self._reading(ask)
-        return await self._service.backup(reading, ask.watch("read", reading.database))
+        return await self._service.backup(reading, ask.principal, ask.watch("read", reading.database))
 
     async def _load(self, ask: Ask) -> Response:
         reading = self._reading(ask)

@@ -222,7 +222,7 @@ class LedgerPages:
             password=_password(ask),
             custom_metadata=words,
         )
-        await self._writers.keep(writer)
+        await self._writers.keep(writer, ask.principal.name)
         return {"ledger": writer.ledger_id}
 
     async def _show(self, ask: Ask) -> dict[str, Any]:
@@ -251,7 +251,7 @@ class LedgerPages:
 
     async def _page(self, ask: Ask, reader: Reader) -> Response:
         first, found, size = ask.query["first"], list[tuple[int, bytes]](), 0
-        held = self._room.held()
+        held = self._room.held(ask.holder)
         try:
             async with reader:
                 end = await reader.read_last_confirmed() if ask.query["last"] is None else ask.query["last"]

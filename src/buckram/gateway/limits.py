@@ -8,7 +8,7 @@ from buckram.bounds import check_bounds
 from buckram.http.limits import KIB, MIB, HttpLimits
 
 GIB = 1024 * MIB
-HTTP_LIMITS = HttpLimits(body_bytes=16 * MIB, connections=12_000, drain_s=10)
+HTTP_LIMITS = HttpLimits(body_bytes=16 * MIB, connections=12_000, half_heads=4096, drain_s=10)
 """More connections than tails, so that a gateway full of tails still answers."""
 
 
@@ -61,7 +61,9 @@ class GatewayLimits:
     repeats_s: float = 24 * 3600.0
     """How long they are kept."""
     sessions: int = 10_000
-    """Of browsers."""
+    """Of browsers. Where there are more, the oldest of whoever has most ends."""
+    sessions_of_principal: int = 100
+    """Of one principal; his oldest ends where he has more."""
     session_s: float = 12 * 3600.0
     """How long a session counts."""
 

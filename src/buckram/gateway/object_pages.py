@@ -214,7 +214,7 @@ class ObjectPages:
         use = await self._calls.use(ask.path["namespace"])
         if use is None:
             raise no_object(ask)
-        held = self._room.held()
+        held = self._room.held(ask.holder)
 
         def done() -> None:
             held.release()

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from buckram.core.objects.rows import check_object_name
+from buckram.core.security.fair_share import holder_of
 from buckram.core.security.object_names import NameRange, object_name
 from buckram.core.security.principal import Principal
 from buckram.core.streams.names import StreamName, stream_name
@@ -75,6 +76,11 @@ class Ask:
     """For an operation that reads its body itself: the body as it comes, at most so many bytes."""
     watched: Callable[[], Callable[[], str]] = lambda: lambda: ""
     """Gives a function that says why the token of the request counts no longer; empty while it does."""
+
+    @property
+    def holder(self) -> str:
+        """Who asks, in tables that principals share."""
+        return holder_of(self.principal.name)
 
     @property
     def stream(self) -> StreamName:

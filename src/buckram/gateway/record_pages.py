@@ -199,7 +199,7 @@ class RecordPages:
 
     async def _page(self, ask: Ask, reader: StreamReader) -> Response:
         limit, found, size = min(ask.query["limit"], self._limits.records_per_page), list[Batch](), 0
-        held = self._room.held()
+        held = self._room.held(ask.holder)
         try:
             async with reader:
                 position = await reader.open()
@@ -233,7 +233,7 @@ class RecordPages:
         if last:
             begin = await start_after(self._client, name, last)
         start = None if begin in (None, "latest") else 0 if begin == "earliest" else int(begin or 0)
-        tail = await self._tails.opened(name, start)
+        tail = await self._tails.opened(name, start, ask.holder)
         try:
             if start is not None and start > tail.known_end:
                 streams = self._client.namespace(name.namespace).store

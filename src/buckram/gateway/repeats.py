@@ -15,6 +15,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from buckram.core.security.fair_share import Owned
 from buckram.gateway.failures import OUTCOME, bad_request
 from buckram.gateway.limits import GatewayLimits
 from buckram.http.problems import HttpProblem
@@ -54,6 +55,8 @@ class Repeats:
     def __init__(self, limits: GatewayLimits) -> None:
         self._limits = limits
         self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
+        self._owned: Owned[tuple[str, str]] = Owned()
+        """Their keys by who came with them: where there are too many, whoever has most loses the oldest of his."""
         self._scope = TaskScope("changes")
         self._loop = asyncio.get_running_loop()
 
@@ -94,6 +97,7 @@ class Repeats:
             return Response(bytes(answer.body), answer.status_code, headers)
         kept = _Kept(fingerprint, self._scope.spawn(work, "change"), self._loop.time())
         self._kept[who, key] = kept
+        self._owned.add(who, (who, key))
         kept.task.add_done_callback(lambda task: self._done((who, key), kept, task))
         return await asyncio.shield(kept.task)
 
@@ -103,8 +107,8 @@ class Repeats:
 
     def _find(self, at: tuple[str, str]) -> _Kept | None:
         oldest = self._loop.time() - self._limits.repeats_s
-        while self._kept and next(iter(self._kept.values())).began < oldest:
-            self._kept.popitem(last=False)
+        while self._kept and self._kept[first := next(iter(self._kept))].began < oldest:
+            self._forget(first)
         return self._kept.get(at)
 
     def _done(self, at: tuple[str, str], kept: _Kept, task: asyncio.Task[Response]) -> None:
@@ -114,9 +118,13 @@ class Repeats:
             counts = answer.status_code < 300 or answer.headers.get(OUTCOME) == "unknown"
             fits = counts and len(answer.body) <= self._limits.repeat_bytes
         if not fits and self._kept.get(at) is kept:
-            del self._kept[at]
+            self._forget(at)
         while len(self._kept) > self._limits.repeats:
-            self._kept.popitem(last=False)
+            self._forget(self._owned.oldest_of_most())
+
+    def _forget(self, at: tuple[str, str]) -> None:
+        del self._kept[at]
+        self._owned.remove(at[0], at)
 
 
 __all__ = ["HEADER", "REPEATED", "Fingerprint", "Repeats"]

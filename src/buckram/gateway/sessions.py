@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import hmac
 import secrets
-from collections import OrderedDict
 from dataclasses import dataclass
 
 from starlette.requests import Request
 
+from buckram.core.security.fair_share import Owned
 from buckram.core.security.tokens import Token
 from buckram.gateway.limits import GatewayLimits
 from buckram.http.problems import HttpProblem
@@ -40,37 +40,51 @@ class Sessions:
 
     def __init__(self, limits: GatewayLimits, clock: Clock) -> None:
         self._limits, self._clock = limits, clock
-        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._sessions: dict[str, Session] = {}
         """By the secret in the cookie, the oldest first."""
+        self._owned: Owned[str] = Owned()
+        """Their secrets by principal."""
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def begin(self, token: Token) -> tuple[str, Session]:
-        """A new session and the secret for its cookie. The oldest makes room where there are too many."""
+        """A new session and the secret for its cookie.
+
+        Where its principal has too many his oldest makes room; where all have, the oldest of whoever has most.
+        """
         now, loop_s = self._clock.wall_us(), asyncio.get_running_loop().time()
-        while self._sessions and next(iter(self._sessions.values())).ends_at <= loop_s:
-            self._sessions.popitem(last=False)
+        while self._sessions and self._sessions[first := next(iter(self._sessions))].ends_at <= loop_s:
+            self._forget(first)
+        who = token.principal.name
+        while self._owned.count(who) >= self._limits.sessions_of_principal:
+            self._forget(self._owned.oldest(who))
         while len(self._sessions) >= self._limits.sessions:
-            self._sessions.popitem(last=False)
+            self._forget(self._owned.oldest_of_most())
         expires = min(now + round(self._limits.session_s * 1e6), round(token.expires_s * 1e6))
         ends_at = loop_s + max(expires - now, 0) / 1e6
         secret, session = secrets.token_urlsafe(32), Session(token, secrets.token_urlsafe(32), expires, ends_at)
         self._sessions[secret] = session
+        self._owned.add(who, secret)
         return secret, session
+
+    def _forget(self, secret: str) -> None:
+        session = self._sessions.pop(secret, None)
+        if session is not None:
+            self._owned.remove(session.token.principal.name, secret)
 
     def find(self, request: Request) -> Session | None:
         """The session of a request's cookie; None without one, or when it is over."""
         secret = request.cookies.get(COOKIE, "")
         session = self._sessions.get(secret)
         if session is not None and session.ends_at <= asyncio.get_running_loop().time():
-            del self._sessions[secret]
+            self._forget(secret)
             return None
         return session
 
     def end(self, request: Request) -> None:
         """Forget the session of a request, if it has one."""
-        self._sessions.pop(request.cookies.get(COOKIE, ""), None)
+        self._forget(request.cookies.get(COOKIE, ""))
 
     def cookie(self, secret: str, session: Session, *, secure: bool) -> str:
         """The Set-Cookie header that begins a session; an empty `secret` ends it in the browser."""

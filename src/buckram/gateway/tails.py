@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from buckram.client.client import Client
+from buckram.core.security.fair_share import FairShare
 from buckram.core.streams.batch import Batch
 from buckram.core.streams.names import StreamName
 from buckram.errors import BuckramError, HandleClosed
@@ -143,25 +144,29 @@ class Tails:
         self._readers = asyncio.Semaphore(limits.tail_readers)
         self._scope = TaskScope("tails")
         self._closed = False
-        self.count = 0
-        """How many are open."""
+        self._share = FairShare(limits.tails)
 
-    async def opened(self, name: StreamName, start: Offset | None) -> Tail:
+    @property
+    def count(self) -> int:
+        """How many are open."""
+        return self._share.total
+
+    async def opened(self, name: StreamName, start: Offset | None, holder: str = "") -> Tail:
         """A tail from `start`, or from what comes (None). Raises HttpProblem 503, NoSuchStream, ReadFailed."""
         if self._closed:
             raise HttpProblem(503, "GATEWAY_STOPS", "this gateway is stopping: follow at another one, or later")
-        limit = self._limits.tails
-        if self.count >= limit:
-            what, do = f"{self.count} tails are open", "close some, or follow at another gateway"
+        if not self._share.has_room(holder):
+            what, do = self._share.said(holder, "tails are open"), "close some, or follow at another gateway"
+            limit = self._limits.tails
             raise full("TOO_MANY_TAILS", what, self.count, limit, option="tails", do=do, retry_after_s=5)
-        self.count += 1
+        self._share.take(holder)
         self._users[name] = self._users.get(name, 0) + 1
         try:
             feed = await self._feed(name)
         except BaseException:
-            self.left(name)
+            self.left(name, holder)
             raise
-        return Tail(self, feed, start)
+        return Tail(self, feed, start, holder)
 
     async def close(self) -> None:
         """End all tails: each gets an event that says so."""
@@ -187,9 +192,9 @@ class Tails:
             return error
         return feed
 
-    def left(self, name: StreamName) -> None:
+    def left(self, name: StreamName, holder: str) -> None:
         """Somebody follows the stream no more."""
-        self.count -= 1
+        self._share.give(holder)
         self._users[name] -= 1
         if self._users[name]:
             return
@@ -220,8 +225,8 @@ class Tails:
 class Tail:
     """What one client follows. `next` gives events; `close` ends it."""
 
-    def __init__(self, tails: Tails, feed: Feed, start: Offset | None) -> None:
-        self._tails, self._feed = tails, feed
+    def __init__(self, tails: Tails, feed: Feed, start: Offset | None, holder: str) -> None:
+        self._tails, self._feed, self._holder = tails, feed, holder
         self.position: Offset = feed.next if start is None else start
         """The offset after the last event that was given."""
         self._closed = False
@@ -257,7 +262,7 @@ class Tail:
         """Follow no more. Idempotent."""
         if not self._closed:
             self._closed = True
-            self._tails.left(self._feed.name)
+            self._tails.left(self._feed.name, self._holder)
 
 
 def events_of(batch: Batch, history: History) -> bytes:

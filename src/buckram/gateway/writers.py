@@ -50,17 +50,21 @@ class Writers:
             lambda writer: writer.closed or writer.lost.is_set(),
             idle_s=limits.writer_idle_s,
             most_open=limits.writers,
+            holder=lambda name: name.partition("/")[0],
         )
         self._ledgers: Shelf[Writer] = Shelf(
             "writers of ledgers",
             self._created,
-            Writer.close,
+            self._end_ledger,
             lambda writer: writer.closed,
             idle_s=limits.writer_idle_s,
             most_open=limits.writers,
+            holder=lambda name: self._creators.get(name, ""),
         )
         self._new: dict[str, Writer] = {}
         """Writers of ledgers that were created a moment ago, by the text of their ids."""
+        self._creators: dict[str, str] = {}
+        """Who created the ledgers whose writers are here: nobody's writers are closed because of others'."""
 
     @property
     def streams(self) -> list[str]:
@@ -91,10 +95,10 @@ class Writers:
 
     # -- ledgers ------------------------------------------------------------------------------------------
 
-    async def keep(self, writer: Writer) -> None:
+    async def keep(self, writer: Writer, creator: str) -> None:
         """Take a ledger's writer that was opened with `mark` in its custom metadata; from now on it is used here."""
         name = str(writer.ledger_id)
-        self._new[name] = writer
+        self._new[name], self._creators[name] = writer, creator
         (await self._ledgers.take(name)).give()
 
     @property
@@ -155,6 +159,10 @@ class Writers:
                 if not is_gateway(error.holder):
                     raise
                 await retries.wait(error)
+
+    async def _end_ledger(self, writer: Writer) -> None:
+        self._creators.pop(str(writer.ledger_id), None)
+        await writer.close()
 
     async def _created(self, name: str) -> Writer:
         writer = self._new.pop(name, None)

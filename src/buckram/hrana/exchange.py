@@ -12,12 +12,14 @@ from collections.abc import AsyncIterator, Callable
 from starlette.requests import Request
 from starlette.responses import Response
 
+from buckram.core.security.fair_share import holder_of
 from buckram.db.transfer import load
 from buckram.errors import DatabaseNotEmpty
 from buckram.hrana.databases import Databases
 from buckram.hrana.forwarding import Forwarder
 from buckram.hrana.limits import HranaLimits
 from buckram.hrana.targets import Reading
+from buckram.http.application import Principal
 from buckram.http.problems import HttpProblem, json_answer, redirect
 from buckram.http.spooled import SQLITE, Folder, Transfers, file_answer, kept
 
@@ -34,12 +36,12 @@ class Exchange:
         self._limits, self._offset = limits, offset
         self._transfers = Transfers("backups and loads", limits.transfers, option="transfers", do="try later")
 
-    async def backup(self, reading: Reading, over: Callable[[], str]) -> Response:
+    async def backup(self, reading: Reading, principal: Principal, over: Callable[[], str]) -> Response:
         """A file with everything that was committed before; it is cut off when `over` says why.
 
         Raises BuckramError, HttpProblem.
         """
-        self._transfers.enter()
+        leave = self._transfers.enter(holder_of(principal.name))
         folder: Folder | None = None
         try:
             folder = await asyncio.get_running_loop().run_in_executor(None, Folder)
@@ -60,22 +62,24 @@ class Exchange:
                 stuck_s=self._limits.unread_s,
                 headers=headers,
                 over=over,
-                ended=self._transfers.leave,
+                ended=leave,
             )
         except BaseException:
             if folder is not None:
                 folder.remove()
-            self._transfers.leave()
+            leave()
             raise
 
-    async def load(self, request: Request, reading: Reading, pieces: Callable[[int], AsyncIterator[bytes]]) -> Response:
+    async def load(
+        self, request: Request, reading: Reading, principal: Principal, pieces: Callable[[int], AsyncIterator[bytes]]
+    ) -> Response:
         """Fill a database that has nothing in it with the file that is the body. Raises BuckramError, HttpProblem."""
         use = await self._databases.take(reading.database)
         try:
             address = await self._forwarder.leader_elsewhere(use.database)
             if address is not None:
                 return redirect(f"{address.rstrip('/')}/{reading.address}/{LOAD}")
-            with self._transfers.room():
+            with self._transfers.room(holder_of(principal.name)):
                 async with kept(pieces(self._limits.load_bytes)) as file:
                     try:
                         size = await load(use.database, file)

@@ -104,7 +104,7 @@ class Execution:
     async def _stream(self, baton: str | None, session: Callable[[], Session], target: Target) -> Stream:
         if baton is not None:
             return self._streams.take(baton, target.key, target.principal)
-        self._streams.check_room()
+        self._streams.check_room(target.principal)
         use = await self._places.databases.take(target.reading.database)
         return self._streams.open(session(), target.key, target.principal, use)
 

@@ -62,7 +62,7 @@ class Lane:
     async def open(self, rights: Rights) -> None:
         """Raises HttpProblem where there are too many streams, or no such database."""
         streams, reading = self._places.streams, self._reading
-        streams.check_room()
+        streams.check_room(rights.principal)
         self._use = await self._places.databases.take(reading.database)
         session = session_of(self._use.database, reading, rights.may_write)
         key = reading.key(rights.may_write)

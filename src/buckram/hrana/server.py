@@ -138,7 +138,7 @@ class DatabaseServer:
         if last == BACKUP:
             reading, principal, _ = await self._asked(request, "/".join(before).strip("/"))
             over = watch(self._access, request, principal, "read", reading.database)
-            return await self.service.backup(reading, over)
+            return await self.service.backup(reading, principal, over)
         if before or last:
             raise HttpProblem(
                 404, "NOT_FOUND", f"{request.url.path}: GET is served for /, /health, /DATABASE/v3 and /DATABASE/backup"

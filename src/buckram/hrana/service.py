@@ -80,9 +80,9 @@ class Service:
         """The answer to a request whose body has been read. Raises HttpProblem."""
         return await while_connected(request, self._execution.answer(request, target, body))
 
-    async def backup(self, reading: Reading, over: Callable[[], str]) -> Response:
+    async def backup(self, reading: Reading, principal: Principal, over: Callable[[], str]) -> Response:
         """The database as a file, until `over` says why it has to end. Raises HttpProblem."""
-        return await with_errors(self.exchange.backup(reading, over))
+        return await with_errors(self.exchange.backup(reading, principal, over))
 
     async def load(
         self,
@@ -98,7 +98,7 @@ class Service:
         def allowed(most: int) -> AsyncIterator[bytes]:
             return while_allowed(pieces(most), over, NOT_LOADED)
 
-        return await with_errors(self.exchange.load(request, reading, allowed))
+        return await with_errors(self.exchange.load(request, reading, principal, allowed))
 
 
 __all__ = ["Service"]

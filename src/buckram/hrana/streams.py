@@ -6,6 +6,7 @@ import asyncio
 import secrets
 
 from buckram.core.hrana.batons import decode_baton, encode_baton
+from buckram.core.security.fair_share import FairShare, holder_of
 from buckram.db.database import Database
 from buckram.db.shelf import Use
 from buckram.hrana.failures import StreamRefusal
@@ -72,6 +73,7 @@ class Streams:
         self._streams: dict[int, Stream] = {}
         self._idle: dict[int, Stream] = {}
         """In the order in which they will expire."""
+        self._share = FairShare(limits.streams)
         self._last_id = 0
         self._timer: asyncio.TimerHandle | None = None
         self._scope = TaskScope("hrana streams")
@@ -79,12 +81,12 @@ class Streams:
     def __len__(self) -> int:
         return len(self._streams)
 
-    def check_room(self) -> None:
-        """Whether another stream may be opened. Raises HttpProblem."""
-        limit = self._limits.streams
-        if len(self._streams) >= limit:
+    def check_room(self, principal: Principal) -> None:
+        """Whether a principal may open another stream. Raises HttpProblem."""
+        limit, holder = self._limits.streams, holder_of(principal.name)
+        if not self._share.has_room(holder):
             count, do = len(self._streams), "close streams that are not needed"
-            what = f"{count} streams are open"
+            what = self._share.said(holder, "streams are open")
             raise full("TOO_MANY_STREAMS", what, count, limit, option="streams", do=do, retry_after_s=1)
 
     def open(self, session: Session, database: str, principal: Principal, use: Use) -> Stream:
@@ -92,6 +94,7 @@ class Streams:
         self._last_id += 1
         stream = Stream(self._last_id, session, database, principal, use)
         self._streams[stream.id] = stream
+        self._share.take(holder_of(principal.name))
         return stream
 
     def knows(self, baton: str) -> bool:
@@ -143,7 +146,8 @@ class Streams:
     async def drop(self, stream: Stream) -> None:
         """Close a stream now, whose client is gone or has closed it."""
         stream.closed = True
-        self._streams.pop(stream.id, None)
+        if self._streams.pop(stream.id, None) is not None:
+            self._share.give(holder_of(stream.principal.name))
         self._idle.pop(stream.id, None)
         try:
             await stream.session.close()

@@ -26,10 +26,10 @@ class ClientGone(HttpProblem):
         super().__init__(400, "CLIENT_GONE", f"the body was cut after {received} bytes; nothing of it counts")
 
 
-_LESS = f"send less at once ({option_of('body_bytes')})"
+LESS = f"send less at once ({option_of('body_bytes')})"
 
 
-async def read_body(request: Request, limits: HttpLimits, *, do: str = _LESS) -> bytes:
+async def read_body(request: Request, limits: HttpLimits, *, do: str = LESS) -> bytes:
     """The whole body. Raises HttpProblem: 413 over the limit, 408 for one that comes too slowly; ClientGone."""
     found = bytearray()
     async for piece in limited_pieces(request, limits, limits.body_bytes, do=do):
@@ -117,4 +117,4 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
                     await one
 
 
-__all__ = ["ClientGone", "body_pieces", "limited_pieces", "read_body", "while_connected"]
+__all__ = ["LESS", "ClientGone", "body_pieces", "limited_pieces", "read_body", "while_connected"]

@@ -6,15 +6,19 @@ import asyncio
 import contextlib
 import errno
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
+from typing import cast
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from buckram.addresses import join
 from buckram.errors import ConfigError
+from buckram.http.accepting import TlsAcceptor
 from buckram.http.connection import limited
+from buckram.http.heads import Heads
 from buckram.http.limits import HttpLimits
 from buckram.http.websocket import Socket
 from buckram.net.listening import listening_now
@@ -78,7 +82,25 @@ def url_of(listening: Listening, scheme: str = "http") -> str:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: signals belong to the program."""
+    """uvicorn without its signal handlers: signals belong to the program. With TLS connections are accepted here."""
+
+    def __init__(self, config: uvicorn.Config, heads: Heads, handshake_s: float, scope: TaskScope) -> None:
+        """`heads`: those of the server. `handshake_s`: what a handshake may take. `scope`: for tasks."""
+        super().__init__(config)
+        self._heads, self._handshake_s, self._scope = heads, handshake_s, scope
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's, for sockets that listen already."""
+        if self.config.ssl is None:
+            await super().startup(sockets)
+            return
+        await self.lifespan.startup()
+        kind = cast("Callable[..., asyncio.Protocol]", self.config.http_protocol_class)
+        loop, state = asyncio.get_running_loop(), self.lifespan.state
+        make = partial(kind, config=self.config, server_state=self.server_state, app_state=state, _loop=loop)
+        acceptor = TlsAcceptor(sockets or (), self.config.ssl, make, self._heads, self._handshake_s, self._scope)
+        self.servers = cast("list[asyncio.Server]", [acceptor])
+        self.started = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -103,9 +125,10 @@ class HttpServer:
         """`message_bytes`: of one message on a WebSocket; 0: there are none."""
         self.url = url_of(listening, "http" if tls is None else "https")
         self._listening, limits = listening, limits or HttpLimits()
+        connection = limited(limits)
         config = uvicorn.Config(
             app,
-            http=limited(limits),
+            http=connection,
             ws=Socket if message_bytes else "none",
             ws_max_size=message_bytes,
             ws_per_message_deflate=False,
@@ -120,8 +143,8 @@ class HttpServer:
         if tls is not None:
             config.load()
             config.ssl = tls.lasting_context()
-        self._server = _Server(config)
         self._scope = TaskScope(f"http server at {self.url}")
+        self._server = _Server(config, connection.heads, limits.patience_s, self._scope)
         self._serving: asyncio.Task[None] | None = None
         self._closed = False
 

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
+from buckram.core.security.fair_share import FairShare
 from buckram.http.limits import MIB
 from buckram.http.pieces import PiecesAnswer
 from buckram.http.problems import full
@@ -34,36 +35,38 @@ class Transfers:
 
     def __init__(self, what: str, limit: int, *, option: str, do: str) -> None:
         """`option`: the limit; `what` and `do` are for the error."""
-        self._what, self._limit, self._option, self._do = what, limit, option, do
-        self._running = 0
+        self._what, self._option, self._do = what, option, do
+        self._share = FairShare(limit)
 
-    def enter(self) -> None:
-        """Count one more, until `leave`. Raises HttpProblem 503."""
-        if self._running >= self._limit:
-            what = f"{self._running} {self._what} are running"
+    @property
+    def running(self) -> int:
+        """How many there are."""
+        return self._share.total
+
+    def enter(self, holder: str) -> Callable[[], None]:
+        """Count one more of who asks (`holder_of`); the value, to be called once, ends it. Raises HttpProblem 503."""
+        share = self._share
+        if not share.has_room(holder):
             raise full(
                 "TOO_MANY_TRANSFERS",
-                what,
-                self._running,
-                self._limit,
+                share.said(holder, f"{self._what} are running"),
+                share.total,
+                share.limit,
                 option=self._option,
                 do=self._do,
                 retry_after_s=5,
             )
-        self._running += 1
-
-    def leave(self) -> None:
-        """One has ended."""
-        self._running -= 1
+        share.take(holder)
+        return partial(share.give, holder)
 
     @contextmanager
-    def room(self) -> Iterator[None]:
+    def room(self, holder: str) -> Iterator[None]:
         """Count one meanwhile. Raises HttpProblem 503."""
-        self.enter()
+        leave = self.enter(holder)
         try:
             yield
         finally:
-            self.leave()
+            leave()
 
 
 class Folder:

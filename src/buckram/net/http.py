@@ -92,24 +92,38 @@ class _Server:
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
         self._open = 0
+        self._reading: dict[asyncio.StreamWriter, None] = {}
+        """Those whose request is not there yet, the oldest first."""
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open += 1
+        self._reading[writer] = None
         try:
             await self._exchange(reader, writer)
         except (OSError, TimeoutError):
             writer.transport.abort()
         finally:
             self._open -= 1
+            self._reading.pop(writer, None)
             writer.close()
+
+    def _make_room(self, writer: asyncio.StreamWriter) -> bool:
+        """Cut off the oldest connection that owes its request, so that whoever is idle keeps no probe out."""
+        oldest = next(iter(self._reading))
+        if oldest is writer:
+            return False
+        del self._reading[oldest]
+        oldest.transport.abort()
+        return True
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with_body = True
         try:
-            if self._open > MOST_CONNECTIONS:
+            if self._open > MOST_CONNECTIONS and not self._make_room(writer):
                 raise BadRequest(503, f"{MOST_CONNECTIONS} connections are open, which is the limit: come later")
             async with asyncio.timeout(REQUEST_S):
                 request, with_body = await _read(reader)
+            self._reading.pop(writer, None)
             answer = await self._answer(request)
         except BadRequest as error:
             answer = text_answer(f"{error}\n", error.status)

@@ -6,7 +6,7 @@ A closed one costs nothing here. Not here: what the things are (`db/shelf.py`, `
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -68,12 +68,16 @@ class Shelf(Generic[T]):
         *,
         idle_s: float,
         most_open: int,
+        holder: Callable[[str], str] = lambda name: "",
     ) -> None:
-        """`what`: what is kept here, for people. One that has ended by itself is opened anew at its next use."""
+        """`what`: what is kept here, for people. One that has ended by itself is opened anew at its next use.
+
+        `holder`: whose a name is. Where too many are open, those of whoever has most are closed.
+        """
         if not 0 < idle_s <= 86_400 or not 1 <= most_open <= 100_000:
             raise InvalidArgument(f"idle_s={idle_s!r}, most_open={most_open!r}: needs up to 86400, and 1 to 100000")
         self._what, self._open_one, self._close_item, self._has_ended = what, open_one, close_one, has_ended
-        self._idle_s, self._most_open = idle_s, most_open
+        self._idle_s, self._most_open, self._holder = idle_s, most_open, holder
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope(what)
         self._places: OrderedDict[str, _Place[T]] = OrderedDict()
@@ -161,24 +165,42 @@ class Shelf(Generic[T]):
             del self._places[name]
 
     def _look(self) -> None:
-        """Close those that nobody used for long, and the oldest where too many are open; look again when one is due."""
+        """Close those that nobody used for long, and some where too many are open; look again when one is due."""
         if self._sweeping is not None:
             self._sweeping.cancel()
             self._sweeping = None
         if self._closed:
             return
-        now, surplus = self._loop.time(), len(self._places) - self._most_open
+        now = self._loop.time()
         first: float | None = None
         for name, place in list(self._places.items()):
-            if place.users:
-                continue
-            if surplus > 0 or now - place.idle_since >= self._idle_s:
+            if not place.users and now - place.idle_since >= self._idle_s:
                 self._retire(name, place)
-                surplus -= 1
-            elif first is None or place.idle_since < first:
+        self._close_surplus(len(self._places) - self._most_open)
+        for place in self._places.values():
+            if not place.users and (first is None or place.idle_since < first):
                 first = place.idle_since
         if first is not None:
             self._sweeping = self._loop.call_later(max(first + self._idle_s - now, 0.01), self._look)
+
+    def _close_surplus(self, count: int) -> None:
+        """Close so many that nobody uses: each time the one that was used longest ago, of whoever has most open."""
+        if count <= 0:
+            return
+        open_now = Counter(map(self._holder, self._places))
+        idle: dict[str, deque[str]] = {}
+        for name, place in self._places.items():
+            if not place.users:
+                idle.setdefault(self._holder(name), deque()).append(name)
+        for _ in range(count):
+            if not idle:
+                return
+            most = max(idle, key=lambda holder: open_now[holder])
+            name = idle[most].popleft()
+            if not idle[most]:
+                del idle[most]
+            open_now[most] -= 1
+            self._retire(name, self._places[name])
 
     def _retire(self, name: str, place: _Place[T]) -> None:
         if self._places.get(name) is place:

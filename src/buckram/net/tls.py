@@ -94,6 +94,16 @@ class TlsLink(asyncio.Transport, asyncio.Protocol):
     # TLS
 
     @property
+    def heard(self) -> bool:
+        """Of a server's end: whether the peer has sent anything."""
+        return not self._first
+
+    @property
+    def begun(self) -> bool:
+        """Whether the handshake has begun."""
+        return self._tls is not None
+
+    @property
     def secured(self) -> bool:
         return self._tls is not None and not self._handshaking
 

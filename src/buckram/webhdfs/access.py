@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from buckram.core.security.acl import PERMISSIONS
 from buckram.core.security.effects import NEEDS, Effect, lacking
+from buckram.core.security.fair_share import holder_of
 from buckram.core.security.object_names import NameRange
 from buckram.core.security.principal import Principal
 from buckram.core.security.tokens import Token
@@ -50,6 +51,11 @@ class Visitor:
     """Names of objects in a namespace that are denied, for a permission."""
     token: str = ""
     verified: Token | None = None
+
+    @property
+    def holder(self) -> str:
+        """Who it is in tables that principals share."""
+        return holder_of(self.principal.name)
 
     def require(self, effect: Effect, path: FilePath, *, below: bool = False, making: bool = False) -> None:
         """Raises RemoteProblem for what needs a permission that was not granted, or is denied: in a namespace that may

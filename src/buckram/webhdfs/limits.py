@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from buckram.http.limits import KIB
+from buckram.http.limits import LOGIN_BYTES
 
 CLUSTER_KEY = "BuckramCluster"
 """The id of the cluster in the answer to GETSERVERDEFAULTS, beside what Hadoop's client reads."""
@@ -21,7 +21,7 @@ class FileLimits:
     """A client that takes nothing of a file for so long is cut off; Hadoop's client then goes on where it was."""
     page: int = 10_000
     """Entries of a directory that are looked up at once, and are of one moment."""
-    form_bytes: int = 16 * KIB
+    form_bytes: int = LOGIN_BYTES
     """Of a request for an access token."""
 
 

@@ -180,7 +180,7 @@ class WebHdfs:
         info = await self.files.status(call.path)
         if isinstance(info, ObjectInfo):
             return json_answer(call.request, {"FileStatuses": {"FileStatus": [status_of(info)]}})
-        end = self.transfers.begin()
+        end = self.transfers.begin(call.visitor.holder)
         try:
             pieces = await begun(self._listing(call))
         except BaseException:
@@ -243,7 +243,7 @@ class WebHdfs:
         if not flag(call.parameters, _DATA):
             _check_offset(call, await self.files.file(call.path), start)
             return self._redirect(call)
-        end, use = self.transfers.begin(), None
+        end, use = self.transfers.begin(call.visitor.holder), None
         try:
             use = await self.files.take(call.path)
             info, pieces = await use.item.reading(call.path.name, start=start, length=length)
@@ -278,7 +278,7 @@ class WebHdfs:
             if not flag(call.parameters, _DATA):
                 await self.files.check_new(call.path, overwrite)
                 return self._redirect(call)
-            with self.transfers.one():
+            with self.transfers.one(call.visitor.holder):
                 await self.files.create(call.path, body_pieces(call.request), overwrite, call.repeat.attempt)
         except ObjectExists as error:
             if overwrite == asked:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from buckram.core.security.fair_share import FairShare
 from buckram.webhdfs.java_classes import STANDBY
 from buckram.webhdfs.problems import RemoteProblem
 
@@ -13,29 +14,34 @@ class Transfers:
     """Counts files that go in or out; who would go over the limit is told to come again, or elsewhere."""
 
     def __init__(self, limit: int) -> None:
-        self.limit, self.now = limit, 0
+        self.share = FairShare(limit)
 
-    def begin(self) -> Callable[[], None]:
-        """Count one; the value ends it, once however often it is called. Raises RemoteProblem."""
-        if self.now >= self.limit:
+    @property
+    def now(self) -> int:
+        """How many there are."""
+        return self.share.total
+
+    def begin(self, holder: str) -> Callable[[], None]:
+        """Count one of who asks (`holder_of`); the value ends it, once however often it is called. RemoteProblem."""
+        if not self.share.has_room(holder):
             raise RemoteProblem(
                 STANDBY,
-                f"{self.now} files are read or written through this gateway, the limit is {self.limit}: try again, or "
-                "use another gateway",
+                f"{self.share.said(holder, 'files are read or written through this gateway')}; the limit is "
+                f"{self.share.limit}: try again, or use another gateway",
             )
-        self.now += 1
-        left = [self]
+        self.share.take(holder)
+        left = [self.share]
 
         def end() -> None:
             if left:
-                left.pop().now -= 1
+                left.pop().give(holder)
 
         return end
 
     @contextmanager
-    def one(self) -> Iterator[None]:
+    def one(self, holder: str) -> Iterator[None]:
         """The same for a block."""
-        end = self.begin()
+        end = self.begin(holder)
         try:
             yield
         finally:

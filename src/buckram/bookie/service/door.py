@@ -1,13 +1,12 @@
 """What a connection has to pass before its requests count: TLS and a login, within a time and a number of bytes.
 
-A bookie without security has no door. Not here: TLS (`net/tls.py`), logins (`bookie/service/login.py`), what is known
-of those that have passed (`bookie/service/guard.py`).
+A bookie without security has no door. Not here: TLS (`net/tls.py`), logins (`bookie/service/login.py`), how many may
+wait for theirs (`bookie/service/unknown.py`), what is known of those that have passed (`bookie/service/guard.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import pwd
 import socket
@@ -21,6 +20,7 @@ from buckram.bookie.service.access import EntryAccess
 from buckram.bookie.service.guard import Guard
 from buckram.bookie.service.login import SaslLogin, TokenLogin, certificate_principal
 from buckram.bookie.service.session import Session
+from buckram.bookie.service.unknown import FIRST_S, LOGIN_S, Unknown
 from buckram.config import AuthConfig, TlsConfig
 from buckram.core.security.oidc import issuer_of
 from buckram.core.security.principal import Principal
@@ -30,13 +30,8 @@ from buckram.errors import ConfigError
 from buckram.net.tls import Inner, TlsLink
 from buckram.net.tls_files import TlsFiles, check_key_file
 
-log = logging.getLogger("buckram.bookie")
-LOGIN_S = 10.0
-"""A peer that is not known by then is closed."""
 BEGIN_S = 0.5
 """So long a login that was begun in clear waits for START_TLS, which Apache's client sends beside it."""
-MOST_UNKNOWN = 256
-"""Connections whose peers are not known yet."""
 LOGINS = ("token", "certificate", "sasl")
 _CREDENTIALS = struct.Struct("3i")
 
@@ -56,7 +51,14 @@ class Hallway:
 class Door:
     """Made before the bookie listens. ConfigError for settings that do not do. `guard` is set before it serves."""
 
-    def __init__(self, tls: TlsConfig, auth: AuthConfig | None = None, *, login_s: float = LOGIN_S) -> None:
+    def __init__(
+        self,
+        tls: TlsConfig,
+        auth: AuthConfig | None = None,
+        *,
+        first_s: float = FIRST_S,
+        login_s: float = LOGIN_S,
+    ) -> None:
         auth = auth or AuthConfig()
         self.logins = frozenset(auth.logins.replace(",", " ").split())
         self.authorises = auth.authorisation == "on"
@@ -66,8 +68,7 @@ class Door:
         self._needs_tls = tls.mode == "required"
         self._passwords = _passwords(auth.sasl_users) if "sasl" in self.logins else {}
         self._unix_admin = bool(auth.unix_admin)
-        self._login_s = login_s
-        self._unknown: dict[Session, asyncio.TimerHandle] = {}
+        self.unknown = Unknown(first_s=first_s, login_s=login_s)
         self.guard: Guard | None = None
         self.entries: EntryAccess | None = None
         """Judges requests about entries; None: every known peer may do everything."""
@@ -117,19 +118,11 @@ class Door:
             on_secured=lambda tls: self._secured(session, tls),
         )
 
-    def admit(self, session: Session) -> bool:
-        """Whether one more peer may come in; one that is not known yet has to be known in time."""
+    def admit(self, session: Session) -> str:
+        """Let one more peer in; one that is not known yet has to be known in time. Return why not, or empty."""
         if session.local:
             self._local(session)
-        if session.protocol.authenticated:
-            return True
-        for known in [one for one in self._unknown if one.ended or one.protocol.authenticated]:
-            self._forget(known)
-        if len(self._unknown) >= MOST_UNKNOWN:
-            log.warning("%d connections have not logged in, the limit: another one is refused", MOST_UNKNOWN)
-            return False
-        self._unknown[session] = asyncio.get_running_loop().call_later(self._login_s, self._too_late, session)
-        return True
+        return "" if session.protocol.authenticated else self.unknown.admit(session)
 
     def _local(self, session: Session) -> None:
         """The kernel says whose process is behind a Unix socket. That counts until a login begins, for who gives none.
@@ -144,22 +137,12 @@ class Door:
         self, session: Session, principal: Principal, token: Token | None, certificate: int | None = None
     ) -> None:
         """A login succeeded."""
-        self._forget(session)
+        self.unknown.forget(session)
         session.principal = principal
         if self.guard is not None:
             self.guard.entered(session, principal, token, certificate)
         if self.entries is not None and not principal.admin:
             self.entries.guard(session)
-
-    def _too_late(self, session: Session) -> None:
-        self._forget(session)
-        if not session.protocol.authenticated:
-            session.abort(f"was not secured and logged in within {self._login_s:g} s")
-
-    def _forget(self, session: Session) -> None:
-        timer = self._unknown.pop(session, None)
-        if timer is not None:
-            timer.cancel()
 
     def begun(self, session: Session) -> None:
         """A login was begun in clear, and TLS has not been asked for yet."""
@@ -191,7 +174,7 @@ class Door:
             session.protocol.logged_in()
             self.passed(session, principal, None, serial)
         elif session.protocol.authenticated:
-            self._forget(session)
+            self.unknown.forget(session)
         self._answer_begun(session)
 
 

@@ -163,6 +163,8 @@ class BookieServer:
                 f"{self._most} connections are open, the limit of {shares.limit} open files leaves room for no more: "
                 "raise it (ulimit -n, or LimitNOFILE= of the service)"
             )
+        if door is not None:
+            door.unknown.bound(self._most)
         self.budget = Budget(config.connection_buffer_bytes, config.total_buffer_bytes)
         self.bad_frames = BadFrames()
         self.sessions: dict[Session, None] = {}
@@ -306,22 +308,28 @@ class BookieServer:
         if self._service is None or self._in_doubt:
             return False
         # Clients of this machine may open a few more, so that operators reach a bookie that is full.
-        if len(self.sessions) >= self._most + (OPERATORS if session.local else 0):
-            self._too_many.inc()
-            self.bad_frames.report(session.peer, self._why_no_more, asyncio.get_running_loop().time())
-            return False
+        if len(self.sessions) >= self._most + (OPERATORS if session.local else 0) and not (
+            self._door is not None and self._door.unknown.make_room()
+        ):
+            return self._refused(session, self._why_no_more)
         session.add_run = self._service.adds.add
         session.on_writable = self._service.reads.pump_soon
         if self.turnstile is not None and self.turnstile.active and self._entries is not None:
             self._entries.guard(session)
-        if self._door is not None and not self._door.admit(session):  # which may be a login, and set others
-            self._too_many.inc()
-            return False
+        if self._door is not None and (why := self._door.admit(session)):  # which may be a login, and set others
+            return self._refused(session, why)
         self.sessions[session] = None
         return True
 
+    def _refused(self, session: Session, why: str) -> bool:
+        self._too_many.inc()
+        self.bad_frames.report(session.peer, why, asyncio.get_running_loop().time())
+        return False
+
     def session_closed(self, session: Session) -> None:
         self.sessions.pop(session, None)
+        if self._door is not None:
+            self._door.unknown.forget(session)
         if self._service is not None:
             for waiter in session.waiters:
                 self._service.polls.cancel(waiter)

@@ -23,6 +23,7 @@ from buckram.core.wire.introduction import Introduction
 from buckram.core.wire.messages import Reply
 from buckram.core.wire.server import Item, ServerProtocol, encode_add_replies, encode_reply
 from buckram.errors import Code
+from buckram.net.tls import TlsLink
 from buckram.types import Buffer
 
 log = logging.getLogger("buckram.bookie")
@@ -144,6 +145,17 @@ class Session(asyncio.Protocol):
         if self._loop.time() > self._pulse.limit:
             self._pulse.missed()
         return self.open
+
+    @property
+    def heard(self) -> bool:
+        """Whether the peer has said anything, be it the first bytes of TLS."""
+        return self._received > 0 or (isinstance(self._transport, TlsLink) and self._transport.heard)
+
+    @property
+    def owes_tls(self) -> bool:
+        """Whether the peer has to begin TLS, or said that it will, and has not."""
+        link = self._transport
+        return isinstance(link, TlsLink) and not link.begun and self.protocol.awaits_tls
 
     @property
     def ended(self) -> bool:

@@ -204,6 +204,11 @@ class ServerProtocol:
     def authenticated(self) -> bool:
         return self._authenticated
 
+    @property
+    def awaits_tls(self) -> bool:
+        """Whether nothing counts before TLS: it is needed here, or the peer has asked for it."""
+        return self._needs_tls or (self._opening is not None and self._opening.start_tls is not None)
+
     def secured(self) -> None:
         """The connection is TLS from now on. `answer_begun` is to be called once a certificate may have logged in."""
         self._offers_tls = self._needs_tls = False
