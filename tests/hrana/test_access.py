@@ -44,7 +44,7 @@ async def guarded(
             "shop/main",
             "shop/other",
             access=access,
-            origins=Origins(),
+            origins=Origins(["example.org"]),
             limits=limits,
         ) as server,
     ):

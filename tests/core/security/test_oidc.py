@@ -65,17 +65,21 @@ def with_secret() -> str:
     return jwt.encode(THERE.claims(), KEYS["RS256"].published["n"], "HS256", {"kid": "RS256"})
 
 
-NOW = time.time()
+def now() -> float:
+    """A whole run takes longer than clocks may be apart."""
+    return time.time()
+
+
 SIGNED = KEYS["EdDSA"]
 WRONG: dict[str, tuple[Callable[[], str], str]] = {
     "audience": (lambda: THERE.token(key=SIGNED, aud="others"), "not for audience buckram"),
     "no audience": (lambda: THERE.token(key=SIGNED, aud=None), "aud"),
     "issuer": (lambda: THERE.token(key=SIGNED, iss="https://evil.example.com"), "not of https://login"),
-    "expired": (lambda: THERE.token(key=SIGNED, exp=int(NOW) - 1), "has expired"),
+    "expired": (lambda: THERE.token(key=SIGNED, exp=int(now()) - 1), "has expired"),
     "no end": (lambda: THERE.token(key=SIGNED, exp=None), "exp"),
     "no subject": (lambda: THERE.token(key=SIGNED, sub=None), "sub"),
-    "issued later": (lambda: THERE.token(key=SIGNED, iat=int(NOW) + 400), "from the future"),
-    "not yet valid": (lambda: THERE.token(key=SIGNED, nbf=int(NOW) + 400), "from the future"),
+    "issued later": (lambda: THERE.token(key=SIGNED, iat=int(now()) + 400), "from the future"),
+    "not yet valid": (lambda: THERE.token(key=SIGNED, nbf=int(now()) + 400), "from the future"),
     "no time": (lambda: THERE.token(key=SIGNED, iat=True), "is no number"),
     "without end": (lambda: THERE.token(key=SIGNED, exp=float("nan")), "is no time"),
     "too large": (lambda: THERE.token(key=SIGNED, exp=10**400), "is no time"),
@@ -104,7 +108,7 @@ def test_a_wrong_token_is_refused_and_the_reason_is_named(what: str) -> None:
 
 
 def test_clocks_may_differ_by_five_minutes_and_an_unknown_key_is_told_apart() -> None:
-    assert checked(THERE.token(key=SIGNED, iat=int(NOW) + 290, nbf=int(NOW) + 290))
+    assert checked(THERE.token(key=SIGNED, iat=int(now()) + 290, nbf=int(now()) + 290))
     with pytest.raises(UnknownKey):
         checked(THERE.token(key=Key("new")))
     with pytest.raises(TokenExpired) as over:
@@ -114,24 +118,24 @@ def test_clocks_may_differ_by_five_minutes_and_an_unknown_key_is_told_apart() ->
 
 def test_a_subject_is_revoked_by_its_name_here_and_no_token_of_the_cluster_with_it() -> None:
     text = THERE.token("alice", key=SIGNED)
-    assert checked(text, revoked=Revocations(subjects={"alice": NOW + 99}))
+    assert checked(text, revoked=Revocations(subjects={"alice": now() + 99}))
     with pytest.raises(TokenRefused, match="tokens of oidc:alice were revoked"):
-        checked(text, revoked=Revocations(subjects={"oidc:alice": NOW - 200}))  # the issuer's clock may be ahead
-    assert checked(text, revoked=Revocations(subjects={"oidc:alice": NOW - 310}))
-    own = Token("id", "alice", (), NOW, NOW + 10)
-    assert Revocations(subjects={"oidc:alice": NOW + 99}).why(own) == ""
+        checked(text, revoked=Revocations(subjects={"oidc:alice": now() - 200}))  # the issuer's clock may be ahead
+    assert checked(text, revoked=Revocations(subjects={"oidc:alice": now() - 310}))
+    own = Token("id", "alice", (), now(), now() + 10)
+    assert Revocations(subjects={"oidc:alice": now() + 99}).why(own) == ""
 
 
 def test_a_pass_for_another_server_keeps_who_it_is() -> None:
     private, public = new_signing_key()
-    asking = Token("id", "alice", ("ops",), NOW, NOW + 30, "oidc")
+    asking = Token("id", "alice", ("ops",), now(), now() + 30, "oidc")
     text = sign(asking, "cluster", "k", private)
-    found = verify_own(text, {"k": public}, "cluster", NOW, Revocations())
+    found = verify_own(text, {"k": public}, "cluster", now(), Revocations())
     assert found.principal == Principal("oidc:alice", ("ops",))
     said = jwt.decode(text, options={"verify_signature": False})
     assert said["sub"] == "oidc:alice"  # what a release that knows no issuers takes, and has granted nothing to
-    same = sign(Token("id", "oidc:alice", (), NOW, NOW + 30), "cluster", "k", private)
-    assert verify_own(same, {"k": public}, "cluster", NOW, Revocations()).principal.name == "token:oidc:alice"
+    same = sign(Token("id", "oidc:alice", (), now(), now() + 30), "cluster", "k", private)
+    assert verify_own(same, {"k": public}, "cluster", now(), Revocations()).principal.name == "token:oidc:alice"
 
 
 def test_only_keys_that_can_sign_are_taken() -> None:
