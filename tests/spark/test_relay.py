@@ -211,10 +211,10 @@ async def test_a_gateway_that_is_silent_or_has_no_room_is_passed_over(three_book
     async with three_bookies.client() as other, serving(client) as first, serving(other) as second:
         addresses = [one.url.removeprefix("http://") for one in (first, second)]
         async with relayed(*addresses, place="/default", patience=Patience(silence=0.5)) as running:
-            first.files.transfers.limit = 0
+            first.files.transfers.share.limit = 0
             await running.web.create("/default/file", b"x")
             assert running.wires[1].there > 0
-            first.files.transfers.limit = 1
+            first.files.transfers.share.limit = 1
             running.wires[1].held.clear()
             await running.web.create("/default/file", b"y")
             assert await running.web.open("/default/file") == b"y"

@@ -152,14 +152,16 @@ MUTANTS = (
     TestMutant(
         "unseen-files",
         "WebHDFS refuses what is in a namespace of others, in place of not knowing it",
-        edited(("buckram.webhdfs.access:Visitor.require", "if not making and not self.sees(namespace):", "if False:")),
+        edited(
+            ("buckram.webhdfs.access:Visitor.require", "if not making and not self.sees(path.namespace):", "if False:")
+        ),
         (_FILES + "test_a_stranger_is_told_the_same_of_what_is_there_and_of_what_is_not",),
     ),
     TestMutant(
         "unseen-files-renamed",
         "a file that is moved to a namespace of others is told to be in none",
         edited(
-            ("buckram.webhdfs.server:WebHdfs._rename", "target.namespace, making=True)", "target.namespace)"),
+            ("buckram.webhdfs.server:WebHdfs._rename", "target, below=True, making=True)", "target, below=True)"),
         ),
         (_FILES + "test_what_is_renamed_to_a_namespace_of_others_says_nothing_of_it",),
     ),
