@@ -22,6 +22,7 @@ from typing import Protocol
 from buckram.bookie.audit_log import AuditLog
 from buckram.core.backoff import ROLL, Delays
 from buckram.core.tenants.audit import AuditEvent
+from buckram.disk.syncing import sync_file
 from buckram.errors import ConfigError
 from buckram.seams import Stats
 
@@ -57,7 +58,7 @@ class FileSink:
             data = memoryview((b"\n" if cut else b"") + b"".join(line + b"\n" for line in lines))
             while data:
                 data = data[os.write(descriptor, data) :]
-            os.fsync(descriptor)
+            sync_file(descriptor)
         finally:
             os.close(descriptor)
 
