@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import click
 
@@ -79,9 +79,7 @@ def grant(principal: str, text: str, namespace: str, uri: str | None, as_json: b
             space = namespace.partition("/")[0]
             if not any(letter in space for letter in "*?["):
                 await _require(security, space)
-            changed = await security.change_acl(lambda acl: acl.granting(who, namespace, permissions))
-            await leave_note(security.store, "grant", who, namespace, ",".join(permissions))
-            return changed
+            return await _changed(security, "grant", Acl.granting, who, namespace, permissions)
 
     _show(run_async(main()), who, namespace, as_json)
 
@@ -98,12 +96,8 @@ def revoke(principal: str, text: str, namespace: str, uri: str | None, as_json: 
 
     async def main() -> Acl:
         async with security_store(uri) as (security, _):
-            present = await security.acl()
-            if not any((one.who, one.namespaces) == (who, namespace) for one in present.grants):
-                raise InvalidArgument(f"{who} has no grant on {namespace}; `buckram acl list` shows what there is")
-            changed = await security.change_acl(lambda acl: acl.revoking(who, namespace, permissions))
-            await leave_note(security.store, "revoke", who, namespace, ",".join(permissions))
-            return changed
+            _check_there((await security.acl()).grants, "grant", who, namespace)
+            return await _changed(security, "revoke", Acl.revoking, who, namespace, permissions)
 
     _show(run_async(main()), who, namespace, as_json)
 
@@ -130,9 +124,7 @@ def deny(principal: str, text: str, where: str, uri: str | None, as_json: bool) 
 
     async def main() -> Acl:
         async with security_store(uri) as (security, _):
-            changed = await security.change_acl(lambda acl: acl.denying(who, where, permissions))
-            await leave_note(security.store, "deny", who, where, ",".join(permissions))
-            return changed
+            return await _changed(security, "deny", Acl.denying, who, where, permissions)
 
     _show_denied(run_async(main()), who, where, as_json)
 
@@ -149,12 +141,8 @@ def undeny(principal: str, text: str, where: str, uri: str | None, as_json: bool
 
     async def main() -> Acl:
         async with security_store(uri) as (security, _):
-            present = await security.acl()
-            if not any((one.who, one.namespaces) == (who, where) for one in present.denials):
-                raise InvalidArgument(f"{who} has no denial on {where}; `buckram acl list` shows what there is")
-            changed = await security.change_acl(lambda acl: acl.undenying(who, where, permissions))
-            await leave_note(security.store, "undeny", who, where, ",".join(permissions))
-            return changed
+            _check_there((await security.acl()).denials, "denial", who, where)
+            return await _changed(security, "undeny", Acl.undenying, who, where, permissions)
 
     _show_denied(run_async(main()), who, where, as_json)
 
@@ -211,6 +199,25 @@ def check(principal: str, roles: tuple[str, ...], text: str, namespace: str, uri
             click.echo(f"  {one}: {_told(decision, asking)}")
     if missing:
         raise click.exceptions.Exit(Exit.FAILED)
+
+
+async def _changed(
+    security: SecurityStore,
+    action: str,
+    change: Callable[[Acl, str, str, list[str]], Acl],
+    who: str,
+    where: str,
+    permissions: list[str],
+) -> Acl:
+    """Change a rule, and leave a note of it for the audit trail."""
+    changed: Acl = await security.change_acl(lambda acl: change(acl, who, where, permissions))
+    await leave_note(security.store, action, who, where, ",".join(permissions))
+    return changed
+
+
+def _check_there(rules: Sequence[Grant], kind: str, who: str, where: str) -> None:
+    if not any((one.who, one.namespaces) == (who, where) for one in rules):
+        raise InvalidArgument(f"{who} has no {kind} on {where}; `buckram acl list` shows what there is")
 
 
 def _kind(rule: Grant) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from buckram.client.client import Client
@@ -19,6 +19,10 @@ TOKENS, GRANTS, DENIALS = "/v2/tokens", "/v2/grants", "/v2/denials"
 _GRANT = schema.record(
     principal=schema.TEXT, namespace=schema.TEXT, permissions=schema.array(schema.one_of(*PERMISSIONS))
 )
+
+
+_Change = Callable[[Acl, str, str, list[str]], Acl]
+"""Makes of all rules those with one that is changed."""
 
 
 class SecurityPages:
@@ -101,29 +105,24 @@ class SecurityPages:
         return _shown(await self._store().acl())
 
     async def _grant(self, ask: Ask) -> dict[str, Any]:
-        who, what, permissions = _asked(ask)
-        check_granted(what)
-        found: Acl = await self._store().change_acl(lambda acl: acl.granting(who, what, permissions))
-        await self._note(ask, "grant", f"{who} on {what}", ",".join(permissions))
-        return _shown(found)
+        return await self._changed(ask, "grant", Acl.granting, new=True)
 
     async def _take(self, ask: Ask) -> dict[str, Any]:
-        who, what, permissions = _asked(ask)
-        found: Acl = await self._store().change_acl(lambda acl: acl.revoking(who, what, permissions))
-        await self._note(ask, "revoke", f"{who} on {what}", ",".join(permissions))
-        return _shown(found)
+        return await self._changed(ask, "revoke", Acl.revoking)
 
     async def _deny(self, ask: Ask) -> dict[str, Any]:
-        who, what, permissions = _asked(ask)
-        check_granted(what)
-        found: Acl = await self._store().change_acl(lambda acl: acl.denying(who, what, permissions))
-        await self._note(ask, "deny", f"{who} on {what}", ",".join(permissions))
-        return _shown(found)
+        return await self._changed(ask, "deny", Acl.denying, new=True)
 
     async def _undeny(self, ask: Ask) -> dict[str, Any]:
+        return await self._changed(ask, "undeny", Acl.undenying)
+
+    async def _changed(self, ask: Ask, action: str, change: _Change, *, new: bool = False) -> dict[str, Any]:
+        """Change a rule and note it. `new`: the words of the rule have to be good ones."""
         who, what, permissions = _asked(ask)
-        found: Acl = await self._store().change_acl(lambda acl: acl.undenying(who, what, permissions))
-        await self._note(ask, "undeny", f"{who} on {what}", ",".join(permissions))
+        if new:
+            check_granted(what)
+        found: Acl = await self._store().change_acl(lambda acl: change(acl, who, what, permissions))
+        await self._note(ask, action, f"{who} on {what}", ",".join(permissions))
         return _shown(found)
 
     async def _note(self, ask: Ask, action: str, what: str, detail: str) -> None:

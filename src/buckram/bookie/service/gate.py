@@ -193,13 +193,14 @@ class ChangeGate:
     async def _look(self, wanted: Iterable[str]) -> dict[str, KeyValue | None]:
         keys, names = self._store().keys, list(dict.fromkeys(wanted))
         found: dict[str, KeyValue | None] = {}
-        if len(names) > _FEW and isinstance(keys, PromptKeys):
-            found = {name: one for name, one in zip(names, keys.peek(names), strict=True) if one is not None}
+        prompt = keys if names and isinstance(keys, PromptKeys) else None
+        if len(names) > _FEW and prompt is not None:
+            found = {name: one for name, one in zip(names, prompt.peek(names), strict=True) if one is not None}
         left = [name for name in names if name not in found]
         for start in range(0, len(left), _AT_ONCE):
             some = left[start : start + _AT_ONCE]
-            if isinstance(keys, PromptKeys):
-                there: Sequence[KeyValue | None] = await keys.look(some)
+            if prompt is not None:
+                there: Sequence[KeyValue | None] = await prompt.look(some)
             else:
                 there = await asyncio.gather(*map(self._get, some))
             found.update(zip(some, there, strict=True))

@@ -15,7 +15,7 @@ from buckram.bookie.service.ledger_requests import LedgerQuota, LedgerRequests
 from buckram.bookie.service.noting import REFUSAL_ERRORS, Noting
 from buckram.bookie.service.session import Session
 from buckram.core.security.access import KeyAccess, KeyUse
-from buckram.core.security.namespaces import head_in
+from buckram.core.security.namespaces import Places, head_in
 from buckram.core.streams.purposes import change_refusal
 from buckram.errors import AccessRefused, MalformedRecord, MetadataError, MetadataUnavailable, NoSuchKey
 from buckram.metadata.keys import PromptKeys
@@ -184,12 +184,8 @@ class KeySession:
 
     def _lists_names(self, key: str) -> bool:
         """Whether the names right below a key are those of namespaces or streams."""
-        streams = f"{self._store.own}/streams"
-        return key.startswith(f"{streams}/heads/") or key in (
-            f"{streams}/heads",
-            f"{streams}/namespaces",
-            f"{streams}/replication",
-        )
+        places = Places(self._store.root, self._store.own, lambda _: False)
+        return key.startswith(f"{places.heads}/") or key in places.listed
 
     async def _values(self, request: KeyRequest) -> list[tuple[str, KeyValue]]:
         """Those that the principal may read; empty only when there are no more."""
