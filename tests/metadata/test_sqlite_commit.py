@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -12,10 +13,10 @@ from pathlib import Path
 import pytest
 from tests.support.sqlite_kit import FILE
 
-from buckram.errors import MetadataError, VersionConflict
+from buckram.errors import MetadataError, NoSuchKey, VersionConflict
 from buckram.metadata import sqlite_commit, sqlite_connection, sqlite_file
 from buckram.metadata.session_lock import SessionLock
-from buckram.metadata.sqlite_tree import SqliteTree
+from buckram.metadata.sqlite_tree import Busy, SqliteTree
 from buckram.types import CheckVersion, Create, Delete, KeyOp, SetValue
 
 
@@ -65,6 +66,8 @@ def locked_at(tree: SqliteTree, path: Path, change: Callable[[], object]) -> tup
     return held, ran
 
 
+ALONE = "UPDATE OR ROLLBACK keys"
+"""What sets one key and does nothing else."""
 EVERYTHING: dict[str, Sequence[KeyOp]] = {
     "create": (Create("/a/b/c", b"1"),),
     "ephemeral": (Create("/live/me", b"", ephemeral=True),),
@@ -81,7 +84,7 @@ def test_the_lock_is_not_held_from_one_statement_to_the_next(tmp_path: Path, wha
     with a_tree(path) as tree:
         written(tree, Create("/old", b""), Create("/kept", b""))
         held, ran = locked_at(tree, path, lambda: written(tree, *EVERYTHING[what]))
-        assert sum(statement.startswith(sqlite_commit.COMMIT) for statement in ran) == 1, ran
+        assert sum(statement.startswith((sqlite_commit.COMMIT, ALONE)) for statement in ran) == 1, ran
         assert held == []
         assert not any(statement.startswith(("BEGIN", "COMMIT")) for statement in ran)
 
@@ -123,19 +126,49 @@ def test_what_was_worked_out_from_an_older_state_is_not_written(tmp_path: Path, 
         written(tree, Create("/counter", b"0"))
         left, real = [times], tree._commit
 
-        def late(*args: object) -> None:
+        def late(*args: object) -> bool:
             if left[0]:
                 left[0] -= 1
                 with suppress(sqlite3.OperationalError):
                     other.execute("UPDATE keys SET value=x'39', version=version+1 WHERE name='counter'")
-            real(*args)  # type: ignore[arg-type]
+            return real(*args)  # type: ignore[arg-type]
 
         tree._commit = late  # type: ignore[method-assign]
-        (found,) = tree.write([[SetValue("/counter", b"1", 0)]])
+        (found,) = tree.write([[SetValue("/counter", b"1", 0), Create("/made", b"")]])
         assert isinstance(found, VersionConflict)
         kept = tree.get("/counter")[0]
         assert kept is not None
         assert (kept.value, kept.version >= 1) == (b"9", True)
+
+
+def test_a_key_that_is_set_alone_is_of_the_version_that_was_read_and_of_no_session(tmp_path: Path) -> None:
+    with a_tree(tmp_path / FILE) as tree, a_tree(tmp_path / FILE) as other:
+        written(tree, Create("/counter", b"0"))
+        assert written(tree, SetValue("/counter", b"1", 0)) == [1]
+        (found,) = tree.write([[SetValue("/counter", b"2", 0)]])
+        assert isinstance(found, VersionConflict)
+        (found,) = tree.write([[SetValue("/nothing", b"2", 0)]])
+        assert isinstance(found, NoSuchKey)
+        kept = other.get("/counter")[0]
+        assert kept is not None
+        assert (kept.value, kept.version) == (b"1", 1)
+        written(other, Create("/live", b"", ephemeral=True))
+        assert other._lock is not None
+        other._lock.release()  # its process has ended
+        (found,) = tree.write([[SetValue("/live", b"2", 0)]])
+        assert isinstance(found, NoSuchKey)
+
+
+def test_a_key_that_is_set_alone_waits_for_nobody(tmp_path: Path) -> None:
+    with a_tree(tmp_path / FILE) as tree, closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as other:
+        written(tree, Create("/counter", b"0"))
+        other.execute("BEGIN IMMEDIATE")
+        began = time.monotonic()
+        with pytest.raises(Busy):  # it stands in line with all others
+            tree.write([[SetValue("/counter", b"1", 0)]])
+        assert time.monotonic() - began < 3.0  # a lock is waited for for 5 s
+        other.execute("ROLLBACK")
+        assert written(tree, SetValue("/counter", b"1", 0)) == [1]
 
 
 def test_a_count_of_children_alone_leaves_value_and_version(tmp_path: Path) -> None:

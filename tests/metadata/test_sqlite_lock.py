@@ -20,7 +20,7 @@ from tests.support.soak import soak
 from tests.support.sqlite_kit import FILE, opened
 
 from buckram.metadata import sqlite_holder
-from buckram.metadata.process_line import first_in_line
+from buckram.metadata.process_line import line_of
 from buckram.metadata.quick_turns import quick_turns
 from buckram.metadata.sqlite_holder import Holder, Wait
 
@@ -163,13 +163,11 @@ def test_who_gets_things_done_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_threads_of_a_process_try_one_at_a_time(tmp_path: Path) -> None:
-    with first_in_line(tmp_path / "a", 0.0) as mine:
-        assert mine
+    with line_of(tmp_path / "a"):
         turns: list[bool] = []
 
         def other(path: Path) -> None:
-            with first_in_line(path, 0.0) as turn:
-                turns.append(turn)
+            turns.append(line_of(path).acquire(blocking=False))
 
         for name in ("a", "b"):
             thread = threading.Thread(target=other, args=(tmp_path / name,))
@@ -177,8 +175,7 @@ def test_threads_of_a_process_try_one_at_a_time(tmp_path: Path) -> None:
             thread.join()
         assert turns == [False, True]
     if (pid := os.fork()) == 0:
-        with first_in_line(tmp_path / "a", 0.0) as turn:
-            os._exit(0 if turn else 1)
+        os._exit(0 if line_of(tmp_path / "a").acquire(blocking=False) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 

@@ -7,6 +7,7 @@ from tests.support.gate_kit import Stream, World
 
 from buckram.bookie.service import gate
 from buckram.core.security import bounds
+from buckram.core.security.acl import Acl
 from buckram.core.security.bounds import OF_STREAM, Bound
 from buckram.errors import AccessRefused, ValueTooLarge
 from buckram.seams import MAX_VALUE_BYTES
@@ -42,6 +43,23 @@ async def test_three_hundred_cursors_of_half_a_megabyte_are_none(world: World) -
     await mine.tenant.keys.create(f"{mine.data}/cursors/c", b"{}")
     with pytest.raises(ValueTooLarge, match="a cursor"):
         await mine.tenant.keys.set(f"{mine.data}/cursors/c", bytes(500_000), 0)
+
+
+@pytest.mark.parametrize("which", ["cursors/c", "progress"])
+async def test_what_is_set_again_and_again_is_judged_each_time(world: World, which: str) -> None:
+    """Of another tenant, and of one's own once the grant is gone: these keys are changed without a look at any."""
+    hers = await (await world.tenant("alice")).stream("shop/orders")
+    key = f"{hers.data}/{which}"
+    await hers.tenant.keys.create(key, b"{}")
+    mallory = await world.tenant("mallory")
+    with pytest.raises(AccessRefused):
+        await mallory.keys.set(key, b"[]", 0)
+    assert await hers.tenant.keys.set(key, b"1", 0) == 1
+    world.acl = Acl()
+    world.grant("alice", "other", "read")
+    with pytest.raises(AccessRefused):
+        await hers.tenant.keys.set(key, b"2", 1)
+    assert await world.held([key]) == {key: (b"1", 1)}
 
 
 async def test_keys_of_a_kind_are_counted_once_and_then_those_that_come(

@@ -111,9 +111,8 @@ class Connection:
         if failing and not lane.writing and statement.startswith(("SELECT", "PRAGMA")):
             raise sqlite3.OperationalError("disk I/O error")
         alone = not self.in_transaction
-        if statement == "COMMIT" or (alone and statement.startswith(sqlite_commit.COMMIT)):
-            self._commit(lane, failing, statement, *parameters)
-            return None
+        if statement == "COMMIT" or (alone and statement.startswith((sqlite_commit.COMMIT, sqlite_commit.SET_ALONE))):
+            return self._commit(lane, failing, statement, *parameters)
         found = self._real.execute(statement, *parameters)
         if statement == sqlite_commit.VIEW:
             turns.writer, lane.writing = lane, True
@@ -124,15 +123,17 @@ class Connection:
             self._done(lane)
         return found
 
-    def _commit(self, lane: Lane, failing: bool, statement: str, *parameters: Any) -> None:
+    def _commit(self, lane: Lane, failing: bool, statement: str, *parameters: Any) -> Any:
         when = self._turns.rng.choice(("before", "after")) if failing else ""
         if when == "before":
             raise sqlite3.OperationalError("disk I/O error")
-        self._real.execute(statement, *parameters)
-        self._turns.written(lane, in_doubt=when == "after")
+        found = self._real.execute(statement, *parameters)
+        if statement != sqlite_commit.SET_ALONE or found.rowcount:  # or what is to be done is found out once more
+            self._turns.written(lane, in_doubt=when == "after")
         self._done(lane)
         if when == "after":
             raise sqlite3.OperationalError("disk I/O error")
+        return found
 
     def _view_closed(self, lane: Lane) -> None:
         """Nothing was to be changed, or an error came before that."""
@@ -367,7 +368,7 @@ def _in_turns(turns: Turns) -> Iterator[None]:
         patch.setattr(sqlite, "time", SimpleNamespace(**{**vars(time), "monotonic": lambda: turns.now}))
         patch.setattr(sqlite_file, "connect", lambda *a: Connection(connect(*a), turns))
         patch.setattr(sqlite_file, "sync_data", lambda fd: None)
-        patch.setattr(sqlite_tree, "first_in_line", lambda path, wait_s: contextlib.nullcontext(True))
+        patch.setattr(sqlite_tree, "line_of", lambda path: threading.Semaphore(1_000))  # everybody is first in line
         patch.setattr(session_lock, "alive", looked_at)
         yield
 

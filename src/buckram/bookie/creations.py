@@ -10,12 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Protocol
 
 from buckram.bookie.recount import is_database, streams_in
-from buckram.core.ledgers.metadata_codec import parse
-from buckram.core.security.namespaces import namespace_of_ledger
+from buckram.core.security.namespaces import namespace_of_ledger, record_in
 from buckram.core.tenants.quotas import NONE, Quotas
 from buckram.core.tenants.usage import Counts
 from buckram.errors import BuckramError, QuotaExceeded
@@ -74,7 +73,7 @@ class QuotasOfCreations:
         if not self._known.on or not self._known.quotas:
             return None
         try:
-            namespace = namespace_of_ledger(parse(value).custom_metadata)
+            namespace = namespace_of_ledger(record_in(value).custom_metadata)
         except BuckramError:
             return None  # whoever stores it says what is wrong with it
         quotas = self._known.quotas.get(namespace, NONE)
@@ -104,21 +103,25 @@ class QuotasOfCreations:
             for since in [one for one in created if one < begun]:
                 del created[since]
 
-    @asynccontextmanager
-    async def keys(self, ops: Sequence[KeyOp]) -> AsyncIterator[None]:
-        """Around a change, which may create streams. QuotaExceeded, MetadataError."""
+    def keys(self, ops: Sequence[KeyOp]) -> AbstractAsyncContextManager[None] | None:
+        """Around a change that creates streams whose number is limited; None for any other."""
         made: dict[str, list[Create]] = {}
         for op in ops if self._known.on else ():
+            if not isinstance(op, Create) or not op.key.startswith(self._heads):
+                continue
             namespace, _, stream = op.key.removeprefix(self._heads).partition("/")
-            if isinstance(op, Create) and op.key.startswith(self._heads) and stream:
+            quotas = self._known.quotas.get(namespace, NONE)
+            if stream and (quotas.streams is not None or quotas.databases is not None):
                 made.setdefault(namespace, []).append(op)
+        return self._in_turn(made) if made else None
+
+    @asynccontextmanager
+    async def _in_turn(self, made: Mapping[str, Sequence[Create]]) -> AsyncIterator[None]:
+        """QuotaExceeded, MetadataError."""
         async with AsyncExitStack() as turns:
             for namespace in sorted(made):
-                quotas = self._known.quotas.get(namespace, NONE)
-                if quotas.streams is None and quotas.databases is None:
-                    continue
                 await turns.enter_async_context(self._turns.setdefault(namespace, asyncio.Lock()))
-                await self._check_streams(namespace, quotas, made[namespace])
+                await self._check_streams(namespace, self._known.quotas.get(namespace, NONE), made[namespace])
             yield
 
     async def _check_streams(self, namespace: str, quotas: Quotas, made: Sequence[Create]) -> None:

@@ -8,25 +8,16 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 _lines: dict[str, threading.Lock] = {}
 _guard = threading.Lock()
 
 
-@contextmanager
-def first_in_line(path: Path, wait_s: float) -> Iterator[bool]:
-    """Give whether it is this thread's turn, for which it waits so long."""
+def line_of(path: Path) -> threading.Lock:
+    """Return the lock that is held by the thread whose turn it is to change this file."""
     with _guard:
-        line = _lines.setdefault(str(path), threading.Lock())
-    mine = line.acquire(timeout=wait_s)
-    try:
-        yield mine
-    finally:
-        if mine:
-            line.release()
+        return _lines.setdefault(str(path), threading.Lock())
 
 
 def _after_fork_in_child() -> None:
@@ -37,4 +28,4 @@ def _after_fork_in_child() -> None:
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
-__all__ = ["first_in_line"]
+__all__ = ["line_of"]

@@ -95,10 +95,6 @@ class Changes:
                 self._remove(place)
 
     @property
-    def any(self) -> bool:
-        return bool(self.ended or self.deleted() or self.changed() or self.made())
-
-    @property
     def begins_session(self) -> bool:
         return any(row is not None and row.session == NEW_SESSION for row in self._now.values())
 

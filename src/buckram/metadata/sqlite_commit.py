@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from buckram.metadata.sqlite_changes import NEW_SESSION, Changes
+from buckram.metadata.sqlite_changes import NEW_SESSION, Changes, Place
 
 MAX_ROWS: Final = 256
 """In one statement. More take several, in a transaction that is not as short."""
@@ -57,6 +57,10 @@ _PUT: Final = (
 )
 """Makes and changes keys, which most batches do and nothing else, without triggers in less time. Whoever changes a
 value counts its version on."""
+SET_ALONE: Final = (
+    "UPDATE OR ROLLBACK keys SET value = ?, version = version + 1 "
+    "WHERE parent = ? AND name = ? AND version = ? AND session IS NULL"
+)
 VIEW: Final = (
     "SELECT (SELECT max(id) FROM keys), (SELECT sum(seq) FROM sqlite_sequence) FROM keys WHERE parent IN ('', '/')"
 )
@@ -82,24 +86,34 @@ class View:
             self._rows.close()
 
 
+def set_alone(db: sqlite3.Connection, place: Place, version: int, value: bytes) -> bool:
+    """Set one key that is bound to no session; False if there is none of this version, or somebody else is changing
+    the file."""
+    view = View(db)  # for as long as it is open SQLite does not wait for a lock
+    try:
+        return db.execute(SET_ALONE, (value, *place, version)).rowcount == 1
+    except sqlite3.OperationalError as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
+            return False
+        raise
+    finally:
+        view.close()
+
+
 def rows_of(changes: Changes, session: int | None) -> list[ChangeRow]:
     """What has to be done, in its order; `session` is that of whoever writes, begun with this if the changes say so."""
-    return list(_rows_of(changes, session))
-
-
-def _rows_of(changes: Changes, session: int | None) -> Iterator[ChangeRow]:
+    rows: list[ChangeRow] = []
     if changes.begins_session:
-        yield _BEGIN, os.getpid(), "", "", None, 0, 0, session
-    for identity in changes.deleted():
-        yield _DELETE, identity, "", "", None, 0, 0, None
+        rows.append((_BEGIN, os.getpid(), "", "", None, 0, 0, session))
+    rows += [(_DELETE, identity, "", "", None, 0, 0, None) for identity in changes.deleted()]
     for row in changes.changed():
         what = _COUNT if row.value is None else _CHANGE
-        yield what, row.identity, "", "", row.value, row.version, row.child_changes, None
+        rows.append((what, row.identity, "", "", row.value, row.version, row.child_changes, None))
     for (parent, name), row in changes.made():
         of = session if row.session == NEW_SESSION else row.session
-        yield _MAKE, 0, parent, name, row.value, row.version, row.child_changes, of
-    for ended in changes.ended:
-        yield _END, 0, "", "", None, 0, 0, ended
+        rows.append((_MAKE, 0, parent, name, row.value, row.version, row.child_changes, of))
+    rows += [(_END, 0, "", "", None, 0, 0, ended) for ended in changes.ended]
+    return rows
 
 
 def commit(db: sqlite3.Connection, rows: Sequence[ChangeRow]) -> None:

@@ -80,6 +80,12 @@ class SqliteConnection:
             self._disconnect()
             raise
 
+    def _settle(self) -> None:
+        """After a commit: make it durable, in the file that has the name."""
+        self._sync()
+        self.check_file()  # or it was replaced just now, and what is reported as done is in no file that has a name
+        self._empty_long_log()
+
     def make_durable(self) -> None:
         """What was read may be told from here on: nobody finds it undone after a loss of power."""
         with self._translated():

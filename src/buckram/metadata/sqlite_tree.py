@@ -17,13 +17,13 @@ from buckram.disk.new_directory import removed_on_failure
 from buckram.errors import BuckramError, MetadataError, MetadataUnavailable
 from buckram.metadata import session_lock, sqlite_commit, sqlite_file
 from buckram.metadata.keys import split
-from buckram.metadata.process_line import first_in_line
+from buckram.metadata.process_line import line_of
 from buckram.metadata.quick_turns import quick_turns
 from buckram.metadata.session_lock import SessionLock
 from buckram.metadata.sqlite_changes import NEW_SESSION, Changes, Place, Row, WatchKey, watch_keys
 from buckram.metadata.sqlite_connection import SqliteConnection
 from buckram.seams import MAX_PAGE_BYTES
-from buckram.types import KeyOp, KeyValue
+from buckram.types import KeyOp, KeyValue, SetValue
 
 T = TypeVar("T")
 TRY_S = 0.1
@@ -31,6 +31,8 @@ TRY_S = 0.1
 _UNLOCKED_TRIES = 4
 _LOOKS_PER_WRITE = 8
 """How many sessions of others a write may look at, on average, to find those that ended."""
+_LEAST_LOOKS = 64
+"""A look at few sessions costs a query as well: it waits until so many looks may be made."""
 _MAX_BEGINNING = 1000
 """How many sessions may be beginning at once."""
 
@@ -55,6 +57,7 @@ class SqliteTree(SqliteConnection):
     def __init__(self, path: Path, busy_timeout_s: float) -> None:
         super().__init__(path, busy_timeout_s)
         self._sessions_dir = path.with_name(path.name + ".sessions")
+        self._line = line_of(path)
         self._lock: SessionLock | None = None
         self._new_lock: SessionLock | None = None
         self._seen_dead: dict[int, None] = {}
@@ -240,7 +243,29 @@ class SqliteTree(SqliteConnection):
     def write(self, jobs: Sequence[Sequence[KeyOp]]) -> list[list[int] | BuckramError]:
         """Each job is all or nothing by itself; one commit covers all. A failed commit raises: fate unknown. Busy: not
         begun."""
+        if len(jobs) == 1 and len(jobs[0]) == 1 and isinstance(op := jobs[0][0], SetValue) and self._set_alone(op):
+            return [[op.version + 1]]
         return self._write_all(lambda changes: changes.run(jobs))
+
+    def _set_alone(self, op: SetValue) -> bool:
+        """Set one key, as most writes do, by a statement that needs nothing worked out before it. False: nothing was
+        done, and `_write_all` finds out why, or has sessions to look at."""
+        self._unswept += 1
+        if self._lock is not None or self._crowded or self._sweep_is_due():
+            return False
+        with self._translated():
+            self.check_file()
+            db = self._open()
+            if not self._line.acquire(blocking=False):
+                return False
+            try:
+                if not sqlite_commit.set_alone(db, split(op.key), op.version, op.value):
+                    return False
+            finally:
+                self._line.release()
+            self._settle()
+        self.touched["value", op.key] = None
+        return True
 
     def _write_all(self, body: Callable[[Changes], T], wait_s: float = TRY_S) -> T:
         """What is to change is found out under no lock, which is held for the one statement that changes it. Only when
@@ -248,9 +273,9 @@ class SqliteTree(SqliteConnection):
         with self._translated():
             self.check_file()
             db = self._open()
-            with first_in_line(self._path, wait_s) as mine:
-                if not mine:
-                    raise Busy(f"{self._path}: other threads of this process are changing it")
+            if not self._line.acquire(timeout=wait_s):
+                raise Busy(f"{self._path}: other threads of this process are changing it")
+            try:
                 for _ in range(0 if self._crowded else _UNLOCKED_TRIES):
                     with contextlib.suppress(Busy):
                         return self._attempt(db, body)
@@ -258,6 +283,8 @@ class SqliteTree(SqliteConnection):
                 found = self._attempt(db, body, wait_s)
                 self._crowded = False
                 return found
+            finally:
+                self._line.release()
 
     def _attempt(self, db: sqlite3.Connection, body: Callable[[Changes], T], lock_within_s: float | None = None) -> T:
         view: sqlite_commit.View | None = None
@@ -272,7 +299,7 @@ class SqliteTree(SqliteConnection):
             found = body(changes)
             if changes.begins_session:
                 self._begin_session()
-            self._commit(db, changes)
+            changed = self._commit(db, changes)
         except BaseException as error:
             self._abandon(db)
             if isinstance(error, sqlite3.OperationalError) and _is_busy(error):
@@ -282,33 +309,36 @@ class SqliteTree(SqliteConnection):
             if view is not None:
                 view.close()
         try:
-            self._committed(changes)
+            self._committed(changes, changed)
         except BaseException:
             self._forget_new_lock()  # the session is in doubt, and nobody goes on with it: it ends
             raise
         return found
 
-    def _commit(self, db: sqlite3.Connection, changes: Changes) -> None:
+    def _commit(self, db: sqlite3.Connection, changes: Changes) -> bool:
+        """Return whether there was anything to change."""
         own = self._new_lock or self._lock
         rows = sqlite_commit.rows_of(changes, None if own is None else own.session)
         self.check_file()
-        if rows or db.in_transaction:
-            with quick_turns():  # for the batch that takes more than one statement: everybody else waits
+        if len(rows) > sqlite_commit.MAX_ROWS or db.in_transaction:
+            with quick_turns():  # more than one statement: everybody else waits
                 sqlite_commit.commit(db, rows)
+        elif rows:
+            sqlite_commit.commit(db, rows)
+        return bool(rows)
 
-    def _committed(self, changes: Changes) -> None:
-        if changes.any:
-            self._sync()
+    def _committed(self, changes: Changes, changed: bool) -> None:
+        if changed:
+            self._settle()
         else:
             self.make_durable()
-        self.check_file()  # or it was replaced just now, and what is reported as done is in no file that has a name
+            self.check_file()
         self.touched |= changes.touched
         if self._new_lock is not None:
             self._lock, self._new_lock = self._new_lock, None
             self._polled_own = True  # what the last poll found was about a session before this one
         for session in changes.ended:
             session_lock.forget(self._sessions_dir, session)
-        self._empty_long_log()
 
     def _begin(self, db: sqlite3.Connection, lock_within_s: float) -> None:
         """Take a view of the file that nobody changes until this has ended."""
@@ -322,10 +352,13 @@ class SqliteTree(SqliteConnection):
         """End sessions that are dead, if enough was written since that was looked at: a look at each of many sessions
         costs more than the write. What the batch itself meets of them is found anyway."""
         self._unswept += 1
-        if self._unswept * _LOOKS_PER_WRITE >= self._sessions_swept:
+        if self._sweep_is_due():
             sessions = self._foreign_sessions()
             self._unswept, self._sessions_swept = 0, len(sessions)
             changes.end_dead(sessions)
+
+    def _sweep_is_due(self) -> bool:
+        return self._unswept * _LOOKS_PER_WRITE >= max(self._sessions_swept, _LEAST_LOOKS)
 
     def _abandon(self, db: sqlite3.Connection) -> None:
         self._forget_new_lock()

@@ -99,7 +99,7 @@ class ObjectCopy:
                 mirror=mirror_of(self._source.cluster, uid, self._epoch),
             )
             try:
-                return await create_stream(target.streams, self.name, made)
+                return (await create_stream(target.streams, self.name, made)).head
             except StreamExists:
                 found = (await target.streams.read(self.name)).head
         check_counterpart(f"{self.name.namespace}/objects", found, self._source.cluster, uid)

@@ -312,7 +312,7 @@ class StreamCopy:
             mark=mark_of(first, None, self._history),
         )
         self.copied, self._fresh = first, True
-        return await create_stream(self._target.streams, self._into, made)
+        return (await create_stream(self._target.streams, self._into, made)).head
 
     async def _writer(self) -> StreamEngine:
         """Return the mirror's writer, and open it if it is not open."""

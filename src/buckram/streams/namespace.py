@@ -109,8 +109,8 @@ class Namespace(NotCopied):
             properties=dict(properties or {}),
             snapshots=snapshots,
         )
-        await create_stream(self._streams, name, head)
-        return await self._info(name, HeadAt(head, 0))
+        made = await create_stream(self._streams, name, head)
+        return await stream_info(self._client, self._streams, name, head, made.namespace.policy)
 
     async def exists(self, stream: str) -> bool:
         """Return whether there is a stream of this name."""

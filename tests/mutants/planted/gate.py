@@ -10,6 +10,18 @@ _NAMING, _GATE = "buckram.core.security.naming:", "buckram.bookie.service.gate:"
 
 MUTANTS = (
     TestMutant(
+        "gate-cursors-unjudged",
+        "a tenant sets keys below the streams of another one, where no look at the store is needed",
+        edited(
+            (
+                f"{_GATE}ChangeGate.allows_at_once",
+                'return self._rules.refusal(op.key, KeyUse.SET, op.value) == ""',
+                "return True",
+            )
+        ),
+        (f"{_BOUNDS}test_what_is_set_again_and_again_is_judged_each_time[sqlite-cursors/c]",),
+    ),
+    TestMutant(
         "gate-names-anything",
         "a tenant names ledgers of another one in its heads and pages, which servers then read and delete",
         edited((f"{_GATE}ChangeGate.judged", "await self._check_names(ops, before, trial)", "pass")),

@@ -106,6 +106,24 @@ MUTANTS = (
         (f"{COMMITS}::test_what_was_worked_out_from_an_older_state_is_not_written",),
     ),
     TestMutant(
+        "sqlite-set-unseen",
+        "a key that is set alone counts as set although its version had changed",
+        edited(("buckram.metadata.sqlite_commit:set_alone", "rowcount == 1", "rowcount >= 0")),
+        (f"{COMMITS}::test_a_key_that_is_set_alone_is_of_the_version_that_was_read_and_of_no_session",),
+    ),
+    TestMutant(
+        "sqlite-set-waits",
+        "a key that is set alone waits for the lock, and all reads of its process with it",
+        edited(
+            (
+                "buckram.metadata.sqlite_commit:set_alone",
+                "view = View(db)",
+                "View(db).close()\n    view = db.execute('SELECT 1 WHERE 0')",
+            )
+        ),
+        (f"{COMMITS}::test_a_key_that_is_set_alone_waits_for_nobody",),
+    ),
+    TestMutant(
         "sqlite-lock-between-statements",
         "the lock is held from the beginning of a transaction to its commit",
         edited(("buckram.metadata.sqlite_commit:commit", "if len(parts) > 1 and not", "if not")),

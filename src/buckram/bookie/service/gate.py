@@ -22,10 +22,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from buckram.bookie.service.judge import Judge
-from buckram.core.ledgers.metadata_codec import parse
 from buckram.core.security.access import KeyRules, KeyUse
 from buckram.core.security.bounds import Bound, bound_of, name_refusal
-from buckram.core.security.namespaces import Places, uid_in
+from buckram.core.security.namespaces import Places, record_in, uid_in
 from buckram.core.security.naming import Claims, naming_key, newly_named, touched
 from buckram.core.security.records import change_refusal
 from buckram.core.streams.names import owner_of
@@ -81,9 +80,11 @@ class ChangeGate:
             _check_size(ops[0], plain[0])
             await self._judge.check(ops[0].key, KeyUse.SET, ops[0].value)
             return list(ops), {}
-        ops = self._with_data_keys(ops)
-        self._check_forms(ops)
-        before = await self._before(ops)
+        heads = self._new_heads(ops)
+        ops = self._with_data_keys(ops, heads)
+        bounds = {op.key: bound_of(self._places, op.key) for op in ops}
+        self._check_forms(ops, heads, bounds)
+        before = await self._before(ops, heads)
         # What a client wants to create is believed by the rest of its request only, and by others when it is there.
         trial = self._rules.trial()
         deleted = {op.key for op in ops if isinstance(op, Delete)}
@@ -99,10 +100,23 @@ class ChangeGate:
                 trial.learn(op.key, op.value)
         checks = await self._check_shares(ops, trial)
         await self._check_names(ops, before, trial)
-        await self._check_room(ops)
+        await self._check_room(ops, bounds)
         return [*ops, *checks], before
 
     # What needs no look at the store
+
+    def allows_at_once(self, ops: Sequence[KeyOp]) -> bool:
+        """Return whether a change may be made that sets one key of a stream's data, such as a cursor, which is set
+        again and again. False decides nothing: `judged` does, and says why."""
+        if len(ops) != 1:
+            return False
+        op = ops[0]
+        if not isinstance(op, SetValue) or not op.key.startswith(f"{self._places.data}/"):
+            return False
+        plain = self._plain(op.key)
+        if plain is None or (plain[0] is not None and len(op.value) > plain[0].most_bytes):
+            return False
+        return self._rules.refusal(op.key, KeyUse.SET, op.value) == ""
 
     def _plain(self, key: str) -> tuple[Bound | None] | None:
         """What a key may be that names no ledger and is none: a cursor, or what goes with a session; None for others.
@@ -117,29 +131,32 @@ class ChangeGate:
         self._known_plain[key] = found = (bound_of(places, key),)
         return found
 
-    def _with_data_keys(self, ops: Sequence[KeyOp]) -> list[KeyOp]:
+    def _new_heads(self, ops: Sequence[KeyOp]) -> list[tuple[int, str]]:
+        """Where in a change new streams begin, and the uid of each."""
+        heads = [(at, op) for at, op in enumerate(ops) if isinstance(op, Create) and self._places.head_of(op.key)]
+        return [(at, uid) for at, op in heads if (uid := uid_in(op.key, op.value))]
+
+    def _with_data_keys(self, ops: Sequence[KeyOp], heads: Sequence[tuple[int, str]]) -> list[KeyOp]:
         """With the key that each new stream's data are below, behind its head: whoever creates it first has the uid."""
-        made = {op.key for op in ops if isinstance(op, Create)}
-        found: list[KeyOp] = []
-        for op in ops:
-            data = [f"{self._places.data}/{uid}" for uid in self._new_uids([op])]
-            found += [op, *(Create(key, b"") for key in data if key not in made)]
+        found = list(ops)
+        made = {op.key for op in ops if isinstance(op, Create)} if heads else ()
+        for at, uid in reversed(heads):
+            if (key := f"{self._places.data}/{uid}") not in made:
+                found.insert(at + 1, Create(key, b""))
         return found
 
-    def _new_uids(self, ops: Iterable[KeyOp]) -> list[str]:
-        heads = [op for op in ops if isinstance(op, Create) and self._places.head_of(op.key)]
-        return [uid for op in heads if (uid := uid_in(op.key, op.value))]
-
-    def _check_forms(self, ops: Sequence[KeyOp]) -> None:
+    def _check_forms(
+        self, ops: Sequence[KeyOp], heads: Sequence[tuple[int, str]], bounds: Mapping[str, Bound | None]
+    ) -> None:
         """Bounds of each key, and what no honest change does: the same key made and deleted, two streams of one uid."""
         deleted = {op.key for op in ops if isinstance(op, Delete)}
         for op in ops:
-            bound = bound_of(self._places, op.key)
+            bound = bounds[op.key]
             if isinstance(op, Create | SetValue):
                 _check_size(op, bound)
             if not isinstance(op, Create):
                 continue
-            why = name_refusal(self._places, op.key)
+            why = name_refusal(self._places, op.key, bound)
             goes = bound is not None and bound.session_key
             if not why and op.ephemeral and bound is not None and not goes:
                 why = f"{bound.what} does not go with a session"
@@ -147,7 +164,7 @@ class ChangeGate:
                 why = "the same change deletes it; make it in a change of its own"
             if why:
                 raise self._judge.refused(op.key, KeyUse.CREATE, why)
-        for uid, times in Counter(self._new_uids(ops)).items():
+        for uid, times in Counter(uid for _, uid in heads).items():
             if times > 1:
                 raise self._judge.refused(f"{self._places.data}/{uid}", KeyUse.CREATE, "two new streams have this uid")
 
@@ -178,9 +195,9 @@ class ChangeGate:
 
     # What does
 
-    async def _before(self, ops: Sequence[KeyOp]) -> Found:
+    async def _before(self, ops: Sequence[KeyOp], heads: Sequence[tuple[int, str]]) -> Found:
         """What the keys hold now that the change is judged by."""
-        wanted = [*touched(self._places, ops), *(f"{self._places.data}/{uid}" for uid in self._new_uids(ops))]
+        wanted = [*touched(self._places, ops), *(f"{self._places.data}/{uid}" for _, uid in heads)]
         wanted += [op.key for op in ops if isinstance(op, SetValue | Delete) and self._rules.is_ledger(op.key)]
         found = await self._look(wanted)
         versions = {op.key: op.version for op in ops if isinstance(op, SetValue | Delete)}
@@ -302,14 +319,19 @@ class ChangeGate:
         versions = {key: found.version for key, found in records.items() if found is not None and key in creates}
         return [CheckVersion(key, version) for key, version in versions.items() if key not in changed]
 
-    async def _check_room(self, ops: Sequence[KeyOp]) -> None:
+    async def _check_room(self, ops: Sequence[KeyOp], bounds: Mapping[str, Bound | None]) -> None:
         """Keys of a kind beside each other are counted once, and then those that are created; now and then again."""
-        parents = Counter(op.key.rpartition("/")[0] for op in ops if isinstance(op, Create))
-        bounds = {op.key.rpartition("/")[0]: bound_of(self._places, op.key) for op in ops if isinstance(op, Create)}
+        bounded: dict[str, Bound] = {}
+        parents: Counter[str] = Counter()
+        for op in ops:
+            bound = bounds[op.key]
+            if isinstance(op, Create) and bound is not None and bound.siblings is not None:
+                parent = op.key.rpartition("/")[0]
+                parents[parent] += 1
+                bounded[parent] = bound
         for parent, more in parents.items():
-            bound = bounds[parent]
-            if bound is None or bound.siblings is None:
-                continue
+            bound = bounded[parent]
+            assert bound.siblings is not None
             if len(self._room) > _MOST_COUNTED:
                 self._room.clear()
             if self._room.get(parent, 0) < more:
@@ -342,7 +364,7 @@ def _version(found: KeyValue | None) -> int:
 
 def _owner(record: KeyValue) -> tuple[str, str] | None:
     try:
-        return owner_of(parse(record.value).custom_metadata)
+        return owner_of(record_in(record.value).custom_metadata)
     except MalformedRecord:
         return None
 

@@ -28,6 +28,7 @@ class Judge:
         self.rules = rules
         self._session, self._store = session, store
         self._scanned = float("-inf")
+        self._secrets = f"{store().own}/{SECURITY}"
 
     async def check(self, key: str, use: KeyUse, value: bytes | None = None, trial: KeyRules | None = None) -> None:
         """Raise AccessRefused unless the principal may do that, by `trial` in place of the connection's rules."""
@@ -63,7 +64,7 @@ class Judge:
             raise _placed(AccessRefused("the cluster's security", why, advice=""), key)
 
     def is_secret(self, key: str) -> bool:
-        secrets = f"{self._store().own}/{SECURITY}"
+        secrets = self._secrets
         return key.startswith(secrets) and key[len(secrets) : len(secrets) + 1] in ("", "/")
 
     async def find_out(self, rules: KeyRules, key: str) -> None:

@@ -31,8 +31,8 @@ MAX_WATCHES = 20_000
 class Creations(LedgerQuota, Protocol):
     """Holds what is created to quotas (`bookie/creations.py`). Raises QuotaExceeded on entering."""
 
-    def keys(self, ops: Sequence[KeyOp]) -> AbstractAsyncContextManager[None]:
-        """Around a change, which may create streams."""
+    def keys(self, ops: Sequence[KeyOp]) -> AbstractAsyncContextManager[None] | None:
+        """Around a change that creates streams whose number is limited; None for any other."""
         ...
 
 
@@ -67,6 +67,7 @@ class KeySession:
         self._session, self._shared, self._open_store = session, shared, open_store
         self._rules, self._room = access.rules(session.principal), room
         self._own: TreeStore | None = None
+        self._heads = f"{shared.store.own}/streams/heads/"
         rules, noting = self._rules, shared.noting
         self._judge = Judge(session, rules, self._present)
         self._ledgers = LedgerRequests(
@@ -95,7 +96,11 @@ class KeySession:
 
     def prompt_for_change(self, ops: Sequence[KeyOp]) -> PromptKeys | None:
         """Where a change is begun that needs no look at what is there; None: `carry_out` does it."""
-        if self._rules is not None or self._closed or self._prompt is None or self._shared.noting is not None:
+        if self._closed or self._prompt is None:
+            return None
+        if self._gate is not None:
+            return self._prompt if self._gate.allows_at_once(ops) else None
+        if self._shared.noting is not None:
             return None
         return None if any(map(self._needs_a_look, ops)) else self._prompt
 
@@ -107,13 +112,13 @@ class KeySession:
         return first or removes or self._makes_stream(op) or self._deletes_stream(op) or self._judge.is_secret(op.key)
 
     def _makes_stream(self, op: KeyOp) -> bool:
-        return isinstance(op, Create) and op.key.startswith(f"{self._store.own}/streams/heads/")
+        return isinstance(op, Create) and op.key.startswith(self._heads)
 
     def _deletes_stream(self, op: KeyOp) -> bool:
         """Whether a change may begin or complete a deletion; every head that this software writes says that it does
         not."""
         marks = isinstance(op, SetValue) and b'"deleting":false' not in op.value
-        return (marks or isinstance(op, Delete)) and op.key.startswith(f"{self._store.own}/streams/heads/")
+        return (marks or isinstance(op, Delete)) and op.key.startswith(self._heads)
 
     async def carry_out(self, request: KeyRequest) -> KeyReply:
         """Return the reply, or raise what the store or `KeyAccess` says; the audit trail has each refusal."""
@@ -203,14 +208,15 @@ class KeySession:
 
     async def _change(self, ops: Sequence[KeyOp]) -> KeyReply:
         asked, noting, creations = ops, self._shared.noting, self._shared.creations
-        for op in ops:
-            self._judge.refuse_secrets(op.key)
         present: Mapping[str, KeyValue | None] = {}
         if self._gate is not None:
             ops, present = await self._gate.judged(ops)
+        else:
+            for op in ops:
+                self._judge.refuse_secrets(op.key)
         for op in ops:
             await self._check_purpose(op, present.get(op.key))
-        async with nullcontext() if creations is None else creations.keys(ops):
+        async with (None if creations is None else creations.keys(ops)) or nullcontext():
             before = {} if noting is None else await noting.before(ops, present)
             done = await self._changed(ops)
         if noting is not None:
@@ -253,8 +259,10 @@ class KeySession:
     async def _check_purpose(self, op: KeyOp, present: KeyValue | None) -> None:
         """Raise AccessRefused for the deletion of a stream that takes a machine, a database or all objects along,
         unless the head says that it is deleted for that, and for a head that makes another thing of a stream."""
-        heads = f"{self._store.own}/streams/heads/"
-        changes = isinstance(op, SetValue) and op.key.startswith(heads) and self._rules is not None
+        heads = self._heads
+        if not op.key.startswith(heads):
+            return
+        changes = isinstance(op, SetValue) and self._rules is not None
         if not changes and not self._deletes_stream(op):
             return
         try:

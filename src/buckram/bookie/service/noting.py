@@ -13,8 +13,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from buckram.bookie.service.session import Session
-from buckram.core.ledgers.metadata_codec import parse
-from buckram.core.security.namespaces import head_in, namespace_of_ledger
+from buckram.core.security.namespaces import head_in, namespace_of_ledger, record_in
 from buckram.core.tenants.audit import DONE, REFUSED
 from buckram.errors import (
     AccessRefused,
@@ -130,12 +129,12 @@ class Noting:
             self._log.note(session, "delete", f"ledger {ledger_id}", _namespace(before))
         elif isinstance(op, SetValue):
             with suppress(BuckramError):
-                if parse(op.value).state is LedgerState.IN_RECOVERY:
+                if record_in(op.value).state is LedgerState.IN_RECOVERY:
                     self._log.note(session, "recover", f"ledger {ledger_id}", _namespace(op.value))
 
 
 def _namespace(value: bytes | None) -> str:
     if value is not None:
         with suppress(BuckramError):
-            return namespace_of_ledger(parse(value).custom_metadata)
+            return namespace_of_ledger(record_in(value).custom_metadata)
     return ""

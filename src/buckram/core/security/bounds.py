@@ -73,17 +73,14 @@ def bound_of(places: Places, key: str) -> Bound | None:
         return SHARE
     if places.is_ledger(key) or not key.startswith(f"{places.own}/"):
         return None
-    if key.startswith(f"{places.heads}/"):
-        return HEAD if places.head_of(key) else NAMESPACE
-    if key.startswith((f"{places.own}/streams/namespaces/", f"{places.own}/streams/replication/")):
-        return NAMESPACE
-    if key.startswith(f"{places.own}/healing/behind/"):
-        return BEHIND
-    if key.startswith(f"{places.own}/healing/degraded/"):
-        return DEGRADED
+    if places.head_of(key):
+        return HEAD
     uid = places.uid(key)
     if not uid:
-        return None
+        if key.startswith(tuple(f"{folder}/" for folder in places.listed)):
+            return NAMESPACE
+        behind, degraded = places.told
+        return BEHIND if key.startswith(behind) else DEGRADED if key.startswith(degraded) else None
     rest = key.removeprefix(f"{places.data}/{uid}").lstrip("/")
     folder, below, _ = rest.partition("/")
     if below:
@@ -91,9 +88,9 @@ def bound_of(places: Places, key: str) -> Bound | None:
     return FOLDER if not rest or f"{rest}/" in OF_STREAM else OF_STREAM.get(rest)
 
 
-def name_refusal(places: Places, key: str) -> str:
-    """Return why no key may be created under this name; "" if one may."""
-    bound, name = bound_of(places, key), key.rpartition("/")[2]
+def name_refusal(places: Places, key: str, bound: Bound | None) -> str:
+    """Return why no key may be created under this name, whose bound is this one; "" if one may."""
+    name = key.rpartition("/")[2]
     if bound is None:
         return f"no key of a stream is below {places.data}/UID like that" if places.uid(key) else ""
     if len(name.encode()) > bound.name_bytes:

@@ -16,6 +16,7 @@ from buckram.core.security.principal import Principal
 from buckram.core.streams.head import Head, decode_head
 from buckram.core.streams.names import DEFAULT_NAMESPACE, owner_of
 from buckram.errors import BuckramError
+from buckram.types import LedgerMetadata
 
 LEDGER_NAMESPACE = "buckram.namespace"
 """In the custom metadata of a ledger that is no stream's: its namespace; without it `default`."""
@@ -41,25 +42,26 @@ def granted_name_of_ledger(custom_metadata: Mapping[str, bytes]) -> str:
     return namespace_of_ledger(custom_metadata) if owner is None else owner[0]
 
 
-@dataclass(frozen=True, slots=True)
 class Places:
     """Where the keys of a cluster are. `is_ledger`: whether a key is a ledger's record."""
 
-    root: str
-    own: str
-    is_ledger: Callable[[str], bool]
+    def __init__(self, root: str, own: str, is_ledger: Callable[[str], bool]) -> None:
+        self.root, self.own, self.is_ledger = root, own, is_ledger
+        self.heads, self.data = f"{own}/streams/heads", f"{own}/streams/data"
+        self.namespaces, self.links = f"{own}/streams/namespaces", f"{own}/streams/replication"
+        self.quotas = f"{own}/tenants/quotas"
+        self.told = f"{own}/healing/behind/", f"{own}/healing/degraded/"
+        """What writers may say of ledgers and bookies."""
+        folders = [f"{own}/{name}" for name in ("convicted", "topology", "slow", "times")]
+        folders += [f"{root}/available", f"{root}/cookies"]
+        self._common = frozenset((f"{root}/INSTANCEID", f"{own}/require-identity", f"{own}/history", *folders))
+        self._heads, self._data = f"{self.heads}/", f"{self.data}/"
+        self._common_below = tuple(f"{folder}/" for folder in folders)
 
-    @property
-    def heads(self) -> str:
-        return f"{self.own}/streams/heads"
-
-    @property
-    def quotas(self) -> str:
-        return f"{self.own}/tenants/quotas"
-
-    @property
-    def data(self) -> str:
-        return f"{self.own}/streams/data"
+    def is_common(self, key: str) -> bool:
+        """Whether every client has to read the key: which cluster this is, its bookies, and the time that these
+        recorded."""
+        return key in self._common or key.startswith(self._common_below)
 
     def is_share(self, key: str) -> bool:
         """Whether it is a key by which a stream holds a ledger."""
@@ -67,12 +69,12 @@ class Places:
 
     def uid(self, key: str) -> str:
         """Of the stream that a key below `data` belongs to; "" for any other key."""
-        return key.removeprefix(f"{self.data}/").partition("/")[0] if key.startswith(f"{self.data}/") else ""
+        return key[len(self._data) :].partition("/")[0] if key.startswith(self._data) else ""
 
     @property
     def listed(self) -> tuple[str, ...]:
         """The keys right below which are names of namespaces."""
-        return self.heads, f"{self.own}/streams/namespaces", f"{self.own}/streams/replication"
+        return self.heads, self.namespaces, self.links
 
     def called(self, key: str) -> str:
         """What a denial calls the key, by nothing but its own words: no place in the store, and no name of another."""
@@ -86,8 +88,10 @@ class Places:
 
     def head_of(self, key: str) -> str:
         """The full name of the stream whose head the key is; "" for any other key."""
-        name = key.removeprefix(f"{self.heads}/")
-        return name if key.startswith(f"{self.heads}/") and name.partition("/")[2] else ""
+        if not key.startswith(self._heads):
+            return ""
+        name = key[len(self._heads) :]
+        return name if name.partition("/")[2] else ""
 
 
 @dataclass(slots=True)
@@ -140,16 +144,15 @@ class NamespaceRules:
 
     def refusal(self, key: str, use: KeyUse, value: bytes | None = None) -> str | None:
         places = self.places
-        if _is_common(places, key):
+        if places.is_common(key):
             return "" if use in _READ else _ADMINISTRATORS
         if places.is_ledger(key):
             return self._of_ledger(key, use, value)
         if places.is_share(key):
             return self._of_share(key, use)
-        if _is_below(key, f"{places.own}/streams/namespaces"):
-            return self._of_record(key.removeprefix(f"{places.own}/streams/namespaces").lstrip("/"), use)
-        if _is_below(key, f"{places.own}/streams/replication"):
-            return self._of_record(key.removeprefix(f"{places.own}/streams/replication").lstrip("/"), use)
+        for records in (places.namespaces, places.links):
+            if _is_below(key, records):
+                return self._of_record(key.removeprefix(records).lstrip("/"), use)
         if key.startswith(f"{places.quotas}/") and use is KeyUse.READ:
             return self._needs_within(key.removeprefix(f"{places.quotas}/"), "read")
         if _is_below(key, places.heads):
@@ -158,8 +161,7 @@ class NamespaceRules:
         if uid:
             stream = self.known.of_uid(uid)
             return None if stream is None else self._needs_of_owner(stream, _of_data(key, places, uid, use))
-        told = (f"{places.own}/healing/behind/", f"{places.own}/healing/degraded/")
-        if key.startswith(told):  # who writes may say what lacks copies and who is slow, and take nothing back
+        if key.startswith(places.told):  # who writes may say what lacks copies and who is slow, and take nothing back
             usable = use in (KeyUse.CREATE, KeyUse.READ, KeyUse.SET) and self._acl().concern(self._principal)
             return "" if usable else _ADMINISTRATORS
         if key == places.root:  # ids of new ledgers
@@ -224,6 +226,12 @@ def head_in(key: str, value: bytes) -> Head:
     return decode_head(key, value)
 
 
+@lru_cache(maxsize=32)
+def record_in(value: bytes) -> LedgerMetadata:
+    """`parse` of a ledger's record, once for all who look at the same change. Raises MalformedRecord."""
+    return parse(value)
+
+
 def uid_in(key: str, value: bytes) -> str:
     """The uid of the stream with this head; "" where it does not parse."""
     try:
@@ -244,7 +252,7 @@ def _what(name: str) -> str:
 
 def _ledger_name(value: bytes) -> str | None:
     try:
-        return granted_name_of_ledger(parse(value).custom_metadata)
+        return granted_name_of_ledger(record_in(value).custom_metadata)
     except BuckramError:
         return None
 
@@ -258,14 +266,5 @@ def _of_data(key: str, places: Places, uid: str, use: KeyUse) -> str:
     return "read" if use in _READ or rest.startswith("cursors") else "append"
 
 
-def _is_common(places: Places, key: str) -> bool:
-    """What every client has to read: which cluster this is, its bookies, and the time that these recorded."""
-    root, own = places.root, places.own
-    folders = [f"{root}/available", f"{root}/cookies", f"{own}/convicted", f"{own}/topology", f"{own}/slow"]
-    folders.append(f"{own}/times")
-    single = [f"{root}/INSTANCEID", f"{own}/require-identity", f"{own}/history"]
-    return key in single or any(_is_below(key, folder) for folder in folders)
-
-
 def _is_below(key: str, folder: str) -> bool:
-    return key == folder or key.startswith(f"{folder}/")
+    return key.startswith(folder) and key[len(folder) : len(folder) + 1] in ("", "/")

@@ -7,7 +7,7 @@ Not here: which changes of a record are legal at all (`core/ledgers/metadata.py`
 from __future__ import annotations
 
 from buckram.core.ledgers.metadata import birth_of, is_certain
-from buckram.core.ledgers.metadata_codec import parse
+from buckram.core.security.namespaces import record_in
 from buckram.errors import MalformedRecord
 from buckram.types import LedgerMetadata
 
@@ -23,7 +23,7 @@ def creation_refusal(value: bytes) -> str:
     Entries are known by id and birth. Without a birth of its own a ledger might pass for another one of its id.
     """
     try:
-        record = parse(value)
+        record = record_in(value)
     except MalformedRecord as error:
         return str(error)
     if not is_certain(birth_of(record)):
@@ -48,7 +48,7 @@ def lasting_change(before: LedgerMetadata, after: LedgerMetadata) -> str:
 def change_refusal(before: bytes, after: bytes) -> str:
     """Return why one record may not take another's place; "" if it may."""
     try:
-        changed = lasting_change(parse(before), parse(after))
+        changed = lasting_change(record_in(before), record_in(after))
     except MalformedRecord as error:
         return str(error)
     return changed and f"{changed} of a ledger's record never changes; only {', '.join(CHANGING)} do"

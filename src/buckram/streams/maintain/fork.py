@@ -172,7 +172,7 @@ async def fork_stream(
     )
     lease = streams.layout.lease(made.uid)
     holder = Holder(f"fork of {source}", f"{runtime.rng.getrandbits(64):016x}", made.created)
-    made = await create_stream(streams, name, made, [Create(lease, holder.encode(), ephemeral=True)])
+    made = (await create_stream(streams, name, made, [Create(lease, holder.encode(), ephemeral=True)])).head
     settings = merged((await Namespaces(streams).get(name.namespace)).policy, made.policy)
     forking = _Forking(client, streams, source, name, made, settings, pace or Pace(None), progress)
     try:

@@ -5,11 +5,12 @@ Not here: the streams within a namespace (`streams/namespace.py`).
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from buckram.client.shared.opening import NotCopied
 from buckram.client.write.create import fitting
@@ -205,7 +206,14 @@ async def fit_namespaces(streams: StreamStore, before: int, count: int) -> None:
         after = page[-1]
 
 
-async def create_stream(streams: StreamStore, name: StreamName, head: Head, extra: Sequence[KeyOp] = ()) -> Head:
+class NewStream(NamedTuple):
+    """A stream as it was created, and its namespace, which was like that at the same moment."""
+
+    head: Head
+    namespace: NamespaceInfo
+
+
+async def create_stream(streams: StreamStore, name: StreamName, head: Head, extra: Sequence[KeyOp] = ()) -> NewStream:
     """Create a stream with this head; `extra`: further operations for the same multi.
 
     It is created on condition that namespace and link of replication are what was read here: whoever writes a link
@@ -218,16 +226,15 @@ async def create_stream(streams: StreamStore, name: StreamName, head: Head, extr
         raise InvalidArgument(f"stream {name}: the name is that of the index of objects; choose another")
     namespaces, link_key = Namespaces(streams), streams.layout.link(name.namespace)
     while True:
-        space = await namespaces.get(name.namespace)
+        space, link = await asyncio.gather(namespaces.get(name.namespace), streams.link(name.namespace))
         if space.deleting:
             raise NoSuchNamespace(name.namespace)
         merged(space.policy, head.policy)
-        link = await streams.link(name.namespace)
         copied = head.mirror is not None and head.mirror.state == MIRROR
         check_creation(name.namespace, name.stream, link, head.mirror.cluster if head.mirror and copied else "")
         same = [] if link is None else [CheckVersion(link_key, link.version)]
         try:
-            return await streams.create(name, head, space.version, [*same, *extra])
+            return NewStream(await streams.create(name, head, space.version, [*same, *extra]), space)
         except VersionConflict:
             continue
         except NoSuchKey as error:
