@@ -132,6 +132,8 @@ class Door:
         if user == os.getuid() and self._unix_admin:
             session.protocol.logged_in()
             self.passed(session, Principal(f"unix:{_name(user)}", admin=True), None)
+        else:
+            session.user = _name(user)
 
     def passed(
         self, session: Session, principal: Principal, token: Token | None, certificate: int | None = None

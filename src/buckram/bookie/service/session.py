@@ -97,6 +97,8 @@ class Session(asyncio.Protocol):
         """Births by ledger, for the hot path."""
         self.principal: Principal = EVERYBODY
         """Who speaks here."""
+        self.user = ""
+        """Who is behind a Unix socket, as the kernel says, where that was not enough to be let in."""
         self.introduction: Introduction | None = None
         """The client's introduction; None for Apache's and older clients, which send none."""
         self._out: list[Buffer] = []
@@ -330,7 +332,9 @@ class Session(asyncio.Protocol):
     @property
     def peer(self) -> str:
         name = self._transport.get_extra_info("peername")
-        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) and len(name) >= 2 else "a client of this machine"
+        if isinstance(name, tuple) and len(name) >= 2:
+            return f"{name[0]}:{name[1]}"
+        return f"a client of this machine, of user {self.user}" if self.user else "a client of this machine"
 
 
 def request_of(session: Session, context: ReplyContext) -> dict[str, str]:

@@ -70,6 +70,7 @@ from buckram.errors import Code
 from buckram.types import EntryId, LedgerId
 
 AUTH_DISABLED = "AuthDisabledPlugin"
+_UNKNOWN = "a request before the login"
 MAX_UNKNOWN_BYTES = 64 * 1024
 """What a peer may send before it is known."""
 
@@ -124,6 +125,8 @@ class Ready(NamedTuple):
     """Bytes to send as they are."""
 
     data: bytes
+    refused: str = ""
+    """Why they refuse a request of a peer who is not known, if they do and the connection stays."""
 
 
 class Close(NamedTuple):
@@ -409,10 +412,11 @@ class ServerProtocol:
             return
         self._authenticated = False
         if provider is None:
+            why = f"authentication plug-in {request.plugin[:100]!r} is not the one that is configured"
             if context.protocol == 2:
-                self._close(f"authentication plug-in {request.plugin!r} is not the one that is configured", items)
+                self._close(why, items)
             else:
-                items.append(Ready(encode_error(context, Code.UNAUTHORIZED, envelope_only=True)))
+                items.append(Ready(encode_error(context, Code.UNAUTHORIZED, envelope_only=True), why))
             return
         step = provider.step(request.payload)
         if step.failed:
@@ -440,11 +444,11 @@ class ServerProtocol:
             if context.operation not in (OP_ADD, OP_READ):
                 self._close("a v2 request before authentication", items)
             else:
-                items.append(Ready(encode_error(context, Code.UNAUTHORIZED)))
+                items.append(Ready(encode_error(context, Code.UNAUTHORIZED), _UNKNOWN))
         elif isinstance(request, StartTls):
             items.append(Ready(encode_reply(context, StartTlsReply(Code.BAD_REQUEST))))
         else:
-            items.append(Ready(encode_error(context, Code.UNAUTHORIZED, envelope_only=True)))
+            items.append(Ready(encode_error(context, Code.UNAUTHORIZED, envelope_only=True), _UNKNOWN))
 
 
 def _continues(before: Add, add: Add) -> bool:
