@@ -330,6 +330,12 @@ def _needed(item: Item) -> tuple[LedgerId, int] | None:
     return request.ledger_id, _FENCING if fences else needed
 
 
+def ledger_of(item: Item) -> LedgerId | None:
+    """The ledger that an item is about; None for one that is about none."""
+    needed = _needed(item)
+    return None if needed is None else needed[0]
+
+
 def action_of(item: Item) -> str:
     """What the audit trail calls a request about entries."""
     needed = _needed(item)

@@ -156,6 +156,11 @@ class Door:
         for item in session.protocol.answer_begun():
             session.handle_item(session, item)
 
+    def waits(self, session: Session, payload: bytes) -> None:
+        """A login needs a key that its issuer may have published since: it goes on when that was looked at."""
+        if self.guard is not None:
+            self.guard.meet(payload, lambda: None if session.ended else session.take(session.protocol.answer_login()))
+
     def begin_tls(self, session: Session, data: bytes) -> None:
         """After the answer to START_TLS. `data`: the first bytes of TLS."""
         link = session.transport

@@ -7,6 +7,7 @@ be read, what was known goes on to count. Not here: connections before they are 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from buckram.bookie.service.access import APPEND, READ, bits
@@ -97,6 +98,14 @@ class Guard:
         except TokenExpired as error:
             self._note_expired(error.subject)
             raise
+
+    def meet(self, text: bytes, then: Callable[[], None]) -> None:
+        """Call `then` once keys of the issuer were fetched that a token may need, or could not be, within seconds."""
+        self._scope.spawn(self._meet(text, then), "a key of the issuer")
+
+    async def _meet(self, text: bytes, then: Callable[[], None]) -> None:
+        await self._security.meet(text)
+        then()
 
     def _note_expired(self, subject: str) -> None:
         self._expired.pop(subject, None)  # the one that was seen last stands last

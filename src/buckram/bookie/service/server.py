@@ -38,6 +38,7 @@ from buckram.core.wire.server import (
     Item,
     KeyPacket,
     LoginBegun,
+    LoginWaits,
     Named,
     Ready,
     ServerProtocol,
@@ -373,6 +374,9 @@ class BookieServer:
         elif isinstance(item, LoginBegun):
             if self._door is not None:
                 self._door.begun(session)
+        elif isinstance(item, LoginWaits):
+            if self._door is not None:
+                self._door.waits(session, item.payload)
         elif isinstance(item, Ready):
             if item.refused:
                 self._unknown_refused(session, item.refused)

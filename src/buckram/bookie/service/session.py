@@ -127,20 +127,23 @@ class Session(asyncio.Protocol):
             return
         self._received += len(data)
         try:
-            items = self.protocol.feed(data)
-            # Only now: a login in these bytes may have changed where requests go.
-            add, handle = self.add_run, self.handle_item
-            for item in items:
-                if type(item) is AddRun:
-                    add(self, item)
-                else:
-                    handle(self, item)
-                    if self.ended:
-                        return  # the client meant another bookie: the rest of what it sent is not for this one
+            self.take(self.protocol.feed(data))
         except StoreError as error:
             self.refuse(f"what is known of a ledger cannot be looked up: {error}")  # no answer would be right
             return
-        self._budget.update(self)
+        self.recount()
+
+    def take(self, items: Sequence[Item]) -> None:
+        """Have what the protocol found carried out."""
+        # Only now: a login may have changed where requests go.
+        add, handle = self.add_run, self.handle_item
+        for item in items:
+            if type(item) is AddRun:
+                add(self, item)
+            else:
+                handle(self, item)
+                if self.ended:
+                    return  # the client meant another bookie: the rest of what it sent is not for this one
 
     def _goes_on(self) -> bool:
         """Whether it is open, also after the look at how long the process stood still."""

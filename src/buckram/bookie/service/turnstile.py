@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from buckram.bookie.service.access import action_of, is_urgent
+from buckram.bookie.service.access import action_of, is_urgent, ledger_of
 from buckram.bookie.service.giving_way import GivingWay
 from buckram.bookie.service.noting import OnRefused
 from buckram.bookie.service.owners import Owner, Owners
@@ -176,17 +176,17 @@ class Turnstile:
         if self._turns[ADDS]:
             self._go_on_soon()
 
-    def _refuse(self, session: Session, item: AddRun | Incoming, quota: str) -> None:
+    def _refuse(self, session: Session, item: Item, quota: str) -> None:
         """Apache's clients get UNAUTHORIZED: any other code would have them walk through the cluster."""
         said = session.introduction
         knows = said is not None and said.features & KNOWS_QUOTAS
         code = Code.QUOTA_EXCEEDED if knows else Code.UNAUTHORIZED
-        if self.on_refused is not None:
-            ledger_id = item.ledger_id if isinstance(item, AddRun) else item.context.ledger_id
+        ledger_id = ledger_of(item)
+        if self.on_refused is not None and ledger_id is not None:
             self.on_refused(session, action_of(item), ledger_id, f"its namespace has used up its quota {quota}")
         if isinstance(item, AddRun):
             session.answer_run(item, code)
-        else:
+        elif isinstance(item, Incoming):
             session.send(encode_error(item.context, code))
 
     # -- lines

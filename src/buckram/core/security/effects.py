@@ -32,7 +32,8 @@ class Effect(Enum):
     LIST = "its name, size and times are seen"
     READ = "what is in it is seen"
     ADD = "there is something more, and nothing else has changed"
-    REPLACE = "something else is under its name, or its rows are others"
+    REPLACE = "something else is under its name"
+    WRITE = "rows of a database are others"
     REMOVE = "it is there no more"
     TRIM = "its oldest records are gone, by its policy or by hand"
     SET = "it has another policy, other properties or its end"
@@ -46,6 +47,7 @@ NEEDS: Mapping[Effect, frozenset[str]] = {
     Effect.READ: frozenset({"read"}),
     Effect.ADD: frozenset({"append"}),
     Effect.REPLACE: frozenset({"append", "delete"}),
+    Effect.WRITE: frozenset({"append"}),
     Effect.REMOVE: frozenset({"delete"}),
     Effect.TRIM: frozenset({"append"}),
     Effect.SET: frozenset({"append"}),
@@ -55,8 +57,8 @@ NEEDS: Mapping[Effect, frozenset[str]] = {
 }
 """A rename is READ and REMOVE of the one name, and ADD, or REPLACE, of the other. What writers do to their stream by
 themselves, as retention does, takes what they have: `append`, and so does a ledger, which they make for what they add.
-Rows of a database are changed with `append` alone: its log only grows, and who writes SQL may write all of it."""
-
+Rows of a database are changed with `append` alone: its log only grows, and who writes SQL may write all of it. A
+statement is always READ as well."""
 
 OF_OPERATIONS: Mapping[int, Effect | None] = {
     OP_ADD: Effect.ADD,
