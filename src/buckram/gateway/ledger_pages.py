@@ -302,8 +302,9 @@ class LedgerPages:
             metadata = await self._client.metadata(ledger)
         except NoSuchLedger:
             # So that it takes as long as for one that may not be seen, whose record says whose it is.
-            ask.allowed(granted_name_of_ledger(parse(_NOBODYS).custom_metadata))
-            raise
+            if ask.allowed(granted_name_of_ledger(parse(_NOBODYS).custom_metadata)):
+                raise
+            raise refusing(problem_of(NoSuchLedger(ledger))) from None
         except MalformedRecord:  # so nobody knows whose it is
             if ask.allowed.everything:
                 raise
