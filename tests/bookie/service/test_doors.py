@@ -38,7 +38,7 @@ from buckram.core.wire.messages import (
     StartTls,
     WriteLac,
 )
-from buckram.errors import Code
+from buckram.errors import BuckramError, Code
 from buckram.metadata.service import packets
 from buckram.metadata.service.packets import KeyRequest, Kind, Refusal
 from buckram.net.logins import TOKEN_PLUGIN
@@ -276,3 +276,39 @@ async def test_ids(shop: tuple[Guarded, Mapping[Kept, str]], granted: set[str]) 
         assert await keys.ask(KeyRequest(Kind.VALUES, places[Kept.STREAMS], limit=10)) == ("read" in granted)
         assert await keys.ask(KeyRequest(Kind.REMOVED, places[Kept.LEDGER])) == ("delete" in granted)
         assert await keys.ask(KeyRequest(Kind.CLOSE))
+
+
+OF_LOGS = [{"append"}, {"read", "append"}, {"read", "delete"}, {"read", "append", "delete"}]
+
+
+@pytest.mark.parametrize("granted", OF_LOGS, ids=lambda some: "+".join(sorted(some)))
+async def test_objects_by_their_log(tmp_path: Path, granted: set[str]) -> None:
+    """Whoever writes the log of all names himself can replace and remove each of them, so adding takes as much."""
+    async with guarded(tmp_path, auth=AUTH) as running:
+        async with client_of(running, "root", "admin") as admin:
+            await admin.namespaces.create("shop", ensemble="1/1/1")
+            async with admin.objects("shop") as objects:
+                await objects.put("there", b"old")
+            log = admin.namespace("shop")
+            (segment,) = [one async for one in log.segments("buckram.objects")]
+        await grant(running, "token:ann", "shop", granted)
+        wire = await logged_in(running, 2, await running.token("ann"))
+        fence = await wire.call(Read(segment.ledger, -1, True, KEY))
+        may_write = not lacking(Effect.REPLACE, granted)
+        assert may_write or fence.code is Code.UNAUTHORIZED
+        assert ((await wire.call(Read(segment.ledger, 0))).code is Code.OK) == ("read" in granted)
+        await wire.close()
+        async with client_of(running, "ann") as ann:
+            for asked in (lambda one: one.put("new", b"x"), lambda one: one.delete("there")):
+                allowed = may_write and "read" in granted
+                try:
+                    async with asyncio.timeout(30 if allowed else 1), ann.objects("shop") as objects:
+                        await asked(objects)
+                    assert allowed
+                except (BuckramError, TimeoutError):
+                    assert not allowed
+        async with client_of(running, "root", "admin") as admin, admin.objects("shop") as objects:
+            names = [one.name for one in await objects.list()]
+            assert names == (["new"] if may_write and "read" in granted else ["there"])
+                ["new"] if may_write and "read" in granted else ["there"]
+            )

@@ -15,7 +15,7 @@ from buckram.bookie.service.session import Session
 from buckram.core.cluster.believed_time import TellsTime
 from buckram.core.cluster.bookie_report import ExpiredToken
 from buckram.core.security.access import KeyRules
-from buckram.core.security.namespaces import Known, NamespaceRules, Places
+from buckram.core.security.namespaces import Known, NamespaceRules, Places, allowed_on_entries
 from buckram.core.security.oidc import Issuer
 from buckram.core.security.principal import Principal
 from buckram.core.security.tokens import Token, TokenExpired
@@ -139,7 +139,7 @@ class Guard:
         stream's."""
         if not self.authorises or session.principal.admin:
             return READ | APPEND
-        return bits(self.state.acl.allowed(session.principal, name))
+        return bits(allowed_on_entries(name, self.state.acl.allowed(session.principal, name)))
 
     def may_know(self, session: Session, namespace: str) -> bool:
         """Whether a connection may be told about a namespace as a whole, such as its quotas."""

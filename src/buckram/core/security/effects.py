@@ -108,9 +108,15 @@ OF_KEYS: Mapping[Kept, Mapping[KeyUse, Effect]] = {
 """What the use of a key does. A use without a row, and a key that none of these is, is for administrators."""
 
 
+def on_log_of_objects(effect: Effect) -> Effect:
+    """What an effect on the log of all names of objects is, for whoever writes it himself: any of them is replaced or
+    removed by a record of it."""
+    return Effect.REPLACE if NEEDS[effect] == NEEDS[Effect.ADD] else effect
+
+
 def lacking(effect: Effect, granted: Collection[str]) -> list[str]:
     """The permissions that an effect takes and that were not granted, in order."""
     return sorted(NEEDS[effect] - set(granted))
 
 
-__all__ = ["FENCING", "NEEDS", "OF_KEYS", "OF_OPERATIONS", "Effect", "Kept", "lacking"]
+__all__ = ["FENCING", "NEEDS", "OF_KEYS", "OF_OPERATIONS", "Effect", "Kept", "lacking", "on_log_of_objects"]

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from buckram.core.ledgers.metadata_codec import parse
+from buckram.core.objects.rows import LOG
 from buckram.core.security.access import KeyUse
 from buckram.core.security.acl import Acl
-from buckram.core.security.effects import OF_KEYS, Kept, lacking
+from buckram.core.security.effects import NEEDS, OF_KEYS, Effect, Kept, lacking, on_log_of_objects
 from buckram.core.security.principal import Principal
 from buckram.core.streams.head import Head, decode_head
 from buckram.core.streams.names import DEFAULT_NAMESPACE, owner_of
@@ -35,6 +36,17 @@ def namespace_of_ledger(custom_metadata: Mapping[str, bytes]) -> str:
         return owner[0].partition("/")[0]
     found = custom_metadata.get(LEDGER_NAMESPACE)
     return DEFAULT_NAMESPACE if found is None else found.decode(errors="replace")
+
+
+def is_log_of_objects(name: str) -> bool:
+    """Whether a stream's full name is that of the log of all objects of its namespace."""
+    return name.partition("/")[2] == LOG
+
+
+def allowed_on_entries(name: str, allowed: frozenset[str]) -> frozenset[str]:
+    """What the permissions on a stream or namespace allow with its entries."""
+    lacks = is_log_of_objects(name) and lacking(on_log_of_objects(Effect.ADD), allowed)
+    return allowed - NEEDS[Effect.ADD] if lacks else allowed
 
 
 def granted_name_of_ledger(custom_metadata: Mapping[str, bytes]) -> str:
@@ -239,7 +251,7 @@ def _refused(allowed: Collection[str], name: str, kept: Kept, use: KeyUse) -> st
     effect = OF_KEYS[kept].get(use)
     if effect is None:
         return _ADMINISTRATORS
-    lacks = lacking(effect, allowed)
+    lacks = lacking(on_log_of_objects(effect) if is_log_of_objects(name) else effect, allowed)
     if not lacks:
         return ""
     return f"it has no permission `{', '.join(lacks)}` on {_what(name)} (`buckram acl grant` gives it)"
