@@ -310,5 +310,3 @@ async def test_objects_by_their_log(tmp_path: Path, granted: set[str]) -> None:
         async with client_of(running, "root", "admin") as admin, admin.objects("shop") as objects:
             names = [one.name for one in await objects.list()]
             assert names == (["new"] if may_write and "read" in granted else ["there"])
-                ["new"] if may_write and "read" in granted else ["there"]
-            )
