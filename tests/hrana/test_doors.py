@@ -21,7 +21,14 @@ from buckram.hrana.access import TokenAccess
 from buckram.hrana.server import DatabaseServer
 
 R, W = (Effect.READ,), (Effect.READ, Effect.WRITE)
-READS = ("SELECT x FROM t", "EXPLAIN SELECT 1", "PRAGMA user_version", "WITH a AS (SELECT 1) SELECT * FROM a")
+READS = (
+    "SELECT x FROM t",
+    "EXPLAIN SELECT 1",
+    "PRAGMA user_version",
+    "PRAGMA table_info(t)",
+    "WITH a AS (SELECT 1) SELECT * FROM a",
+    "VALUES (1)",
+)
 WRITES = (
     "INSERT INTO t VALUES (1)",
     "WITH a AS (SELECT 1) INSERT INTO t SELECT * FROM a",
@@ -32,6 +39,11 @@ WRITES = (
     "SELECT buckram_token('unused')",
     "/* a comment */ DELETE FROM t",
     "INSERT INTO t VALUES (1) RETURNING x",
+    "PRAGMA optimize",
+    "PRAGMA optimize(65538)",
+    "REINDEX",
+    "ANALYZE",
+    "PRAGMA incremental_vacuum",
 )
 SUBSETS = [set(some) for size in range(5) for some in combinations(("read", "append", "delete", "create"), size)]
 TRIED = {"close", "execute", "batch", "sequence", "describe", "store_sql", "close_sql", "get_autocommit"}
@@ -159,6 +171,37 @@ async def test_statements(client: Client, some: set[str]) -> None:
         seen = (await raw.ask("GET /", **ann)).value["databases"]
         assert list(seen) == (["shop/main"] if some else [])
         await raw.close()
+
+
+async def test_what_sqlite_takes_for_reading_and_changes_a_database_is_refused_to_readers(client: Client) -> None:
+    """`PRAGMA optimize` analyses tables, also where it is read as one."""
+    async with guarded(client) as (server, access, security):
+        _, ann = await given(client, access, security, server, {"read"})
+        root = await token_of(security, "root", "admin")
+        hrana = await Hrana.to(server.url)
+        rows = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 5000) SELECT x % 7 FROM c"
+        made = [
+            "CREATE INDEX i ON t (x)",
+            f"INSERT INTO t {rows}",
+            "CREATE VIEW v AS SELECT (SELECT count(*) FROM PRAGMA_optimize(65538)) AS n",
+        ]
+        answer = await hrana.post("v3/pipeline", {"requests": [execute(sql) for sql in made]}, **root)
+        assert [one["type"] for one in answer.value["results"]][:2] == ["ok", "ok"]
+        for sql in (
+            "PRAGMA optimize",
+            "PRAGMA main.optimize(65538)",
+            "SELECT * FROM pragma_optimize",
+            "SELECT 1 FROM Pragma_Optimize(65538)",
+            "SELECT (SELECT optimize FROM main.pragma_optimize(65538))",
+            "SELECT * FROM v",
+        ):
+            answer = await hrana.post("v3/pipeline", {"requests": [execute("SELECT x FROM t"), execute(sql)]}, **ann)
+            assert answer.value["results"][1]["type"] == "error", sql
+            tables = {"requests": [execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]}
+            found = (await hrana.post("v3/pipeline", tables, **root)).value["results"][0]["response"]["result"]["rows"]
+            assert [one[0]["value"] for one in found] == ["t"], sql
+        analysed = await hrana.post("v3/pipeline", {"requests": [execute("PRAGMA optimize(65538)")]}, **root)
+        assert analysed.value["results"][0]["type"] == "ok"
 
 
 @pytest.mark.parametrize("some", [{"read"}, {"append"}, {"read", "append"}], ids=lambda some: "+".join(sorted(some)))

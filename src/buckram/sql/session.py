@@ -102,9 +102,9 @@ class Session:
             result = self._asked_for_keys(sql)
             if result is not None:
                 return result
-        if not self.may_write and not (await self.database.describe(sql)).read_only:
-            raise self._refused("attempt to write without the permission `append` on this database")
         statement = classify(sql)
+        if not self.may_write and not await self._only_reads(statement, sql):
+            raise self._refused("attempt to write without the permission `append` on this database")
         do = self._plan(statement)
         if do in (Do.BEGIN, Do.BEGIN_AND_RUN):
             result = await self._begin(statement, sql if do is Do.BEGIN_AND_RUN else "", parameters)
@@ -172,6 +172,12 @@ class Session:
             self._token = None
             raise
         return SqlResult((call.label,), (None,), [(outcome,)])
+
+    async def _only_reads(self, statement: Statement, sql: str) -> bool:
+        """Whether SQLite and the text say so. SQLite does not say it of a PRAGMA that analyses what it wants to, nor
+        of what would write if the schema were another one."""
+        reads = statement.kind is not Kind.OTHER or only_reads(sql)
+        return reads and (await self.database.describe(sql)).read_only
 
     def _refused(self, message: str) -> SqlError:
         if self._on_refused is not None:
@@ -264,7 +270,7 @@ class Session:
     async def _run(self, transaction: OpenTransaction, sql: str, parameters: Parameters) -> SqlResult:
         """Run a statement in the transaction, and find out whether it is still open if that fails."""
         try:
-            if self._caller.readonly and not (await self.database.describe(sql)).read_only:
+            if self._caller.readonly and not await self._only_reads(classify(sql), sql):
                 raise self._error("attempt to write in a transaction begun as read only", 8, "SQLITE_READONLY")
             return await transaction.execute(sql, parameters)
         except SqlError:
