@@ -139,8 +139,8 @@ class Door:
 
 async def tried(door: Door, granted_: set[str], sqls: tuple[str, ...], effects: tuple[Effect, ...]) -> None:
     allowed = all(not lacking(effect, granted_) for effect in effects)
-    for name, way in door.ways.items():
-        for sql in sqls:
+    for number, (name, way) in enumerate(door.ways.items()):
+        for sql in sqls if number == 0 else sqls[number % 3 :: 3]:
             assert await way(sql) == (not allowed), f"{name}: {sql} with {sorted(granted_)}"
 
 
