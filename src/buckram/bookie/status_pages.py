@@ -54,7 +54,7 @@ class StatusPages:
         if self._tokens and path not in PROBES:
             who, refusal = await self._refused(request)
             if refusal is not None:
-                why = refusal.body.decode().strip()
+                why = refusal.content.decode().strip()
                 await self._bookie.ask(lambda bookie: bookie.page_refused(who, path, why))
                 return refusal
         if path == "/metrics":
