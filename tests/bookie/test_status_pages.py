@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from tests.support.secure_kit import guarded
 
+from buckram.admin.jobs import Jobs
+from buckram.admin.serving import _Pages
+from buckram.bookie.audit_log import AuditLog
 from buckram.bookie.beside import OtherLoop
 from buckram.bookie.status_pages import MONITOR, PROBES, StatusPages
 from buckram.config import AuthConfig
-from buckram.net.http import Request
-from buckram.net.stats import PrometheusStats
+from buckram.core.tenants.audit import REFUSED
+from buckram.net.http import Answer, Request, text_answer
+from buckram.net.runtime import production_runtime
+from buckram.net.stats import NullStats, PrometheusStats
 
 
 async def test_metrics_need_a_token_where_clients_do_and_health_needs_none(tmp_path: Path) -> None:
@@ -41,3 +48,29 @@ async def test_without_tokens_metrics_are_for_all(tmp_path: Path) -> None:
         pages = StatusPages(OtherLoop(running.bookie, asyncio.get_running_loop()), PrometheusStats())
         for page in ("/metrics", "/version", *PROBES):
             assert (await pages(Request("GET", page))).status == 200
+
+
+async def test_who_is_refused_a_page_is_in_the_audit_trail(tmp_path: Path) -> None:
+    """Those of the HTTP API as well."""
+    log = AuditLog(production_runtime().clock, NullStats())
+    async with guarded(tmp_path, auth=AuthConfig(logins="token"), events=log) as running:
+        here = OtherLoop(running.bookie, asyncio.get_running_loop())
+        status = StatusPages(here, PrometheusStats(), tokens=True)
+        site: Any = SimpleNamespace(guarded=True, bookie=here)
+
+        async def nothing(request: Request) -> Answer:
+            return text_answer("")
+
+        api = _Pages(site, nothing, Jobs())  # type: ignore[arg-type]
+        alice, root = await running.token("alice"), await running.token("root", "admin")
+        wanted = {"": ("anonymous", "login"), "nonsense": ("anonymous", "login"), alice: ("token:alice", "read")}
+        for page, pages in (("/metrics", status), ("/api/v1/bookie/info", api.answer)):
+            for token in (*wanted, root):
+                headers = {"authorization": f"Bearer {token}"} if token else {}
+                log._refusals.take(0)
+                answer = await pages(Request("GET", page, headers=headers))
+                events = log.batch(100)
+                log.written(events)
+                assert [(one.principal, one.action) for one in events] == ([wanted[token]] if token in wanted else [])
+                assert (answer.status == 200) == (token == root)
+                assert all((one.what, one.result) == (f"page {page}", REFUSED) for one in events)

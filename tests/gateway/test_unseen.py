@@ -6,20 +6,25 @@ import json
 import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.gateway.kit import Api, serving
 from tests.gateway.test_access import Guarded, guarded
+from tests.security.test_denials import deny
 
 from buckram.client.client import Client
 from buckram.client.shared.past import unguarded
 from buckram.core.health.facts import Facts, Noted
 from buckram.core.health.findings import findings
 from buckram.core.security.namespaces import LEDGER_NAMESPACE
-from buckram.errors import AccessRefused
+from buckram.core.streams.changes import check_usable
+from buckram.core.streams.head import Fork, Head, Offloaded, Segment
+from buckram.errors import AccessRefused, NoSuchStream
 from buckram.gateway.failures import problem_of
 from buckram.gateway.operations import Operation
+from buckram.gateway.stream_lists import segment_seen
 from buckram.health.gathering import Health
 from buckram.metadata.foreign_notes import ForeignNote, leave_foreign_note
 from buckram.views.status import status_seen
@@ -316,6 +321,65 @@ async def test_many_ledgers_of_others_are_gone_through_without_telling_their_ids
         rounds += 1
     assert found == own
     assert rounds > 2
+
+
+async def test_streams_and_databases_are_listed_without_the_names_of_those_that_are_denied(payroll: Place) -> None:
+    """Nor does a page go on behind the name of one."""
+    api, eve, root, place = payroll.api, payroll.eve, payroll.root, payroll.place
+    for name in ("aa-hidden", "bb-mine", "cc-hidden", "dd-mine", "zz-hidden"):
+        await api.value(f"POST {SPACE}/streams", {"stream": name}, status=201, **root)
+    await place.grant("token:eve", "payroll", "read")
+    denied = ("aa-hidden", "cc-hidden", "zz-hidden", "q3-salaries")
+    for name in denied:
+        await deny(place, "token:eve", f"payroll/{name}", "read")
+    seen = ["bb-mine", "books", "buckram.objects", "dd-mine"]
+    assert await pages(api, f"{SPACE}/streams", "streams", eve) == seen
+    listed = await pages(api, f"{SPACE}/streams?long=true", "streams", eve)
+    assert [one["stream"] for one in listed] == [f"payroll/{name}" for name in seen]
+    after: str | None = ""
+    while after is not None:
+        page = await api.value(f"GET {SPACE}/databases?limit=1{after and f'&after={after}'}", **eve)
+        assert "hidden" not in json.dumps(page)
+        assert "q3" not in json.dumps(page)
+        after = page["next"]
+
+
+async def test_a_fork_names_its_source_to_who_may_see_it(payroll: Place, client: Client) -> None:
+    api, eve, root, place = payroll.api, payroll.eve, payroll.root, payroll.place
+    space = client.namespace("payroll")
+    await space.fork_stream("q3-salaries", "copy")
+    source, shown = "payroll/q3-salaries", f"GET {SPACE}/streams/copy"
+    await place.grant("token:eve", "payroll/copy", "read", "append")
+    for head, body in (
+        (shown, b""),
+        (f"GET {SPACE}/streams/copy/segments", b""),
+        (f"PATCH {SPACE}/streams/copy", {"properties": {"a": "b"}}),
+    ):
+        told = await api.ask(head, body, **eve)
+        assert told.status == 200, (head, told.body)
+        assert b"q3-salaries" not in told.body, head
+    assert (await api.value(shown, **eve))["fork"] == {"source": None, "offset": 1}
+    assert (await api.value(shown, **root))["fork"] == {"source": source, "offset": 1}
+    await place.grant("token:eve", source, "append")
+    assert (await api.value(shown, **eve))["fork"]["source"] == source
+
+
+def test_a_fork_that_is_being_made_does_not_name_its_source() -> None:
+    head = Head("u" * 32, 1, fork=Fork("payroll/q3-salaries", "v" * 32, 1, False))
+    with pytest.raises(NoSuchStream) as error:
+        check_usable("payroll/copy", head)
+    assert "q3-salaries" not in str(error.value)
+
+
+@pytest.mark.parametrize("location", ["file:///history/payroll/q3-salaries/u", "s3://b/payroll/copy/v", ""])
+def test_files_of_history_that_have_the_name_of_another_stream(location: str) -> None:
+    offloaded = Offloaded(location, "d") if location else None
+    row = Segment(1, 7, 0, 1, offloaded=offloaded)
+    ask: Any = SimpleNamespace(sees=lambda name: name == "payroll/copy")
+    shown = segment_seen(ask, row)
+    assert shown["tier"] == ("history" if location else "bookies")
+    assert shown.get("location", "") == (location if "copy" in location else "")
+    assert segment_seen(SimpleNamespace(sees=lambda name: True), row).get("location", "") == location  # type: ignore
 
 
 async def test_directories_and_uploads_of_others_are_in_no_list_and_no_page(payroll: Place) -> None:

@@ -21,6 +21,8 @@ from buckram.client.client import Client
 from buckram.core.security.acl import ACL_PROPERTY, LOGIN_PROPERTY, Acl
 from buckram.core.wire.messages import Read, ReadLac
 from buckram.errors import AccessRefused, BuckramError, Code, InvalidArgument
+from buckram.http.shown import Shown
+from buckram.metadata.layout import DATABASE_SERVERS, GATEWAYS
 from buckram.metadata.security import SecurityStore
 from buckram.types import BookieInfo
 
@@ -92,6 +94,31 @@ async def test_a_denial_is_refused_while_a_bookie_of_an_earlier_release_judges_g
             await running.security.change_acl(lambda acl: acl.denying("token:a", "shop", ["read"]))
         await running.store.register(replace(old, properties=registered.properties), readonly=False)
         assert (await running.security.change_acl(lambda acl: acl.denying("token:a", "shop", ["read"]))).denials
+
+
+@pytest.mark.parametrize("folder", [GATEWAYS, DATABASE_SERVERS])
+async def test_a_denial_waits_until_all_servers_over_http_know_of_it(tmp_path: Path, folder: str) -> None:
+    """They show which releases of grants they read, beside where they are."""
+    async with guarded_bookie(tmp_path, auth=AUTH) as running:
+        shown = Shown(running.store, folder, "http://new:8080")
+        await shown.start()
+        old = f"{running.store.own}/{folder}/{'0' * 12}"
+        security = running.security
+
+        async def denied() -> Acl:
+            return await security.change_acl(lambda acl: acl.denying("token:a", "shop", ["read"]))
+
+        for value in (b'{"url": "http://old:8080"}', b'{"url": "http://old:8080", "buckram.acl": "1"}', b"nonsense"):
+            await running.store.keys.create(old, value)
+            with pytest.raises(InvalidArgument, match="of an earlier release, which knows no denials") as error:
+                await denied()
+            assert ("http://old:8080" in str(error.value)) == (value != b"nonsense")
+            assert "http://new" not in str(error.value)
+            # What takes rights away by the record that all know is not held up.
+            await security.change_acl(lambda acl: acl.granting("token:a", "shop", ["read"]))
+            await running.store.keys.delete(old, 0)
+        assert (await denied()).denials
+        await shown.close()
 
 
 async def deny(place: Guarded, who: str, what: str, *permissions: str) -> None:

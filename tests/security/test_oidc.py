@@ -15,6 +15,7 @@ from tests.gateway.kit import Api, serving
 from tests.hrana.kit import Hrana
 from tests.hrana.kit import serving as serving_databases
 from tests.hrana.test_access import code
+from tests.support.bookie_kit import Wire
 from tests.support.issuer_kit import AUDIENCE, FakeIssuer, Key, issuing
 from tests.support.polling import eventually, until
 from tests.support.secure_kit import Guarded, guarded
@@ -25,12 +26,14 @@ from buckram.bookie.service.door import Door
 from buckram.client.client import Client
 from buckram.config import AuthConfig, ClientConfig, TlsConfig
 from buckram.core.security.oidc import issuer_of
-from buckram.errors import AccessRefused, ConfigError
+from buckram.core.wire.messages import Auth, Read
+from buckram.errors import AccessRefused, Code, ConfigError
 from buckram.hrana.access import TokenAccess
 from buckram.http.origins import Origins
 from buckram.http.tokens import ClusterTokens
 from buckram.metadata.security import SecurityStore
-from buckram.net.logins import TokenLogin, login_of
+from buckram.net.issuer import IssuerKeys
+from buckram.net.logins import TOKEN_PLUGIN, TokenLogin, login_of
 from buckram.net.secure import LoginRefused
 
 QUIET = ClientConfig(local_read_bytes=0, idle_lac_ms=0)
@@ -110,20 +113,68 @@ async def test_wrong_tokens_are_refused_at_a_bookie_which_says_why(
             assert await refused(running, token), said
             assert said in caplog.text
         assert not await refused(running, there.token())
-        there.rotate(Key("second", "RS256"))
-        text = there.token()
-        guard = running.bookie._guard
-        assert guard is not None
-        keys = guard._security._issuer
-        assert keys is not None
-        keys._again_s = 0.0
-
-        async def lets_in() -> bool:
-            return not await refused(running, text)
-
-        await eventually(lets_in)
     async with guarded(tmp_path, auth=AuthConfig(logins="token")) as running:
         assert await refused(running, there.token())
+
+
+def fetched_at_once(running: Guarded) -> IssuerKeys:
+    guard = running.bookie._guard
+    assert guard is not None
+    keys = guard._security._issuer
+    assert keys is not None
+    keys._again_s = 0.0
+    return keys
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+async def test_a_login_with_a_new_key_waits_for_it_and_what_comes_behind_waits_too(
+    tmp_path: Path, there: FakeIssuer, protocol: int
+) -> None:
+    async with guarded(tmp_path, auth=settings(there)) as running:
+        fetched_at_once(running)
+        there.rotate(Key("second", "RS256"))
+        assert not await refused(running, there.token())
+        there.rotate(Key("third"))
+        wire = Wire(*await asyncio.open_connection("127.0.0.1", running.port), protocol)
+        wire.send(Auth(TOKEN_PLUGIN, there.token(groups=["operators"]).encode()))
+        wire.send(Read(7, 0))
+        wire.send(Read(8, 0))
+        assert (await wire.reply()).code is Code.OK
+        assert [((await wire.reply()).code) for _ in range(2)] == [Code.NO_LEDGER, Code.NO_LEDGER]
+        await wire.close()
+
+
+async def test_an_issuer_that_does_not_answer_holds_up_nobody_else(
+    tmp_path: Path, there: FakeIssuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("buckram.net.issuer.FETCH_S", 1.0)
+    async with guarded(tmp_path, auth=settings(there), login_s=20.0) as running:
+        fetched_at_once(running)
+        there.rotate(Key("second"))
+        there.how = "slow"
+        waits = [asyncio.ensure_future(refused(running, there.token(f"a{number}"))) for number in range(20)]
+        await until(lambda: len(running.bookie.server.sessions) == 20)
+        assert not await refused(running, await running.token("bob"))
+        assert not any(one.done() for one in waits)
+        assert await asyncio.gather(*waits) == [True] * 20
+        assert there.asked < 10
+        # Behind a login that waits no more comes than before any other one.
+        wire = Wire(*await asyncio.open_connection("127.0.0.1", running.port), 3)
+        wire.send(Auth(TOKEN_PLUGIN, there.token().encode()))
+        wire.writer.write(bytes(70_000))
+        assert await wire.drained(0.9)
+        # Whoever goes meanwhile leaves nothing behind.
+        wire = Wire(*await asyncio.open_connection("127.0.0.1", running.port), 3)
+        wire.send(Auth(TOKEN_PLUGIN, there.token().encode()))
+        await until(lambda: len(running.bookie.server.sessions) == 1)
+        await wire.close()
+        await until(lambda: not running.bookie.server.sessions)
+        there.how = "ok"
+
+        async def lets_in() -> bool:  # when the fetches that hang have ended
+            return not await refused(running, there.token())
+
+        await eventually(lets_in)
 
 
 async def test_a_connection_ends_with_its_token_and_when_its_subject_is_revoked(

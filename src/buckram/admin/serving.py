@@ -18,6 +18,7 @@ from buckram.admin.ledger_pages import LedgerPages
 from buckram.admin.routing import Router, Wrong
 from buckram.bookie.run import Site
 from buckram.bookie.status_pages import SERVED, bearer_of
+from buckram.core.security.principal import ANONYMOUS, Principal
 from buckram.core.security.tokens import TokenRefused
 from buckram.errors import MetadataError
 from buckram.net.http import Answer, Handler, Request, text_answer
@@ -46,7 +47,7 @@ class _Pages:
     async def answer(self, request: Request) -> Answer:
         try:
             if self._site.guarded and not (request.method == "GET" and request.path in OPEN):
-                await self._check(request)
+                await self._admit(request)
             if request.path.startswith(f"{JOBS}/"):
                 return await self._jobs.answer(request)
             return await self._router(request)
@@ -55,8 +56,21 @@ class _Pages:
         except MetadataError as error:
             return text_answer(f"the metadata store: {error}", 503)
 
-    async def _check(self, request: Request) -> None:
-        """Raises Wrong: 401 without a good token, 403 for one that is no administrator's."""
+    async def _admit(self, request: Request) -> None:
+        """Raises Wrong: 401 without a good token, 403 for one that is no administrator's. The audit trail has it."""
+        who = ANONYMOUS
+        try:
+            who = await self._principal(request)
+            if not who.admin:
+                raise Wrong(403, "the token is no administrator's: `buckram token create` makes one")
+        except Wrong as wrong:
+            name, why = who, str(wrong)
+            await self._site.bookie.ask(lambda bookie: bookie.page_refused(name, request.path, why))
+            raise
+        TOKEN.set(bearer_of(request))
+
+    async def _principal(self, request: Request) -> Principal:
+        """Who asks. Raises Wrong 401."""
         token = bearer_of(request)
         if not token:
             raise Wrong(401, "this bookie asks for logins: send Authorization: Bearer TOKEN of an administrator")
@@ -64,6 +78,4 @@ class _Pages:
             principal = await self._site.bookie.ask(lambda bookie: bookie.principal_of(token.encode()))
         except TokenRefused as error:
             raise Wrong(401, f"the token is refused: {error}") from None
-        if not principal.admin:
-            raise Wrong(403, "the token is no administrator's: `buckram token create` makes one")
-        TOKEN.set(token)
+        return principal

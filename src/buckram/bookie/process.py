@@ -47,8 +47,9 @@ from buckram.core.backoff import REGISTRATION
 from buckram.core.cluster import file_systems
 from buckram.core.ledgers.service_info import ADMISSION_PROPERTY, SESSION_PROPERTY
 from buckram.core.security.acl import ACL_PROPERTY, ACL_VERSION, LOGIN_PROPERTY
-from buckram.core.security.principal import Principal
+from buckram.core.security.principal import ANONYMOUS, Principal
 from buckram.core.security.tokens import TokenRefused
+from buckram.core.tenants.audit import REFUSED
 from buckram.core.wire.introduction import (
     IDENTITY,
     IDENTITY_PROPERTY,
@@ -306,6 +307,12 @@ class Bookie:
         if self._guard is None:
             raise TokenRefused("this bookie knows no tokens now")
         return self._guard.verify(token).principal
+
+    def page_refused(self, principal: Principal, path: str, why: str) -> None:
+        """Note for the audit trail that a page over HTTP was refused to somebody."""
+        if self._events is not None:
+            action = "login" if principal == ANONYMOUS else "read"
+            self._events.refuse(self._events.event(str(principal), action, f"page {path}", result=REFUSED, detail=why))
 
     def file_names(self) -> list[str]:
         """Return the names in the data directory. Raises OSError."""

@@ -11,6 +11,7 @@ from buckram.bookie.gauges import Figures, Gauges, figures_of
 from buckram.bookie.process import Bookie
 from buckram.bookie.report import release
 from buckram.core.entries.hot import COMPILED
+from buckram.core.security.principal import ANONYMOUS, Principal
 from buckram.core.security.tokens import TokenRefused
 from buckram.net.http import Answer, Request, json_answer, text_answer
 from buckram.net.stats import CONTENT_TYPE, PrometheusStats
@@ -50,8 +51,12 @@ class StatusPages:
             return text_answer(f"only these are served: {', '.join(SERVED)}\n", 404)
         if request.method != "GET":
             return text_answer("only GET is served\n", 405)
-        if self._tokens and path not in PROBES and (refusal := await self._refused(request)) is not None:
-            return refusal
+        if self._tokens and path not in PROBES:
+            who, refusal = await self._refused(request)
+            if refusal is not None:
+                why = refusal.content.decode().strip()
+                await self._bookie.ask(lambda bookie: bookie.page_refused(who, path, why))
+                return refusal
         if path == "/metrics":
             return await self.metrics(request)
         if path == "/heartbeat":
@@ -62,20 +67,20 @@ class StatusPages:
         good = state != "failed" if path == "/health" else state in ("writable", "readonly")
         return text_answer(f"{state}\n", 200 if good else 503)
 
-    async def _refused(self, request: Request) -> Answer | None:
-        """The answer to whoever may not read metrics; None for whoever may."""
+    async def _refused(self, request: Request) -> tuple[Principal, Answer | None]:
+        """Who asks, and the answer to whoever may not read metrics; None for whoever may."""
         token = bearer_of(request)
         how = f"an administrator's, or one of `buckram token create --role {MONITOR}`"
         if not token:
             why = f"this bookie asks for tokens: send Authorization: Bearer TOKEN, {how}\n"
-            return Answer(why.encode(), 401, headers={"WWW-Authenticate": "Bearer"})
+            return ANONYMOUS, Answer(why.encode(), 401, headers={"WWW-Authenticate": "Bearer"})
         try:
             principal = await self._bookie.ask(lambda bookie: bookie.principal_of(token.encode()))
         except TokenRefused as error:
-            return text_answer(f"the token is refused: {error}\n", 401)
+            return ANONYMOUS, text_answer(f"the token is refused: {error}\n", 401)
         if principal.admin or MONITOR in principal.roles:
-            return None
-        return text_answer(f"{principal} may not read metrics: the token has to be {how}\n", 403)
+            return principal, None
+        return principal, text_answer(f"{principal} may not read metrics: the token has to be {how}\n", 403)
 
     async def metrics(self, request: Request) -> Answer:
         """The text that Prometheus reads. The bookie's loop only looks at figures; the text is made in this thread."""

@@ -53,6 +53,8 @@ _CHECKED = _CREATIONS | {
 }
 _FILES = "database_list"
 """The PRAGMA that tells the names of files, which are the server's."""
+_WRITES = "pragma_optimize"
+"""The only table that changes the database when it is read."""
 _TELL_FILES = frozenset(("PRAGMA", "EXPLAIN"))
 _INSERTS = frozenset(("INSERT", "REPLACE", "WITH"))
 _CHANGES = frozenset(("INSERT", "REPLACE", "UPDATE", "DELETE"))
@@ -116,15 +118,19 @@ class Guard:
         connection.set_progress_handler(self._progress, _STEPS)
 
     def _authorize(self, action: int, one: str | None, two: str | None, database: str | None, by: str | None) -> int:
-        if action not in _CHECKED or self.inside or (action == apsw.SQLITE_READ and two != "file"):
+        if action not in _CHECKED or self.inside:
+            return apsw.SQLITE_OK
+        if action == apsw.SQLITE_READ and two != "file" and (one or "").lower() != _WRITES:
             return apsw.SQLITE_OK
         refusal = ""
         if action in (apsw.SQLITE_ATTACH, apsw.SQLITE_DETACH):
             refusal = "ATTACH and DETACH: a replicated database stands alone; open the other one by its own name"
         elif action == apsw.SQLITE_READ:
-            if (one or "").lower() != f"pragma_{_FILES}":
-                return apsw.SQLITE_OK
-            refusal = f"pragma_{_FILES}.file: files are the server's; PRAGMA {_FILES} has the names of schemas"
+            table = (one or "").lower()
+            if table == _WRITES:
+                refusal = f"{_WRITES}: reading it changes the database; execute PRAGMA optimize"
+            elif table == f"pragma_{_FILES}":
+                refusal = f"pragma_{_FILES}.file: files are the server's; PRAGMA {_FILES} has the names of schemas"
         elif action == apsw.SQLITE_PRAGMA:
             refusal = pragma_refusal(one or "", two, database, in_transaction=self._connection.in_transaction)
             if not refusal and two is not None and (one or "").lower() in GIVEN_BACK:

@@ -20,6 +20,7 @@ from buckram.gateway.sessions import Sessions, check_csrf
 from buckram.http.application import ANYBODY
 from buckram.http.origins import Origins
 from buckram.http.problems import HttpProblem
+from buckram.http.refusals import known_as
 from buckram.http.tokens import ClusterTokens, Vouch, bearer_of, check_no_token
 
 ONLOOKER = Principal("onlooker")
@@ -83,6 +84,7 @@ class Access:
             await self.tokens.meet(request)
         principal = self._principal(request, operation)
         everything = self.allowed(principal).everything if operation.needs == "operator" else principal.admin
+        known_as(request, principal)
         if operation.needs in ("operator", "administrator") and not everything:
             raise HttpProblem(
                 403,

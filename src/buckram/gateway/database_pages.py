@@ -16,6 +16,7 @@ from buckram.gateway import schema
 from buckram.gateway.failures import bad_request
 from buckram.gateway.limits import GatewayLimits
 from buckram.gateway.operations import AFTER, LIMIT, Ask, Operation, Parameter
+from buckram.gateway.stream_lists import streams_seen
 from buckram.http.pieces import PiecesAnswer, while_allowed
 from buckram.http.spooled import NOT_LOADED, SQLITE, Folder, Transfers, file_answer, kept
 from buckram.views.databases import database_json, database_shown
@@ -117,14 +118,10 @@ class DatabasePages:
         )
 
     async def _list(self, ask: Ask) -> dict[str, Any]:
-        ns, limit = self._client.namespace(ask.path["namespace"]), ask.query["limit"]
-        names = await ns.list(after=ask.query["after"] or "", limit=limit)
-        seen = [name for name in names if "read" in ask.allowed(f"{ask.path['namespace']}/{name}")]
-        infos = [await ns.info(name) for name in seen]
-        return {
-            "databases": [database_json(info) for info in infos if is_database(info)],
-            "next": names[-1] if len(names) == limit else None,
-        }
+        ns = self._client.namespace(ask.path["namespace"])
+        names, following = await streams_seen(ask, ns)
+        infos = [await ns.info(name) for name in names]
+        return {"databases": [database_json(info) for info in infos if is_database(info)], "next": following}
 
     async def _show(self, ask: Ask) -> dict[str, Any]:
         return await database_shown(self._client.namespace(ask.path["namespace"]), ask.path["database"])

@@ -30,6 +30,7 @@ from buckram.http.body import LESS, limited_pieces, read_body
 from buckram.http.headers import UNKEPT, has_header, header
 from buckram.http.limits import LOGIN_BYTES, MIB, HttpLimits
 from buckram.http.problems import HttpProblem, json_answer, redirect
+from buckram.http.refusals import known_as, note_refused
 from buckram.seams import Span, Traces
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -81,6 +82,7 @@ class Dispatcher:
 
         async def serve(request: Request) -> Response:
             principal = await self._access.who(request, operation)
+            known_as(request, principal)
             if self._traces is None or operation.needs == "nothing":
                 return await known(request, principal)
             with self._traces.request(name, header(request, b"traceparent")) as span:
@@ -163,6 +165,7 @@ class Dispatcher:
         try:
             return await self._answered(operation, ask)
         except HttpProblem as problem:
+            note_refused(ask.request, problem)
             return json_answer(ask.request, problem.content(), problem.status, problem.headers)
 
     def _media(self, operation: Operation, request: Request) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, WebSocketRoute
 
+from buckram.core.security.effects import Effect, lacking
 from buckram.gateway import schema
 from buckram.gateway.limits import GatewayLimits
 from buckram.gateway.operations import SQL, Ask, Operation, granted_name
@@ -149,7 +150,8 @@ class HranaPages:
         return reading._replace(database=self._service.databases.find(reading.database, ""))
 
     def _may_change(self, ask: Ask) -> bool:
-        return rights_left("append" in ask.allowed(granted_name(ask.path)), ask.request.headers)
+        lacks = lacking(Effect.WRITE, ask.allowed(granted_name(ask.path)))
+        return rights_left(not lacks, ask.request.headers)
 
 
 __all__ = ["HranaPages"]

@@ -22,13 +22,14 @@ from buckram.core.streams.names import check_name, owner_of
 from buckram.errors import InvalidArgument, MalformedRecord, MetadataError, NoSuchLedger
 from buckram.gateway import schema
 from buckram.gateway.bodies import BYTES, LINES, NDJSON, VALUES, framed, values_of
-from buckram.gateway.failures import bad_request
+from buckram.gateway.failures import bad_request, problem_of
 from buckram.gateway.limits import GatewayLimits
 from buckram.gateway.operations import FORCE, LIMIT, Ask, Operation, Parameter
 from buckram.gateway.page_answer import PageAnswer
 from buckram.gateway.room import Room
 from buckram.gateway.writers import Writers
 from buckram.http.body import while_connected
+from buckram.http.problems import refusing
 from buckram.types import Entry, LedgerId, LedgerMetadata
 from buckram.views.ledgers import away, ledger_json, listed_json
 
@@ -301,15 +302,16 @@ class LedgerPages:
             metadata = await self._client.metadata(ledger)
         except NoSuchLedger:
             # So that it takes as long as for one that may not be seen, whose record says whose it is.
-            ask.allowed(granted_name_of_ledger(parse(_NOBODYS).custom_metadata))
-            raise
+            if ask.allowed(granted_name_of_ledger(parse(_NOBODYS).custom_metadata)):
+                raise
+            raise refusing(problem_of(NoSuchLedger(ledger))) from None
         except MalformedRecord:  # so nobody knows whose it is
             if ask.allowed.everything:
                 raise
             raise NoSuchLedger(ledger) from None
         name = granted_name_of_ledger(metadata.custom_metadata)
         if not ask.allowed(name):
-            raise NoSuchLedger(ledger)
+            raise refusing(problem_of(NoSuchLedger(ledger)))
         ask.require(permission, name)
         return ledger, metadata
 

@@ -21,7 +21,7 @@ from buckram.core.security.principal import Principal
 from buckram.core.streams.names import StreamName, stream_name
 from buckram.gateway.failures import absent, bad_request
 from buckram.gateway.schema import TEXT, WHOLE, YES_OR_NO, Schema, fault
-from buckram.http.problems import HttpProblem
+from buckram.http.problems import HttpProblem, refusing
 from buckram.http.tokens import while_granted
 
 SQL = "/v2/databases"
@@ -119,7 +119,7 @@ class Ask:
 
     def unseen(self, name: str) -> HttpProblem:
         """The answer about what is not there, for what may not be seen."""
-        return absent(name, database="database" in self.path)
+        return refusing(absent(name, database="database" in self.path))
 
     def watch(self, permission: str, name: str) -> Callable[[], str]:
         """For an answer that takes long: says why it has to end, because of the token or of grants; empty otherwise."""

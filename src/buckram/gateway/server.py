@@ -53,6 +53,7 @@ from buckram.hrana.service import Service
 from buckram.http.application import application
 from buckram.http.limits import HttpLimits
 from buckram.http.origins import Origins
+from buckram.http.refusals import Refusals
 from buckram.http.server import HttpServer, Listening, url_of
 from buckram.http.tokens import ClusterTokens
 from buckram.net.tls_files import TlsFiles
@@ -103,6 +104,7 @@ class Gateway:
         self.tails = Tails(client, limits)
         self.objects = OpenObjects(client, limits, self.peers.sign)
         calls = ObjectCalls(self.objects, limits)
+        self._refusals = Refusals(client.services.store, own, client.services.runtime.clock)
         self.sql = Service(
             Databases(
                 client, (), (), announce=own + SQL, limits=database_limits, most_open=limits.databases, everything=True
@@ -112,6 +114,7 @@ class Gateway:
             tls=tls,
             limits=hrana_limits,
             http_limits=http_limits,
+            refused=self._refusals.count,
         )
         self._jobs, self._repeats, self._history = JobPages(), Repeats(limits), History(client)
         self._cluster = ClusterPages(client, self.peers, self._history)
@@ -144,6 +147,7 @@ class Gateway:
         self.files = WebHdfs(client, door, self.objects.shelf, scheme=urlsplit(own).scheme)
         more = [*statements.sockets(), *self.files.routes(), *ConsolePages(origins).routes()]
         app = application([*routes, Route(PATH, self._openapi, methods=["GET"]), *more])
+        app.state.refusals = self._refusals
         self._http = HttpServer(app, listening, http_limits, files, message_bytes=hrana_limits.frame_bytes)
 
     @property
@@ -158,6 +162,7 @@ class Gateway:
         await self.sql.start()
         await self.peers.start()
         self._history.start()
+        self._refusals.start()
 
     async def close(self) -> None:
         """End the tails, let requests that are being served get their answers, then seal what was written. Idempotent.
@@ -174,6 +179,7 @@ class Gateway:
         await self.writers.close()
         await self.sql.close()
         await self.objects.close()
+        await self._refusals.close()
         await self.peers.close()
 
     async def __aenter__(self) -> Gateway:

@@ -9,9 +9,10 @@ from buckram.client.client import Client
 from buckram.gateway import schema
 from buckram.gateway.failures import bad_request
 from buckram.gateway.operations import AFTER, FORCE, LIMIT, PREFIX, Ask, Operation, Parameter
+from buckram.gateway.stream_lists import segment_seen, stream_seen, streams_seen
 from buckram.gateway.writers import Writers
 from buckram.streams.namespace import Namespace
-from buckram.views.streams import cursor_json, info_json, segment_json, with_last_append
+from buckram.views.streams import cursor_json, with_last_append
 
 STREAMS = "/v2/namespaces/{namespace}/streams"
 STREAM = STREAMS + "/{stream}"
@@ -38,7 +39,7 @@ INFO = schema.record(
     overrides=schema.ANY_OBJECT,
     properties=schema.TEXTS,
     transactions=schema.ANY_OBJECT,
-    fork=schema.or_null(schema.record(source=schema.TEXT, offset=schema.COUNT)),
+    fork=schema.or_null(schema.record(source=schema.or_null(schema.TEXT), offset=schema.COUNT)),
     cursors=schema.array(schema.ANY_OBJECT),
 )
 CURSOR_ROW = schema.record(cursor=schema.TEXT, offset=schema.COUNT, lag=schema.COUNT, changed_us=schema.WHOLE)
@@ -200,33 +201,30 @@ class StreamPages:
     # -- streams ------------------------------------------------------------------------------------------
 
     async def _list(self, ask: Ask) -> dict[str, Any]:
-        ns, query = self._namespace(ask), ask.query
-        names = await ns.list(prefix=query["prefix"], after=query["after"] or "", limit=query["limit"])
-        # One stream of a namespace that may be read can be denied.
-        rows: list[Any] = [name for name in names if "read" in ask.allowed(f"{ask.path['namespace']}/{name}")]
-        if query["long"]:
-            rows = [info_json(await ns.info(name)) for name in rows]
-        return {"streams": rows, "next": names[-1] if len(names) == query["limit"] else None}
+        ns = self._namespace(ask)
+        names, following = await streams_seen(ask, ns, ask.query["prefix"])
+        rows: list[Any] = [stream_seen(ask, await ns.info(name)) for name in names] if ask.query["long"] else [*names]
+        return {"streams": rows, "next": following}
 
     async def _create(self, ask: Ask) -> dict[str, Any]:
         body = ask.body
         made = await self._namespace(ask).create(
             body["stream"], properties=body.get("properties"), **body.get("policy", {})
         )
-        return info_json(made)
+        return stream_seen(ask, made)
 
     async def _show(self, ask: Ask) -> dict[str, Any]:
         ns, name = self._namespace(ask), ask.stream
         info = await with_last_append(ns, await ns.info(name.stream))
         cursors = await ns.cursors(name.stream, limit=100)
-        return info_json(info) | {"cursors": [cursor_json(one) for one in cursors]}
+        return stream_seen(ask, info) | {"cursors": [cursor_json(one) for one in cursors]}
 
     async def _segments(self, ask: Ask) -> dict[str, Any]:
         after, limit = ask.query["after"], ask.query["limit"]
         rows: list[dict[str, Any]] = []
         async for segment in self._namespace(ask).segments(ask.stream.stream):
             if after is None or segment.number > after:
-                rows.append(segment_json(segment))
+                rows.append(segment_seen(ask, segment))
             if len(rows) == limit:
                 break
         return {"segments": rows, "next": rows[-1]["number"] if len(rows) == limit else None}
@@ -235,7 +233,7 @@ class StreamPages:
         ns, name = self._namespace(ask), ask.stream
         if words := ask.body.get("properties"):
             await ns.set_properties(name.stream, words)
-        return info_json(await ns.set_policy(name.stream, **ask.body.get("policy", {})))
+        return stream_seen(ask, await ns.set_policy(name.stream, **ask.body.get("policy", {})))
 
     async def _truncate(self, ask: Ask) -> dict[str, Any]:
         body, name = ask.body, ask.stream

@@ -5,12 +5,13 @@ Not here: who sends a request (`http/tokens.py`), requests that pages in browser
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from starlette.requests import Request
 
 from buckram.core.security.acl import PERMISSIONS
+from buckram.core.security.effects import Effect, lacking
 from buckram.core.security.principal import Principal
 from buckram.http.application import anybody
 from buckram.http.problems import HttpProblem
@@ -75,14 +76,16 @@ class TokenAccess(ClusterTokens):
 def may_change(access: DatabaseAccess, principal: Principal, database: str) -> bool:
     """Return whether a principal may change a database, and not only read it. Raises HttpProblem 403 without `read`."""
     permissions = access.allowed(principal)(database)
-    if "read" not in permissions:
-        raise HttpProblem(
-            403,
-            "FORBIDDEN",
-            f"{principal} has no permission `read` on database {database} (`buckram acl grant` gives it)",
-            value=database,
-        )
-    return "append" in permissions
+    if lacks := lacking(Effect.READ, permissions):
+        raise lacks_permission(principal, lacks, database)
+    return not lacking(Effect.WRITE, permissions)
+
+
+def lacks_permission(principal: Principal, lacks: Sequence[str], database: str) -> HttpProblem:
+    """The answer to whoever lacks permissions on a database that he may see."""
+    permissions = ", ".join(lacks)
+    why = f"{principal} has no permission `{permissions}` on database {database} (`buckram acl grant` gives it)"
+    return HttpProblem(403, "FORBIDDEN", why, value=database)
 
 
 def watch(
@@ -92,4 +95,4 @@ def watch(
     return while_granted(principal, access.allowed(principal), permission, database, access.watched(request))
 
 
-__all__ = ["DatabaseAccess", "Everybody", "TokenAccess", "may_change", "watch"]
+__all__ = ["DatabaseAccess", "Everybody", "TokenAccess", "lacks_permission", "may_change", "watch"]

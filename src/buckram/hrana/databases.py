@@ -21,7 +21,7 @@ from buckram.errors import (
     NotDatabase,
     NotMachineLog,
 )
-from buckram.http.problems import HttpProblem
+from buckram.http.problems import HttpProblem, refusing
 from buckram.seams import MetadataStore
 
 IDLE_S = 300.0
@@ -96,7 +96,7 @@ class Databases:
         except InvalidArgument as error:
             raise HttpProblem(404, "NO_DATABASE", str(error)) from None
         if not sees(str(name)):
-            raise _not_served(str(name), str(NoSuchDatabase(str(name))))
+            raise refusing(_not_served(str(name), str(NoSuchDatabase(str(name)))))
         if not self._everything and str(name) not in self.names and name.namespace not in self.namespaces:
             raise _not_served(str(name), f"it is not served here: {self.described(sees)}")
         return str(name)

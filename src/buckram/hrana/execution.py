@@ -22,7 +22,7 @@ from buckram.hrana.failures import EXPECTED, StreamRefusal, error_of
 from buckram.hrana.forwarding import FORWARDED, rights_sent
 from buckram.hrana.lanes import Places
 from buckram.hrana.pipeline import Pipeline, SendOn
-from buckram.hrana.streams import Stream, session_of
+from buckram.hrana.streams import Stream
 from buckram.hrana.targets import AFTER, TOKEN, Target
 from buckram.http.pieces import Looks
 from buckram.http.problems import HttpProblem, json_answer
@@ -66,7 +66,7 @@ class Execution:
             return await self._send_on(request, target, database, raw, body)
 
         def session() -> Session:
-            return session_of(database, target.reading, target.may_write)
+            return self._places.session(database, target.reading, target.principal, target.may_write)
 
         if target.path.startswith("v1/"):
             return await self._version_1(request, target, session(), raw)

@@ -6,10 +6,12 @@ At the leader a lane is a stream over HTTP, whose baton is kept here. Not here: 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from buckram.core.hrana.requests import Sizes, parse_batch, parse_request
+from buckram.db.database import Database
 from buckram.db.shelf import Use
 from buckram.db.writer import CALLER
 from buckram.hrana.databases import Databases
@@ -20,6 +22,7 @@ from buckram.hrana.pipeline import Pipeline, SendOn
 from buckram.hrana.streams import Stream, Streams, session_of
 from buckram.hrana.targets import Reading
 from buckram.http.application import Principal
+from buckram.sql.session import Session
 
 _LOST = ("STREAM_EXPIRED", "BATON_INVALID")
 _KEPT = (b"pragma", b"buckram_")
@@ -34,6 +37,13 @@ class Places(NamedTuple):
     forwarder: Forwarder
     limits: HranaLimits
     sizes: Sizes
+    refused: Callable[[str, str], None] = lambda principal, kind: None
+    """Hears of whom a statement is refused, with its code."""
+
+    def session(self, database: Database, reading: Reading, principal: Principal, may_write: bool) -> Session:
+        """A session of a principal."""
+        on_refused = partial(self.refused, principal.name, "SQLITE_READONLY")
+        return session_of(database, reading, may_write, on_refused)
 
 
 class Rights(NamedTuple):
@@ -64,7 +74,7 @@ class Lane:
         streams, reading = self._places.streams, self._reading
         streams.check_room(rights.principal)
         self._use = await self._places.databases.take(reading.database)
-        session = session_of(self._use.database, reading, rights.may_write)
+        session = self._places.session(self._use.database, reading, rights.principal, rights.may_write)
         key = reading.key(rights.may_write)
         self._stream, self._rights = streams.open(session, key, rights.principal, self._use), rights
 

@@ -19,8 +19,9 @@ from starlette.routing import Route, WebSocketRoute
 
 from buckram.client.client import Client
 from buckram.config import TlsConfig
+from buckram.core.security.effects import NEEDS, Effect
 from buckram.db.settings import DatabaseLimits
-from buckram.hrana.access import DatabaseAccess, Everybody, may_change, watch
+from buckram.hrana.access import DatabaseAccess, Everybody, lacks_permission, may_change, watch
 from buckram.hrana.databases import IDLE_S, Databases, Sees
 from buckram.hrana.exchange import BACKUP, LOAD
 from buckram.hrana.forwarding import rights_left
@@ -32,6 +33,7 @@ from buckram.http.body import limited_pieces, read_body
 from buckram.http.limits import HttpLimits, option_of
 from buckram.http.origins import Origins
 from buckram.http.problems import HttpProblem, json_answer
+from buckram.http.refusals import Refusals, known_as
 from buckram.http.server import HttpServer, Listening, url_of
 from buckram.net.tls_files import TlsFiles
 
@@ -71,6 +73,8 @@ class DatabaseServer:
         own = (advertise or self.url).rstrip("/")
         self._http_limits, limits = http_limits, limits or HranaLimits()
         self._access, self._origins = access or Everybody(), origins or Origins([urlsplit(own).hostname or ""])
+        services = client.services
+        self._refusals = Refusals(services.store, own, services.runtime.clock)
         self.service = Service(
             Databases(client, names, namespaces, announce=own, limits=database_limits, idle_s=idle_s),
             access=self._access,
@@ -78,6 +82,7 @@ class DatabaseServer:
             tls=tls,
             limits=limits,
             http_limits=http_limits,
+            refused=self._refusals.count,
         )
         app = application(
             [
@@ -88,18 +93,21 @@ class DatabaseServer:
                 WebSocketRoute("/{path:path}", self.service.sockets.serve),
             ]
         )
+        app.state.refusals = self._refusals
         self._http = HttpServer(app, listening, http_limits, files, message_bytes=limits.frame_bytes)
 
     async def start(self) -> None:
         """Open the databases and serve."""
         await self.service.start()
         await self._http.start()
+        self._refusals.start()
 
     async def close(self) -> None:
         """Close streams that wait, serve what has begun, then close the databases. Idempotent."""
         await self.service.end_waiting()
         await self._http.close()
         await self.service.close()
+        await self._refusals.close()
 
     @property
     def databases(self) -> Databases:
@@ -154,12 +162,7 @@ class DatabaseServer:
             raise HttpProblem(404, "NOT_FOUND", f"PUT {request.url.path}: served is /DATABASE/load")
         reading, principal, may_write = await self._asked(request, "/".join(before).strip("/"))
         if not may_write:
-            raise HttpProblem(
-                403,
-                "FORBIDDEN",
-                f"{principal} has no permission `append` on database {reading.database} (`buckram acl grant` gives it)",
-                value=reading.database,
-            )
+            raise lacks_permission(principal, sorted(NEEDS[Effect.WRITE]), reading.database)
 
         def pieces(most: int) -> AsyncIterator[bytes]:
             do = f"load it with `buckram db restore` ({option_of('load_bytes')})"
@@ -172,6 +175,7 @@ class DatabaseServer:
         """The database that is meant, who asks, and whether it may be changed. Raises HttpProblem."""
         self._origins.check(request)
         principal = await self._access.authenticate(request)
+        known_as(request, principal)
         reading = parse_reading(wanted or request.headers.get("buckram-database", ""))
         allowed, host = self._access.allowed(principal), request.headers.get("host", "")
         name = self.databases.find(reading.database, host, lambda name: bool(allowed(name)))

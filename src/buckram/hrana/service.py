@@ -45,8 +45,11 @@ class Service:
         tls: TlsConfig | None,
         limits: HranaLimits,
         http_limits: HttpLimits,
+        refused: Callable[[str, str], None],
     ) -> None:
-        """`access`, `origins`: who may open WebSockets; over HTTP the caller asks. `tls`: its `ca` is whose
+        """`refused`: hears of whom a statement is refused, with its code.
+
+        `access`, `origins`: who may open WebSockets; over HTTP the caller asks. `tls`: its `ca` is whose
         certificates other servers of the databases have."""
         self.databases = databases
         self.streams = Streams(limits)
@@ -54,7 +57,8 @@ class Service:
         self._others = Others(databases.store, databases.announce, access.vouch)
         trusted = TlsFiles(others, server_side=False).context
         self._forwarder = Forwarder(databases.announce, self._others, limits, trusted)
-        places = Places(databases, self.streams, self._forwarder, limits, Sizes(limits.requests, limits.steps))
+        sizes = Sizes(limits.requests, limits.steps)
+        places = Places(databases, self.streams, self._forwarder, limits, sizes, refused)
         self.sockets = Sockets(places, Asking(access, origins), http_limits)
         self.exchange = Exchange(databases, self._forwarder, limits, OFFSET)
         self._execution = Execution(places)

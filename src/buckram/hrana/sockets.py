@@ -29,6 +29,7 @@ from buckram.http.connection import ABORT
 from buckram.http.limits import HttpLimits, option_of
 from buckram.http.origins import Origins
 from buckram.http.problems import HttpProblem, json_answer
+from buckram.http.refusals import known_as, note_refused
 from buckram.net.tasks import TaskScope
 
 _log = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ class Sockets:
                 self._places.databases.find(wanted.database, socket.headers.get("host", ""))
             protocol = _protocol(socket.scope["subprotocols"])
         except HttpProblem as problem:
+            note_refused(socket, problem)
             await socket.send_denial_response(json_answer(request, problem.content(), problem.status, problem.headers))
             return
         await socket.accept(protocol)
@@ -216,6 +218,7 @@ class _Connection:
         try:
             await self._rights()
         except HttpProblem as problem:
+            note_refused(self._socket, problem)
             await self._send(_json({"type": "hello_error", "error": _problem(problem)}))
             return False
         await self._send(_json({"type": "hello_ok"}))
@@ -225,6 +228,7 @@ class _Connection:
         """Raises HttpProblem 401, 403, and 404 for a database that is not there or may not be seen."""
         authorization = f"Bearer {self._jwt}" if self._jwt else self._socket.headers.get("authorization", "")
         principal = await self._asking.access.authenticate(_as_request(self._socket, authorization))
+        known_as(self._socket, principal)
         allowed, host = self._asking.access.allowed(principal), self._socket.headers.get("host", "")
         name = self._places.databases.find(self._reading.database, host, lambda name: bool(allowed(name)))
         self._reading = self._reading._replace(database=name)
@@ -262,6 +266,7 @@ class _Connection:
             except EXPECTED as error:
                 text = _response_error(asked, error_of(error))
             except HttpProblem as problem:
+                note_refused(self._socket, problem)
                 text = _response_error(asked, _problem(problem))
             except Exception as error:
                 _log.exception("a request on a WebSocket failed")

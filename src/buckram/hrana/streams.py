@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Callable
 
 from buckram.core.hrana.batons import decode_baton, encode_baton
 from buckram.core.security.fair_share import FairShare, holder_of
@@ -187,9 +188,17 @@ class Streams:
         self._arm()
 
 
-def session_of(database: Database, reading: Reading, may_write: bool) -> Session:
+def session_of(
+    database: Database, reading: Reading, may_write: bool, on_refused: Callable[[], None] | None = None
+) -> Session:
     """A session whose reads are served so."""
-    return Session(database, consistency=reading.consistency, at_most_s=reading.at_most_s, may_write=may_write)
+    return Session(
+        database,
+        consistency=reading.consistency,
+        at_most_s=reading.at_most_s,
+        may_write=may_write,
+        on_refused=on_refused,
+    )
 
 
 def _refused(code: str, message: str) -> HttpProblem:

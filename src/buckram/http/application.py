@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute
 
 from buckram.core.security.principal import Principal
 from buckram.http.problems import HttpProblem, json_answer
+from buckram.http.refusals import note_refused
 from buckram.http.tokens import check_no_token
 
 ANYBODY = Principal("anybody", admin=True)
@@ -37,6 +38,7 @@ def application(routes: Sequence[BaseRoute]) -> Starlette:
 
 async def _problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, HttpProblem)
+    note_refused(request, error)
     return json_answer(request, error.content(), error.status, error.headers)
 
 

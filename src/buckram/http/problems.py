@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -30,9 +30,20 @@ class HttpProblem(Exception):
         super().__init__(message)
         self.status, self.code, self.message = status, code, message
         self.headers, self.details = dict(headers or {}), details
+        self.refuses = status in (401, 403)
+        """Whether it is for who asks that the request is refused."""
 
     def content(self) -> dict[str, Any]:
         return {"message": self.message, "code": self.code, **self.details}
+
+
+P = TypeVar("P", bound=HttpProblem)
+
+
+def refusing(problem: P) -> P:
+    """The same problem, which refuses something although it says that this is not there."""
+    problem.refuses = True
+    return problem
 
 
 def too_large(what: str, size: int | None, limit: int, *, status: int = 413, do: str) -> HttpProblem:
@@ -83,4 +94,4 @@ def redirect(location: str) -> Response:
     return Response(b"", 307, {"Location": location})
 
 
-__all__ = ["HttpProblem", "full", "json_answer", "json_media", "redirect", "too_large"]
+__all__ = ["HttpProblem", "full", "json_answer", "json_media", "redirect", "refusing", "too_large"]

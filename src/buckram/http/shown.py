@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from buckram.core.security.acl import ACL_PROPERTY, ACL_VERSION
 from buckram.errors import BuckramError, NoSuchKey
 from buckram.net.tasks import TaskScope
 from buckram.seams import MetadataStore
@@ -80,7 +81,12 @@ class Shown:
         try:
             await self.keys.get(self._key)
         except NoSuchKey:
-            await self.keys.create(self._key, json.dumps({"url": self.me.url}).encode(), ephemeral=True)
+            await self.keys.create(self._key, shown_value(self.me.url), ephemeral=True)
+
+
+def shown_value(url: str) -> bytes:
+    """What the key of a server of this release says: where it is, and which versions of grants it reads."""
+    return json.dumps({"url": url, ACL_PROPERTY: str(ACL_VERSION)}).encode()
 
 
 def _url(name: str, value: bytes) -> str | None:
@@ -94,4 +100,4 @@ def _url(name: str, value: bytes) -> str | None:
     return url.rstrip("/")
 
 
-__all__ = ["Peer", "Shown"]
+__all__ = ["Peer", "Shown", "shown_value"]

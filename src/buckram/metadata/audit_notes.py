@@ -11,7 +11,7 @@ import socket
 import time
 from contextlib import suppress
 
-from buckram.core.tenants.audit import AuditEvent
+from buckram.core.tenants.audit import DONE, AuditEvent
 from buckram.errors import InvalidArgument, KeyExists, MetadataError, NoSuchKey
 from buckram.metadata.overwriting import remove
 from buckram.seams import MetadataStore, Notify
@@ -26,13 +26,24 @@ async def turn_on(store: MetadataStore) -> None:
         await store.keys.create(f"{store.own}/{FOLDER}/on", b"{}")
 
 
-async def leave_note(store: MetadataStore, action: str, what: str, namespace: str = "", detail: str = "") -> None:
-    """Say what this process did; nothing where no trail is written. MetadataError."""
+async def leave_note(
+    store: MetadataStore,
+    action: str,
+    what: str,
+    namespace: str = "",
+    detail: str = "",
+    *,
+    principal: str = "",
+    result: str = DONE,
+    peer: str = "",
+) -> None:
+    """Say what this process did, or what it refused a principal; nothing where no trail is written. MetadataError."""
     try:
         await store.keys.get(f"{store.own}/{FOLDER}/on")
     except NoSuchKey:
         return
-    event = AuditEvent(int(time.time() * 1e6), _me(), action, what, namespace, peer=socket.gethostname(), detail=detail)
+    who, where = principal or _me(), peer or socket.gethostname()
+    event = AuditEvent(int(time.time() * 1e6), who, action, what, namespace, result, where, detail=detail)
     name = f"{event.time_us:020d}-{secrets.token_hex(4)}"
     await store.keys.create(f"{store.own}/{FOLDER}/notes/{name}", event.encode())
 

@@ -18,12 +18,13 @@ from buckram.core.security.acl import ACL_PROPERTY, ACL_VERSION, LOGIN_PROPERTY,
 from buckram.core.security.tokens import Revocations, Token, certificate_id, new_signing_key, sign
 from buckram.core.streams.names import DEFAULT_NAMESPACE, check_name
 from buckram.errors import InvalidArgument, KeyExists, MalformedRecord, MetadataUnavailable, NoSuchKey, VersionConflict
-from buckram.metadata.layout import SECURITY
+from buckram.metadata.layout import DATABASE_SERVERS, GATEWAYS, SECURITY
 from buckram.metadata.recorded_time import read_times
 from buckram.seams import KeyStore, MetadataStore, Notify
 from buckram.types import Create, Delete, KeyOp, SetValue
 
 _TRIES = 20
+_MOST_SHOWN = 1000
 _SUBJECT = "subject:"
 _MOST_REVOKED_BYTES = 260
 """The longest subject of an issuer of OIDC, with `oidc:` before it."""
@@ -217,18 +218,36 @@ class SecurityStore:
         raise MetadataUnavailable(f"{path}: others changed it {_TRIES} times meanwhile; try again")
 
     async def _check_denials_are_known(self) -> None:
-        """A bookie of an earlier release would go on with the grants that it has read, and without the denial."""
+        """A server of an earlier release would go on with the grants that it has read, and without the denial."""
         unknowing = [
-            bookie
+            f"bookie {bookie}"
             for bookie, info in (await self._store.bookies()).everybody()
             if LOGIN_PROPERTY in info.properties and _number(info.properties.get(ACL_PROPERTY, "")) < ACL_VERSION
         ]
+        for folder, kind in ((GATEWAYS, "gateway"), (DATABASE_SERVERS, "server of databases")):
+            shown = await self._keys.children_with_values(f"{self._store.own}/{folder}", after="", limit=_MOST_SHOWN)
+            unknowing += [
+                f"{kind} {_said(kept.value, 'url') or name}" for name, kept in shown if not _knows(kept.value)
+            ]
         if unknowing:
             names = ", ".join(unknowing[:3]) + (f" and {len(unknowing) - 3} more" if len(unknowing) > 3 else "")
             raise InvalidArgument(
                 f"{names}: of an earlier release, which knows no denials and would go on without this one: upgrade "
                 "all bookies, gateways and servers of databases first"
             )
+
+
+def _knows(shown: bytes) -> bool:
+    """Whether the key that shows a server says that it reads denials."""
+    return _number(_said(shown, ACL_PROPERTY)) >= ACL_VERSION
+
+
+def _said(shown: bytes, name: str) -> str:
+    try:
+        found = json.loads(shown).get(name, "")
+    except (ValueError, AttributeError):
+        return ""
+    return found if isinstance(found, str) else ""
 
 
 def _number(text: str) -> int:

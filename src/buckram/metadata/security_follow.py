@@ -87,7 +87,7 @@ class FollowedSecurity:
         now, wanted = self._time.moment(), audience(self._cluster, purpose)
         return verify(text, self.state.keys, wanted, now.high / 1e6, self.state.revoked, earliest_s=now.low / 1e6)
 
-    async def meet(self, text: str) -> None:
+    async def meet(self, text: str | bytes) -> None:
         """To be waited for before `verify` where there is time: a key that the issuer published just now is fetched."""
         if self._issuer is not None:
             await self._issuer.meet(text)

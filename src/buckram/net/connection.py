@@ -91,6 +91,8 @@ class Connection(asyncio.Protocol):
         self.write_paused = False
         self.introduction: Introduction | None = None
         """The bookie that this side expected; None if it did not ask who answers."""
+        self.asks_login = False
+        """Whether the bookie said nothing of itself because nobody has said who asks."""
         self.identity: Identity | None = None
         """The bookie that answers; None if nobody asked, or if it does not know the question."""
         self.error: BuckramError | None = None
@@ -177,6 +179,7 @@ class Connection(asyncio.Protocol):
         if isinstance(reply, BookieInfoReply):
             self.identity = reply.identity
             self._protocol.names_ledgers = reply.identity is not None and bool(reply.identity.features & NAMES_LEDGERS)
+        self.asks_login = reply.code is Code.UNAUTHORIZED
 
     @property
     def incarnation(self) -> str:

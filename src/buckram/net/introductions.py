@@ -14,6 +14,11 @@ from buckram.errors import BuckramError, WrongBookie
 from buckram.net.connection import Connection
 from buckram.types import BookieId
 
+NOBODY = (
+    "it asks who you are, and nobody said it: give a token (BUCKRAM_TOKEN, BUCKRAM_AUTH_TOKEN_FILE, or a context's), "
+    "and BUCKRAM_CA for the file of the cluster's authority where it speaks TLS only"
+)
+
 
 class ExpectedIdentities(Protocol):
     """What a process knows about the bookies it connects to, and what it does with their answers."""
@@ -80,6 +85,8 @@ class Introductions:
         if expected is None or said is None:
             return None
         why = refusal(expected, connection.identity)
+        if why and connection.asks_login:
+            why = NOBODY
         if not why and connection.identity is None and "" != said.incarnation != expected.introduction.incarnation:
             why = f"it has another incarnation by now, {expected.introduction.incarnation}"
         return WrongBookie(bookie_id, f"not to be found at {connection.address}: {why}") if why else None

@@ -127,7 +127,8 @@ class IssuerKeys:
         return is_of(text, self.issuer)
 
     def verify(self, text: str | bytes, now_s: float, revoked: Revocations, earliest_s: float) -> Token:
-        """As `core/security/oidc.py:verify`. A key that is not known is asked for, for the next one who comes."""
+        """As `core/security/oidc.py:verify`. A key that is not known is asked for, which `meet` waits
+        for."""
         try:
             return verify(text, self.issuer, self.keys, now_s, revoked, earliest_s=earliest_s)
         except UnknownKey:
@@ -143,7 +144,7 @@ class IssuerKeys:
             return self._fetching
         return self._fetch() if _now() - self._began_at >= self._again_s else None
 
-    async def meet(self, text: str) -> None:
+    async def meet(self, text: str | bytes) -> None:
         """Wait for the keys where a token is of the issuer and names one that is not known, and may be by now."""
         if self.is_mine(text) and key_id_of(text) not in self.keys:
             fetching = self._ask_again()

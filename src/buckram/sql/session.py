@@ -41,14 +41,17 @@ class Session:
         leader_wait_s: float = 0.0,
         announced: str = "",
         may_write: bool = True,
+        on_refused: Callable[[], None] | None = None,
     ) -> None:
-        """`may_write`: whether statements may change the database. `leader_wait_s`: how long a statement waits if no
-        replica leads, or this one, `announced` so, is about to."""
+        """`may_write`: whether statements may change the database; `on_refused` hears of those that may not.
+
+        `leader_wait_s`: how long a statement waits if no replica leads, or this one, `announced` so, is about to.
+        """
         if at_most_s is not None and consistency != "stale":
             raise InvalidArgument(f'at_most_s={at_most_s!r} is for consistency="stale", not {consistency!r}')
         self.database = database
         self._consistency, self._at_most_s, self._leader_wait_s = consistency, at_most_s, leader_wait_s
-        self._announced, self.may_write = announced, may_write
+        self._announced, self.may_write, self._on_refused = announced, may_write, on_refused
         self._caller = CallerTransaction()
         self._transaction: OpenTransaction | None = None
         self._gone: BuckramError | None = None
@@ -77,7 +80,7 @@ class Session:
         if token is not None:
             check_token(token)
             if not self.may_write:
-                raise self._error("a token needs the permission `append` on this database", 8, "SQLITE_READONLY")
+                raise self._refused("a token needs the permission `append` on this database")
         self._token = token
 
     async def batch(self, statements: Sequence[tuple[str, Parameters]]) -> list[SqlResult]:
@@ -99,9 +102,9 @@ class Session:
             result = self._asked_for_keys(sql)
             if result is not None:
                 return result
-        if not self.may_write and not (await self.database.describe(sql)).read_only:
-            raise self._error("attempt to write without the permission `append` on this database", 8, "SQLITE_READONLY")
         statement = classify(sql)
+        if not self.may_write and not await self._only_reads(statement, sql):
+            raise self._refused("attempt to write without the permission `append` on this database")
         do = self._plan(statement)
         if do in (Do.BEGIN, Do.BEGIN_AND_RUN):
             result = await self._begin(statement, sql if do is Do.BEGIN_AND_RUN else "", parameters)
@@ -169,6 +172,17 @@ class Session:
             self._token = None
             raise
         return SqlResult((call.label,), (None,), [(outcome,)])
+
+    async def _only_reads(self, statement: Statement, sql: str) -> bool:
+        """Whether SQLite and the text say so. SQLite does not say it of a PRAGMA that analyses what it wants to, nor
+        of what would write if the schema were another one."""
+        reads = statement.kind is not Kind.OTHER or only_reads(sql)
+        return reads and (await self.database.describe(sql)).read_only
+
+    def _refused(self, message: str) -> SqlError:
+        if self._on_refused is not None:
+            self._on_refused()
+        return self._error(message, 8, "SQLITE_READONLY")
 
     def _error(self, message: str, code: int = 1, name: str = "SQLITE_ERROR") -> SqlError:
         return SqlError(self.database.name, message, code, code, name)
@@ -256,7 +270,7 @@ class Session:
     async def _run(self, transaction: OpenTransaction, sql: str, parameters: Parameters) -> SqlResult:
         """Run a statement in the transaction, and find out whether it is still open if that fails."""
         try:
-            if self._caller.readonly and not (await self.database.describe(sql)).read_only:
+            if self._caller.readonly and not await self._only_reads(classify(sql), sql):
                 raise self._error("attempt to write in a transaction begun as read only", 8, "SQLITE_READONLY")
             return await transaction.execute(sql, parameters)
         except SqlError:

@@ -28,7 +28,8 @@ from buckram.http.body import read_body
 from buckram.http.headers import UNKEPT
 from buckram.http.limits import HttpLimits
 from buckram.http.origins import Origins
-from buckram.http.problems import HttpProblem, json_answer
+from buckram.http.problems import HttpProblem, json_answer, refusing
+from buckram.http.refusals import note_refused
 from buckram.http.tokens import ClusterTokens, bearer_of, check_no_token
 from buckram.webhdfs import java_tokens
 from buckram.webhdfs.java_classes import ACCESS, INVALID_TOKEN
@@ -64,7 +65,7 @@ class Visitor:
         if self.may(effect, path, below=below):
             return
         if not making and not self.sees(path.namespace):
-            raise problem_of(NoSuchNamespace(path.namespace))
+            raise refusing(problem_of(NoSuchNamespace(path.namespace)))
         raise self.refused(effect, path, below=below)
 
     def may(self, effect: Effect, path: FilePath, *, below: bool = False) -> bool:
@@ -195,6 +196,7 @@ class Door:
         try:
             found = self._tokens.verified(secret)
         except HttpProblem as problem:
+            note_refused(request, problem)
             return _refused(request, 401, "invalid_client", problem.message)
         left = max(int(found.expires_s - now_s), 0)
         answer = {"access_token": secret, "token_type": "bearer", "expires_in": left}

@@ -19,6 +19,7 @@ from buckram.webhdfs.java_classes import (
     ILLEGAL,
     INPUT_OUTPUT,
     INVALID_PATH,
+    INVALID_TOKEN,
     NO_DIRECTORY,
     QUOTA,
     RETRY,
@@ -50,6 +51,7 @@ class RemoteProblem(HttpProblem):
         code = self._content["RemoteException"]["exception"]
         super().__init__(_STATUSES.get(java_class, 403), code, message)
         self.java_class = java_class
+        self.refuses = java_class in (ACCESS, INVALID_TOKEN)  # Hadoop knows other problems by 403, too
 
     def content(self) -> dict[str, Any]:
         """The answer's JSON."""

@@ -24,6 +24,7 @@ from buckram.http.headers import SAFE, UNKEPT
 from buckram.http.limits import HttpLimits
 from buckram.http.pieces import PiecesAnswer, begun
 from buckram.http.problems import json_answer, json_media, redirect
+from buckram.http.refusals import known_as
 from buckram.net.shelf import Shelf
 from buckram.objects.objects import DirectoryInfo, ObjectInfo, Objects
 from buckram.webhdfs import java_tokens
@@ -137,6 +138,7 @@ class WebHdfs:
         parameters = requested_parameters(request)
         await self._door.meet(request, parameters)
         visitor = self._door.enter(request, parameters)
+        known_as(request, visitor.principal)
         path = requested_path(request)
         name = parameters.get("op", "").upper()
         effect, handler = self._operation(request.method, name, parameters)

@@ -3,6 +3,7 @@ that does not go away by waiting."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -13,8 +14,8 @@ from tests.support.secure_kit import Files, Guarded, guarded
 
 from buckram import connect
 from buckram.cli.exits import Exit, exit_code_of
-from buckram.config import AuthConfig, TlsConfig
-from buckram.errors import AccessRefused
+from buckram.config import AuthConfig, ClientConfig, TlsConfig
+from buckram.errors import AccessRefused, BuckramError
 
 
 @pytest.fixture
@@ -69,3 +70,17 @@ async def test_no_authority_and_another_one(there: Guarded, files: Files, tmp_pa
 async def test_no_tls(there: Guarded) -> None:
     for token in ("", await there.token()):
         assert "buckram+tls://" in await refusal(there, TlsConfig(), token, "buckram")
+
+
+@pytest.mark.parametrize("secured", [True, False])
+async def test_no_login_beside_a_store_that_is_opened_directly(there: Guarded, files: Files, secured: bool) -> None:
+    """Metadata are read, and the bookie that has the entries asks who that is."""
+    token, config = await there.token("root", "admin"), ClientConfig(local_read_bytes=0)
+    uri = f"buckram+tls://127.0.0.1:{there.port}/"
+    async with connect(uri, tls=files.client, token=token, config=config) as root, root.create(ensemble=1) as writer:
+        await writer.append(b"x")
+    tls, said = files.client if secured else None, "it asks who you are, and nobody said it: give a token"
+    async with connect(there.store.uri, tls=tls, config=config) as client, asyncio.timeout(60):
+        with pytest.raises(BuckramError, match=said):
+            async with client.open(writer.ledger_id) as reader:
+                await reader.read_payloads(0, 0)

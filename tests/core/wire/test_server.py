@@ -45,6 +45,7 @@ from buckram.core.wire.server import (
     Close,
     Incoming,
     Item,
+    LoginWaits,
     Ready,
     ServerProtocol,
     Traced,
@@ -355,9 +356,11 @@ def test_before_authentication_v3() -> None:
 
 def test_before_authentication_v2() -> None:
     server = ServerProtocol(LIMIT, auth=Secret())
-    assert server.feed(wire_v2.encode_request(add(1, 5))) == [Ready(ack_frames(1, 5, 1, Code.UNAUTHORIZED))]
+    refused = Ready(ack_frames(1, 5, 1, Code.UNAUTHORIZED), "a request before the login")
+    assert server.feed(wire_v2.encode_request(add(1, 5))) == [refused]
     (item,) = server.feed(wire_v2.encode_request(Read(1, 5)))
-    assert item == Ready(wire_v2.encode_request(Read(1, 5))[:3] + b"\x18\2\2\0\0" + struct.pack(">iqq", 102, 1, 5))
+    assert isinstance(item, Ready)
+    assert item.data == wire_v2.encode_request(Read(1, 5))[:3] + b"\x18\2\2\0\0" + struct.pack(">iqq", 102, 1, 5)
     (item,) = server.feed(wire_v2.encode_request(Auth("secret", b"token1")))
     assert isinstance(item, Ready)
     assert wire_v2.decode_reply(item.data[4:])[0] == AuthReply(Code.OK, "secret", b"next")
@@ -468,3 +471,38 @@ def test_a_packet_says_that_the_add_behind_it_is_traced() -> None:
         (closed,) = ServerProtocol(LIMIT).feed(bad)
         assert isinstance(closed, Close)
         assert "TRACED_ADD" in closed.reason
+
+
+class Later:
+    """A login that has to be looked up once."""
+
+    plugin = "later"
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def step(self, payload: bytes) -> AuthStep:
+        self.asked += 1
+        return AuthStep(None, waits=True) if self.asked == 1 else AuthStep(b"", done=True)
+
+
+def test_what_comes_behind_a_login_that_waits_is_taken_after_it_in_its_order() -> None:
+    server = ServerProtocol(LIMIT, auth=Later())
+    login = wire_v2.encode_request(Auth("later", b"word"))
+    reads = b"".join(wire_v2.encode_request(Read(7, entry)) for entry in range(3))
+    assert server.feed(login + reads[:30]) == [LoginWaits(b"word")]
+    assert server.feed(reads[30:50]) == []
+    assert server.pending_bytes == 50
+    answer, *found = server.answer_login()
+    assert isinstance(answer, Ready)
+    assert [one.request for one in found if isinstance(one, Incoming)] == [Read(7, 0), Read(7, 1)]
+    assert [one.request for one in server.feed(reads[50:]) if isinstance(one, Incoming)] == [Read(7, 2)]
+    assert server.answer_login() == []
+
+
+def test_behind_a_login_that_waits_no_more_may_come_than_before_any_other() -> None:
+    server = ServerProtocol(LIMIT, auth=Later())
+    assert server.feed(wire_v2.encode_request(Auth("later", b"word"))) == [LoginWaits(b"word")]
+    (item,) = [one for _ in range(70) for one in server.feed(bytes(1000))]
+    assert isinstance(item, Close)
+    assert server.answer_login() == []

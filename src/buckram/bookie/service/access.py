@@ -18,12 +18,15 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from buckram.bookie.service.births import MAX_NAMED
+from buckram.bookie.service.noting import OnRefused
 from buckram.bookie.service.owners import ABSENT, Owners
 from buckram.bookie.service.session import AddHandler, Session
 from buckram.core.backoff import UNREAD_OWNER, Delays
 from buckram.core.ledgers.metadata import is_certain
+from buckram.core.security.effects import FENCING, NEEDS, OF_OPERATIONS
 from buckram.core.wire.adds import HIGH_PRIORITY, RECOVERY_ADD, AddRun
-from buckram.core.wire.messages import BatchRead, Force, ListEntries, Pull, Read, ReadLac, WriteLac
+from buckram.core.wire.context import OP_ADD
+from buckram.core.wire.messages import Auth, BatchRead, GetBookieInfo, Pull, Read, StartTls
 from buckram.core.wire.server import Incoming, Item, Named, encode_error
 from buckram.errors import BuckramError, Code, MalformedRecord, NoSuchLedger
 from buckram.net.tasks import TaskScope
@@ -34,6 +37,16 @@ READ, APPEND = 1, 2
 _MOST_LEDGERS = 100_000
 _RECENT_S = 1.0
 """For so long metadata's answer counts where nothing here confirms which ledger the id means."""
+
+
+def bits(permissions: Iterable[str]) -> int:
+    """READ and APPEND of permissions on a namespace."""
+    return (READ if "read" in permissions else 0) | (APPEND if "append" in permissions else 0)
+
+
+_BITS = {number: 0 if effect is None else bits(NEEDS[effect]) for number, effect in OF_OPERATIONS.items()}
+"""What each operation needs on its ledger; 0 for one that is about none."""
+_FENCING = bits(NEEDS[FENCING])
 
 
 class Judge(Protocol):
@@ -79,6 +92,8 @@ class EntryAccess:
         self.owners = owners
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope("access")
+        self.on_refused: OnRefused | None = None
+        """Hears of each request that grants refuse."""
         self._unread: dict[LedgerId, None] = {}
         """Ledgers that count for nobody because metadata could not be read; it is asked again."""
 
@@ -220,7 +235,7 @@ class Gate:
         elif rights & permission:
             self._access.allowed(session, item if session.principal.admin else _without_places(item))
         else:
-            _refuse(session, item, Code.UNAUTHORIZED)
+            self._refuse(item, Code.UNAUTHORIZED)
 
     def _counts(self, ledger_id: LedgerId, known: Right) -> bool:
         """Whether grants, and the ledger that the connection means, are still what they were."""
@@ -282,12 +297,22 @@ class Gate:
             item = _after(arrived, self._access.now() - since)
             needed = _needed(item)
             if code is not Code.OK and needed is not None and needed[0] == ledger_id and not self._waiting:
-                _refuse(self._session, item, code)
+                self._refuse(item, code)
             else:
                 self.item(self._session, item, ledger_id)
             if self._is_over():
                 return
         self._session.recount()
+
+    def _refuse(self, item: Item, code: Code) -> None:
+        session, on_refused = self._session, self._access.on_refused
+        needed = _needed(item)
+        if on_refused is not None and needed is not None and code is Code.UNAUTHORIZED:
+            on_refused(session, action_of(item), needed[0], f"{session.principal} may not do that with it")
+        if isinstance(item, AddRun):
+            session.answer_run(item, code)
+        elif isinstance(item, Incoming):
+            session.send(encode_error(item.context, code))
 
     def _is_over(self) -> bool:
         return self._session.ended
@@ -296,15 +321,27 @@ class Gate:
 def _needed(item: Item) -> tuple[LedgerId, int] | None:
     """Ledger and permission that an item needs; None for one that is about no ledger."""
     if isinstance(item, AddRun):
-        return item.ledger_id, APPEND
-    if not isinstance(item, Incoming):
+        return item.ledger_id, _BITS[OP_ADD]
+    if not isinstance(item, Incoming) or (needed := _BITS[item.context.operation]) == 0:
         return None
     request = item.request
-    if isinstance(request, Read | BatchRead):
-        return request.ledger_id, APPEND if request.fence else READ
-    if isinstance(request, WriteLac | Force | Pull):
-        return request.ledger_id, APPEND
-    return (request.ledger_id, READ) if isinstance(request, ReadLac | ListEntries) else None
+    assert not isinstance(request, Auth | StartTls | GetBookieInfo)
+    fences = isinstance(request, Read | BatchRead) and request.fence
+    return request.ledger_id, _FENCING if fences else needed
+
+
+def ledger_of(item: Item) -> LedgerId | None:
+    """The ledger that an item is about; None for one that is about none."""
+    needed = _needed(item)
+    return None if needed is None else needed[0]
+
+
+def action_of(item: Item) -> str:
+    """What the audit trail calls a request about entries."""
+    needed = _needed(item)
+    if isinstance(item, Incoming) and isinstance(item.request, Read | BatchRead) and item.request.fence:
+        return "fence"
+    return "append" if needed is not None and needed[1] & APPEND else "read"
 
 
 def is_urgent(item: Item) -> bool:
@@ -330,15 +367,3 @@ def _without_places(item: Item) -> Item:
     if isinstance(item, Incoming) and isinstance(item.request, BatchRead) and item.request.located:
         return item._replace(request=replace(item.request, located=False))
     return item
-
-
-def _refuse(session: Session, item: Item, code: Code) -> None:
-    if isinstance(item, AddRun):
-        session.answer_run(item, code)
-    elif isinstance(item, Incoming):
-        session.send(encode_error(item.context, code))
-
-
-def bits(permissions: Iterable[str]) -> int:
-    """READ and APPEND of permissions on a namespace."""
-    return (READ if "read" in permissions else 0) | (APPEND if "append" in permissions else 0)

@@ -14,6 +14,7 @@ from buckram.bookie.service.admission import Admission, Verdict, needs_proof
 from buckram.bookie.service.births import is_other
 from buckram.bookie.service.limits import Budget
 from buckram.bookie.service.long_poll import LongPolls
+from buckram.bookie.service.noting import WRONG_KEY, OnRefused
 from buckram.bookie.service.session import Session
 from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.store import LedgerRecord, Store
@@ -56,6 +57,8 @@ class AddPath:
         self.entries = self.bytes = 0
         """What was acknowledged since the start."""
         self._refused = stats.counter("buckram_bookie_refused_adds_total", "entries answered with an error")
+        self.on_refused: OnRefused | None = None
+        """Hears of runs whose key is wrong."""
 
     def add(self, session: Session, run: AddRun) -> None:
         """Insert a run, refuse it, or let it wait for admission."""
@@ -89,7 +92,7 @@ class AddPath:
         record = self._ledger(run.ledger_id)
         other = is_other(record, name)
         if verdict is Verdict.WRONG_KEY:
-            self.refuse(session, run, Code.UNAUTHORIZED)
+            self._refuse_key(session, run)
         elif other or verdict is Verdict.OTHER:
             self._refuse_other(session, run, verdict)
         elif run.recovery:
@@ -150,8 +153,15 @@ class AddPath:
             code = REFUSALS.get(error.kind, Code.IO_ERROR)
         if code is Code.OK:
             self._insert(session, run)
+        elif code is Code.UNAUTHORIZED:
+            self._refuse_key(session, run)
         elif code is not None:
             self.refuse(session, run, code)
+
+    def _refuse_key(self, session: Session, run: AddRun) -> None:
+        if self.on_refused is not None:
+            self.on_refused(session, "append", run.ledger_id, WRONG_KEY)
+        self.refuse(session, run, Code.UNAUTHORIZED)
 
     def _decide(
         self,

@@ -17,6 +17,7 @@ from buckram.bookie.service.admission import Admission, Verdict, needs_proof
 from buckram.bookie.service.births import is_other
 from buckram.bookie.service.limits import Budget
 from buckram.bookie.service.long_poll import LongPolls
+from buckram.bookie.service.noting import WRONG_KEY, OnRefused
 from buckram.bookie.service.pulls import PullPath
 from buckram.bookie.service.read_replies import absence
 from buckram.bookie.service.reads import ReadPath
@@ -112,6 +113,8 @@ class Dispatcher:
         self._store, self._reads, self._polls, self._budget = store, reads, polls, budget
         self._admission, self._bookie, self._pulls = admission, bookie, pulls
         self._max_body = max_frame_bytes - 128
+        self.on_refused: OnRefused | None = None
+        """Hears of explicit LACs whose key is wrong."""
 
     def request(self, session: Session, context: ReplyContext, request: Request) -> None:
         if isinstance(request, Read):
@@ -152,7 +155,7 @@ class Dispatcher:
         except StoreError as error:
             code = REFUSALS.get(error.kind, Code.IO_ERROR)
         if code is not Code.OK:
-            session.reply(context, WriteLacReply(code, ledger_id))
+            self._refuse_lac(session, context, request, code)
             return
         held = REQUEST_COST + len(request.body)
         session.requests_held += held
@@ -170,12 +173,17 @@ class Dispatcher:
         """Continue after metadata was asked for the key. Without an answer, keep the LAC under the request's key."""
         session.requests_held -= REQUEST_COST + len(request.body)
         if verdict is Verdict.WRONG_KEY:
-            session.reply(context, WriteLacReply(Code.UNAUTHORIZED, request.ledger_id))
+            self._refuse_lac(session, context, request, Code.UNAUTHORIZED)
         elif verdict is Verdict.OTHER:
             session.reply(context, WriteLacReply(Code.NO_LEDGER, request.ledger_id))
         else:
             self._write_lac(session, context, request, name, looked=True)
         session.recount()
+
+    def _refuse_lac(self, session: Session, context: ReplyContext, request: WriteLac, code: Code) -> None:
+        if code is Code.UNAUTHORIZED and self.on_refused is not None:
+            self.on_refused(session, "append", request.ledger_id, WRONG_KEY)
+        session.reply(context, WriteLacReply(code, request.ledger_id))
 
     def _refused_lac(self, request: WriteLac, name: bytes | None) -> Code | None:
         """Return why the packet cannot be stored, whatever its key. A bookie cannot check the digest."""

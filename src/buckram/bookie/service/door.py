@@ -132,6 +132,8 @@ class Door:
         if user == os.getuid() and self._unix_admin:
             session.protocol.logged_in()
             self.passed(session, Principal(f"unix:{_name(user)}", admin=True), None)
+        else:
+            session.user = _name(user)
 
     def passed(
         self, session: Session, principal: Principal, token: Token | None, certificate: int | None = None
@@ -153,6 +155,11 @@ class Door:
             return
         for item in session.protocol.answer_begun():
             session.handle_item(session, item)
+
+    def waits(self, session: Session, payload: bytes) -> None:
+        """A login needs a key that its issuer may have published since: it goes on when that was looked at."""
+        if self.guard is not None:
+            self.guard.meet(payload, lambda: None if session.ended else session.take(session.protocol.answer_login()))
 
     def begin_tls(self, session: Session, data: bytes) -> None:
         """After the answer to START_TLS. `data`: the first bytes of TLS."""

@@ -13,6 +13,7 @@ from typing import Protocol
 from buckram.bookie.service.admission import Admission, Verdict, needs_proof
 from buckram.bookie.service.births import is_other
 from buckram.bookie.service.long_poll import LongPolls
+from buckram.bookie.service.noting import WRONG_KEY, OnRefused
 from buckram.bookie.service.read_replies import absence, refuse
 from buckram.bookie.service.session import REQUEST_COST, Session, request_of
 from buckram.bookie.storage.errors import StoreError
@@ -48,6 +49,8 @@ class FencePath:
         self._store, self._admission, self._polls, self._reads = store, admission, polls, reads
         self.on_fenced: OnFenced | None = None
         """Hears of each ledger that is fenced now and was not."""
+        self.on_refused: OnRefused | None = None
+        """Hears of each request whose key is wrong."""
 
     def arrive(self, session: Session, context: ReplyContext, request: Read | BatchRead) -> None:
         """Take a fencing read: fence at once, or after a look at metadata where only that tells whose key is right."""
@@ -78,7 +81,7 @@ class FencePath:
         other = is_other(record, name)
         disputed = record is not None and not record.proven and record.master_key != key
         if verdict is Verdict.WRONG_KEY:
-            refuse(session, context, request, Code.UNAUTHORIZED)
+            self._refuse_key(session, context, request)
         elif verdict in (Verdict.LATER, Verdict.UNKNOWN) and (other or disputed):
             refuse(session, context, request, Code.TOO_MANY_REQUESTS)
         elif other or verdict is Verdict.OTHER:
@@ -113,9 +116,14 @@ class FencePath:
                 self.on_fenced(session, request.ledger_id)
             self._reads.queue_fenced(session, context, request, name)
         elif code is Code.UNAUTHORIZED:
-            refuse(session, context, request, code)  # nothing changed, so nothing to wait for
+            self._refuse_key(session, context, request)  # nothing changed, so nothing to wait for
         else:
             self._store.after_durable(partial(_refuse_durably, session, context, request, code))
+
+    def _refuse_key(self, session: Session, context: ReplyContext, request: Read | BatchRead) -> None:
+        if self.on_refused is not None:
+            self.on_refused(session, "fence", request.ledger_id, WRONG_KEY)
+        refuse(session, context, request, Code.UNAUTHORIZED)
 
     def fence(self, ledger_id: LedgerId, key: bytes | None, name: bytes | None = None) -> Code:
         """Set the fence bit of the ledger that `name` (a birth) means; it is durable with the store's `after_durable`.

@@ -7,6 +7,7 @@ be read, what was known goes on to count. Not here: connections before they are 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from buckram.bookie.service.access import APPEND, READ, bits
@@ -14,7 +15,7 @@ from buckram.bookie.service.session import Session
 from buckram.core.cluster.believed_time import TellsTime
 from buckram.core.cluster.bookie_report import ExpiredToken
 from buckram.core.security.access import KeyRules
-from buckram.core.security.namespaces import Known, NamespaceRules, Places
+from buckram.core.security.namespaces import Known, NamespaceRules, Places, allowed_on_entries
 from buckram.core.security.oidc import Issuer
 from buckram.core.security.principal import Principal
 from buckram.core.security.tokens import Token, TokenExpired
@@ -98,6 +99,14 @@ class Guard:
             self._note_expired(error.subject)
             raise
 
+    def meet(self, text: bytes, then: Callable[[], None]) -> None:
+        """Call `then` once keys of the issuer were fetched that a token may need, or could not be, within seconds."""
+        self._scope.spawn(self._meet(text, then), "a key of the issuer")
+
+    async def _meet(self, text: bytes, then: Callable[[], None]) -> None:
+        await self._security.meet(text)
+        then()
+
     def _note_expired(self, subject: str) -> None:
         self._expired.pop(subject, None)  # the one that was seen last stands last
         self._expired[subject] = int(self._security.now_s())
@@ -130,7 +139,7 @@ class Guard:
         stream's."""
         if not self.authorises or session.principal.admin:
             return READ | APPEND
-        return bits(self.state.acl.allowed(session.principal, name))
+        return bits(allowed_on_entries(name, self.state.acl.allowed(session.principal, name)))
 
     def may_know(self, session: Session, namespace: str) -> bool:
         """Whether a connection may be told about a namespace as a whole, such as its quotas."""

@@ -22,6 +22,17 @@ from buckram.metadata.service.packets import KeyReply, KeyRequest, Kind, names_t
 from buckram.metadata.store import TreeStore
 from buckram.types import KeyValue, LedgerId
 
+OF_IDS = {
+    Kind.ALLOCATE: KeyUse.CREATE,
+    Kind.NEXT_ID: KeyUse.READ,
+    Kind.RAISE_NEXT_ID: KeyUse.SET,
+    Kind.LEDGERS: KeyUse.LIST,
+    Kind.RECORDS: KeyUse.LIST,
+    Kind.STRAYS: KeyUse.LIST,
+}
+"""What requests do with all ids, which are kept at the root of all ledgers."""
+OF_NOBODY = (Kind.LEDGER_KEY, Kind.MANAGER_NAME)
+"""What everybody may ask who has logged in: how ledgers are kept, not which there are."""
 _MAX_GIVEN = 100_000
 """Ids that a connection was given and has not used; with more of them the oldest ones go."""
 
@@ -59,27 +70,24 @@ class LedgerRequests:
 
     async def carry_out(self, request: KeyRequest) -> KeyReply:
         check, store = self._judge.check, self._store()
-        tree, root, limit = store.ledgers, store.root, min(max(request.limit, 1), MAX_PAGE)
+        tree, limit = store.ledgers, min(max(request.limit, 1), MAX_PAGE)
+        if request.kind in OF_IDS:
+            await check(store.root, OF_IDS[request.kind])
         match request.kind:
             case Kind.LEDGER_KEY:
                 return await tree.key(request.number)
             case Kind.LEDGER_CREATE:
                 return await self._create(store, request)
             case Kind.ALLOCATE:
-                await check(root, KeyUse.CREATE)
                 return await self._allocate(store)
             case Kind.NEXT_ID:
-                await check(root, KeyUse.READ)
                 return await tree.next_id()
             case Kind.RAISE_NEXT_ID:
-                await check(root, KeyUse.SET)
                 await tree.raise_next_id(request.number)
                 return None
             case Kind.LEDGERS:
-                await check(root, KeyUse.LIST)
                 return names_that_fit([str(one) for one in await tree.page(request.number, limit)], self._room)
             case Kind.RECORDS:
-                await check(root, KeyUse.LIST)
                 return self._fitting([(str(one), found) for one, found in await tree.records(request.number, limit)])
             case Kind.REMOVED:
                 await check(request.key, KeyUse.DELETE)
@@ -88,7 +96,6 @@ class LedgerRequests:
             case Kind.MANAGER_NAME:
                 return await tree.manager_name()
             case Kind.STRAYS:
-                await check(root, KeyUse.LIST)
                 return names_that_fit(await tree.strays(), self._room)
             case other:
                 raise MetadataError(f"no request of a client: {other.name}")
@@ -127,4 +134,4 @@ class LedgerRequests:
         return version
 
 
-__all__ = ["LedgerQuota", "LedgerRequests"]
+__all__ = ["OF_IDS", "OF_NOBODY", "LedgerQuota", "LedgerRequests"]

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from buckram.core.security import digest_md5
 from buckram.core.security.digest_md5 import SaslRefused
+from buckram.core.security.oidc import UnknownKey
 from buckram.core.security.principal import Principal
 from buckram.core.security.tokens import Token, TokenRefused
 from buckram.core.wire.server import AuthStep
@@ -35,10 +36,17 @@ class TokenLogin:
 
     def __init__(self, tokens: Tokens, on_known: OnKnown) -> None:
         self._tokens, self._on_known = tokens, on_known
+        self._waited = False
 
     def step(self, payload: bytes) -> AuthStep:
         try:
             token = self._tokens.verify(payload)
+        except UnknownKey as error:
+            if not self._waited:  # the issuer may have published it a moment ago
+                self._waited = True
+                return AuthStep(None, waits=True)
+            log.warning("a login is refused: %s", error)
+            return _REFUSED
         except TokenRefused as error:
             log.warning("a login is refused: %s", error)
             return _REFUSED

@@ -1,14 +1,14 @@
 """Notes for the audit trail what clients change in the metadata store: which change of which key is which event.
 
-Every request that a client is refused is noted as well, in one place, whoever refused it.
+Every request that a client is refused is noted as well, in one place, whoever refused it; so are requests about
+entries. Nothing of it is on the way of what is not refused.
 
-Not here: the list of events (`bookie/audit_log.py`), events of a bookie's other requests (who fenced, who could not log
-in: `bookie/service/fencing.py`, `bookie/service/server.py`).
+Not here: the list of events (`bookie/audit_log.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -27,7 +27,7 @@ from buckram.errors import (
 )
 from buckram.metadata.service.packets import KeyRequest, Kind
 from buckram.metadata.store import TreeStore
-from buckram.types import CheckVersion, Create, Delete, KeyOp, KeyValue, LedgerState, SetValue
+from buckram.types import CheckVersion, Create, Delete, KeyOp, KeyValue, LedgerId, LedgerState, SetValue
 
 REFUSAL_ERRORS = (AccessRefused, InvalidArgument, MalformedRecord, QuotaExceeded, ValueTooLarge)
 """By which a request is refused for what it is, and not for the state of things."""
@@ -51,6 +51,35 @@ class Notes(Protocol):
     def note(
         self, session: Session, action: str, what: str, namespace: str = "", result: str = DONE, detail: str = ""
     ) -> None: ...
+
+
+WRONG_KEY = "it does not know the ledger's password"
+
+
+class OnRefused(Protocol):
+    """Takes a request about a ledger that was refused: what it would have done, one of the trail's actions, and why."""
+
+    def __call__(self, session: Session, action: str, ledger_id: LedgerId, why: str, /) -> None: ...
+
+
+class NotedEntries:
+    """Notes refused requests about entries, by whichever part of the bookie refused them. `namespace_of`: of a ledger,
+    as far as it is known, else ""."""
+
+    def __init__(self, log: Notes, namespace_of: Callable[[LedgerId], str]) -> None:
+        self._log, self._namespace_of = log, namespace_of
+
+    def fenced(self, session: Session, ledger_id: LedgerId) -> None:
+        self._log.note(session, "fence", f"ledger {ledger_id}", self._namespace_of(ledger_id))
+
+    def refused(self, session: Session, action: str, ledger_id: LedgerId, why: str) -> None:
+        """As OnRefused."""
+        self._log.note(session, action, f"ledger {ledger_id}", self._namespace_of(ledger_id), REFUSED, why)
+
+
+def note_unknown(log: Notes, session: Session, why: str) -> None:
+    """Note that a peer who has not logged in was refused something."""
+    log.note(session, "login", "bookie", result=REFUSED, detail=why)
 
 
 class Noting:

@@ -58,6 +58,11 @@ class Owners:
             self._known.clear()
         self._known[ledger_id] = owner
 
+    def namespace_of(self, ledger_id: LedgerId) -> str:
+        """Return the namespace of a ledger as far as it is known, else ""."""
+        owner = self.get(ledger_id)
+        return "" if owner is None else owner.namespace
+
     def nobodys(self, ledger_id: LedgerId, *, absent: bool = False) -> None:
         """It does not exist or could not be read: it counts for nobody until a `look` finds its owner."""
         self.note(ledger_id, ABSENT if absent else NOBODY)

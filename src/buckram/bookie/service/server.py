@@ -18,7 +18,7 @@ from buckram.bookie.service.door import Door
 from buckram.bookie.service.limits import Budget
 from buckram.bookie.service.long_poll import LongPolls
 from buckram.bookie.service.metadata import MetadataService
-from buckram.bookie.service.noting import Notes
+from buckram.bookie.service.noting import NotedEntries, Notes, note_unknown
 from buckram.bookie.service.owners import Owners
 from buckram.bookie.service.pulls import OpenSource, PullPath
 from buckram.bookie.service.pulse import Pulse
@@ -31,7 +31,6 @@ from buckram.bookie.storage.store import Store
 from buckram.bookie.trust import UNSEEN, Trust
 from buckram.codes import Code
 from buckram.config import BookieConfig, NetConfig
-from buckram.core.tenants.audit import REFUSED
 from buckram.core.wire.server import (
     BeginTls,
     Close,
@@ -39,6 +38,7 @@ from buckram.core.wire.server import (
     Item,
     KeyPacket,
     LoginBegun,
+    LoginWaits,
     Named,
     Ready,
     ServerProtocol,
@@ -209,16 +209,14 @@ class BookieServer:
         entries = self._entries = EntryAccess(owners, guard, turnstile.add, turnstile.item, service.birth_here)
         service.reads.served.on_served = self.turnstile.served
         if self.events is not None:
-            service.reads.fencing.on_fenced = self._fenced
+            noted = NotedEntries(self.events, owners.namespace_of)
+            service.reads.fencing.on_fenced = noted.fenced
+            for part in (service.adds, service.dispatch, service.reads.fencing, entries, turnstile):
+                part.on_refused = noted.refused
             if service.keys is not None:
                 service.keys.events = self.events
         if self._door is not None and guard is not None:
             self._door.entries = entries
-
-    def _fenced(self, session: Session, ledger_id: LedgerId) -> None:
-        owner = None if self._entries is None else self._entries.owners.get(ledger_id)
-        if self.events is not None:
-            self.events.note(session, "fence", f"ledger {ledger_id}", "" if owner is None else owner.namespace)
 
     def look_at_namespaces(self, wanted: bool) -> None:
         """Whether requests are looked at for whose they are, because there may be quotas, and tenants that compete."""
@@ -344,6 +342,8 @@ class BookieServer:
 
     def peer_misbehaved(self, session: Session, why: str) -> None:
         self._closed_bad.inc()
+        if session.heard and not session.protocol.authenticated:
+            self._unknown_refused(session, why)
         self.bad_frames.report(session.peer, why, asyncio.get_running_loop().time())
 
     def item_received(self, session: Session, item: Item) -> None:
@@ -374,10 +374,17 @@ class BookieServer:
         elif isinstance(item, LoginBegun):
             if self._door is not None:
                 self._door.begun(session)
+        elif isinstance(item, LoginWaits):
+            if self._door is not None:
+                self._door.waits(session, item.payload)
         elif isinstance(item, Ready):
+            if item.refused:
+                self._unknown_refused(session, item.refused)
             session.send(item.data)
         elif isinstance(item, Close):
-            if self.events is not None and not session.protocol.authenticated:
-                self.events.note(session, "login", "bookie", result=REFUSED, detail=item.reason)
             self.peer_misbehaved(session, item.reason)
             session.close()
+
+    def _unknown_refused(self, session: Session, why: str) -> None:
+        if self.events is not None:
+            note_unknown(self.events, session, why)

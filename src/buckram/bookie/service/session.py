@@ -97,6 +97,8 @@ class Session(asyncio.Protocol):
         """Births by ledger, for the hot path."""
         self.principal: Principal = EVERYBODY
         """Who speaks here."""
+        self.user = ""
+        """Who is behind a Unix socket, as the kernel says, where that was not enough to be let in."""
         self.introduction: Introduction | None = None
         """The client's introduction; None for Apache's and older clients, which send none."""
         self._out: list[Buffer] = []
@@ -125,20 +127,23 @@ class Session(asyncio.Protocol):
             return
         self._received += len(data)
         try:
-            items = self.protocol.feed(data)
-            # Only now: a login in these bytes may have changed where requests go.
-            add, handle = self.add_run, self.handle_item
-            for item in items:
-                if type(item) is AddRun:
-                    add(self, item)
-                else:
-                    handle(self, item)
-                    if self.ended:
-                        return  # the client meant another bookie: the rest of what it sent is not for this one
+            self.take(self.protocol.feed(data))
         except StoreError as error:
             self.refuse(f"what is known of a ledger cannot be looked up: {error}")  # no answer would be right
             return
-        self._budget.update(self)
+        self.recount()
+
+    def take(self, items: Sequence[Item]) -> None:
+        """Have what the protocol found carried out."""
+        # Only now: a login may have changed where requests go.
+        add, handle = self.add_run, self.handle_item
+        for item in items:
+            if type(item) is AddRun:
+                add(self, item)
+            else:
+                handle(self, item)
+                if self.ended:
+                    return  # the client meant another bookie: the rest of what it sent is not for this one
 
     def _goes_on(self) -> bool:
         """Whether it is open, also after the look at how long the process stood still."""
@@ -330,7 +335,9 @@ class Session(asyncio.Protocol):
     @property
     def peer(self) -> str:
         name = self._transport.get_extra_info("peername")
-        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) and len(name) >= 2 else "a client of this machine"
+        if isinstance(name, tuple) and len(name) >= 2:
+            return f"{name[0]}:{name[1]}"
+        return f"a client of this machine, of user {self.user}" if self.user else "a client of this machine"
 
 
 def request_of(session: Session, context: ReplyContext) -> dict[str, str]:

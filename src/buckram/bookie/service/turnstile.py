@@ -14,8 +14,9 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from buckram.bookie.service.access import is_urgent
+from buckram.bookie.service.access import action_of, is_urgent, ledger_of
 from buckram.bookie.service.giving_way import GivingWay
+from buckram.bookie.service.noting import OnRefused
 from buckram.bookie.service.owners import Owner, Owners
 from buckram.bookie.service.session import REQUEST_COST, AddHandler, Session
 from buckram.bookie.service.tenant import ADDS, FLIGHT_BYTES, READS, Held, Line, Tenant
@@ -57,6 +58,8 @@ class Turnstile:
         self._timers: dict[tuple[Tenant, str], asyncio.TimerHandle] = {}
         self._giving_way = GivingWay(self.tenants, lambda: self.contended)
         self._soon = False
+        self.on_refused: OnRefused | None = None
+        """Hears of each request for which a quota is used up."""
 
     def tenant(self, namespace: str) -> Tenant:
         found = self.tenants.get(namespace)
@@ -178,6 +181,9 @@ class Turnstile:
         said = session.introduction
         knows = said is not None and said.features & KNOWS_QUOTAS
         code = Code.QUOTA_EXCEEDED if knows else Code.UNAUTHORIZED
+        ledger_id = ledger_of(item)
+        if self.on_refused is not None and ledger_id is not None:
+            self.on_refused(session, action_of(item), ledger_id, f"its namespace has used up its quota {quota}")
         if isinstance(item, AddRun):
             session.answer_run(item, code)
         elif isinstance(item, Incoming):

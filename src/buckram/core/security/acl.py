@@ -24,8 +24,9 @@ ROLE = "role:"
 SERVERS = "system"
 """The namespace of what servers write, such as the audit trail."""
 ACL_PROPERTY, ACL_VERSION = "buckram.acl", 2
-"""In the registration of a bookie that judges grants: which versions of their record it reads, up to this one. The
-first has no denials, so that a release which knows none refuses the second in place of granting too much."""
+"""In the registration of a bookie that judges grants, and in the key that shows a gateway or a server of databases:
+which versions of their record it reads, up to this one. The first has no denials, so that a release which knows none
+refuses the second in place of granting too much."""
 LOGIN_PROPERTY = "buckram.login"
 """In the registration of a bookie that asks for a login: which ones it takes."""
 

@@ -10,6 +10,21 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from enum import Enum
 
+from buckram.core.security.access import KeyUse
+from buckram.core.wire.context import (
+    OP_ADD,
+    OP_AUTH,
+    OP_BATCH_READ,
+    OP_BOOKIE_INFO,
+    OP_FORCE,
+    OP_LIST_ENTRIES,
+    OP_PULL,
+    OP_READ,
+    OP_READ_LAC,
+    OP_START_TLS,
+    OP_WRITE_LAC,
+)
+
 
 class Effect(Enum):
     """What becomes of a stream, a ledger, an object or a database."""
@@ -17,12 +32,13 @@ class Effect(Enum):
     LIST = "its name, size and times are seen"
     READ = "what is in it is seen"
     ADD = "there is something more, and nothing else has changed"
-    REPLACE = "something else is under its name, or its rows are others"
+    REPLACE = "something else is under its name"
+    WRITE = "rows of a database are others"
     REMOVE = "it is there no more"
     TRIM = "its oldest records are gone, by its policy or by hand"
     SET = "it has another policy, other properties or its end"
     FOLLOW = "a reader's place in it is kept, moved or forgotten"
-    MAKE = "there is a new stream, database or ledger"
+    MAKE = "there is a new stream or database"
     ADMINISTER = "the namespace has another policy, other quotas, or another side"
 
 
@@ -31,6 +47,7 @@ NEEDS: Mapping[Effect, frozenset[str]] = {
     Effect.READ: frozenset({"read"}),
     Effect.ADD: frozenset({"append"}),
     Effect.REPLACE: frozenset({"append", "delete"}),
+    Effect.WRITE: frozenset({"append"}),
     Effect.REMOVE: frozenset({"delete"}),
     Effect.TRIM: frozenset({"append"}),
     Effect.SET: frozenset({"append"}),
@@ -39,8 +56,62 @@ NEEDS: Mapping[Effect, frozenset[str]] = {
     Effect.ADMINISTER: frozenset({"admin"}),
 }
 """A rename is READ and REMOVE of the one name, and ADD, or REPLACE, of the other. What writers do to their stream by
-themselves, as retention does, takes what they have: `append`. Rows of a database are changed with `append` alone: its
-log only grows, and who writes SQL may write all of it."""
+themselves, as retention does, takes what they have: `append`, and so does a ledger, which they make for what they add.
+Rows of a database are changed with `append` alone: its log only grows, and who writes SQL may write all of it. A
+statement is always READ as well."""
+
+OF_OPERATIONS: Mapping[int, Effect | None] = {
+    OP_ADD: Effect.ADD,
+    OP_PULL: Effect.ADD,
+    OP_WRITE_LAC: Effect.ADD,
+    OP_FORCE: Effect.ADD,
+    OP_READ: Effect.READ,
+    OP_BATCH_READ: Effect.READ,
+    OP_READ_LAC: Effect.READ,
+    OP_LIST_ENTRIES: Effect.LIST,
+    OP_BOOKIE_INFO: None,
+    OP_AUTH: None,
+    OP_START_TLS: None,
+}
+"""What each operation of a bookie's protocols does to the ledger that it names; None for one that names no ledger."""
+FENCING = Effect.SET
+"""What a read that fences does: it ends the ledger for its writer."""
+
+
+class Kept(Enum):
+    """What a key of the metadata store keeps, for whoever is held to grants."""
+
+    LEDGER = "a ledger's record"
+    SHARE = "that a stream holds a ledger"
+    NAMESPACE = "a namespace's policy, or its replication"
+    QUOTA = "a namespace's quotas"
+    STREAMS = "the streams of a namespace"
+    HEAD = "a stream's head"
+    DATA = "what a stream's writers know"
+    DATA_ROOT = "that a uid is taken"
+    CURSOR = "a reader's place"
+
+
+_SEEN = {KeyUse.READ: Effect.LIST, KeyUse.LIST: Effect.LIST}
+_CHANGES = (KeyUse.CREATE, KeyUse.SET, KeyUse.DELETE)
+OF_KEYS: Mapping[Kept, Mapping[KeyUse, Effect]] = {
+    Kept.LEDGER: {**_SEEN, KeyUse.CREATE: Effect.ADD, KeyUse.SET: Effect.SET, KeyUse.DELETE: Effect.REMOVE},
+    Kept.SHARE: {**_SEEN, **dict.fromkeys(_CHANGES, Effect.SET)},
+    Kept.NAMESPACE: {**_SEEN, **dict.fromkeys(_CHANGES, Effect.ADMINISTER)},
+    Kept.QUOTA: {KeyUse.READ: Effect.LIST},
+    Kept.STREAMS: {**_SEEN, **dict.fromkeys(_CHANGES, Effect.MAKE)},
+    Kept.HEAD: {**_SEEN, KeyUse.CREATE: Effect.MAKE, KeyUse.SET: Effect.SET, KeyUse.DELETE: Effect.REMOVE},
+    Kept.DATA: {**_SEEN, **dict.fromkeys(_CHANGES, Effect.SET)},
+    Kept.DATA_ROOT: {**_SEEN, KeyUse.CREATE: Effect.MAKE, KeyUse.SET: Effect.SET, KeyUse.DELETE: Effect.SET},
+    Kept.CURSOR: {**_SEEN, **dict.fromkeys(_CHANGES, Effect.FOLLOW)},
+}
+"""What the use of a key does. A use without a row, and a key that none of these is, is for administrators."""
+
+
+def on_log_of_objects(effect: Effect) -> Effect:
+    """What an effect on the log of all names of objects is, for whoever writes it himself: any of them is replaced or
+    removed by a record of it."""
+    return Effect.REPLACE if NEEDS[effect] == NEEDS[Effect.ADD] else effect
 
 
 def lacking(effect: Effect, granted: Collection[str]) -> list[str]:
@@ -48,4 +119,4 @@ def lacking(effect: Effect, granted: Collection[str]) -> list[str]:
     return sorted(NEEDS[effect] - set(granted))
 
 
-__all__ = ["NEEDS", "Effect", "lacking"]
+__all__ = ["FENCING", "NEEDS", "OF_KEYS", "OF_OPERATIONS", "Effect", "Kept", "lacking", "on_log_of_objects"]

@@ -1,6 +1,7 @@
-"""Which namespace or stream a key or a ledger belongs to, and which permission an operation on it needs.
+"""Which namespace or stream a key or a ledger belongs to, and whether who asks may use it.
 
-Default is no: a key that no row here knows is for administrators. Pure.
+Default is no: a key that no row here knows is for administrators. Pure. Not here: which permissions the use of a key
+takes (`core/security/effects.py`).
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from buckram.core.ledgers.metadata_codec import parse
+from buckram.core.objects.rows import LOG
 from buckram.core.security.access import KeyUse
 from buckram.core.security.acl import Acl
+from buckram.core.security.effects import NEEDS, OF_KEYS, Effect, Kept, lacking, on_log_of_objects
 from buckram.core.security.principal import Principal
 from buckram.core.streams.head import Head, decode_head
 from buckram.core.streams.names import DEFAULT_NAMESPACE, owner_of
@@ -34,6 +37,17 @@ def namespace_of_ledger(custom_metadata: Mapping[str, bytes]) -> str:
         return owner[0].partition("/")[0]
     found = custom_metadata.get(LEDGER_NAMESPACE)
     return DEFAULT_NAMESPACE if found is None else found.decode(errors="replace")
+
+
+def is_log_of_objects(name: str) -> bool:
+    """Whether a stream's full name is that of the log of all objects of its namespace."""
+    return name.partition("/")[2] == LOG
+
+
+def allowed_on_entries(name: str, allowed: frozenset[str]) -> frozenset[str]:
+    """What the permissions on a stream or namespace allow with its entries."""
+    lacks = is_log_of_objects(name) and lacking(on_log_of_objects(Effect.ADD), allowed)
+    return allowed - NEEDS[Effect.ADD] if lacks else allowed
 
 
 def granted_name_of_ledger(custom_metadata: Mapping[str, bytes]) -> str:
@@ -153,14 +167,14 @@ class NamespaceRules:
         for records in (places.namespaces, places.links):
             if _is_below(key, records):
                 return self._of_record(key.removeprefix(records).lstrip("/"), use)
-        if key.startswith(f"{places.quotas}/") and use is KeyUse.READ:
-            return self._needs_within(key.removeprefix(f"{places.quotas}/"), "read")
+        if key.startswith(f"{places.quotas}/"):
+            return self._needs_within(key.removeprefix(f"{places.quotas}/"), Kept.QUOTA, use)
         if _is_below(key, places.heads):
             return self._of_head(key, use)
         uid = places.uid(key)
         if uid:
             stream = self.known.of_uid(uid)
-            return None if stream is None else self._needs_of_owner(stream, _of_data(key, places, uid, use))
+            return None if stream is None else self._needs_of_owner(stream, _data_kind(key, places, uid), use)
         if key.startswith(places.told):  # who writes may say what lacks copies and who is slow, and take nothing back
             usable = use in (KeyUse.CREATE, KeyUse.READ, KeyUse.SET) and self._acl().concern(self._principal)
             return "" if usable else _ADMINISTRATORS
@@ -172,11 +186,11 @@ class NamespaceRules:
     def _of_ledger(self, key: str, use: KeyUse, value: bytes | None) -> str | None:
         said = None if value is None else _ledger_name(value)
         if use is KeyUse.CREATE:
-            return _ADMINISTRATORS if said is None else self._needs(said, "append")
+            return _ADMINISTRATORS if said is None else self._needs(said, Kept.LEDGER, use)
         known = self.known.of_ledger(key) if use is not KeyUse.READ or value is None else said
         if known is None:
             return None if value is None or use is KeyUse.SET else _ADMINISTRATORS
-        why = self._needs_of_owner(known, {KeyUse.SET: "append", KeyUse.DELETE: "delete"}.get(use, "read"))
+        why = self._needs_of_owner(known, Kept.LEDGER, use)
         return why or (f"a ledger of {_what(known)} stays one" if use is KeyUse.SET and said != known else "")
 
     def _of_share(self, key: str, use: KeyUse) -> str | None:
@@ -187,37 +201,38 @@ class NamespaceRules:
         if holder is None or (owner is None and use is KeyUse.CREATE):
             return None
         if owner is None or use is not KeyUse.CREATE:
-            return self._needs_of_owner(holder, "read" if use in _READ else "append")
-        why = self._needs_of_owner(owner, "read")
+            return self._needs_of_owner(holder, Kept.SHARE, use)
+        why = self._needs_of_owner(owner, Kept.LEDGER, KeyUse.READ)
         if not why and owner.partition("/")[0] != holder.partition("/")[0]:
             return f"a ledger of {_what(owner)} is for streams of its namespace only"
-        return why or (self._needs_of_owner(holder, "append") if holder != owner else "")
+        return why or (self._needs_of_owner(holder, Kept.SHARE, use) if holder != owner else "")
 
     def _of_record(self, namespace: str, use: KeyUse) -> str:
         if not namespace:
             return "" if use is KeyUse.LIST else _ADMINISTRATORS
-        return self._needs_within(namespace, "read") if use in _READ else self._needs(namespace, "admin")
+        needs = self._needs_within if use in _READ else self._needs
+        return needs(namespace, Kept.NAMESPACE, use)
 
     def _of_head(self, key: str, use: KeyUse) -> str:
         namespace, _, stream = key.removeprefix(self.places.heads).lstrip("/").partition("/")
         if not namespace:
             return "" if use is KeyUse.LIST else _ADMINISTRATORS
         if not stream:
-            return self._needs_within(namespace, "read") if use in _READ else self._needs(namespace, "create")
-        needed = {KeyUse.CREATE: "create", KeyUse.DELETE: "delete", KeyUse.SET: "append"}.get(use, "read")
-        return self._needs(f"{namespace}/{stream}", needed)
+            needs = self._needs_within if use in _READ else self._needs
+            return needs(namespace, Kept.STREAMS, use)
+        return self._needs(f"{namespace}/{stream}", Kept.HEAD, use)
 
-    def _needs(self, name: str, permission: str) -> str:
-        return _lacking(self._acl().allowed(self._principal, name), name, permission)
+    def _needs(self, name: str, kept: Kept, use: KeyUse) -> str:
+        return _refused(self._acl().allowed(self._principal, name), name, kept, use)
 
-    def _needs_of_owner(self, name: str, permission: str) -> str:
+    def _needs_of_owner(self, name: str, kept: Kept, use: KeyUse) -> str:
         """For what a ledger or a uid belongs to: who may do nothing with it does not learn its name either."""
         allowed = self._acl().allowed(self._principal, name)
-        return _lacking(allowed, name, permission) if allowed else UNSEEN
+        return _refused(allowed, name, kept, use) if allowed else UNSEEN
 
-    def _needs_within(self, namespace: str, permission: str) -> str:
+    def _needs_within(self, namespace: str, kept: Kept, use: KeyUse) -> str:
         """For what concerns a namespace, and so whoever may use a single stream of it."""
-        return _lacking(self._acl().within(self._principal, namespace), namespace, permission)
+        return _refused(self._acl().within(self._principal, namespace), namespace, kept, use)
 
 
 @lru_cache(maxsize=32)
@@ -240,10 +255,14 @@ def uid_in(key: str, value: bytes) -> str:
         return ""
 
 
-def _lacking(allowed: Collection[str], name: str, permission: str) -> str:
-    if permission in allowed:
+def _refused(allowed: Collection[str], name: str, kept: Kept, use: KeyUse) -> str:
+    effect = OF_KEYS[kept].get(use)
+    if effect is None:
+        return _ADMINISTRATORS
+    lacks = lacking(on_log_of_objects(effect) if is_log_of_objects(name) else effect, allowed)
+    if not lacks:
         return ""
-    return f"it has no permission `{permission}` on {_what(name)} (`buckram acl grant` gives it)"
+    return f"it has no permission `{', '.join(lacks)}` on {_what(name)} (`buckram acl grant` gives it)"
 
 
 def _what(name: str) -> str:
@@ -257,13 +276,12 @@ def _ledger_name(value: bytes) -> str | None:
         return None
 
 
-def _of_data(key: str, places: Places, uid: str, use: KeyUse) -> str:
+def _data_kind(key: str, places: Places, uid: str) -> Kept:
     """A reader may keep cursors; everything else below a stream's uid is its writer's. The key itself comes with the
     stream."""
-    if use is KeyUse.CREATE and key == f"{places.data}/{uid}":
-        return "create"
-    rest = key.removeprefix(f"{places.data}/{uid}/")
-    return "read" if use in _READ or rest.startswith("cursors") else "append"
+    if key == f"{places.data}/{uid}":
+        return Kept.DATA_ROOT
+    return Kept.CURSOR if key.startswith(f"{places.data}/{uid}/cursors") else Kept.DATA
 
 
 def _is_below(key: str, folder: str) -> bool:

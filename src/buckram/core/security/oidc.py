@@ -193,7 +193,7 @@ def is_of(text: str | bytes, issuer: Issuer) -> bool:
     return said.get("iss") == issuer.issuer
 
 
-def key_id_of(text: str) -> str:
+def key_id_of(text: str | bytes) -> str:
     """The id of the key that a token says it is signed with; empty for none."""
     import jwt
 

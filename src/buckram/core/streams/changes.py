@@ -47,7 +47,7 @@ def check_usable(name: str, head: Head) -> None:
     if head.deleting:
         raise NoSuchStream(name, "is being deleted")
     if head.fork is not None and head.incomplete:
-        raise NoSuchStream(name, f"is being made as a fork of {head.fork.source}; it is there when that has ended")
+        raise NoSuchStream(name, "is being made as a fork of another stream; it is there when that has ended")
 
 
 # -- writers ----------------------------------------------------------------------------------------------

@@ -154,6 +154,12 @@ def directory_of(location: str, name: StreamName, uid: str) -> str:
     return f"{location.rstrip('/')}/{name.namespace}/{name.stream}/{uid}"
 
 
+def stream_of_directory(directory: str) -> str:
+    """Return the full name of the stream whose history is in a directory; "" for what is none."""
+    _, namespace, stream, uid = ("", "", "", *directory.rsplit("/", 3))[-4:]
+    return f"{namespace}/{stream}" if namespace and stream and uid else ""
+
+
 def is_directory_of(directory: str, stream: StreamId) -> bool:
     """Whether a directory is that of this stream's history, below whatever location."""
     own = f"/{stream.uid}" if stream.name is None else directory_of("", stream.name, stream.uid)

@@ -36,12 +36,13 @@ ACTIONS = (
     "accept",
     "found foreign",
     "read",
+    "append",
     "list",
     REFUSALS,
     LOST,
 )
-"""`login`, `read` and `list` are noted where they were refused; `refusals`: so many more of a principal were; `lost`:
-so many events were not kept, because the trail could not be written."""
+"""`login`, `read`, `append` and `list` are noted where they were refused; `refusals`: so many more of a principal were;
+`lost`: so many events were not kept, because the trail could not be written."""
 DONE, REFUSED = "done", "refused"
 MOST_TEXT = 500
 """Characters of one field, as it is in JSON."""

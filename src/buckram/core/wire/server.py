@@ -70,6 +70,7 @@ from buckram.errors import Code
 from buckram.types import EntryId, LedgerId
 
 AUTH_DISABLED = "AuthDisabledPlugin"
+_UNKNOWN = "a request before the login"
 MAX_UNKNOWN_BYTES = 64 * 1024
 """What a peer may send before it is known."""
 
@@ -120,10 +121,19 @@ class LoginBegun(NamedTuple):
     """A login was begun in clear. The answer waits for TLS: `answer_begun` is to be called when that has not come."""
 
 
+class LoginWaits(NamedTuple):
+    """Whether a login counts is not known yet: `answer_login` is to be called when it may be. What the peer sends
+    meanwhile waits behind it."""
+
+    payload: bytes
+
+
 class Ready(NamedTuple):
     """Bytes to send as they are."""
 
     data: bytes
+    refused: str = ""
+    """Why they refuse a request of a peer who is not known, if they do and the connection stays."""
 
 
 class Close(NamedTuple):
@@ -133,16 +143,28 @@ class Close(NamedTuple):
 
 
 Item: TypeAlias = (
-    AddRun | Incoming | Named | Traced | KeyPacket | StrangersKeyPacket | BeginTls | Ready | LoginBegun | Close
+    AddRun
+    | Incoming
+    | Named
+    | Traced
+    | KeyPacket
+    | StrangersKeyPacket
+    | BeginTls
+    | Ready
+    | LoginBegun
+    | LoginWaits
+    | Close
 )
 
 
 class AuthStep(NamedTuple):
-    """A provider's answer to one token. `token` None: nothing is sent. `failed`: refuse and close."""
+    """A provider's answer to one token. `token` None: nothing is sent. `failed`: refuse and close. `waits`: it is asked
+    again, with the same token, once what it needs was looked up."""
 
     token: bytes | None
     done: bool = False
     failed: bool = False
+    waits: bool = False
 
 
 class AuthProvider(Protocol):
@@ -181,6 +203,10 @@ class ServerProtocol:
         self._authenticated = auth is None and not needs_tls
         self._max_frame_bytes = max_frame_bytes
         self._opening: Opening | None = None
+        self._waiting: tuple[Auth, ReplyContext] | None = None
+        """A login whose provider has to look something up."""
+        self._behind = b""
+        """What came behind it."""
         self._limit_frames()
         self._v2 = False
         self._spoken = False
@@ -197,8 +223,8 @@ class ServerProtocol:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes held of an unfinished frame."""
-        return self._chunks.pending_bytes
+        """Bytes held of an unfinished frame, and behind a login that waits."""
+        return self._chunks.pending_bytes + len(self._behind)
 
     @property
     def authenticated(self) -> bool:
@@ -231,8 +257,21 @@ class ServerProtocol:
             self._auth_request(*opening.begun, items)
         return items
 
+    def answer_login(self) -> list[Item]:
+        """Go on with a login that waits, and then with what came behind it."""
+        waiting, self._waiting = self._waiting, None
+        behind, self._behind = self._behind, b""
+        items: list[Item] = []
+        if waiting is None or self._closed:
+            return items
+        self._auth_request(*waiting, items)
+        return items if self._closed else [*items, *self.feed(behind)]
+
     def _is_opening(self) -> bool:
         return self._opening is not None
+
+    def _is_waiting(self) -> bool:
+        return self._waiting is not None
 
     def _limit_frames(self) -> None:
         most = self._max_frame_bytes if self._authenticated else MAX_UNKNOWN_BYTES
@@ -255,6 +294,9 @@ class ServerProtocol:
             if self._unknown_bytes > MAX_UNKNOWN_BYTES:
                 self._close(f"{MAX_UNKNOWN_BYTES} bytes, the limit, before it was known who it is", items)
                 return items
+        if self._is_waiting():
+            self._behind += chunk
+            return items
         try:
             buffer = chunks.push(chunk)
             offset = 0
@@ -290,6 +332,9 @@ class ServerProtocol:
                     self._in_clear(buffer, offset, items)
                     return items
                 if items and type(items[-1]) is Close:
+                    return items
+                if self._is_waiting():
+                    self._behind = buffer[offset:]
                     return items
             self._flush_adds(items)
             chunks.keep(buffer, offset)
@@ -409,12 +454,17 @@ class ServerProtocol:
             return
         self._authenticated = False
         if provider is None:
+            why = f"authentication plug-in {request.plugin[:100]!r} is not the one that is configured"
             if context.protocol == 2:
-                self._close(f"authentication plug-in {request.plugin!r} is not the one that is configured", items)
+                self._close(why, items)
             else:
-                items.append(Ready(encode_error(context, Code.UNAUTHORIZED, envelope_only=True)))
+                items.append(Ready(encode_error(context, Code.UNAUTHORIZED, envelope_only=True), why))
             return
         step = provider.step(request.payload)
+        if step.waits:
+            self._waiting = request, context
+            items.append(LoginWaits(request.payload))
+            return
         if step.failed:
             if context.protocol == 3:
                 items.append(Ready(encode_error(context, Code.UNAUTHORIZED, envelope_only=True)))
@@ -440,11 +490,11 @@ class ServerProtocol:
             if context.operation not in (OP_ADD, OP_READ):
                 self._close("a v2 request before authentication", items)
             else:
-                items.append(Ready(encode_error(context, Code.UNAUTHORIZED)))
+                items.append(Ready(encode_error(context, Code.UNAUTHORIZED), _UNKNOWN))
         elif isinstance(request, StartTls):
             items.append(Ready(encode_reply(context, StartTlsReply(Code.BAD_REQUEST))))
         else:
-            items.append(Ready(encode_error(context, Code.UNAUTHORIZED, envelope_only=True)))
+            items.append(Ready(encode_error(context, Code.UNAUTHORIZED, envelope_only=True), _UNKNOWN))
 
 
 def _continues(before: Add, add: Add) -> bool:
