@@ -15,13 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from buckram.core.security.certificates import Life, life_of
 from buckram.errors import ConfigError, InvalidArgument
-
-if TYPE_CHECKING:
-    from buckram.net.authority import Authority
 
 AUTHORITY = "ca"
 SERVERS = ("bookie", "gateway", "zookeeper", "etcd")
@@ -65,14 +61,13 @@ class Certificates:
     def keep(self, *servers: str) -> Sequence[str]:
         """Make the authority and the certificates of these servers where they are missing, and all that are there anew
         where they are due. Returns the names of those that were made anew."""
-        with self._changing() as authority:
+        with self._changing():
             before = {one.name: one for one in self.shown()}
-            due = [name for name, one in before.items() if one.state(self.clock()) != "good"]
-            for name in due:
-                self._make(authority, name)
-            for name in servers:
-                if name not in before or not self._key(name).exists():
-                    self._make(authority, name)
+            orphaned = AUTHORITY not in before  # signed by nobody that is known
+            due = [name for name, one in before.items() if orphaned or one.state(self.clock()) != "good"]
+            missing = [name for name in servers if name not in before or not self._key(name).exists()]
+            if due or missing or orphaned:
+                self._make(list(dict.fromkeys([*due, *missing])))
         return due
 
     def renew(self, names: Sequence[str]) -> None:
@@ -83,9 +78,8 @@ class Certificates:
                 raise InvalidArgument(
                     f"{self.file(name)}: no certificate of `buckram up --secure`; known are {', '.join(known)}"
                 )
-        with self._changing() as authority:
-            for name in sorted(names, key=known.index):
-                self._make(authority, name)
+        with self._changing():
+            self._make(sorted(names, key=known.index))
 
     def named(self, file: Path) -> str:
         """The name of the certificate in this file of the folder. InvalidArgument."""
@@ -106,27 +100,28 @@ class Certificates:
         return self.folder / f"{name}.key"
 
     @contextmanager
-    def _changing(self) -> Iterator[Authority]:
+    def _changing(self) -> Iterator[None]:
         """One process at a time makes certificates: a key and its certificate belong together."""
-        from buckram.net.authority import Authority
-
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         held = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(held, fcntl.LOCK_EX)
-            yield Authority(self.folder)
+            yield
         finally:
             os.close(held)
 
-    def _make(self, authority: Authority, name: str) -> None:
-        from buckram.net.authority import write_private
+    def _make(self, names: Sequence[str]) -> None:
+        """The authority is needed for this alone: its key may be elsewhere until then."""
+        from buckram.net.authority import Authority, write_private
 
-        if name == AUTHORITY:
-            authority.renew()
-            return
-        pair = authority.bookie(name, list(dict.fromkeys(["127.0.0.1", "::1", "localhost", socket.gethostname()])))
-        if name == "zookeeper":
-            write_private(self.folder / f"{name}.{BOTH}", pair.key.read_bytes() + pair.certificate.read_bytes())
+        authority, hosts = Authority(self.folder), ["127.0.0.1", "::1", "localhost", socket.gethostname()]
+        for name in names:
+            if name == AUTHORITY:
+                authority.renew()
+                continue
+            pair = authority.bookie(name, list(dict.fromkeys(hosts)))
+            if name == "zookeeper":
+                write_private(self.folder / f"{name}.{BOTH}", pair.key.read_bytes() + pair.certificate.read_bytes())
 
 
 class Renewing:
