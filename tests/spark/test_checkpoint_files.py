@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -22,6 +23,7 @@ from tests.spark.test_streaming import source, until
 from tests.webhdfs.driver import drive
 from tests.webhdfs.expectations import EXPECTATIONS, CheckpointFiles
 from tests.webhdfs.gateway_process import GatewayProcess
+from tests.webhdfs.wire import Wire
 
 from buckram.net.authority import Authority
 from buckram.spark import configure
@@ -33,6 +35,8 @@ pytestmark = pytest.mark.spark
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 DEADLINE_S = 90
+CUTS, CUT_EVERY = 12, 12_000
+"""So often connections of a gateway end, each time after so many bytes that are sent there."""
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +135,7 @@ def test_this_jvm_alone_knows_where_the_relay_is(spark: SparkSession, monkeypatc
     configure(SparkSession.Builder(), f"webhdfs://{','.join(both)}/")
     assert os.environ[variable] == relay_to(both)
     one, secure = "webhdfs://10.0.0.7:8080/", f"swebhdfs://{','.join(both)}/"
+    monkeypatch.delenv("BUCKRAM_CA", raising=False)
     assert not [
         name for uri in (one, secure) for name in configure(SparkSession.Builder(), uri)._options if "relay" in name
     ]
@@ -265,6 +270,45 @@ def test_a_query_goes_on_with_the_gateway_that_is_left(
                 assert running.awaitTermination(DEADLINE_S)
                 assert query.result() == counted(100 + 300 * (number + 1))
                 gateway.start()
+
+
+@pytest.mark.share(10, "drivers")
+async def test_no_batch_fails_with_a_gateway_behind_tls(
+    cluster: ThreadedCluster, stream: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connections of the first gateway are cut in the middle again and again, and then it is killed: the query, which
+    is never started again, counts each record once."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    authority, cuts = Authority(tmp_path / "authority"), list[int]()
+    pair = authority.bookie("gateway", ["localhost", "127.0.0.1"])
+    shown = ("--tls-cert", str(pair.certificate), "--tls-key", str(pair.key))
+    write(cluster.uri, stream, numbered(300))
+    with GatewayProcess(cluster.uri, *shown) as first, GatewayProcess(cluster.uri, *shown) as second:
+        async with Wire(first.address) as one, Wire(second.address) as other:
+
+            def cut() -> None:
+                cuts.append(other.there)
+                if len(cuts) < CUTS:
+                    one.after_sent(CUT_EVERY, cut)
+                else:
+                    first.kill()
+
+            one.after_sent(CUT_EVERY, cut)
+            uri = f"swebhdfs://{one.address},{other.address}/default/{stream}"
+            work = {
+                "uri": cluster.uri,
+                "stream": stream,
+                "root": gateways(uri).uri,
+                "gateways": uri,
+                "tls_ca": str(authority.certificate),
+                "settings": {},
+                "options": {"maxOffsetsPerTrigger": "60"},
+                "kill_at": -1,
+            }
+            code, counts = await asyncio.to_thread(drive, work, tmp_path / "driver")
+            assert (len(cuts), other.there > cuts[-1]) == (CUTS, True), "the first gateway was not killed meanwhile"
+    assert code == 0
+    assert counts == {str(rest): count for rest, count in counted(300).items()}
 
 
 @pytest.mark.share(6)
