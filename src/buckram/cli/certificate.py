@@ -48,8 +48,9 @@ def list_(directory: str, as_json: bool) -> None:
 @data_option
 @json_option
 def renew(files: tuple[Path, ...], whole: bool, directory: str, as_json: bool) -> None:
-    """Make certificates anew that have less than a third of their life left, or those in FILE...
+    """Make certificates anew before they end.
 
+    Those that have less than a third of their life left, or those in FILE..., however long they would live.
     Bookies, the gateway, ZooKeeper and etcd go on with the new ones without a restart; connections that are open stay.
     The authority keeps its key: what it has signed counts as before. But clients on other machines have a copy of
     ca.pem, which they need anew before the old one ends.
