@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.serialization import pkcs12
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import StreamingQueryException, UnsupportedOperationException
@@ -29,6 +30,7 @@ from buckram.net.authority import Authority
 from buckram.spark import configure
 from buckram.spark.files import gateways, settings
 from buckram.spark.relay import relay_to
+from buckram.spark.trust_store import PASSWORD
 from buckram.testing import ThreadedCluster
 
 pytestmark = pytest.mark.spark
@@ -102,6 +104,17 @@ def test_a_builder_is_configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     driver = "spark.driver.extraJavaOptions"
     with_options = configure(builder.config(driver, "-Xss2m"), "swebhdfs://10.0.0.7:8443/", tls_ca=str(ca))._options
     assert re.fullmatch(rf"-Xss2m -Djavax\.net\.ssl\.trustStore={tmp_path}/.*", with_options[driver])
+    several = "swebhdfs://10.0.0.7:8443,10.0.0.8:8443/"
+    monkeypatch.setenv("BUCKRAM_CA", str(ca))
+    relayed = configure(SparkSession.Builder(), several)._options
+    assert relayed["spark.hadoop.dfs.ha.namenodes.buckram"] == "relay,g1,g2"
+    assert "spark.hadoop.dfs.namenode.https-address.buckram.relay" in relayed
+    (store,) = re.findall(r"trustStore=(\S+)", relayed[driver])
+    trusted = pkcs12.load_pkcs12(Path(store).read_bytes(), PASSWORD.encode()).additional_certs
+    names = {one.certificate.subject.rfc4514_string() for one in trusted}
+    assert names == {"CN=Buckram private authority", "CN=relay of Buckram"}
+    assert Path(store).parent.stat().st_mode & 0o055, "executors of others read it"
+    monkeypatch.delenv("BUCKRAM_CA")
     given = configure(SparkSession.Builder(), uri, token="a.b.c")._options
     assert given[credential] == "a.b.c"
     assert re.search(given["spark.redaction.regex"], credential)
@@ -281,7 +294,8 @@ async def test_no_batch_fails_with_a_gateway_behind_tls(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     authority, cuts = Authority(tmp_path / "authority"), list[int]()
     pair = authority.bookie("gateway", ["localhost", "127.0.0.1"])
-    shown = ("--tls-cert", str(pair.certificate), "--tls-key", str(pair.key))
+    shown = ("--tokens", "--tls-cert", str(pair.certificate), "--tls-key", str(pair.key))
+    made = buckram("token", "create", "--subject", "spark", "--role", "admin", "--json", uri=cluster.uri)
     write(cluster.uri, stream, numbered(300))
     with GatewayProcess(cluster.uri, *shown) as first, GatewayProcess(cluster.uri, *shown) as second:
         async with Wire(first.address) as one, Wire(second.address) as other:
@@ -301,6 +315,7 @@ async def test_no_batch_fails_with_a_gateway_behind_tls(
                 "root": gateways(uri).uri,
                 "gateways": uri,
                 "tls_ca": str(authority.certificate),
+                "token": json.loads(made.out)["token"],
                 "settings": {},
                 "options": {"maxOffsetsPerTrigger": "60"},
                 "kill_at": -1,

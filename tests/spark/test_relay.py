@@ -201,7 +201,8 @@ async def test_with_tls_what_is_under_way_goes_on_with_the_gateway_that_is_left(
             web, name = running.web, running.name("file")
             written = await web.redirected(f"PUT {web.place(name, 'CREATE')}")
             running.wires[0].after_sent(5 * MIB, first.kill)
-            assert (await web.answer(f"PUT {written}", LARGE)).status == 201
+            answer = await web.answer(f"PUT {written}", LARGE)
+            assert (answer.status, answer.headers["location"]) == (201, f"swebhdfs://localhost{name}")
             assert await running.direct.open(name) == LARGE
             first.start_again()
             read = await web.redirected(f"GET {web.place(name, 'OPEN', offset=5)}")

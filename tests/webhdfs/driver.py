@@ -1,8 +1,8 @@
 """A Spark driver whose query counts records and keeps everything on a gateway: a process that kills itself.
 
 `python -m tests.webhdfs.driver JSON`. In batch `kill_at` it ends itself and its JVM as kill -9 does. Otherwise it ends
-when all records are counted; its last line has the counts. `gateways`: it uses these, with `tls_ca`, as `configure`
-sets it, and so through a relay.
+when all records are counted; its last line has the counts. `gateways`: it uses these, with `tls_ca` and `token`,
+as `configure` sets it, and so through a relay.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def main() -> None:
 
         from buckram.spark import configure
 
-        chosen = {**chosen, **configure(SparkSession.Builder(), work["gateways"], tls_ca=work["tls_ca"])._options}
+        given = {name: work[name] for name in ("tls_ca", "token")}
+        chosen = {**chosen, **configure(SparkSession.Builder(), work["gateways"], **given)._options}
     spark = local_session("driver", settings=chosen)
     process = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
 

@@ -22,7 +22,7 @@ from buckram.net.tls_files import check_key_file
 
 PASSWORD = "buckram"
 """Java asks for one. It hides nothing: certificates are public, and who may write the file is the file's mode."""
-_IDENTITY = "relay.pem"
+_IDENTITY = Path("relay", "identity.pem")
 _MOST_BYTES = 16 * 1024 * 1024
 _UNQUOTED = re.compile(r"[^\s\"'\\$]+")
 """What stands in a JVM's options as it is."""
