@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 import stat
 import time
@@ -96,6 +97,17 @@ def test_one_is_renewed_by_its_file_and_what_is_none_is_refused(tmp_path: Path) 
     known.file("bookie").unlink()
     known.keep("bookie")
     assert set(serials(known)) == set(before)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_root_makes_them_anew_for_whom_they_are(tmp_path: Path) -> None:
+    known = Certificates(tmp_path)
+    known.keep("bookie", "zookeeper")
+    theirs = [path for path in tmp_path.iterdir() if path.suffix in (".pem", ".key")]
+    for path in theirs:
+        os.chown(path, 12_345, 12_346)
+    known.renew(["ca", "bookie", "zookeeper"])
+    assert {(path.stat().st_uid, path.stat().st_gid) for path in theirs} == {(12_345, 12_346)}
 
 
 @pytest.mark.parametrize("lost", ["ca.key", "another"])
