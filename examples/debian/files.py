@@ -33,8 +33,8 @@ class Files:
         self.log = folder / "gateway.log"
         command = [sys.executable, "-m", "buckram", "gateway", "--metadata", uri, "--port", "0", "--json"]
         if guard is not None:
-            pair = guard.path / "bookie.pem", guard.path / "bookie.key"
-            command += ["--tokens", "--tls-cert", str(pair[0]), "--tls-key", str(pair[1])]
+            tls = guard.gateway_tls()
+            command += ["--tokens", "--tls-cert", tls.certificate, "--tls-key", tls.key]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True

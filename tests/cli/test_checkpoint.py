@@ -110,11 +110,16 @@ def test_spark_conf_prints_settings(run: Run, monkeypatch: pytest.MonkeyPatch) -
     assert "checkpointing.FileSystemBased" in json.dumps(found)
 
 
-def test_spark_conf_makes_a_trust_store(run: Run, tmp_path: Path) -> None:
+def test_spark_conf_makes_a_trust_store(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ca, store = Authority(tmp_path / "authority").certificate, tmp_path / "trust.p12"
     found = json.loads(run("spark-conf", "swebhdfs://a:1/", "--tls-ca", str(ca), "--trust-store", str(store), "--json"))
     assert f"trustStore={store} " in found["settings"]["spark.executor.extraJavaOptions"]
     assert store.stat().st_size > 0
+    monkeypatch.setenv("BUCKRAM_CA", str(ca))
+    inherited = json.loads(run("spark-conf", "swebhdfs://a:1/", "--trust-store", str(store), "--json"))
+    assert inherited["settings"] == found["settings"]
+    assert "trustStore" not in run("spark-conf", "webhdfs://a:1/")
+    monkeypatch.delenv("BUCKRAM_CA")
     text = run("spark-conf", "webhdfs://a:1/", "--tls-ca", str(ca), code=Exit.USAGE)
     assert "certificates are of use with swebhdfs:// only" in text
     assert "give both" in run("spark-conf", "swebhdfs://a:1/", "--trust-store", str(store), code=Exit.USAGE)

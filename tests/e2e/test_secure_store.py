@@ -8,8 +8,10 @@ import stat
 from pathlib import Path
 
 import pytest
-from tests.e2e.conftest import Up, buckram
+from tests.e2e.conftest import Up, buckram, gone
 from tests.e2e.test_secure import settings
+from tests.e2e.test_secure_gateway import shown_at
+from tests.support.polling import eventually
 
 from buckram.cli.secure_directory import FOLDER, SecureDirectory
 from buckram.cli.secure_store import SETTINGS, SecureStore
@@ -49,6 +51,7 @@ def test_its_store_is_for_its_administrators_and_its_clients_need_the_printed_li
         _check_files(first.directory / FOLDER, inner)
         known = inner.settings()
         asyncio.run(_check_refused(kind, str(first.ready[kind]), inner))
+        asyncio.run(_check_renewed(str(first.ready[kind]), inner, first.pids))
         listed = buckram("token", "list", "--json", uri=first.uri, env=known)
         assert {one["subject"] for one in listed.json["tokens"]} >= {"admin", "client"}
     finally:
@@ -61,6 +64,20 @@ def test_its_store_is_for_its_administrators_and_its_clients_need_the_printed_li
         assert read.out == "1\n2\n"
     finally:
         assert again.stop() == 0
+
+
+async def _check_renewed(address: str, inner: SecureStore, pids: list[int]) -> None:
+    """A certificate that is made anew counts without a restart."""
+    port = int(address.rpartition(":")[2])
+    before = shown_at(port, inner.guard.ca)
+    renewed = buckram("certificate", "renew", str(inner.guard.path / f"{inner.kind}.pem"), "--json")
+    assert renewed.code == 0, renewed.err
+
+    async def other() -> bool:
+        return await asyncio.to_thread(shown_at, port, inner.guard.ca) != before
+
+    await eventually(other, f"{inner.kind} still shows the certificate that it had")
+    assert not any(gone(pid) for pid in pids)
 
 
 async def _check_refused(kind: str, address: str, inner: SecureStore) -> None:

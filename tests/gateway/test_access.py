@@ -14,6 +14,7 @@ import pytest
 from starlette.requests import Request
 from tests.gateway.kit import Api, Events, serving
 from tests.support.polling import eventually, until
+from tests.support.secure_kit import Files
 
 from buckram.client.client import Client
 from buckram.core.streams.names import StreamName
@@ -23,6 +24,7 @@ from buckram.gateway.limits import GatewayLimits
 from buckram.gateway.server import Gateway
 from buckram.http.tokens import ClusterTokens
 from buckram.metadata.security import SecurityStore
+from buckram.net.tls_files import TlsFiles
 from buckram.streams.maintain.offload import offload_stream
 from buckram.webhdfs import java_tokens
 
@@ -150,6 +152,27 @@ async def test_a_browser_logs_in_once(client: Client) -> None:
         assert await api.code("DELETE /v2/session", **session) == (403, "CSRF_TOKEN_WRONG")
         await api.value("DELETE /v2/session", Buckram_CSRF=shown["csrf"], **session)
         assert await api.code("GET /v2/session", **session) == (401, "UNAUTHORIZED")
+
+
+@pytest.mark.parametrize("advertise", [None, "http://gateway.example", "https://gateway.example"])
+async def test_the_cookie_of_one_with_tls_is_for_tls_alone(
+    client: Client, tmp_path: Path, advertise: str | None
+) -> None:
+    """Whatever it is called, where it speaks TLS; and where what stands before it does."""
+    files = Files(tmp_path)
+    for tls in (files.bookie, None):
+        trusted = None if tls is None else TlsFiles(files.client, server_side=False).context()
+        async with guarded(client, tls=tls, advertise=advertise) as place:
+            api, token = await Api.to(place.gateway.url, trusted), await place.token("root", "admin")
+            shown = await api.value("POST /v2/session", {"token": token}, status=201)
+            begun = api.last.headers["set-cookie"].split("; ")
+            session = {"Cookie": begun[0], "Buckram_CSRF": shown["csrf"]}
+            await api.value("DELETE /v2/session", **session)
+            ended = api.last.headers["set-cookie"].split("; ")
+            secure = tls is not None or str(advertise).startswith("https:")
+            for words in (begun, ended):
+                assert {"HttpOnly", "SameSite=Strict"} <= set(words)
+                assert ("Secure" in words) == secure
 
 
 async def test_a_session_ends_with_its_token_and_its_time(client: Client) -> None:

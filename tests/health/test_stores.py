@@ -223,6 +223,6 @@ async def test_a_certificate_that_ends_in_a_week(tmp_path: Path, monkeypatch: py
             assert bookie.bookie.info is not None
             name = bookie.bookie.info.bookie_id
             found = await shown.expect("certificate-ends", name, also=(*QUIET, "open-admission"))
-            assert str(short.certificate) in found["do"]
+            assert f"`buckram certificate renew {short.certificate}`" in found["do"]
             files.authority.bookie("bookie", ["127.0.0.1", "localhost"])
             await shown.gone("certificate-ends")

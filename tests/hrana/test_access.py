@@ -214,6 +214,20 @@ async def test_followers_send_requests_on_through_tls_and_say_who_asks(client: C
             assert await code(hrana, "INSERT INTO t VALUES (1)", ann) == "SQLITE_READONLY"
 
 
+async def test_one_without_tls_sends_requests_on_to_a_leader_with_it(client: Client, tmp_path: Path) -> None:
+    """As `db serve` beside the gateway of `buckram up --secure` does."""
+    files = Files(tmp_path / "ca")
+    tls = TlsConfig("required", files.bookie.ca, files.bookie.certificate, files.bookie.key)
+    async with (
+        serving(client, "shop/main", tls=tls) as leader,
+        serving(client, "shop/main", ca=files.bookie.ca) as next,
+        serving(client, "shop/main", limits=HranaLimits(leader_wait_s=0.2)) as strange,
+    ):
+        await (await leader.databases.get("shop/main")).lead()
+        assert await code(await Hrana.to(next.url), "CREATE TABLE t (x)", {}) == 200
+        assert await code(await Hrana.to(strange.url), "INSERT INTO t VALUES (1)", {}) == 503
+
+
 async def test_a_leader_is_told_who_asks_and_gets_no_token_of_the_caller(client: Client) -> None:
     heads: list[bytes] = []
     store = client.services.store

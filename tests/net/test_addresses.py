@@ -24,7 +24,7 @@ from buckram.addresses import (
 from buckram.bookie.process import Bookie
 from buckram.cli.app import run
 from buckram.cli.serving import Reach
-from buckram.config import BookieConfig, load
+from buckram.config import BookieConfig, TlsConfig, load
 from buckram.errors import ConfigError
 from buckram.metadata.uri import parse
 from buckram.types import BookieAddress
@@ -114,6 +114,17 @@ def test_what_listens_everywhere_is_not_announced(host: str, capsys: pytest.Capt
         assert f"--host {host} listens everywhere" in capsys.readouterr().err
     options = {"host": host, "port": 0, "tokens": False, "hosts": (), "pages": (), "tls_cert": None, "tls_key": None}
     assert Reach.of({**options, "tls_ca": None, "advertise": "http://a:1"}).advertise == "http://a:1"
+
+
+def test_other_servers_are_trusted_as_this_process_trusts_bookies(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"host": "127.0.0.1", "port": 0, "tokens": False, "hosts": (), "pages": (), "advertise": None}
+    given = {**options, "tls_cert": "a.pem", "tls_key": "a.key"}
+    monkeypatch.delenv("BUCKRAM_CA", raising=False)
+    assert Reach.of({**options, "tls_cert": None, "tls_key": None, "tls_ca": None}).ca == ""
+    monkeypatch.setenv("BUCKRAM_CA", "/ca.pem")
+    assert Reach.of({**options, "tls_cert": None, "tls_key": None, "tls_ca": None}).ca == "/ca.pem"
+    assert Reach.of({**given, "tls_ca": None}).tls == TlsConfig("required", "/ca.pem", "a.pem", "a.key")
+    assert Reach.of({**given, "tls_ca": "/other.pem"}).ca == "/other.pem"
 
 
 @pytest.mark.parametrize("host", ["", "0.0.0.0", "::", "[::]", "::ffff:0.0.0.0", "*"])

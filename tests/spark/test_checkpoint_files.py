@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.serialization import pkcs12
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import StreamingQueryException, UnsupportedOperationException
@@ -22,17 +24,21 @@ from tests.spark.test_streaming import source, until
 from tests.webhdfs.driver import drive
 from tests.webhdfs.expectations import EXPECTATIONS, CheckpointFiles
 from tests.webhdfs.gateway_process import GatewayProcess
+from tests.webhdfs.wire import Wire
 
 from buckram.net.authority import Authority
 from buckram.spark import configure
 from buckram.spark.files import gateways, settings
 from buckram.spark.relay import relay_to
+from buckram.spark.trust_store import PASSWORD
 from buckram.testing import ThreadedCluster
 
 pytestmark = pytest.mark.spark
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 DEADLINE_S = 90
+CUTS, CUT_EVERY = 12, 12_000
+"""So often connections of a gateway end, each time after so many bytes that are sent there."""
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +104,17 @@ def test_a_builder_is_configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     driver = "spark.driver.extraJavaOptions"
     with_options = configure(builder.config(driver, "-Xss2m"), "swebhdfs://10.0.0.7:8443/", tls_ca=str(ca))._options
     assert re.fullmatch(rf"-Xss2m -Djavax\.net\.ssl\.trustStore={tmp_path}/.*", with_options[driver])
+    several = "swebhdfs://10.0.0.7:8443,10.0.0.8:8443/"
+    monkeypatch.setenv("BUCKRAM_CA", str(ca))
+    relayed = configure(SparkSession.Builder(), several)._options
+    assert relayed["spark.hadoop.dfs.ha.namenodes.buckram"] == "relay,g1,g2"
+    assert "spark.hadoop.dfs.namenode.https-address.buckram.relay" in relayed
+    (store,) = re.findall(r"trustStore=(\S+)", relayed[driver])
+    trusted = pkcs12.load_pkcs12(Path(store).read_bytes(), PASSWORD.encode()).additional_certs
+    names = {one.certificate.subject.rfc4514_string() for one in trusted}
+    assert names == {"CN=Buckram private authority", "CN=relay of Buckram"}
+    assert Path(store).parent.stat().st_mode & 0o055, "executors of others read it"
+    monkeypatch.delenv("BUCKRAM_CA")
     given = configure(SparkSession.Builder(), uri, token="a.b.c")._options
     assert given[credential] == "a.b.c"
     assert re.search(given["spark.redaction.regex"], credential)
@@ -131,6 +148,7 @@ def test_this_jvm_alone_knows_where_the_relay_is(spark: SparkSession, monkeypatc
     configure(SparkSession.Builder(), f"webhdfs://{','.join(both)}/")
     assert os.environ[variable] == relay_to(both)
     one, secure = "webhdfs://10.0.0.7:8080/", f"swebhdfs://{','.join(both)}/"
+    monkeypatch.delenv("BUCKRAM_CA", raising=False)
     assert not [
         name for uri in (one, secure) for name in configure(SparkSession.Builder(), uri)._options if "relay" in name
     ]
@@ -265,6 +283,47 @@ def test_a_query_goes_on_with_the_gateway_that_is_left(
                 assert running.awaitTermination(DEADLINE_S)
                 assert query.result() == counted(100 + 300 * (number + 1))
                 gateway.start()
+
+
+@pytest.mark.share(10, "drivers")
+async def test_no_batch_fails_with_a_gateway_behind_tls(
+    cluster: ThreadedCluster, stream: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connections of the first gateway are cut in the middle again and again, and then it is killed: the query, which
+    is never started again, counts each record once."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    authority, cuts = Authority(tmp_path / "authority"), list[int]()
+    pair = authority.bookie("gateway", ["localhost", "127.0.0.1"])
+    shown = ("--tokens", "--tls-cert", str(pair.certificate), "--tls-key", str(pair.key))
+    made = buckram("token", "create", "--subject", "spark", "--role", "admin", "--json", uri=cluster.uri)
+    write(cluster.uri, stream, numbered(300))
+    with GatewayProcess(cluster.uri, *shown) as first, GatewayProcess(cluster.uri, *shown) as second:
+        async with Wire(first.address) as one, Wire(second.address) as other:
+
+            def cut() -> None:
+                cuts.append(other.there)
+                if len(cuts) < CUTS:
+                    one.after_sent(CUT_EVERY, cut)
+                else:
+                    first.kill()
+
+            one.after_sent(CUT_EVERY, cut)
+            uri = f"swebhdfs://{one.address},{other.address}/default/{stream}"
+            work = {
+                "uri": cluster.uri,
+                "stream": stream,
+                "root": gateways(uri).uri,
+                "gateways": uri,
+                "tls_ca": str(authority.certificate),
+                "token": json.loads(made.out)["token"],
+                "settings": {},
+                "options": {"maxOffsetsPerTrigger": "60"},
+                "kill_at": -1,
+            }
+            code, counts = await asyncio.to_thread(drive, work, tmp_path / "driver")
+            assert (len(cuts), other.there > cuts[-1]) == (CUTS, True), "the first gateway was not killed meanwhile"
+    assert code == 0
+    assert counts == {str(rest): count for rest, count in counted(300).items()}
 
 
 @pytest.mark.share(6)

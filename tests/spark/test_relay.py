@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
+import stat
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -19,9 +22,12 @@ from tests.webhdfs.kit import Remote, Web
 from tests.webhdfs.wire import Wire
 
 from buckram.client.client import Client
-from buckram.spark.relay import Relay, relay_to
+from buckram.core.security.certificates import life_of
+from buckram.net.authority import Authority, alone
+from buckram.spark.relay import Relay, RelayTls, relay_to
 from buckram.spark.relay_link import Patience
 from buckram.spark.relay_messages import Body, Room
+from buckram.spark.trust_store import certificate_in, relay_identity
 from buckram.testing import Cluster, ThreadedCluster
 
 MIB = 1024 * 1024
@@ -51,17 +57,26 @@ class Relayed:
 
 @asynccontextmanager
 async def relayed(
-    *addresses: str, place: str, patience: Patience | None = None, **more: float
+    *addresses: str, place: str, patience: Patience | None = None, tls: RelayTls | None = None
 ) -> AsyncIterator[Relayed]:
     async with AsyncExitStack() as stack:
         first, second = [await stack.enter_async_context(Wire(address)) for address in addresses]
         room = Room(total=8 * MIB, each=MIB)
-        relay = await stack.enter_async_context(Relay((first.address, second.address), patience, room=room))
-        web, direct = [await Web.to(f"http://{address}") for address in (relay.address, addresses[1])]
+        relay = await stack.enter_async_context(Relay((first.address, second.address), patience, tls=tls, room=room))
+        scheme, trusted = ("http", [None, None]) if tls is None else ("https", [trusting_relay(), tls.gateways()])
+        web, direct = [
+            await Web.to(f"{scheme}://{address}", context)
+            for address, context in zip((relay.address, addresses[1]), trusted, strict=True)
+        ]
         stack.push_async_callback(web.close)
         stack.push_async_callback(direct.close)
         yield Relayed(relay, (first, second), web, direct, place)
         await until(lambda: room.left == 8 * MIB, "bodies were not given up")
+
+
+def trusting_relay() -> ssl.SSLContext:
+    """As a JVM trusts it that has the store which `configure` makes."""
+    return ssl.create_default_context(cadata=certificate_in(relay_identity()).decode())
 
 
 @pytest.fixture
@@ -169,6 +184,60 @@ async def test_a_file_that_is_read_goes_on_in_the_middle(
     answer = await web.answer(f"GET {place}")
     assert answer.body == LARGE[5:]
     assert await web.open(name) == LARGE
+
+
+@pytest.mark.share(4)
+async def test_with_tls_what_is_under_way_goes_on_with_the_gateway_that_is_left(
+    sqlite_cluster: ThreadedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    authority, uri = Authority(tmp_path / "authority"), sqlite_cluster.uri
+    made = authority.bookie("gateway", ["localhost", "127.0.0.1"])
+    pair = ("--tls-cert", str(made.certificate), "--tls-key", str(made.key))
+    place = f"/default/relay-{os.urandom(4).hex()}"
+    with GatewayProcess(uri, *pair) as first, GatewayProcess(uri, *pair) as second:
+        tls = RelayTls.of(str(authority.certificate))
+        async with relayed(first.address, second.address, place=place, tls=tls) as running:
+            web, name = running.web, running.name("file")
+            written = await web.redirected(f"PUT {web.place(name, 'CREATE')}")
+            running.wires[0].after_sent(5 * MIB, first.kill)
+            answer = await web.answer(f"PUT {written}", LARGE)
+            assert (answer.status, answer.headers["location"]) == (201, f"swebhdfs://localhost{name}")
+            assert await running.direct.open(name) == LARGE
+            first.start_again()
+            read = await web.redirected(f"GET {web.place(name, 'OPEN', offset=5)}")
+            running.wires[1].after_answered(5 * MIB, second.kill)
+            assert (await web.answer(f"GET {read}")).body == LARGE[5:]
+        # A gateway of another authority is no gateway, whatever it answers.
+        strange = RelayTls(tls.own, RelayTls.of(str(Authority(tmp_path / "other").certificate)).gateways)
+        async with Relay((first.address,), IMPATIENT, tls=strange) as relay:
+            web = await Web.to(f"https://{relay.address}", trusting_relay())
+            with pytest.raises(Remote, match=r"no gateway could do it within 0\.5 s: .*certificate"):
+                await web.status(name)
+            await web.close()
+
+
+async def test_the_relay_of_gateways_with_tls_is_known_and_serves_nobody_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    ca = str(Authority(tmp_path / "authority").certificate)
+    identity = relay_identity()
+    assert (stat.S_IMODE(identity.stat().st_mode), stat.S_IMODE(identity.parent.stat().st_mode)) == (0o600, 0o700)
+    assert b"PRIVATE" not in certificate_in(identity)
+    assert (relay_identity(), identity.read_bytes()) == (identity, relay_identity().read_bytes())
+    async with Relay(("127.0.0.1:1",), IMPATIENT, tls=RelayTls.of(ca)) as relay:
+        plain = await Raw.to(f"http://{relay.address}")
+        await plain.send(b"GET /webhdfs/v1/ HTTP/1.1\r\n\r\n")
+        assert await plain.ended()
+        await plain.close()
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await Raw.to(f"https://{relay.address}", ssl.create_default_context(cafile=ca))
+    # One that ends soon is made anew, and so is what is none.
+    for worn in (alone("relay", ("localhost",), days=1 / 1440), b"nothing"):
+        identity.write_bytes(worn)
+        assert relay_identity().read_bytes() != worn
+        assert not life_of(identity.read_text()).due(time.time() + 86_400)
 
 
 async def test_a_file_that_became_another_one_meanwhile_is_cut(near: Relayed) -> None:

@@ -1,7 +1,8 @@
 """A Spark driver whose query counts records and keeps everything on a gateway: a process that kills itself.
 
 `python -m tests.webhdfs.driver JSON`. In batch `kill_at` it ends itself and its JVM as kill -9 does. Otherwise it ends
-when all records are counted; its last line has the counts.
+when all records are counted; its last line has the counts. `gateways`: it uses these, with `tls_ca` and `token`,
+as `configure` sets it, and so through a relay.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 def drive(work: dict[str, Any], folder: Path, pyspark: Path | None = None) -> tuple[int, dict[str, int]]:
     """Run the driver in a directory that holds nothing; its exit code, and the counts. `pyspark`: another version."""
-    path = os.pathsep.join(str(one) for one in (pyspark, ROOT) if one is not None)
+    path = os.pathsep.join(str(one) for one in (pyspark, ROOT / "src", ROOT) if one is not None)
     folder.mkdir()
     done = subprocess.run(
         [sys.executable, "-m", "tests.webhdfs.driver", json.dumps(work)],
@@ -42,7 +43,15 @@ def main() -> None:
 
     from buckram.spark import local_session
 
-    spark = local_session("driver", settings=work["settings"])
+    chosen = work["settings"]
+    if "gateways" in work:
+        from pyspark.sql import SparkSession
+
+        from buckram.spark import configure
+
+        given = {name: work[name] for name in ("tls_ca", "token")}
+        chosen = {**chosen, **configure(SparkSession.Builder(), work["gateways"], **given)._options}
+    spark = local_session("driver", settings=chosen)
     process = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
 
     def keep(rows: DataFrame, batch: int) -> None:

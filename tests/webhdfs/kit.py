@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -28,8 +29,8 @@ class Web:
         self._raw, self.url, self.headers = raw, url, headers
 
     @classmethod
-    async def to(cls, url: str, **headers: str) -> Web:
-        return cls(await Raw.to(url), url, {"User_Agent": JAVA, **headers})
+    async def to(cls, url: str, tls: ssl.SSLContext | None = None, **headers: str) -> Web:
+        return cls(await Raw.to(url, tls), url, {"User_Agent": JAVA, **headers})
 
     async def close(self) -> None:
         await self._raw.close()
@@ -60,8 +61,9 @@ class Web:
         answer = await self.answer(head)
         assert answer.status == 307, answer
         where = answer.headers["location"]
-        assert where.startswith("http://localhost/"), where
-        return where.removeprefix("http://localhost")
+        here = f"{self.url.partition(':')[0]}://localhost"
+        assert where.startswith(f"{here}/"), where
+        return where.removeprefix(here)
 
     async def create(self, path: str, data: bytes, *, overwrite: bool = True, pieces: int = 1) -> None:
         """A file, sent in chunks."""

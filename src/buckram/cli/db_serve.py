@@ -92,6 +92,7 @@ async def _serve(
                     access=access,
                     origins=origins,
                     tls=reach.tls,
+                    ca=reach.ca,
                     database_limits=of_databases,
                     limits=of_streams,
                     http_limits=of_http,

@@ -21,6 +21,7 @@ from buckram.extras import needs
 from buckram.gateway.limits import HTTP_LIMITS, GatewayLimits
 from buckram.hrana.limits import HranaLimits
 from buckram.http.limits import HttpLimits
+from buckram.webhdfs.limits import files_url
 
 if TYPE_CHECKING:
     from buckram.core.streams.offload_places import OffloadPlaces
@@ -81,6 +82,7 @@ async def _serve(reach: Reach, open_to_all: bool, limits: Sequence[Any], uri: st
                     hosts=reach.hosts,
                     pages=reach.pages,
                     tls=reach.tls,
+                    ca=reach.ca,
                     history=history_places(reach.tokens),
                     limits=of_gateway,
                     http_limits=of_http,
@@ -89,7 +91,7 @@ async def _serve(reach: Reach, open_to_all: bool, limits: Sequence[Any], uri: st
                 )
             )
             if as_json:
-                emit({"url": server.url, "webhdfs": server.url.partition("://")[2]})
+                emit({"url": server.url, "files": files_url(server.url), "webhdfs": server.url.partition("://")[2]})
             else:
                 print(f"{server.url} serves the cluster and its console", flush=True)
             await stop.wait()

@@ -51,6 +51,7 @@ GROUPS: dict[str, dict[str, Noun]] = {
     "Secure": {
         "token": Noun("buckram.cli.token:token", "Tokens, by which clients are known to bookies"),
         "acl": Noun("buckram.cli.acl:acl", "Who may do what with namespaces, streams and objects"),
+        "certificate": Noun("buckram.cli.certificate:certificate", "Certificates of a secured cluster"),
         "key": Noun("buckram.cli.key:key", "Keys of namespaces whose entries are encrypted"),
         "apache-client": Noun(
             "buckram.cli.apache_client:apache_client", "Let Apache's client and shell into a secured cluster"

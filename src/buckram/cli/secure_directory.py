@@ -5,11 +5,12 @@ Needs the extra `security`. Not here: the cluster's directory itself (`cli/clust
 
 from __future__ import annotations
 
-import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from buckram.cli.secure_certificates import Certificates
+from buckram.config import TlsConfig
 from buckram.core.security.tokens import ADMIN, need_extra
 from buckram.errors import MalformedRecord
 from buckram.metadata.security import SecurityStore
@@ -41,14 +42,17 @@ class SecureDirectory:
     def client_token(self) -> str:
         return (self.path / "client.token").read_text().strip()
 
-    async def prepare(self, store: MetadataStore) -> None:
-        """Make what is missing, and tokens anew that end soon. ConfigError without the extra `security`."""
-        need_extra("--secure")
-        from buckram.net.authority import Authority, write_private
+    @property
+    def certificates(self) -> Certificates:
+        return Certificates(self.path)
 
-        authority = Authority(self.path)
-        if not (self.path / "bookie.pem").exists():
-            authority.bookie("bookie", list(dict.fromkeys(["127.0.0.1", "::1", "localhost", socket.gethostname()])))
+    async def prepare(self, store: MetadataStore) -> None:
+        """Make what is missing, and certificates and tokens anew that end soon. ConfigError without the extra
+        `security`."""
+        need_extra("--secure")
+        from buckram.net.authority import write_private
+
+        self.certificates.keep("bookie", "gateway")
         security = SecurityStore(store)
         for name, role in ((ADMIN, (ADMIN,)), (CLIENT, ())):
             file = self.path / f"{name}.token"
@@ -85,6 +89,10 @@ class SecureDirectory:
             "BUCKRAM_AUTH_AUDIT": "on",
             "BUCKRAM_AUTH_UNIX_ADMIN": "0",  # there is a token for whoever may read this directory
         }
+
+    def gateway_tls(self) -> TlsConfig:
+        """What the gateway shows, and whom it trusts where it sends requests on."""
+        return TlsConfig("required", str(self.ca), str(self.path / "gateway.pem"), str(self.path / "gateway.key"))
 
     def admin_settings(self) -> dict[str, str]:
         """The environment of what looks after the cluster."""

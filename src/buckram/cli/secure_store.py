@@ -12,11 +12,11 @@ import json
 import os
 import secrets
 import shlex
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from buckram.cli.secure_certificates import BOTH
 from buckram.cli.secure_directory import SecureDirectory
 from buckram.config import TlsConfig
 from buckram.core.security.tokens import need_extra
@@ -34,6 +34,7 @@ LOGIN_MODULE = "org.apache.zookeeper.server.auth.DigestLoginModule"
 _ZOOKEEPER_OPTIONS = (
     "authProvider.sasl=org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
     "sessionRequireClientSASLAuth=true",
+    "client.certReload=true",  # a certificate that was made anew counts at once
 )
 Cancelled = Callable[[], bool]
 
@@ -65,7 +66,7 @@ class SecureStore:
                 server.stop()
                 raise
             return server
-        both = str(self._file("both.pem"))
+        both = str(self._file(BOTH))
         return start_zookeeper(
             directory,
             options=_ZOOKEEPER_OPTIONS,
@@ -109,16 +110,14 @@ class SecureStore:
     def prepare(self) -> None:
         """Make the files that are missing. ConfigError without the extra `security`."""
         need_extra("--secure")
-        from buckram.net.authority import Authority, write_private
+        from buckram.net.authority import write_private
 
-        authority = Authority(self.guard.path)
+        self.guard.certificates.keep(self.kind)
         if not self._file("password").exists():
             write_private(self._file("password"), secrets.token_urlsafe(32).encode() + b"\n")
-        if not self._file("pem").exists():
-            authority.bookie(self.kind, list(dict.fromkeys(["127.0.0.1", "::1", "localhost", socket.gethostname()])))
         if self.kind == "zookeeper":
-            both = self._file("key").read_bytes() + self._file("pem").read_bytes()
-            write_private(self._file("both.pem"), both)
+            if not self._file(BOTH).exists():
+                write_private(self._file(BOTH), self._file("key").read_bytes() + self._file("pem").read_bytes())
             self._write_users(self.logins())
 
     # Further logins of ZooKeeper

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import click
 from buckram.addresses import check_announced, check_reachable, parse_host
 from buckram.config import TlsConfig
 from buckram.errors import InvalidArgument
+from buckram.net.secure import tls_of_environment
 
 F = TypeVar("F", bound=Callable[..., Any])
 FILE = click.Path(exists=True, dir_okay=False)
@@ -28,6 +30,8 @@ class Reach:
     advertise: str | None
     tokens: bool
     tls: TlsConfig | None
+    ca: str
+    """The file of those who certify other servers; empty: whom this system trusts."""
     hosts: Sequence[str]
     pages: Sequence[str]
 
@@ -42,12 +46,13 @@ class Reach:
         certificate, key, ca = (options.pop(name) for name in ("tls_cert", "tls_key", "tls_ca"))
         if bool(certificate) != bool(key):
             raise InvalidArgument("--tls-cert and --tls-key go together: give both, or none")
-        tls = TlsConfig("required", ca or "", certificate, key or "") if certificate else None
+        ca = ca or tls_of_environment(os.environ).ca
+        tls = TlsConfig("required", ca, certificate, key or "") if certificate else None
         rest = {name: options.pop(name) for name in ("host", "port", "tokens", "hosts", "pages")}
         rest["host"] = host = parse_host(rest["host"], "--host")
         if advertise is None:
             check_announced(host, f"--host {host}", "give --advertise URL, such as http://10.0.0.7:8080")
-        return cls(advertise=advertise, tls=tls, **rest)
+        return cls(advertise=advertise, tls=tls, ca=ca, **rest)
 
 
 def serving_options(command: F) -> F:
@@ -55,7 +60,7 @@ def serving_options(command: F) -> F:
     for option in (
         click.option("--allow-origin", "pages", multiple=True, metavar="URL", help="Origin of pages that may use it."),
         click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A name by which clients reach it."),
-        click.option("--tls-ca", type=FILE, help="PEM file: who is trusted to certify other servers."),
+        click.option("--tls-ca", type=FILE, help="PEM file: who certifies other servers; default BUCKRAM_CA."),
         click.option("--tls-key", type=FILE, help="PEM file: the private key of the certificate; mode 0600."),
         click.option(
             "--tls-cert", type=FILE, help="PEM file: the certificate to show. With --tls-key the server speaks TLS."

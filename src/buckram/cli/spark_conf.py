@@ -11,6 +11,7 @@ from buckram.cli.options import json_option
 from buckram.cli.output import emit
 from buckram.errors import InvalidArgument
 from buckram.net.logins import TOKEN_VARIABLE
+from buckram.net.secure import tls_of_environment
 
 
 @click.command("spark-conf")
@@ -32,7 +33,8 @@ from buckram.net.logins import TOKEN_VARIABLE
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="For swebhdfs://: the PEM file of the authority that signed the gateways' certificates. Java reads no such "
-    "files, so a trust store is made of it. Java then trusts the authorities of FILE and no others.",
+    "files, so a trust store is made of it. Java then trusts the authorities of FILE and no others. Default "
+    "BUCKRAM_CA.",
 )
 @click.option(
     "--trust-store",
@@ -65,6 +67,8 @@ def spark_conf(
     from buckram.spark.trust_store import write_trust_store
 
     wanted = bool(os.environ.get(TOKEN_VARIABLE, "").strip()) if token is None else token
+    if tls_ca is None and uri.startswith("swebhdfs:") and (inherited := tls_of_environment(os.environ).ca):
+        tls_ca = Path(inherited)
     if trust_store is not None and tls_ca is None:
         raise InvalidArgument("--trust-store is made of the certificates that --tls-ca names; give both")
     settings(uri, trust_store=tls_ca)  # a URI that does not do is refused before anything is written

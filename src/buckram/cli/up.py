@@ -18,6 +18,7 @@ from buckram.cli.cluster_directory import GATEWAY, GATEWAY_URL, LOCK, ClusterDir
 from buckram.cli.exits import Exit
 from buckram.cli.options import json_option, run_async
 from buckram.cli.output import counted, emit, remark
+from buckram.cli.secure_certificates import Renewing
 from buckram.cli.secure_directory import FOLDER, SecureDirectory
 from buckram.cli.secure_store import SecureStore
 from buckram.cli.up_gateway import running_gateway
@@ -27,6 +28,7 @@ from buckram.errors import ChildFailed, ConfigError, EtcdFailed, InvalidArgument
 from buckram.etcd_server import EtcdServer, start_etcd
 from buckram.metadata.default import DATA_DIR, DATABASE, DESCRIPTION, sqlite_uri
 from buckram.processes import BookieProcess, ReadyLine, stop_all
+from buckram.webhdfs.limits import files_url
 from buckram.zookeeper_server import ZooKeeperServer, start_zookeeper
 
 MAX_BOOKIES = 100
@@ -183,14 +185,16 @@ def _run(
         if healing:
             cleanup.enter_context(healing_thread(uri, LOST_BOOKIE_DELAY_S)).begun.wait(BEGUN_S)
         opening = None if inner is None else inner.write_settings(uri)
-        console = _gateway(place, uri, cleanup) if gateway else None
+        console = _gateway(place, uri, guard, cleanup) if gateway else None
         _report(children, uri, place.kind, server, pages, guard, console, opening, as_json)
-        _watch(children, NAMES[place.kind], server, None if inner is None else _Users(inner, users), stop)
+        renewing = None if guard is None else Renewing(guard.certificates, remark)
+        _watch(children, NAMES[place.kind], server, None if inner is None else _Users(inner, users), renewing, stop)
 
 
-def _gateway(place: ClusterDirectory, uri: str, cleanup: ExitStack) -> str | None:
+def _gateway(place: ClusterDirectory, uri: str, guard: SecureDirectory | None, cleanup: ExitStack) -> str | None:
     """Start the gateway, at the port that it had before if that is free. Returns its URL."""
-    url = cleanup.enter_context(running_gateway(uri, place.free_port(GATEWAY), tokens=place.secure))
+    tls = None if guard is None else guard.gateway_tls()
+    url = cleanup.enter_context(running_gateway(uri, place.free_port(GATEWAY), tls=tls))
     if url is not None:
         place.ports[GATEWAY] = urlsplit(url).port or 0
         place.write()
@@ -421,6 +425,7 @@ def _report(
                 "etcd": address if kind == "etcd" else None,
                 "not_started": missing,
                 "gateway": console,
+                "files": None if console is None else files_url(console),
                 "webhdfs": None if console is None else console.partition("://")[2],
                 "client": None if guard is None else {"token": guard.client_token, "ca": str(guard.ca)},
                 "store_settings": None if opening is None else str(opening),
@@ -438,7 +443,7 @@ def _report(
         click.echo(f"  {line.bookie_id} at {join(line.host, line.port)}, process {line.pid}{told}")
     if console is not None:
         click.echo(f"  console and HTTP for any language: {console}")
-        click.echo(f"  files and checkpoints for Spark: webhdfs://{console.partition('://')[2]}/")
+        click.echo(f"  files and checkpoints for Spark: {files_url(console)}/")
     if guard is not None:
         click.echo(
             "  a client needs this line; its token may use namespace default (see `buckram acl`, `buckram token`):"
@@ -452,6 +457,7 @@ def _watch(
     name: str,
     server: ZooKeeperServer | EtcdServer | None,
     users: _Users | None,
+    renewing: Renewing | None,
     stop: threading.Event,
 ) -> None:
     """Until told to stop; says once what ended, and gives up when no bookie is left."""
@@ -459,6 +465,8 @@ def _watch(
     while not stop.wait(0.2):
         if isinstance(server, ZooKeeperServer) and users is not None and users.changed():
             _start_again(server, stop)
+        if renewing is not None:
+            renewing.look()
         for n, child in list(running.items()):
             if not child.alive:
                 del running[n]

@@ -11,6 +11,7 @@ from buckram.cli.gateway import check_installed, history_places
 from buckram.cli.options import oidc_issuer
 from buckram.cli.output import remark
 from buckram.cli.up_threads import ClusterThread
+from buckram.config import TlsConfig
 from buckram.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def running_gateway(uri: str, port: int, *, tokens: bool) -> Iterator[str | None]:
-    """Run a gateway meanwhile, and give its URL; None where it cannot run, which is said. Port 0 is any."""
+def running_gateway(uri: str, port: int, *, tls: TlsConfig | None) -> Iterator[str | None]:
+    """Run a gateway meanwhile, and give its URL; None where it cannot run, which is said. Port 0 is any. With `tls` it
+    asks for tokens, too."""
     try:
         check_installed()
         from buckram.http.server import bind, url_of
@@ -30,20 +32,23 @@ def running_gateway(uri: str, port: int, *, tokens: bool) -> Iterator[str | None
         remark(f"there is no gateway and no console: {error}")
         yield None
         return
-    with listening, _thread(uri, listening, url_of(listening), tokens):
-        yield url_of(listening)
+    url = url_of(listening, "http" if tls is None else "https")
+    with listening, _thread(uri, listening, url, tls):
+        yield url
 
 
-def _thread(uri: str, listening: Listening, url: str, tokens: bool) -> ClusterThread:
+def _thread(uri: str, listening: Listening, url: str, tls: TlsConfig | None) -> ClusterThread:
     async def serve(client: Client, thread: ClusterThread) -> None:
         from buckram.gateway.server import Gateway
         from buckram.http.tokens import ClusterTokens
 
         async with AsyncExitStack() as stack:
             store, clocks = client.services.store, client.services.clocks
-            known = await stack.enter_async_context(ClusterTokens(store, clocks, oidc_issuer())) if tokens else None
-            places = history_places(tokens)
-            gateway = Gateway(client, listening.dup(), advertise=url, tokens=known, history=places)
+            known = None if tls is None else ClusterTokens(store, clocks, oidc_issuer())
+            if known is not None:
+                await stack.enter_async_context(known)
+            places = history_places(tls is not None)
+            gateway = Gateway(client, listening.dup(), advertise=url, tokens=known, tls=tls, history=places)
             await stack.enter_async_context(gateway)
             await asyncio.Event().wait()
 

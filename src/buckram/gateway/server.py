@@ -76,6 +76,7 @@ class Gateway:
         hosts: Sequence[str] = (),
         pages: Sequence[str] = (),
         tls: TlsConfig | None = None,
+        ca: str = "",
         history: OffloadPlaces | None = None,
         limits: GatewayLimits | None = None,
         http_limits: HttpLimits = HTTP_LIMITS,
@@ -85,7 +86,8 @@ class Gateway:
         """`advertise`: where clients and other gateways reach this one; default its address. `tokens`: who asks has to
         be known; None: whoever is on this machine may do everything, others may read, or do everything as well
         (`open_to_all`). `hosts`, `pages`: names of this gateway, and origins of pages that may use it. `tls`: its
-        certificate and key, and whose certificates others have that lead databases (`ca`); None: no TLS.
+        certificate and key; None: no TLS. `ca`: the file of those whose certificates others have that lead databases;
+        default that of `tls`.
         `history`: where policies of tenants may have sent it; None: anywhere without `tokens`, nowhere with them.
         """
         files = None if tls is None else TlsFiles(tls, server_side=True)
@@ -111,7 +113,7 @@ class Gateway:
             ),
             access=access,
             origins=origins,
-            tls=tls,
+            ca=ca or (tls.ca if tls is not None else ""),
             limits=hrana_limits,
             http_limits=http_limits,
             refused=self._refusals.count,
@@ -132,7 +134,7 @@ class Gateway:
             MaintenancePages(client, self._jobs),
             self._jobs,
             SecurityPages(client, enabled=tokens is not None),
-            SessionPages(access, sessions, secure=urlsplit(own).scheme == "https"),
+            SessionPages(access, sessions, secure=files is not None or urlsplit(own).scheme == "https"),
         )
         traces = client.services.runtime.traces
         dispatcher = Dispatcher(access, self._repeats, room, http_limits, self.peers.me.id, traces)

@@ -57,6 +57,7 @@ class DatabaseServer:
         access: DatabaseAccess | None = None,
         origins: Origins | None = None,
         tls: TlsConfig | None = None,
+        ca: str = "",
         limits: HranaLimits | None = None,
         http_limits: HttpLimits = HTTP_LIMITS,
         database_limits: DatabaseLimits | None = None,
@@ -64,9 +65,9 @@ class DatabaseServer:
     ) -> None:
         """`idle_s`: a database of `namespaces` that nobody used for so long is closed until somebody asks for it.
 
-        `access`: who may use what; None: everybody everything. `tls`: certificate and key of this server, and whose
-        certificates other servers of its databases have (`ca`); None: no TLS. `origins`: which pages in browsers may
-        send requests; None: those that it serves itself.
+        `access`: who may use what; None: everybody everything. `tls`: certificate and key of this server; None: no
+        TLS. `ca`: the file of those whose certificates other servers have; default that of `tls`. `origins`: which
+        pages in browsers may send requests; None: those that it serves itself.
         """
         files = None if tls is None else TlsFiles(tls, server_side=True)
         self.url = url_of(listening, "http" if files is None else "https")
@@ -79,7 +80,7 @@ class DatabaseServer:
             Databases(client, names, namespaces, announce=own, limits=database_limits, idle_s=idle_s),
             access=self._access,
             origins=self._origins,
-            tls=tls,
+            ca=ca or (tls.ca if tls is not None else ""),
             limits=limits,
             http_limits=http_limits,
             refused=self._refusals.count,

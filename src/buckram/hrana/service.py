@@ -42,20 +42,19 @@ class Service:
         *,
         access: DatabaseAccess,
         origins: Origins,
-        tls: TlsConfig | None,
+        ca: str,
         limits: HranaLimits,
         http_limits: HttpLimits,
         refused: Callable[[str, str], None],
     ) -> None:
         """`refused`: hears of whom a statement is refused, with its code.
 
-        `access`, `origins`: who may open WebSockets; over HTTP the caller asks. `tls`: its `ca` is whose
-        certificates other servers of the databases have."""
+        `access`, `origins`: who may open WebSockets; over HTTP the caller asks. `ca`: the file of those whose
+        certificates other servers of the databases have; empty: whom this system trusts. ConfigError."""
         self.databases = databases
         self.streams = Streams(limits)
-        others = TlsConfig("required") if tls is None else TlsConfig("required", tls.ca)
         self._others = Others(databases.store, databases.announce, access.vouch)
-        trusted = TlsFiles(others, server_side=False).context
+        trusted = TlsFiles(TlsConfig("required", ca), server_side=False).context
         self._forwarder = Forwarder(databases.announce, self._others, limits, trusted)
         sizes = Sizes(limits.requests, limits.steps)
         places = Places(databases, self.streams, self._forwarder, limits, sizes, refused)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-DAYS = 3650
+from buckram.errors import ConfigError
+
+AUTHORITY_DAYS = 3650
+DAYS = 365
+"""What a certificate lives, that of the authority and one that it signs."""
 _SKEW = datetime.timedelta(minutes=10)
 """Certificates count a little earlier, for peers whose clocks are behind."""
 
@@ -33,33 +38,52 @@ class Pair:
 
 
 class Authority:
-    """The authority whose files are in `directory` (`ca.pem`, `ca.key`), made where they are missing."""
+    """The authority whose files are in `directory` (`ca.pem`, `ca.key`), made where they are missing.
 
-    def __init__(self, directory: Path) -> None:
+    ConfigError where one of them is there without the other, or cannot be read."""
+
+    def __init__(self, directory: Path, *, days: float = AUTHORITY_DAYS) -> None:
+        """`days`: what its certificate lives if it is made."""
         self.directory = directory
         self.certificate, self._key_file = directory / "ca.pem", directory / "ca.key"
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not self.certificate.exists():
-            self._make()
-        self._ca = x509.load_pem_x509_certificate(self.certificate.read_bytes())
-        key = serialization.load_pem_private_key(self._key_file.read_bytes(), password=None)
-        assert isinstance(key, ec.EllipticCurvePrivateKey)
-        self._key = key
+            key = ec.generate_private_key(ec.SECP256R1())
+            write_private(self._key_file, _pem(key))
+            self._certify(key, days)
+        self._ca, self._key = self._read()
 
-    def _make(self) -> None:
-        key = ec.generate_private_key(ec.SECP256R1())
+    def _read(self) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+        try:
+            ca = x509.load_pem_x509_certificate(self.certificate.read_bytes())
+            key = serialization.load_pem_private_key(self._key_file.read_bytes(), password=None)
+        except (OSError, ValueError, TypeError) as error:
+            raise ConfigError(
+                f"{self.directory}: the authority's ca.pem and ca.key cannot be read, and nothing can be signed "
+                f"without: {error}; put both back"
+            ) from None
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != ca.public_key():
+            raise ConfigError(f"{self._key_file}: is not the key of {self.certificate}; put the right one back")
+        return ca, key
+
+    def renew(self, *, days: float = AUTHORITY_DAYS) -> None:
+        """Make the authority's certificate anew, with its key and name: what it has signed goes on to count, for those
+        who have the old certificate as well."""
+        self._certify(self._key, days)
+        self._ca, self._key = self._read()
+
+    def _certify(self, key: ec.EllipticCurvePrivateKey, days: float) -> None:
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Buckram private authority")])
         made = (
-            _begun(name, name, key.public_key(), DAYS)
+            _begun(name, name, key.public_key(), days)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage(sign=True), critical=True)
             .sign(key, hashes.SHA256())
         )
-        write_private(self._key_file, _pem(key))
-        self.certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+        _write_public(self.certificate, made)
 
     def bookie(self, name: str, hosts: Sequence[str], *, days: float = DAYS) -> Pair:
-        """A certificate that a bookie shows at these hosts and addresses."""
+        """A certificate that a bookie, or another server, shows at these hosts and addresses."""
         return self._issue(name, name, (), hosts, days, (ExtendedKeyUsageOID.SERVER_AUTH,))
 
     def client(
@@ -92,16 +116,41 @@ class Authority:
         place = folder or self.directory
         pair = Pair(place / f"{name}.pem", place / f"{name}.key", signed.serial_number)
         write_private(pair.key, _pem(key))
-        pair.certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+        _write_public(pair.certificate, signed)
         return pair
+
+
+def alone(subject: str, hosts: Sequence[str], *, days: float = AUTHORITY_DAYS) -> bytes:
+    """Return a certificate that signed itself and can sign no other, for a server at these hosts, behind its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)])
+    made = _begun(name, name, key.public_key(), days)
+    made = made.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    made = made.add_extension(_usage(sign=False), critical=True)
+    made = made.add_extension(x509.ExtendedKeyUsage((ExtendedKeyUsageOID.SERVER_AUTH,)), critical=False)
+    made = made.add_extension(x509.SubjectAlternativeName([_name(host) for host in hosts]), critical=False)
+    return _pem(key) + made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
 def write_private(path: Path, data: bytes) -> None:
     """Put a secret in a file that only its owner can read, whole or not at all."""
+    _write(path, data, 0o600)
+
+
+def _write_public(path: Path, certificate: x509.Certificate) -> None:
+    """Put a certificate in a file, whole or not at all: who reads it may be a process that runs."""
+    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o644
+    _write(path, certificate.public_bytes(serialization.Encoding.PEM), mode)
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    """What root puts in the place of another user's file is that user's: his processes go on reading it."""
     draft = path.with_name(path.name + ".new")
     draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(data)
+        if os.geteuid() == 0 and path.exists():
+            os.fchown(file.fileno(), path.stat().st_uid, path.stat().st_gid)
     draft.replace(path)
 
 

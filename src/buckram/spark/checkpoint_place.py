@@ -21,10 +21,9 @@ from typing import NamedTuple
 
 from buckram.core.backoff import STORE_CALL, Delays
 from buckram.spark.files import SERVICE
-from buckram.webhdfs.limits import CLUSTER_KEY
+from buckram.webhdfs.limits import CLUSTER_KEY, SCHEMES
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):(?://([^/]*))?(.*)")
-_GATEWAYS = {"webhdfs": "http", "swebhdfs": "https"}
 _ASK = "/webhdfs/v1/?op=GETSERVERDEFAULTS"
 _ANSWER_S = 3.0
 _TRIES = 3
@@ -56,8 +55,8 @@ def _normal(spelt: str, cluster: Callable[[], str], tls_ca: str) -> str:
     if found is None:
         return _path(spelt)
     scheme, authority, path = found[1].lower(), found[2] or "", _path(found[3])
-    if scheme in _GATEWAYS:
-        return f"webhdfs:{_cluster_of(_GATEWAYS[scheme], authority.lower(), tls_ca) or cluster()}:{path}"
+    if scheme in SCHEMES:
+        return f"webhdfs:{_cluster_of(SCHEMES[scheme], authority.lower(), tls_ca) or cluster()}:{path}"
     user, at, host = authority.rpartition("@")
     return f"{scheme}://{user}{at}{host.lower()}{path}" if authority else f"{scheme}:{path}"
 

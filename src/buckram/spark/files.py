@@ -15,13 +15,13 @@ from typing import Any
 from buckram.addresses import host_port
 from buckram.errors import InvalidArgument
 from buckram.net.logins import TOKEN_VARIABLE
+from buckram.net.secure import tls_of_environment
 from buckram.spark.relay_place import RelayPlace
-from buckram.spark.trust_store import java_options, write_trust_store
-from buckram.webhdfs.limits import TOKEN_PATH
+from buckram.spark.trust_store import certificate_in, java_options, relay_identity, write_trust_store
+from buckram.webhdfs.limits import SCHEMES, TOKEN_PATH
 
 SERVICE = "buckram"
 """The host of paths when there are several gateways: webhdfs://buckram/NAMESPACE/PATH."""
-_SCHEMES = {"webhdfs": "http", "swebhdfs": "https"}
 _MOST = 16
 _URI = re.compile(r"(?P<scheme>[a-z]+)://(?P<hosts>[^/?#]+)(?:/(?P<path>[^?#]*))?")
 _HADOOP = "spark.hadoop."
@@ -69,7 +69,7 @@ class Gateways:
 def gateways(uri: str) -> Gateways:
     """From webhdfs://HOST:PORT[,HOST:PORT...]/PATH; swebhdfs with TLS. Raises InvalidArgument."""
     found = _URI.fullmatch(uri)
-    if found is None or found["scheme"] not in _SCHEMES:
+    if found is None or found["scheme"] not in SCHEMES:
         raise InvalidArgument(
             f"{uri[:100]!r}: needs webhdfs://HOST:PORT/ (or swebhdfs:// with TLS), with a comma between gateways, as "
             "`buckram up` and `buckram gateway` print it"
@@ -114,7 +114,7 @@ def settings(
                 "org.apache.hadoop.hdfs.web.oauth2.ConfCredentialBasedAccessTokenProvider"
             ),
             "dfs.webhdfs.oauth2.client.id": "spark",
-            "dfs.webhdfs.oauth2.refresh.url": f"{_SCHEMES[found.scheme]}://{login}{TOKEN_PATH}",
+            "dfs.webhdfs.oauth2.refresh.url": f"{SCHEMES[found.scheme]}://{login}{TOKEN_PATH}",
             "dfs.webhdfs.oauth2.credential": token,
         }
     chosen = {f"{_HADOOP}{name}": value for name, value in hadoop.items()} | _QUERY
@@ -129,7 +129,7 @@ def settings(
 
 
 def _need_tls(found: Gateways) -> None:
-    if _SCHEMES[found.scheme] != "https":
+    if SCHEMES[found.scheme] != "https":
         raise InvalidArgument(
             f"{found.root}/: certificates are of use with swebhdfs:// only; `buckram gateway --tls-cert` serves it"
         )
@@ -140,7 +140,7 @@ def _service(found: Gateways, relay: RelayPlace | None) -> dict[str, str]:
     known = {f"g{number}": address for number, address in enumerate(found.addresses, 1)}
     if relay is not None:
         known = {"relay": relay.address, **known}
-    scheme = _SCHEMES[found.scheme]
+    scheme = SCHEMES[found.scheme]
     return {
         "dfs.nameservices": SERVICE,
         f"dfs.ha.namenodes.{SERVICE}": ",".join(known),
@@ -155,12 +155,13 @@ def _service(found: Gateways, relay: RelayPlace | None) -> dict[str, str]:
 def configure(builder: Any, uri: str, *, token: str = "", tls_ca: str = "", fewer_requests: bool = False) -> Any:
     """Set on a SparkSession.Builder what files on these gateways need; returns the builder.
 
-    With several gateways and without TLS, a relay in this process keeps each file until a gateway has it, so that no
-    write or read of the driver fails when a gateway dies; in local mode no task's either.
+    With several gateways a relay in this process keeps each file until a gateway has it, so that no write or read of
+    the driver fails when a gateway dies; in local mode no task's either. With swebhdfs:// it needs `tls_ca`.
     `uri`: webhdfs://HOST:PORT[,HOST:PORT...]/. Paths begin with webhdfs://HOST:PORT/, and with webhdfs://buckram/ where
     there are several gateways. `token`: for gateways with tokens; default what BUCKRAM_TOKEN says, which is then passed
-    to executors. `tls_ca`: the PEM file of the authorities that Java is to trust, for swebhdfs://; it is added to the
-    options of the JVMs, so set the builder's own options before. `fewer_requests`: see `buckram spark-conf --help`.
+    to executors. `tls_ca`: the PEM file of the authorities that Java is to trust, for swebhdfs://; default what
+    BUCKRAM_CA says. It is added to the options of the JVMs, so set the builder's own options before.
+    `fewer_requests`: see `buckram spark-conf --help`.
     Raises InvalidArgument, also for a session of a Spark Connect server (sc://), which is told when it starts; and
     ConfigError without PySpark or for a file that is of no use.
     """
@@ -169,18 +170,21 @@ def configure(builder: Any, uri: str, *, token: str = "", tls_ca: str = "", fewe
     _need_own_jvm(builder)
     numbers = [int(part) for part in need_pyspark().split(".")[:2]]
     found = gateways(uri)
-    relay = None
-    if len(found.addresses) > 1 and _SCHEMES[found.scheme] == "http":
-        relay = RelayPlace(found.addresses)
-        relay.begin()
-    inherited = os.environ.get(TOKEN_VARIABLE, "").strip()
-    given = token or (OF_ENVIRONMENT if inherited else "")
     if tls_ca:
         _need_tls(found)
+    secured = SCHEMES[found.scheme] == "https"
+    ca = (tls_ca or tls_of_environment(os.environ).ca) if secured else ""
+    relay, known = None, b""
+    if len(found.addresses) > 1 and (ca or not secured):
+        relay = RelayPlace(found.addresses, ca)
+        relay.begin()
+        known = certificate_in(relay_identity()) if ca else b""
+    inherited = os.environ.get(TOKEN_VARIABLE, "").strip()
+    given = token or (OF_ENVIRONMENT if inherited else "")
     chosen = settings(
         uri,
         token=given,
-        trust_store=write_trust_store(Path(tls_ca)) if tls_ca else None,
+        trust_store=write_trust_store(Path(ca), also=known) if ca else None,
         fewer_requests=fewer_requests,
         spark_version=(numbers[0], numbers[1]),
         relay=relay,

@@ -12,17 +12,22 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+import ssl
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from types import TracebackType
+from typing import NamedTuple
 from urllib.parse import parse_qsl
 
 from buckram.addresses import join
+from buckram.config import TlsConfig
 from buckram.net.forks import generation
+from buckram.net.tls_files import TlsFiles
 from buckram.spark.relay_gateways import Answer, AskerGone, Gateways, NoAnswer
 from buckram.spark.relay_link import Patience, Request
 from buckram.spark.relay_messages import CONTINUE, HEAD_BYTES, PIECE, Body, Head, NotHttp, Room, body_pieces, read_head
+from buckram.spark.trust_store import identity_context, relay_identity
 from buckram.sync.thread import LoopThread
 from buckram.webhdfs.java_classes import ILLEGAL, INPUT_OUTPUT, remote_exception
 
@@ -30,6 +35,20 @@ _METHODS = ("GET", "PUT", "POST", "DELETE")
 _BELOW = "/webhdfs/"
 _SIGN_OF_LIFE_S = 15.0
 """So often who waits for an answer hears that there will be one: Java's client gives up after a silence of 60 s."""
+
+
+class RelayTls(NamedTuple):
+    """How a relay shows itself, and how it trusts gateways."""
+
+    own: ssl.SSLContext
+    gateways: Callable[[], ssl.SSLContext]
+
+    @classmethod
+    def of(cls, ca: str) -> RelayTls:
+        """For gateways with certificates of the authorities in this file; the relay has the identity that its user's
+        trust stores know. ConfigError."""
+        gateways = TlsFiles(TlsConfig("required", ca), server_side=False).context
+        return cls(identity_context(relay_identity()), gateways)
 
 
 class Relay:
@@ -40,9 +59,12 @@ class Relay:
         gateways: Sequence[str],
         patience: Patience | None = None,
         *,
+        tls: RelayTls | None = None,
         room: Room | None = None,
         sign_of_life_s: float = _SIGN_OF_LIFE_S,
     ) -> None:
+        """`tls`: for gateways with TLS; the relay then speaks it, too."""
+        self._tls = tls
         self._names, self._patience, self._sign_of_life_s = tuple(gateways), patience or Patience(), sign_of_life_s
         self._room = room or Room()
         self._open: set[asyncio.StreamWriter] = set()
@@ -50,8 +72,10 @@ class Relay:
 
     async def start(self) -> str:
         """Begin to serve, at a free port; returns HOST:PORT."""
-        self._gateways = Gateways(self._names, self._patience, self._room)
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=max(HEAD_BYTES, PIECE))
+        tls, limit = self._tls, max(HEAD_BYTES, PIECE)
+        self._gateways = Gateways(self._names, self._patience, self._room, None if tls is None else tls.gateways)
+        own = None if tls is None else tls.own
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=limit, ssl=own)
         host, port = self._server.sockets[0].getsockname()[:2]
         self.address = join(host, port)
         return self.address
@@ -162,16 +186,19 @@ def _problem(java_class: str, message: str, status: int = 403) -> bytes:
 
 
 _lock = threading.Lock()
-_relays: dict[tuple[int, tuple[str, ...]], str] = {}
+_relays: dict[tuple[int, tuple[str, ...], str], str] = {}
 
 
-def relay_to(gateways: Sequence[str]) -> str:
-    """HOST:PORT of this process's relay to these gateways; the first call starts it, and it ends with the process."""
-    key = (generation(), tuple(gateways))
+def relay_to(gateways: Sequence[str], ca: str = "") -> str:
+    """HOST:PORT of this process's relay to these gateways; the first call starts it, and it ends with the process.
+
+    `ca`: the file of who signed their certificates; empty: they have no TLS. ConfigError."""
+    key = (generation(), tuple(gateways), ca)
     with _lock:
         if key not in _relays:
-            _relays[key] = LoopThread().run(Relay(gateways).start)
+            relay = Relay(gateways, tls=RelayTls.of(ca) if ca else None)
+            _relays[key] = LoopThread().run(relay.start)
         return _relays[key]
 
 
-__all__ = ["Relay", "relay_to"]
+__all__ = ["Relay", "RelayTls", "relay_to"]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Sequence
+import ssl
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -41,9 +42,17 @@ class Answer:
 class Gateways:
     """Gateways of one cluster, HOST:PORT each. `close()` ends what is connected."""
 
-    def __init__(self, addresses: Sequence[str], patience: Patience, room: Room) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        patience: Patience,
+        room: Room,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+    ) -> None:
+        """`tls` gives how the gateways are trusted; None: they have no TLS."""
         self._addresses, self._patience, self._room = list(addresses), patience, room
         self._idle: dict[str, list[Link]] = {address: [] for address in addresses}
+        self._tls = tls
         self._loop = asyncio.get_running_loop()
 
     async def ask(self, request: Request, *, in_pieces: bool = False) -> Answer:
@@ -140,7 +149,7 @@ class Gateways:
             if link.idle_since > oldest and not link.reader.at_eof() and not link.writer.is_closing():
                 return link
             link.close()
-        return await link_to(address, self._patience)
+        return await link_to(address, self._patience, self._tls)
 
     def keep(self, link: Link, head: Head) -> None:
         """Keep a connection whose answer was read for the next request, unless it ends."""

@@ -6,6 +6,7 @@ Not here: which gateway, and what if it fails (`relay_gateways.py`).
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
@@ -116,11 +117,12 @@ class Link:
         self.writer.transport.abort()
 
 
-async def link_to(address: str, patience: Patience) -> Link:
-    """Connect to a gateway. Raises OSError."""
+async def link_to(address: str, patience: Patience, tls: Callable[[], ssl.SSLContext] | None = None) -> Link:
+    """Connect to a gateway; `tls` gives how it is trusted, None: it has no TLS. Raises OSError."""
     host, port = host_port(address, "gateway")
+    context = None if tls is None else tls()
     async with asyncio.timeout(patience.connect):
-        reader, writer = await asyncio.open_connection(host, port, limit=max(HEAD_BYTES, PIECE))
+        reader, writer = await asyncio.open_connection(host, port, limit=max(HEAD_BYTES, PIECE), ssl=context)
     return Link(address, reader, writer, patience.silence)
 
 

@@ -18,11 +18,13 @@ class RelayPlace(NamedTuple):
     """Where this process's relay to these gateways is, in settings."""
 
     gateways: tuple[str, ...]
+    ca: str = ""
+    """The file of who signed their certificates; empty: they have no TLS."""
 
     @property
     def _property(self) -> str:
         # Each set of gateways has its own: one process may use several, with one JVM.
-        return f"buckram.relay.{hashlib.sha256(','.join(self.gateways).encode()).hexdigest()[:12]}"
+        return f"buckram.relay.{hashlib.sha256(','.join((*self.gateways, self.ca)).encode()).hexdigest()[:12]}"
 
     @property
     def _variable(self) -> str:
@@ -42,7 +44,7 @@ class RelayPlace(NamedTuple):
         """Start the relay, unless it runs, and tell this process's JVM. Needs PySpark."""
         from pyspark import SparkContext
 
-        address = relay_to(self.gateways)
+        address = relay_to(self.gateways, self.ca)
         if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
             os.environ[self._variable] = address
             return

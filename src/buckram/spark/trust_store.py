@@ -9,31 +9,38 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import ssl
 import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
 
+from buckram.core.security.certificates import life_of
 from buckram.errors import ConfigError, InvalidArgument
 from buckram.extras import needs
+from buckram.net.tls_files import check_key_file
 
 PASSWORD = "buckram"
 """Java asks for one. It hides nothing: certificates are public, and who may write the file is the file's mode."""
+_IDENTITY = Path("relay", "identity.pem")
 _MOST_BYTES = 16 * 1024 * 1024
 _UNQUOTED = re.compile(r"[^\s\"'\\$]+")
 """What stands in a JVM's options as it is."""
 
 
-def write_trust_store(ca: Path, target: Path | None = None) -> Path:
+def write_trust_store(ca: Path, target: Path | None = None, *, also: bytes = b"") -> Path:
     """Write the certificates of a PEM file as a PKCS12 trust store for Java; returns where it is.
 
-    `target`: default is a file of the user's cache that is named after what is in it. Raises ConfigError without the
-    extra `security`, and for a file that cannot be read, is no PEM file, or cannot be written; InvalidArgument.
+    `target`: default is a file of the user's cache that is named after what is in it. `also`: certificates beside those
+    of the file, as PEM. Raises ConfigError without the extra `security`, and for a file that cannot be read, is no PEM
+    file, or cannot be written; InvalidArgument.
     """
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
     except ImportError:
         raise ConfigError(needs("a trust store for Java", "security")) from None
-    pem = _read(ca)
+    pem = _read(ca) + (b"\n" + also if also else b"")
     place = (target or _cache() / f"trust-{hashlib.sha256(pem).hexdigest()[:32]}.p12").absolute()
     if not _UNQUOTED.fullmatch(str(place)):
         raise InvalidArgument(f"{place}: Java's options take no path with spaces, quotes, $ or \\; choose another one")
@@ -47,8 +54,46 @@ def write_trust_store(ca: Path, target: Path | None = None) -> Path:
         ) from None
     named = [pkcs12.PKCS12Certificate(one, f"ca-{number}".encode()) for number, one in enumerate(found, 1)]
     data = pkcs12.serialize_java_truststore(named, BestAvailableEncryption(PASSWORD.encode()))
-    _write(place, data)
+    _write(place, data, 0o644)
     return place
+
+
+def relay_identity() -> Path:
+    """The file with certificate and key of this user's relays, which their JVMs are to trust; made where it is missing.
+
+    A JVM reads its trust store once, so the relays of all processes of a user have one. Raises as `write_trust_store`.
+    """
+    place = _cache() / _IDENTITY
+    if _still_good(place):
+        return place
+    try:
+        from buckram.net.authority import alone
+    except ImportError:
+        raise ConfigError(needs("a relay with TLS", "security")) from None
+    _write(place, alone("relay of Buckram", ("localhost", "127.0.0.1")), 0o600, replace=place.exists())
+    return place
+
+
+def certificate_in(identity: Path) -> bytes:
+    """What a JVM is to trust, of an identity."""
+    pem = identity.read_bytes()
+    return pem[pem.index(b"-----BEGIN CERTIFICATE-----") :]
+
+
+def identity_context(identity: Path) -> ssl.SSLContext:
+    """The context of a server that shows an identity. ConfigError where others may read it."""
+    check_key_file(str(identity))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(identity)
+    return context
+
+
+def _still_good(identity: Path) -> bool:
+    try:
+        return not life_of(identity.read_text()).due(time.time())
+    except (OSError, ValueError):
+        return False
 
 
 def java_options(trust_store: Path) -> str:
@@ -76,21 +121,27 @@ def _read(ca: Path) -> bytes:
     return pem
 
 
-def _write(place: Path, data: bytes) -> None:
-    """As a whole or not at all: a JVM may be starting with it."""
+def _write(place: Path, data: bytes, mode: int, *, replace: bool = True) -> None:
+    """As a whole or not at all: a JVM may be starting with it. Not `replace`: one that is there by now stays."""
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
+        place.parent.mkdir(mode=0o700 if mode == 0o600 else 0o777, parents=True, exist_ok=True)
         number, draft = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}-")
         try:
             with os.fdopen(number, "wb") as file:
                 file.write(data)
-                os.fchmod(file.fileno(), 0o644)
-            os.replace(draft, place)
+                os.fchmod(file.fileno(), mode)
+            if replace:
+                os.replace(draft, place)
+            else:
+                with suppress(FileExistsError):
+                    os.link(draft, place)
+                os.unlink(draft)
         except BaseException:
-            os.unlink(draft)
+            with suppress(FileNotFoundError):
+                os.unlink(draft)
             raise
     except OSError as error:
         raise ConfigError(f"{place}: {error.strerror}; name a file that can be written as --trust-store") from None
 
 
-__all__ = ["PASSWORD", "java_options", "write_trust_store"]
+__all__ = ["PASSWORD", "certificate_in", "identity_context", "java_options", "relay_identity", "write_trust_store"]

@@ -9,6 +9,8 @@ from buckram.http.limits import LOGIN_BYTES
 CLUSTER_KEY = "BuckramCluster"
 """The id of the cluster in the answer to GETSERVERDEFAULTS, beside what Hadoop's client reads."""
 TOKEN_PATH = "/webhdfs/oauth2/token"
+SCHEMES = {"webhdfs": "http", "swebhdfs": "https"}
+"""What Hadoop's client calls a gateway, and the scheme by which that is reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,4 +27,10 @@ class FileLimits:
     """Of a request for an access token."""
 
 
-__all__ = ["CLUSTER_KEY", "TOKEN_PATH", "FileLimits"]
+def files_url(url: str) -> str:
+    """Return what paths of files begin with, of the gateway at a URL of http or https: webhdfs://HOST:PORT."""
+    scheme, _, rest = url.partition("://")
+    return next(f"{name}://{rest}" for name, reached in SCHEMES.items() if reached == scheme)
+
+
+__all__ = ["CLUSTER_KEY", "SCHEMES", "TOKEN_PATH", "FileLimits", "files_url"]

@@ -31,7 +31,7 @@ from buckram.webhdfs import java_tokens
 from buckram.webhdfs.access import Door, Visitor
 from buckram.webhdfs.files import Files
 from buckram.webhdfs.java_classes import ABSENT, ACCESS, ILLEGAL, UNSUPPORTED
-from buckram.webhdfs.limits import CLUSTER_KEY, TOKEN_PATH, FileLimits
+from buckram.webhdfs.limits import CLUSTER_KEY, TOKEN_PATH, FileLimits, files_url
 from buckram.webhdfs.paths import PREFIX, FilePath, file_path, flag, requested_parameters, requested_path, whole
 from buckram.webhdfs.problems import RemoteProblem, illegal, problem_of
 from buckram.webhdfs.repeats import Repeat, repeat_of
@@ -287,7 +287,8 @@ class WebHdfs:
                 raise
             why = f"{call.path} is there already, and creating it would replace it"
             raise call.visitor.refused(Effect.REPLACE, call.path, why) from error
-        return Response(b"", 201, {"Location": f"webhdfs://{call.request.headers.get('host', '')}{call.path}"})
+        place = files_url(f"{self._scheme}://{call.request.headers.get('host', '')}{call.path}")
+        return Response(b"", 201, {"Location": place})
 
     async def _mkdirs(self, call: Call) -> Response:
         await self.files.mkdirs(call.path)

@@ -14,7 +14,7 @@ import socket
 import ssl
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -23,11 +23,14 @@ from buckram.config import TlsConfig
 from buckram.disk.new_directory import removed_on_failure
 from buckram.errors import ConfigError, InvalidArgument, PortInUse, ZooKeeperFailed
 from buckram.zookeeper_server.directory import LOCK, POLL_SECONDS, ServerDirectory
+from buckram.zookeeper_server.probe import begin_session, is_logged
 from buckram.zookeeper_server.settings import Settings, java_command, zoo_cfg
 
 READY_SECONDS = 30.0
 STOP_SECONDS = 10.0
 ANSWER_SECONDS = 2.0
+FIRST_ANSWER_SECONDS = 0.25
+"""A server that is just starting takes requests that it never answers; so the first wait is short, and doubled."""
 ATTEMPTS = 5
 PORTS = range(16_000, 32_000)
 """Where free ports are taken from: below the range that the kernel gives to outgoing connections, because a client that
@@ -162,8 +165,9 @@ class ZooKeeperServer:
         """Returns once it answers requests (in an ensemble: once there is a quorum)."""
         limit = time.monotonic() + deadline_s
         attempts = ATTEMPTS
-        mine = b"dataDir=" + os.fsencode(self.directory.data) + b"/"
-        while mine not in self.ask("conf"):
+        within_s = FIRST_ANSWER_SECONDS
+        while not (answer := self._serves(within_s)):
+            within_s = min(2 * within_s, ANSWER_SECONDS) if answer is None else within_s
             if not self.alive:
                 words = self.directory.last_words()
                 attempts -= 1
@@ -186,14 +190,32 @@ class ZooKeeperServer:
         if self.port != self.directory.known_port:
             self.directory.remember(self.port)
 
-    def ask(self, word: str) -> bytes:
-        """The answer to one of ZooKeeper's four-letter words; empty when nobody answers."""
-        host = loopback(self.settings.host)
+    def _serves(self, within_s: float) -> bool | None:
+        """None: there was no answer in this time."""
         try:
-            with contextlib.ExitStack() as opened:
-                connection = opened.enter_context(socket.create_connection((host, self.port), ANSWER_SECONDS))
-                if self._context is not None:
-                    connection = opened.enter_context(self._context.wrap_socket(connection, server_hostname=host))
+            with self._connected(within_s) as connection:
+                session = begin_session(connection)
+        except TimeoutError:
+            return None
+        except OSError:
+            return False
+        return bool(session) and is_logged(session, self.directory.data)
+
+    @contextlib.contextmanager
+    def _connected(self, within_s: float = ANSWER_SECONDS) -> Iterator[socket.socket]:
+        """OSError."""
+        host = loopback(self.settings.host)
+        with contextlib.ExitStack() as opened:
+            connection = opened.enter_context(socket.create_connection((host, self.port), within_s))
+            if self._context is not None:
+                connection = opened.enter_context(self._context.wrap_socket(connection, server_hostname=host))
+            yield connection
+
+    def ask(self, word: str) -> bytes:
+        """The answer to one of ZooKeeper's four-letter words; empty when nobody answers. All but `srvr`, which
+        ZooKeeper does not let anybody turn off, are off."""
+        try:
+            with self._connected() as connection:
                 connection.sendall(word.encode())
                 return b"".join(iter(lambda: connection.recv(65536), b""))
         except OSError:

@@ -91,7 +91,7 @@ def zoo_cfg(settings: Settings, data: Path, port: int) -> str:
         "autopurge.snapRetainCount": 3,
         "autopurge.purgeInterval": 1,
         "admin.enableServer": "false",  # it needs a web server that is not among the jars
-        "4lw.commands.whitelist": "srvr,ruok,stat,conf",
+        "4lw.commands.whitelist": "",  # whoever reaches the port may ask them; ZooKeeper adds `srvr` by itself
     }
     if settings.members:
         values |= {"initLimit": 40, "syncLimit": 20}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from buckram.core.security.certificates import ends_s
+from buckram.core.security.certificates import Life, ends_s, life_of
 from buckram.net.authority import Authority
 
 
@@ -15,9 +15,15 @@ from buckram.net.authority import Authority
 def test_the_end_is_what_the_library_reads(tmp_path: Path, days: float) -> None:
     """In UTCTime until 2049, in GeneralizedTime from then on."""
     pem = Authority(tmp_path).bookie("b", ["127.0.0.1"], days=days).certificate.read_text()
-    wanted = x509.load_pem_x509_certificate(pem.encode()).not_valid_after_utc
-    assert ends_s(pem) == wanted.timestamp()
-    assert ends_s(f"# a comment\n{pem}{pem}") == wanted.timestamp(), "the first one counts"
+    read = x509.load_pem_x509_certificate(pem.encode())
+    begins, ends = read.not_valid_before_utc.timestamp(), read.not_valid_after_utc.timestamp()
+    assert life_of(pem) == (begins, ends)
+    assert ends_s(f"# a comment\n{pem}{pem}") == ends, "the first one counts"
+
+
+def test_it_is_due_when_less_than_a_third_is_left() -> None:
+    life = Life(1_000, 1_000 + 300)
+    assert [now for now in (0, 1_200, 1_201, 1_299, 1_300, 9_999) if life.due(now)] == [1_201, 1_299, 1_300, 9_999]
 
 
 def test_what_is_cut_off_is_refused(tmp_path: Path) -> None:

@@ -21,6 +21,12 @@ MUTANTS = (
         (_ACCESS + "test_a_browser_logs_in_once",),
     ),
     TestMutant(
+        "gateway-cookie-in-clear",
+        "the cookie of a gateway with TLS may travel without",
+        edited(("buckram.gateway.sessions:Sessions.cookie", '[*words, "Secure"] if secure else words', "words")),
+        (_ACCESS + "test_the_cookie_of_one_with_tls_is_for_tls_alone",),
+    ),
+    TestMutant(
         "gateway-session-outlives-token",
         "a session goes on after its token was revoked",
         edited(("buckram.gateway.access:Access._principal", "self.tokens.why_over(session.token)", '""')),

@@ -239,7 +239,7 @@ MUTANTS = (
     TestMutant(
         "spark-any-gateway",
         "a checkpoint is where its gateway is",
-        edited(("buckram.spark.checkpoint_place:_normal", "scheme in _GATEWAYS", "False")),
+        edited(("buckram.spark.checkpoint_place:_normal", "scheme in SCHEMES", "False")),
         ("tests/spark/test_checkpoint_place.py::test_the_same_checkpoint_through_two_gateways_is_one_place",),
     ),
     TestMutant(

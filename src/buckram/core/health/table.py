@@ -8,6 +8,10 @@ from __future__ import annotations
 from buckram.core.health.states import Severity, State
 
 _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
+_RENEW = (
+    "say `buckram certificate renew {file}` on its machine, if `buckram up --secure` made it; else put a new "
+    "certificate in its place; it is read again by itself"
+)
 _GONE = "if it is gone for good, `buckram bookie decommission {bookie}` has others take its copies"
 
 METADATA = (
@@ -274,13 +278,13 @@ BOOKIES = (
         "certificate-ends",
         _W,
         "its certificate ends soon",
-        "put a new certificate in the place of {file}; it is read again by itself",
+        _RENEW,
     ),
     State(
         "certificate-ended",
         _E,
         "its certificate has ended",
-        "put a new certificate in the place of {file}; it is read again by itself",
+        _RENEW,
     ),
 )
 

@@ -1,4 +1,4 @@
-"""When a certificate ends, read from its PEM without any library for certificates. Pure.
+"""How long a certificate counts, read from its PEM without any library for certificates, and when it is renewed. Pure.
 
 A certificate is DER: SEQUENCE { tbsCertificate SEQUENCE { [0] version?, serial, algorithm, issuer, validity, ... } }.
 """
@@ -8,13 +8,34 @@ from __future__ import annotations
 import base64
 import binascii
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 _SEQUENCE, _VERSION, _UTC_TIME, _GENERALIZED_TIME = 0x30, 0xA0, 0x17, 0x18
 
 
+RENEWED_LEFT = 1 / 3
+"""A certificate that has less of its life left than this is made anew."""
+
+
+class Life(NamedTuple):
+    """From when to when a certificate counts, in seconds since 1970."""
+
+    begins_s: int
+    ends_s: int
+
+    def due(self, now_s: float) -> bool:
+        """Return whether it is to be made anew: less than a third of its life is left."""
+        return self.ends_s - now_s < (self.ends_s - self.begins_s) * RENEWED_LEFT
+
+
 def ends_s(pem: str) -> int:
     """When the first certificate of a PEM file ends, in seconds since 1970. ValueError if there is none."""
+    return life_of(pem).ends_s
+
+
+def life_of(pem: str) -> Life:
+    """Return the life of the first certificate of a PEM file. ValueError if there is none."""
     _, begin, rest = pem.partition(_BEGIN)
     body, end, _ = rest.partition(_END)
     if not begin or not end:
@@ -29,7 +50,7 @@ def ends_s(pem: str) -> int:
         for _ in ("serial", "algorithm", "issuer"):
             at = _next(der, at)
         validity = _content(der, at, _SEQUENCE)
-        return _time(der, _next(der, validity[0]))
+        return Life(_time(der, validity[0]), _time(der, _next(der, validity[0])))
     except (IndexError, binascii.Error) as error:
         raise ValueError(f"no certificate ({error})") from None
 
@@ -65,4 +86,4 @@ def _time(der: bytes, at: int) -> int:
     return int(datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp())
 
 
-__all__ = ["ends_s"]
+__all__ = ["RENEWED_LEFT", "Life", "ends_s", "life_of"]
