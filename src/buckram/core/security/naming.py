@@ -23,6 +23,7 @@ from buckram.errors import MalformedRecord
 from buckram.types import MAX_LEDGER_ID, CheckVersion, Create, Delete, KeyOp, LedgerId, SetValue
 
 _ID_DIGITS, _PAGE_DIGITS = 19, 12
+_MOST = 1 << 63
 MAX_PAGES = 50_000
 """Pages of one stream: 12.8 million segments. Whoever deletes a stream looks for each page that its head speaks of."""
 
@@ -165,10 +166,15 @@ def _check_intent(key: str, value: bytes) -> None:
     try:
         raw = json.loads(value)
         fields = [raw["epoch"], raw["purpose"], raw["time"], raw["state"], raw.get("query", ""), raw.get("place", "")]
+        "".join(
+            one for one in fields if isinstance(one, str)
+        ).encode()  # one half of a character is never written again
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise MalformedRecord(f"{key}: not a ledger's intent ({error!r})") from None
     if [type(one) for one in fields] != [int, str, int, str, str, str]:
         raise MalformedRecord(f"{key}: not a ledger's intent (a field has another type)")
+    if not all(-_MOST <= one < _MOST for one in fields if isinstance(one, int)):
+        raise MalformedRecord(f"{key}: not a ledger's intent (a number has more than 63 bits)")
 
 
 __all__ = [

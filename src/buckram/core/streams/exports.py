@@ -64,9 +64,11 @@ def decode_export(key: str, data: bytes, version: int) -> Export:
         if raw["format"] != FORMAT:
             raise MalformedRecord(f"{key}: format {raw['format']!r}, this version of buckram knows {FORMAT}")
         numbers = [raw["next"], *raw["copies"]]
-        if any(type(number) is not int for number in numbers):
+        if any(type(number) is not int or not 0 <= number < 1 << 63 for number in numbers):
             raise TypeError("a number is none")
-        return Export(str(raw["location"]), raw["next"], tuple(raw["copies"]), version)
+        location = str(raw["location"])
+        location.encode()  # one half of a character could be read, and never be written again
+        return Export(location, raw["next"], tuple(raw["copies"]), version)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MalformedRecord(f"{key}: not the record of an export ({error!r}); restore it from a backup") from None
 

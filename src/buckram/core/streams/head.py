@@ -17,6 +17,7 @@ from buckram.errors import MalformedRecord
 from buckram.types import EntryId, LedgerId, Offset
 
 FORMAT = 1
+_MOST = 1 << 63
 PAGE_SEGMENTS = 256
 """Page k holds the segments numbered k * 256 to k * 256 + 255."""
 LEDGER, HISTORY = "ledger", "history"
@@ -268,7 +269,7 @@ def decode_head(key: str, data: bytes) -> Head:
             epoch=_int(raw["epoch"]),
             writer=None if writer is None else WriterInfo(_text(writer[0]), _text(writer[1]), _int(writer[2])),
             policy=dict(raw["policy"]),
-            properties=dict(raw["properties"]),
+            properties={_text(name): _text(value) for name, value in raw["properties"].items()},
             earliest=_int(raw["earliest"]),
             first=_int(raw["first"]),
             paged=_int(raw["paged"]),
@@ -381,9 +382,12 @@ def _dump(value: dict[str, Any]) -> bytes:
 
 def _load(key: str, data: bytes) -> dict[str, Any]:
     try:
-        raw = json.loads(data)
+        text = data.decode()
+        raw = json.loads(text)
         if not isinstance(raw, dict):
             raise ValueError("not an object")
+        if "\\u" in text:  # one half of a character can be read, and never be written again
+            json.dumps(raw, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise MalformedRecord(f"{key}: not JSON of a stream ({error}); restore it from a backup") from None
     if raw.get("format") != FORMAT:
@@ -394,6 +398,8 @@ def _load(key: str, data: bytes) -> dict[str, Any]:
 def _int(value: Any) -> int:
     if type(value) is not int:
         raise TypeError(f"{value!r} is no whole number")
+    if not -_MOST <= value < _MOST:
+        raise ValueError(f"a number of {value.bit_length()} bits, it has 63 at most")
     return value
 
 
