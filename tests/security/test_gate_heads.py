@@ -1,4 +1,4 @@
-"""What a tenant makes of a head: no deletion without the right to it, no uid that is none, nothing that ends servers."""
+"""What a tenant makes of a head: no deletion without the right to it, no odd uid, and nothing that ends servers."""
 
 from __future__ import annotations
 

@@ -166,9 +166,7 @@ def _check_intent(key: str, value: bytes) -> None:
     try:
         raw = json.loads(value)
         fields = [raw["epoch"], raw["purpose"], raw["time"], raw["state"], raw.get("query", ""), raw.get("place", "")]
-        "".join(
-            one for one in fields if isinstance(one, str)
-        ).encode()  # one half of a character is never written again
+        "".join(one for one in fields if isinstance(one, str)).encode()  # half a character is never written again
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise MalformedRecord(f"{key}: not a ledger's intent ({error!r})") from None
     if [type(one) for one in fields] != [int, str, int, str, str, str]:

@@ -85,8 +85,8 @@ FIELDS = {field.name: field for field in dataclasses.fields(Policy)}
 
 
 def merged(*overrides: Mapping[str, Any]) -> Policy:
-    """The defaults with these over them, the last one uppermost. InvalidArgument for what no setting can be: whoever may
-    write a stream's metadata writes these, and servers go on with other streams."""
+    """The defaults with these over them, the last one uppermost. InvalidArgument for what no setting can be: these were
+    written by whoever may write a stream's metadata."""
     values: dict[str, Any] = {}
     for part in overrides:
         values.update(part)

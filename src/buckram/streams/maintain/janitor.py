@@ -30,7 +30,6 @@ from buckram.core.streams.snapshots import is_published
 from buckram.core.streams.transactions import decided
 from buckram.errors import (
     AccessRefused,
-    BuckramError,
     ConfigError,
     NoSuchEntry,
     NoSuchKey,
