@@ -135,6 +135,6 @@ def test_a_table_names_no_file_elsewhere(tmp_path: Path, what: str) -> None:
         listed.rename(elsewhere / listed.name)
         said["snapshots"][0]["manifest-list"] = str(elsewhere / listed.name)
     file.write_text(json.dumps(said))
-    with pytest.raises(CorruptEntry, match="elsewhere.*no file of it"):
+    with pytest.raises(CorruptEntry, match=r"elsewhere.*no file of it"):
         HistoryTable(str(history)).commit([part(history, 8, 3)], [])
     assert list((elsewhere / "metadata").iterdir()) == []
