@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from buckram.client.client import Client
 from buckram.core.streams.names import StreamName
+from buckram.health.streams import StreamsLook
+from buckram.metadata.store import TreeStore
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.namespace import Namespace
 from buckram.streams.shared.metadata import StreamStore
 
+pytestmark = pytest.mark.share(4)
 ODD: dict[str, dict[str, Any]] = {
     "a setting that nobody knows": {"policy": {"colour": "red"}},
     "a setting of another type": {"policy": {"retention_s": "soon"}},
@@ -98,3 +101,17 @@ async def test_a_pass_goes_on_whatever_one_intent_says(client: Client, ns: Names
     await store.keys.create(store.layout.intent(uid, ledger), json.dumps(value).encode())
     await Janitor(client, JanitorSettings(grace_s=0)).clean()
     assert "b" not in await ns.list()
+
+
+@pytest.mark.parametrize("what", ODD)
+async def test_health_sees_all_others_whatever_one_head_says(client: Client, ns: Namespace, what: str) -> None:
+    await ns.create("a")
+    await ns.create("b", retention_consumed=True)
+    async with ns.writer("b") as writer:
+        await writer.append(b"x")
+    cursor = f"{ns.store.layout.cursors((await ns.info('b')).uid)}/c"
+    await ns.store.keys.create(cursor, b'{"offset": 0, "changed": 1}')
+    await changed(ns.store, StreamName(ns.name, "a"), lambda raw: raw.update(ODD[what]))
+    missed = list[tuple[str, str]]()
+    found = await StreamsLook(cast(TreeStore, client.services.store)).look(missed)
+    assert [one.cursor for one in found.cursors] == ["c"], missed

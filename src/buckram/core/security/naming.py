@@ -19,11 +19,11 @@ from typing import NamedTuple
 from buckram.core.security.namespaces import Places, head_in
 from buckram.core.streams.exports import decode_export
 from buckram.core.streams.head import LEDGER, PAGE_SEGMENTS, Head, Segment, decode_page
+from buckram.core.streams.json_values import is_int64
 from buckram.errors import MalformedRecord
 from buckram.types import MAX_LEDGER_ID, CheckVersion, Create, Delete, KeyOp, LedgerId, SetValue
 
 _ID_DIGITS, _PAGE_DIGITS = 19, 12
-_MOST = 1 << 63
 MAX_PAGES = 50_000
 """Pages of one stream: 12.8 million segments. Whoever deletes a stream looks for each page that its head speaks of."""
 
@@ -169,10 +169,8 @@ def _check_intent(key: str, value: bytes) -> None:
         "".join(one for one in fields if isinstance(one, str)).encode()  # half a character is never written again
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise MalformedRecord(f"{key}: not a ledger's intent ({error!r})") from None
-    if [type(one) for one in fields] != [int, str, int, str, str, str]:
-        raise MalformedRecord(f"{key}: not a ledger's intent (a field has another type)")
-    if not all(-_MOST <= one < _MOST for one in fields if isinstance(one, int)):
-        raise MalformedRecord(f"{key}: not a ledger's intent (a number has more than 63 bits)")
+    if [is_int64(one) or type(one) for one in fields] != [True, str, True, str, str, str]:
+        raise MalformedRecord(f"{key}: not a ledger's intent (a field has another type, or is too large)")
 
 
 __all__ = [

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from buckram.core.streams.changes import is_dead
 from buckram.core.streams.head import HISTORY, Head, Segment
+from buckram.core.streams.json_values import is_int64
 from buckram.core.streams.record_format import HEADER, HEADER_SIZE, NO_SNAPSHOT, parse_header
 from buckram.errors import InvalidArgument, MalformedBatch, MalformedRecord
 from buckram.types import Buffer, LedgerId, Offset
@@ -64,7 +65,7 @@ def decode_export(key: str, data: bytes, version: int) -> Export:
         if raw["format"] != FORMAT:
             raise MalformedRecord(f"{key}: format {raw['format']!r}, this version of buckram knows {FORMAT}")
         numbers = [raw["next"], *raw["copies"]]
-        if any(type(number) is not int or not 0 <= number < 1 << 63 for number in numbers):
+        if not all(is_int64(number) and number >= 0 for number in numbers):
             raise TypeError("a number is none")
         location = str(raw["location"])
         location.encode()  # one half of a character could be read, and never be written again

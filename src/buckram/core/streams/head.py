@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from buckram.core.streams.json_values import is_int64
 from buckram.core.streams.positions import Mark
 from buckram.core.streams.record_format import NO_TXID
 from buckram.errors import MalformedRecord
 from buckram.types import EntryId, LedgerId, Offset
 
 FORMAT = 1
-_MOST = 1 << 63
 PAGE_SEGMENTS = 256
 """Page k holds the segments numbered k * 256 to k * 256 + 255."""
 LEDGER, HISTORY = "ledger", "history"
@@ -396,11 +396,9 @@ def _load(key: str, data: bytes) -> dict[str, Any]:
 
 
 def _int(value: Any) -> int:
-    if type(value) is not int:
-        raise TypeError(f"{value!r} is no whole number")
-    if not -_MOST <= value < _MOST:
-        raise ValueError(f"a number of {value.bit_length()} bits, it has 63 at most")
-    return value
+    if not is_int64(value):
+        raise TypeError(f"{value!r:.60} is no whole number of 64 bits")
+    return int(value)
 
 
 def _text(value: Any) -> str:

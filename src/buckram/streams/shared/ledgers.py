@@ -242,7 +242,7 @@ async def read_intent(streams: StreamStore, uid: str, ledger: LedgerId) -> Inten
             raw.get("query", ""),
             raw.get("place", ""),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MalformedRecord(f"{streams.layout.intent(uid, ledger)}: not a ledger's intent ({error!r})") from None
 
 
