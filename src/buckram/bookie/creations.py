@@ -1,8 +1,8 @@
 """Holds ledgers, streams and databases that clients create through a bookie to the quotas of their namespaces.
 
-Streams are counted when one is created, and those of one namespace are created one after the other. Ledgers are counted
-now and then, by one bookie for all, and each bookie adds those that were created through it since, and those that are
-being created: with many bookies a namespace may get a few more than its quota.
+Streams are counted when one is created, and those of one namespace are created one after the other, through whichever
+bookie. Ledgers are counted now and then, by one bookie for all, and each bookie adds those that were created through it
+since, and those that are being created: with many bookies a namespace may get more than its quota between two counts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from buckram.core.security.namespaces import namespace_of_ledger
 from buckram.core.tenants.quotas import NONE, Quotas
 from buckram.core.tenants.usage import Counts
 from buckram.errors import BuckramError, QuotaExceeded
-from buckram.metadata.tenants import Published
+from buckram.metadata.tenants import Published, TenantStore
 from buckram.seams import MetadataStore
 from buckram.types import Create, KeyOp
 
@@ -45,6 +45,7 @@ class QuotasOfCreations:
 
     def __init__(self, metadata: MetadataStore, known: Known) -> None:
         self._metadata, self._known = metadata, known
+        self._tenants = TenantStore(metadata)
         self._created: dict[str, Counter[int]] = {}
         """Ledgers that were created through this bookie and that the last count may lack: by namespace, and by how many
         counts this bookie had begun then."""
@@ -105,21 +106,24 @@ class QuotasOfCreations:
                 del created[since]
 
     @asynccontextmanager
-    async def keys(self, ops: Sequence[KeyOp]) -> AsyncIterator[None]:
-        """Around a change, which may create streams. QuotaExceeded, MetadataError."""
+    async def keys(self, ops: Sequence[KeyOp]) -> AsyncIterator[Sequence[KeyOp]]:
+        """Around a change, which may create streams: what belongs to it then. Where that is not as it was any more,
+        others were created meanwhile, and this is done again. QuotaExceeded, MetadataError."""
         made: dict[str, list[Create]] = {}
         for op in ops if self._known.on else ():
             namespace, _, stream = op.key.removeprefix(self._heads).partition("/")
             if isinstance(op, Create) and op.key.startswith(self._heads) and stream:
                 made.setdefault(namespace, []).append(op)
+        also: list[KeyOp] = []
         async with AsyncExitStack() as turns:
             for namespace in sorted(made):
                 quotas = self._known.quotas.get(namespace, NONE)
                 if quotas.streams is None and quotas.databases is None:
                     continue
                 await turns.enter_async_context(self._turns.setdefault(namespace, asyncio.Lock()))
+                also.append(await self._tenants.turn(namespace))
                 await self._check_streams(namespace, quotas, made[namespace])
-            yield
+            yield also
 
     async def _check_streams(self, namespace: str, quotas: Quotas, made: Sequence[Create]) -> None:
         more = sum(is_database(op.key, op.value) for op in made)
