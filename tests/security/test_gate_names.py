@@ -69,6 +69,37 @@ async def test_nobody_names_a_ledger_of_another_stream(
     assert await world.held([op.key]) == before
 
 
+async def test_each_row_is_looked_at(world: World) -> None:
+    """Behind own ones, and in each place at once."""
+    mine, _, ledger = await both(world)
+    own = [await mine.make_listed() for _ in range(3)]
+    version = (await mine.head())[1]
+    mixed: list[KeyOp] = [
+        mine.page(*own, ledger),
+        mine.page(ledger, *own),
+        mine.setting(version, tail=rows([*own, ledger])),
+        mine.setting(version, tail=rows([own[0], ledger, *own[1:]])),
+        mine.setting(version, garbage=(*own, ledger)),
+        Create(f"{mine.layout.exports(mine.uid)}/x", encode_export(Export("/x", 1, (*own, ledger)))),
+    ]
+    for op in mixed:
+        for ops in ([op], [CheckVersion(mine.head_key, version), op]):
+            with pytest.raises(AccessRefused, match=str(ledger)):
+                await mine.tenant.keys.multi(ops)
+    await mine.tenant.keys.multi([mine.page(*own)])
+
+
+async def test_a_page_is_the_one_that_its_key_says(world: World) -> None:
+    """Whoever deletes a stream goes through its pages by their numbers."""
+    mine, _, _ = await both(world)
+    own = await mine.make_listed()
+    page = mine.page(own, number=1)
+    for name in ("000000000000", "1", "0000000000001", "x"):
+        with pytest.raises(AccessRefused, match="holds page 1"):
+            await mine.tenant.keys.create(f"{page.key.rpartition('/')[0]}/{name}", page.value)
+    await mine.tenant.keys.multi([page])
+
+
 @pytest.mark.parametrize("place", [in_tail, in_garbage, in_page, in_intent])
 async def test_an_own_ledger_is_named_without_its_intent(
     world: World, place: Callable[[Stream, LedgerId], KeyOp]
