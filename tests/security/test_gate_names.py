@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from tests.support.gate_kit import INTENT, Stream, World, rows
 
+from buckram.bookie.service.key_session import KeySession
 from buckram.core.streams.exports import Export, encode_export
 from buckram.core.streams.head import HISTORY, SnapshotRow, decode_head
 from buckram.errors import AccessRefused, KeyExists, LedgerIdRefused, NoSuchKey, VersionConflict
+from buckram.metadata.service.packets import KeyReply
 from buckram.types import CheckVersion, Create, Delete, KeyOp, LedgerId, SetValue
 
 
@@ -264,3 +266,29 @@ async def test_a_held_ledger_is_there_when_the_key_comes(world: World) -> None:
     with pytest.raises((NoSuchKey, AccessRefused)):
         await fork.tenant.keys.multi(ops)
     assert (await world.held([await fork.tenant.ledger_key(ledger)])).popitem()[1] is None
+
+
+async def test_nor_does_it_come_when_the_ledger_went_while_the_change_was_judged(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = await (await world.tenant("alice")).stream("shop/orders")
+    fork = await theirs.tenant.stream("shop/fork")
+    ledger = await theirs.make_listed()
+    ops = await shared(world, fork, theirs, ledger)
+    change = KeySession._changed
+
+    async def late(self: KeySession, ops: Sequence[KeyOp]) -> KeyReply:
+        await world.direct.delete_ledger(ledger, 0)
+        return await change(self, ops)
+
+    monkeypatch.setattr(KeySession, "_changed", late)
+    with pytest.raises((NoSuchKey, VersionConflict)):
+        await fork.tenant.keys.multi(ops)
+    assert await world.direct.keys.children(await fork.tenant.ledger_key(ledger)) == []
+
+
+async def test_a_stream_marks_as_shared_what_it_holds_together_with_others_only(world: World) -> None:
+    mine, _, _ = await both(world)
+    own = await mine.make_listed()
+    with pytest.raises(AccessRefused, match=str(own)):
+        await mine.tenant.keys.multi([in_mark(mine, own)])

@@ -66,6 +66,36 @@ MUTANTS = (
         (f"{_NAMES}test_a_page_is_the_one_that_its_key_says[sqlite]",),
     ),
     TestMutant(
+        "gate-holds-what-went",
+        "a stream holds a ledger that was deleted while the change was judged",
+        edited(
+            (
+                f"{_GATE}ChangeGate._check_shares",
+                "return [CheckVersion(key, version) for key, version in versions.items() if key not in changed]",
+                "return []",
+            )
+        ),
+        (f"{_NAMES}test_nor_does_it_come_when_the_ledger_went_while_the_change_was_judged[sqlite]",),
+    ),
+    TestMutant(
+        "gate-marks-without-keys",
+        "a stream marks as shared what nobody holds",
+        edited((f"{_GATE}ChangeGate._not_own", "if key and ledger not in claims.marks)", "if key)")),
+        (f"{_NAMES}test_a_stream_marks_as_shared_what_it_holds_together_with_others_only[sqlite]",),
+    ),
+    TestMutant(
+        "gate-believes-what-came-to-nothing",
+        "a stream that could not be made gives rights on the data of another one with its uid",
+        edited((f"{_GATE}ChangeGate.judged", "trial = self._rules.trial()", "trial = self._rules")),
+        ("tests/security/test_gate_uids.py::test_a_stream_that_came_to_nothing_gives_no_rights[sqlite]",),
+    ),
+    TestMutant(
+        "gate-looks-last",
+        "a key below a ledger's record makes the record anew, and is checked against that",
+        edited((f"{_GATE}ChangeGate.judged", "[*checks, *ops]", "[*ops, *checks]")),
+        (f"{_NAMES}test_nor_does_it_come_when_the_ledger_went_while_the_change_was_judged[sqlite]",),
+    ),
+    TestMutant(
         "told-of-any-ledger",
         "a tenant notes ledgers of others, and takes all places of notes",
         edited(("buckram.bookie.service.told:check_told", "await judge.check(key, KeyUse.SET,", "_ = (")),

@@ -109,7 +109,7 @@ class ChangeGate:
         checks = await self._check_shares(ops, trial)
         await self._check_names(ops, before, trial)
         await self._check_room(ops)
-        return [*ops, *checks], before
+        return [*checks, *ops], before  # A key below one that is gone would make that anew, and be checked against it.
 
     # What needs no look at the store
 
