@@ -187,6 +187,11 @@ class Game:
                 request = KeyRequest(Kind.LEDGER_CREATE, number=number, watch=first.at % 2 == 0, value=value)
                 await self.mine.tenant.store._service.tell(request)
                 self.records[await self.world.direct.ledgers.key(number)] = value
+            elif first.what % 5 == 1:
+                keys = self.keys()
+                kind = (Kind.REMOVED, Kind.REMOVED, Kind.RAISE_NEXT_ID, Kind.RECORDS, Kind.STRAYS)[first.value % 5]
+                request = KeyRequest(kind, keys[first.key % len(keys)], number=first.at, limit=1 + first.at % 9)
+                await self.mine.tenant.store._service.tell(request)
             else:
                 await self.mine.tenant.keys.multi([await self.op(piece) for piece in pieces])
             return True

@@ -149,3 +149,28 @@ async def test_writers_and_recovery_change_the_rest(world: World) -> None:
     ):
         at = await mine.tenant.store.write_ledger(ledger, change(at.metadata), at.version)
     assert (await world.direct.read_ledger(ledger)).metadata.closed
+
+
+async def test_folders_are_tidied_after_ledgers_alone(world: World) -> None:
+    """Whoever says that a ledger's record went has empty folders above it removed: of ledgers, and by no other key."""
+    mine = await stream(world)
+    theirs = await (await world.tenant("alice")).stream("shop/orders")
+    world.grant("mallory", "shop/orders", "read")
+    ledger, own = await theirs.make_listed(), await mine.make_listed()
+    record, mine_record = await theirs.tenant.ledger_key(ledger), await mine.tenant.ledger_key(own)
+    kept = [record, mine_record, theirs.data, theirs.head_key, mine.data, mine.head_key]
+    before = await world.held(kept)
+    for key in (
+        f"{record}/{mine.uid}",
+        f"{record}/{theirs.uid}",
+        f"{mine_record}/{mine.uid}",
+        f"{theirs.data}/cursors/x",
+        f"{mine.data}/cursors/x",
+        f"{mine.head_key}/x",
+        record,
+    ):
+        with pytest.raises(AccessRefused):
+            await mine.tenant.store._service.tell(KeyRequest(Kind.REMOVED, key))
+        assert await world.held(kept) == before
+    await mine.tenant.store._service.tell(KeyRequest(Kind.REMOVED, mine_record))
+    assert await world.held(kept) == before

@@ -96,6 +96,23 @@ MUTANTS = (
         (f"{_NAMES}test_nor_does_it_come_when_the_ledger_went_while_the_change_was_judged[sqlite]",),
     ),
     TestMutant(
+        "folders-of-any-key",
+        "a tenant says that a key below a ledger's record went, and the record goes as an empty folder",
+        edited(
+            (
+                "buckram.bookie.service.ledger_requests:LedgerRequests.carry_out",
+                "if store.layout.ledger_of(request.key) is None:",
+                "if False:",
+            ),
+            (
+                "buckram.metadata.zookeeper.ledgers:ApacheTree.removed",
+                "or self.layout.ledger_of(key) is None",
+                "",
+            ),
+        ),
+        ("tests/security/test_gate_ledgers.py::test_folders_are_tidied_after_ledgers_alone[zookeeper]",),
+    ),
+    TestMutant(
         "told-of-any-ledger",
         "a tenant notes ledgers of others, and takes all places of notes",
         edited(("buckram.bookie.service.told:check_told", "await judge.check(key, KeyUse.SET,", "_ = (")),

@@ -83,6 +83,8 @@ class LedgerRequests:
                 return self._fitting([(str(one), found) for one, found in await tree.records(request.number, limit)])
             case Kind.REMOVED:
                 await check(request.key, KeyUse.DELETE)
+                if store.layout.ledger_of(request.key) is None:
+                    raise self._judge.refused(request.key, KeyUse.DELETE, "it is no ledger's record, which went")
                 await tree.removed(request.key)
                 return None
             case Kind.MANAGER_NAME:
