@@ -174,3 +174,18 @@ async def test_folders_are_tidied_after_ledgers_alone(world: World) -> None:
         assert await world.held(kept) == before
     await mine.tenant.store._service.tell(KeyRequest(Kind.REMOVED, mine_record))
     assert await world.held(kept) == before
+
+
+@pytest.mark.parametrize("claim", [{"last_entry": 10**10}, {"last_entry": 2**62}, {"length": 2**62}])
+async def test_a_record_claims_no_more_than_a_ledger_can_hold(world: World, claim: dict[str, int]) -> None:
+    """Healing looks for each entry that a record speaks of."""
+    mine = await stream(world)
+    ledger = await mine.make_listed()
+    record = (await world.direct.read_ledger(ledger)).metadata
+    sealed = replace(closed(in_recovery(record), 7, 100), creator_token=0)
+    with pytest.raises(AccessRefused, match="begin another ledger"):
+        await mine.tenant.store.write_ledger(ledger, replace(sealed, **claim), 0)
+    other = await mine.tenant.store.allocate_ledger_id()
+    with pytest.raises(AccessRefused, match="begin another ledger"):
+        await mine.tenant.store.create_ledger(other, replace(closed(in_recovery(mine.record()), 7, 100), **claim))
+    await mine.tenant.store.write_ledger(ledger, sealed, 0)

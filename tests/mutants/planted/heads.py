@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.testmutant import TestMutant, edited
 
 _HEADS, _NAMES = "tests/security/test_gate_heads.py::", "tests/security/test_gate_names.py::"
+_LEDGERS = "tests/security/test_gate_ledgers.py::"
 _TOLD, _HOSTILE = "tests/security/test_gate_told.py::", "tests/streams/maintain/test_hostile_heads.py::"
 _GATE, _NAMING = "buckram.bookie.service.gate:", "buckram.core.security.naming:"
 
@@ -111,6 +112,12 @@ MUTANTS = (
             ),
         ),
         ("tests/security/test_gate_ledgers.py::test_folders_are_tidied_after_ledgers_alone[zookeeper]",),
+    ),
+    TestMutant(
+        "gate-records-without-measure",
+        "a ledger's record speaks of entries without number, for each of which healing looks",
+        edited(("buckram.core.security.records:_size_refusal", "if last >= MOST_ENTRIES:", "if False:")),
+        (f"{_LEDGERS}test_a_record_claims_no_more_than_a_ledger_can_hold[sqlite-claim1]",),
     ),
     TestMutant(
         "told-of-any-ledger",
