@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from tests.support.gate_kit import Stream, World
+from tests.support.gate_kit import TENANT, Stream, World
 
 from buckram.core.ledgers.metadata import BIRTH, closed, created, ensemble_changed, in_recovery
 from buckram.core.ledgers.metadata_codec import serialise
+from buckram.core.streams.names import StreamName, owner_mark
 from buckram.errors import AccessRefused, LedgerExists, LedgerIdRefused, MetadataUnavailable, NoSuchLedger
 from buckram.metadata.service.packets import KeyRequest, Kind
 from buckram.metadata.service.store import ServiceStore
@@ -189,3 +190,19 @@ async def test_a_record_claims_no_more_than_a_ledger_can_hold(world: World, clai
     with pytest.raises(AccessRefused, match="begin another ledger"):
         await mine.tenant.store.create_ledger(other, replace(closed(in_recovery(mine.record()), 7, 100), **claim))
     await mine.tenant.store.write_ledger(ledger, sealed, 0)
+
+
+async def test_a_ledger_belongs_to_a_namespace_that_is_there(world: World) -> None:
+    """Usage is counted by namespaces, and a grant by a pattern is for any number of them."""
+    world.grant("mallory", "mall*", *TENANT)
+    mine = await stream(world)
+    birth = dict(mine.record().custom_metadata)[BIRTH]
+    for space, there in (("mall", True), ("mall-1", False), ("mall ", False), ("mall-2", False)):
+        ledger = await mine.tenant.store.allocate_ledger_id()
+        for custom in ({"buckram.namespace": space.encode()}, owner_mark(StreamName(space, "s"), "u", "segment")):
+            record = created(1, 1, 1, ("b",), custom_metadata=custom, birth=birth)
+            if there:
+                await mine.tenant.store.create_ledger(await mine.tenant.store.allocate_ledger_id(), record)
+            else:
+                with pytest.raises(AccessRefused):
+                    await mine.tenant.store.create_ledger(ledger, record)
