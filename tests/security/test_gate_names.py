@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from tests.support.gate_kit import INTENT, Stream, World, rows
 
 from buckram.bookie.service.key_session import KeySession
+from buckram.core.ledgers.metadata_codec import serialise
 from buckram.core.streams.exports import Export, encode_export
 from buckram.core.streams.head import HISTORY, SnapshotRow, decode_head
-from buckram.errors import AccessRefused, KeyExists, LedgerIdRefused, NoSuchKey, VersionConflict
-from buckram.metadata.service.packets import KeyReply
+from buckram.errors import AccessRefused, KeyExists, LedgerIdRefused, MetadataUnavailable, NoSuchKey, VersionConflict
+from buckram.metadata.service.packets import KeyReply, KeyRequest, Kind
+from buckram.metadata.store import TreeStore
 from buckram.types import CheckVersion, Create, Delete, KeyOp, LedgerId, SetValue
 
 
@@ -292,3 +295,24 @@ async def test_a_stream_marks_as_shared_what_it_holds_together_with_others_only(
     own = await mine.make_listed()
     with pytest.raises(AccessRefused, match=str(own)):
         await mine.tenant.keys.multi([in_mark(mine, own)])
+
+
+async def test_an_id_whose_creation_nobody_answered_is_looked_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger may be there, and made for another stream."""
+    mine, _, _ = await both(world)
+    other = await mine.tenant.stream("mall/other")
+    ledger = await mine.tenant.store.allocate_ledger_id()
+    create = TreeStore.create_record
+
+    async def unanswered(self: TreeStore, number: LedgerId, record: bytes, **how: Any) -> int:
+        monkeypatch.undo()
+        await create(self, number, record, **how)
+        raise MetadataUnavailable("the reply was lost")
+
+    monkeypatch.setattr(TreeStore, "create_record", unanswered)
+    request = KeyRequest(Kind.LEDGER_CREATE, number=ledger, value=serialise(other.record()))
+    with pytest.raises(MetadataUnavailable):
+        await mine.tenant.store._service.tell(request)
+    with pytest.raises(AccessRefused, match=str(ledger)):
+        await mine.tenant.keys.multi([in_intent(mine, ledger)])
+    await mine.tenant.keys.multi([in_intent(other, ledger)])

@@ -120,6 +120,18 @@ MUTANTS = (
         (f"{_LEDGERS}test_a_record_claims_no_more_than_a_ledger_can_hold[sqlite-claim1]",),
     ),
     TestMutant(
+        "gate-tried-ids-are-unused",
+        "an id counts as unused after a creation that nobody answered",
+        edited(
+            (
+                "buckram.bookie.service.ledger_requests:LedgerRequests.has_unused",
+                "return self._given.get(ledger) is not None",
+                "return ledger in self._given",
+            )
+        ),
+        (f"{_NAMES}test_an_id_whose_creation_nobody_answered_is_looked_up[sqlite]",),
+    ),
+    TestMutant(
         "told-of-any-ledger",
         "a tenant notes ledgers of others, and takes all places of notes",
         edited(("buckram.bookie.service.told:check_told", "await judge.check(key, KeyUse.SET,", "_ = (")),
