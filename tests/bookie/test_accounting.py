@@ -14,7 +14,16 @@ from tests.support.secure_kit import guarded
 from tests.support.tenants_kit import QUIET
 
 from buckram import QuotaExceeded, connect
-from buckram.bookie.recount import application_of
+from buckram.bookie.recount import (
+    APPLICATION,
+    MOST_APPLICATIONS,
+    OTHER_APPLICATIONS,
+    _count_ledger,
+    _Counting,
+    application_of,
+)
+from buckram.core.ledgers.metadata import closed, created, in_recovery
+from buckram.core.tenants.usage import encode_counts
 from buckram.metadata.memory import MemoryKeys, MemoryTree
 from buckram.metadata.store import TreeStore
 from buckram.metadata.tenants import TenantStore
@@ -113,3 +122,17 @@ def test_an_application_is_what_a_ledger_says_or_whose_step_it_is() -> None:
     assert application_of({"application": b"pulsar"}) == "pulsar"
     assert application_of({"buckram.stream.purpose": b"bulk my app 7"}) == "my app"
     assert application_of({"buckram.stream.purpose": b"segment"}) == ""
+
+
+def test_what_is_counted_of_all_namespaces_fits_into_one_key() -> None:
+    """Ledgers say themselves what application made them, and each could say something else."""
+    counting = _Counting()
+    for size in range(3000):
+        custom = {APPLICATION: b"%05d" % size + b"x" * 200}
+        made = created(1, 1, 1, ("b",), custom_metadata=custom)
+        _count_ledger(counting, closed(in_recovery(made), 0, size))
+    found = counting.done()
+    assert len(found.applications) == MOST_APPLICATIONS + 1
+    assert sum(found.applications.values()) == sum(range(3000))
+    assert max(found.applications.values()) == found.applications[OTHER_APPLICATIONS]
+    assert len(encode_counts({"shop": found}, 1)) < 4096

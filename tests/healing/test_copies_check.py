@@ -147,3 +147,15 @@ class Counting(Pace):
 async def _small(client: Client) -> None:
     async with client.create(ensemble="3/3/2") as writer:
         await writer.append(b"x")
+
+
+async def test_a_record_that_speaks_of_entries_without_number_is_looked_at_in_no_time() -> None:
+    """Its owner may write into it whatever he likes, and memory is not taken for what it claims."""
+    async with cluster(bookies=3) as c, c.client() as client:
+        ledger = await write(client, 20, (3, 2, 2))
+        found = await client.services.store.read_ledger(ledger)
+        claims = replace(found.metadata, last_entry=2**60)
+        await client.services.store.write_ledger(ledger, claims, found.version)
+        async with asyncio.timeout(20):
+            assert (await checked(client)).marked == 1
+        assert await marked(client) == [ledger]

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.healing.test_lost_bookie import members, until
+from tests.healing.test_lost_bookie import members, until, write
 from tests.support.local_reads_kit import ALWAYS, Files, reading, settled, sized
 
 from buckram.client.client import Client
+from buckram.client.read.open import digest_of
 from buckram.config import HealingConfig
+from buckram.core.entries.entry import master_key
+from buckram.core.ledgers.recovery import quorum_of
+from buckram.healing import fragment_copy
 from buckram.healing.auditor import Auditor
+from buckram.healing.fragment_copy import FragmentCopy
 from buckram.healing.pulling import CopyLimits
 from buckram.healing.replicator import Replicator
+from buckram.net.pace import Pace
 from buckram.net.tasks import TaskScope
-from buckram.testing import Cluster
+from buckram.testing import Cluster, cluster
 
 QUICK = HealingConfig(lost_bookie_delay_s=0.0, retry_s=0.2, copy_bytes_per_s=0)
 
@@ -170,3 +177,34 @@ def test_what_all_pulls_have_asked_for_is_bounded() -> None:
         limits.pulled = pulled
         assert limits.ahead_bytes(paced=False) == each * mib
         assert limits.ahead_bytes(paced=True) == paced * mib
+
+
+@pytest.mark.parametrize("ensemble", [(3, 3, 2), (3, 2, 2)])
+async def test_a_copy_of_entries_that_nobody_has_comes_to_an_end(
+    ensemble: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fragment_copy, "_MOST_LACKING", 50)
+    async with cluster(bookies=4) as c, c.client() as client, TaskScope("copy") as scope:
+        services = client.services
+        ledger = await write(client, 20, ensemble)
+        metadata = (await services.store.read_ledger(ledger)).metadata
+        digest = digest_of(ledger, metadata, b"", None)
+        copy = FragmentCopy(
+            services,
+            ledger,
+            quorum_of(metadata),
+            metadata.fragments[0],
+            digest,
+            master_key(b""),
+            scope,
+            gone=[],
+            pace=Pace(None),
+            limits=CopyLimits(),
+        )
+        target = next(bookie for bookie in c.bookies if bookie not in metadata.fragments[0].ensemble)
+        async with asyncio.timeout(20):
+            done = await copy.to(target, 0, 2**60)
+        assert not done.whole
+        assert done.given_up
+        assert "none behind them" in done.error
+        assert done.entries > 0

@@ -7,14 +7,16 @@ reordered and damaged, at the versions that are there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.contracts.conftest import MemoryBackend
-from tests.support.gate_kit import INTENT, Stream, World, rows
+from tests.contracts.conftest import EtcdBackend, MemoryBackend, ZooKeeperBackend
+from tests.support.gate_kit import INTENT, Backend, Stream, World, rows
 from tests.support.soak import drawn, soak
 
 from buckram.core.ledgers.metadata_codec import parse, serialise
@@ -22,12 +24,19 @@ from buckram.core.security.namespaces import Places, uid_in
 from buckram.core.security.naming import naming_key, uid_and_ids
 from buckram.core.security.records import lasting_change
 from buckram.core.streams.exports import Export, encode_export
+from buckram.core.streams.head import Fork
 from buckram.core.streams.names import owner_of
 from buckram.errors import BuckramError
 from buckram.metadata.service.packets import KeyRequest, Kind
 from buckram.types import CheckVersion, Create, Delete, KeyOp, LedgerId, SetValue
 
 MOST_BYTES = 512 * 1024
+MARKS: Sequence[Mapping[str, Any]] = (
+    {"deleting": True},
+    {"fork": Fork("shop/x", "u", 0, False)},
+    {"policy": {"colour": "red"}},
+    {"policy": {"retention_s": 5.0}},
+)
 
 
 class Piece(NamedTuple):
@@ -47,18 +56,21 @@ CHANGES = st.lists(st.lists(PIECES, min_size=1, max_size=5), min_size=1, max_siz
 class Game:
     """The keys and values that changes are made of."""
 
-    def __init__(self, world: World, mine: Stream, theirs: Stream) -> None:
-        self.world, self.mine, self.theirs = world, mine, theirs
+    def __init__(self, world: World, mine: Stream, theirs: Stream, loan: Sequence[str]) -> None:
+        self.world, self.mine, self.theirs, self.loan = world, mine, theirs, loan
         self.given: list[LedgerId] = []
         self.victims: list[LedgerId] = []
         self.records: dict[str, bytes] = {}
         """Of ledgers, as they were created."""
+        self.record_keys: dict[LedgerId, str] = {}
 
     @classmethod
-    async def begin(cls, world: World) -> Game:
+    async def begin(cls, world: World, loan: Sequence[str]) -> Game:
+        """`loan`: what mallory may do with the stream of alice."""
+        world.grant("mallory", "shop/orders", *loan)
         theirs = await (await world.tenant("alice")).stream("shop/orders")
         mine = await (await world.tenant("mallory")).stream("mall/bait")
-        game = cls(world, mine, theirs)
+        game = cls(world, mine, theirs, loan)
         game.victims = [await theirs.make_listed(), await theirs.make_listed(), await theirs.make_ledger()]
         await theirs.tenant.keys.multi([theirs.page(*game.victims[:2])])
         await theirs.tenant.keys.create(f"{theirs.data}/cursors/c", b"{}")
@@ -68,6 +80,7 @@ class Game:
         for ledger in (*game.victims, *game.given[:2]):
             key = await world.direct.ledgers.key(ledger)
             game.records[key] = (await world.direct.keys.get(key)).value
+        game.record_keys = {ledger: await world.direct.ledgers.key(ledger) for ledger in game.ids}
         return game
 
     @property
@@ -82,10 +95,16 @@ class Game:
             found += [f"{one.layout.exports(one.uid)}/x", one.layout.heads(one.name.namespace)]
             found += [one.layout.intent(one.uid, ledger) for ledger in self.ids]
             found += [f"{one.layout.shared(one.uid)}/{ledger:019d}" for ledger in self.ids]
-        records = [f"/ledgers/all/{ledger:019d}" for ledger in self.ids]
+        records = list(self.record_keys.values())
         shares = [f"{key}/{one.uid}" for key in records for one in (self.mine, self.theirs)]
         new = [f"{self.mine.head_key}-{number}" for number in range(3)]
-        return [*found, *new, *new, self.mine.head_key, *records, *shares, "/buckram/history", "/ledgers"]
+        return [*found, *new, *new, self.mine.head_key, *records, *shares, *self.common()]
+
+    def common(self) -> list[str]:
+        """Keys of all tenants."""
+        own, notes = self.world.direct.own, f"{self.world.direct.own}/healing"
+        told = [f"{notes}/behind/{ledger:019d}@b" for ledger in self.ids] + [f"{notes}/degraded/b@m"]
+        return [*told, f"{own}/history", f"{own}/streams/namespaces/mall/x", self.world.direct.root]
 
     def values(self) -> list[bytes]:
         found = [b"", b"{}", INTENT, bytes(300_000), *self.records.values()]
@@ -95,6 +114,7 @@ class Game:
                 listed = rows([ledger])
                 found += [one.head_value(tail=listed), one.head_value(garbage=(ledger,)), one.page(ledger).value]
                 found += [one.head_value(table=listed[0]), serialise(one.record(birth=b"b" * 16))]
+            found += [one.head_value(**marks) for marks in MARKS]
         return found
 
     def mutated(self, value: bytes, piece: Piece) -> bytes:
@@ -115,8 +135,10 @@ class Game:
         return changes[number]() if number < len(changes) else value
 
     def nearly_honest(self, piece: Piece) -> tuple[str, bytes]:
-        """A key of mallory's own with a value of its kind, which may name a ledger that is not his."""
-        one, ledger = self.mine, self.ids[piece.at % len(self.ids)]
+        """A key of mallory's own stream, or of that which was lent to him, with a value of its kind, which may name a
+        ledger that is not his."""
+        one = self.theirs if self.loan and piece.value % 3 == 0 else self.mine
+        ledger = self.ids[piece.at % len(self.ids)]
         listed, number = rows([ledger]), piece.value % 2
         pairs = [
             (f"{one.data}/cursors/c{piece.value % 5}", b"{}"),
@@ -128,7 +150,12 @@ class Game:
             (one.head_key, one.head_value()),
             (one.head_key, one.head_value(tail=listed)),
             (one.head_key, one.head_value(garbage=(ledger,))),
-            (f"{one.head_key}-{piece.value % 3}", one.head_value().replace(one.uid.encode(), b"%06d" % piece.value)),
+            (one.head_key, one.head_value(**MARKS[piece.at % len(MARKS)])),
+            (one.data, b""),
+            (
+                f"{self.mine.head_key}-{piece.value % 3}",
+                one.head_value().replace(one.uid.encode(), b"%06d" % piece.value),
+            ),
         ]
         return pairs[piece.key % len(pairs)]
 
@@ -160,19 +187,26 @@ class Game:
                 request = KeyRequest(Kind.LEDGER_CREATE, number=number, watch=first.at % 2 == 0, value=value)
                 await self.mine.tenant.store._service.tell(request)
                 self.records[await self.world.direct.ledgers.key(number)] = value
+            elif first.what % 5 == 1:
+                keys = self.keys()
+                kind = (Kind.REMOVED, Kind.REMOVED, Kind.RAISE_NEXT_ID, Kind.RECORDS, Kind.STRAYS)[first.value % 5]
+                request = KeyRequest(kind, keys[first.key % len(keys)], number=first.at, limit=1 + first.at % 9)
+                await self.mine.tenant.store._service.tell(request)
             else:
                 await self.mine.tenant.keys.multi([await self.op(piece) for piece in pieces])
             return True
         return False
 
     async def of_alice(self) -> dict[str, tuple[bytes, int] | None]:
-        """What there is of alice, with what is beside it."""
+        """What there is of alice that was not lent, with what is beside it."""
         theirs, keys = self.theirs, self.world.direct.keys
-        found = [theirs.head_key, theirs.data]
-        for folder in ("cursors", "pages", "intents", "exports", "shared"):
+        records = [self.record_keys[ledger] for ledger in self.victims]
+        if "append" in self.loan:
+            return {}
+        found = [theirs.head_key, theirs.data, theirs.layout.lease(theirs.uid), *records]
+        folders = ["pages", "intents", "exports", "shared", *([] if self.loan else ["cursors"])]
+        for folder in folders:
             found += [f"{theirs.data}/{folder}/{name}" for name in await keys.children(f"{theirs.data}/{folder}")]
-        records = [await self.world.direct.ledgers.key(ledger) for ledger in self.victims]
-        found += [theirs.layout.lease(theirs.uid), *records]
         for record in records:
             found += [f"{record}/{name}" for name in await keys.children(record)]
         return await self.world.held(found)
@@ -182,6 +216,10 @@ class Game:
         direct = self.world.direct
         places = Places(direct.root, direct.own, lambda key: direct.layout.ledger_of(key) is not None)
         names, uids = await self._all_keys(), list[str]()
+        head = (await self.theirs.head())[0]
+        assert None not in (await self.world.held([self.theirs.data])).values()
+        assert (head.uid, head.deleting, head.incomplete) == (self.theirs.uid, False, False)
+        assert not set(self.victims) - set(await direct.list_ledgers())
         for key in names:
             kept = (await self.world.held([key]))[key]
             if kept is None:
@@ -200,7 +238,8 @@ class Game:
             assert key in self.records, "a ledger under an id that nobody was given"
             assert lasting_change(parse(self.records[key]), parse(record)) == ""
             owner = owner_of(parse(record).custom_metadata)
-            assert owner is None or ledger in self.victims or not owner[0].startswith("shop/")
+            theirs = owner is not None and owner[0].startswith("shop/")
+            assert not theirs or ledger in self.victims or "append" in self.loan
 
     async def _all_keys(self) -> list[str]:
         keys, streams = self.world.direct.keys, f"{self.world.direct.own}/streams"
@@ -214,12 +253,15 @@ class Game:
         return found
 
 
-async def played(changes: list[list[Piece]]) -> int:
+LOANS = ((), ("read",), ("read", "append"))
+
+
+async def played(changes: list[list[Piece]], loan: Sequence[str], backend: Backend | None = None) -> int:
     """Play a game, and check what is left; returns how many of the changes were made."""
-    world = World(MemoryBackend())
+    world = World(backend or MemoryBackend())
     await world.start()
     try:
-        game = await Game.begin(world)
+        game = await Game.begin(world, loan)
         before = await game.of_alice()
         made = sum([await game.play(change) for change in changes])
         assert await game.of_alice() == before
@@ -229,24 +271,40 @@ async def played(changes: list[list[Piece]]) -> int:
         await world.close()
 
 
-@given(CHANGES)
+@given(CHANGES, st.sampled_from(LOANS))
 @settings(max_examples=soak(2000, 60), deadline=None, suppress_health_check=list(HealthCheck))
-def test_no_change_of_a_hostile_tenant_changes_what_another_reads(changes: list[list[Piece]]) -> None:
-    asyncio.run(played(changes))
+def test_no_change_of_a_hostile_tenant_changes_what_another_reads(
+    changes: list[list[Piece]], loan: Sequence[str]
+) -> None:
+    asyncio.run(played(changes, loan))
 
 
 GAMES, LONG = soak(1000, 8), 100
 """In `make soak` 100,000 changes in games of so many: what one change left is there for all that come later."""
 
 
-def test_nothing_comes_of_many_changes_one_after_the_other() -> None:
-    rng = drawn("changes of a hostile tenant")
-
+def drawn_game(rng: random.Random, changes: int) -> list[list[Piece]]:
     def piece() -> Piece:
         return Piece(*(rng.randrange(10_000) for _ in Piece._fields))
 
-    taken = 0
-    for _ in range(GAMES):
-        changes = [[piece() for _ in range(rng.choice((1, 1, 2, 3, 5)))] for _ in range(LONG)]
-        taken += asyncio.run(played(changes))
+    return [[piece() for _ in range(rng.choice((1, 1, 2, 3, 5)))] for _ in range(changes)]
+
+
+def test_nothing_comes_of_many_changes_one_after_the_other() -> None:
+    rng = drawn("changes of a hostile tenant")
+    taken = sum(asyncio.run(played(drawn_game(rng, LONG), LOANS[game % len(LOANS)])) for game in range(GAMES))
     assert taken > GAMES * LONG // 40, "nearly all are refused: the game tries nothing"
+
+
+SERVED = soak(60, 1)
+
+
+@pytest.mark.parametrize("store", ["zookeeper", "etcd"])
+def test_nor_on_stores_that_other_programs_serve(store: str, request: pytest.FixtureRequest) -> None:
+    """In `make soak` 6,000 changes on each."""
+    rng = drawn(f"changes of a hostile tenant on {store}")
+    server = request.getfixturevalue(f"{store}_server")
+    for game in range(SERVED):
+        backend = ZooKeeperBackend(server) if store == "zookeeper" else EtcdBackend(server)
+        loan = LOANS[game % len(LOANS)] if SERVED > 1 else rng.choice(LOANS)
+        assert asyncio.run(played(drawn_game(rng, LONG), loan, backend))

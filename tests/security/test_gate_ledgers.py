@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from tests.support.gate_kit import Stream, World
+from tests.support.gate_kit import TENANT, Stream, World
 
 from buckram.core.ledgers.metadata import BIRTH, closed, created, ensemble_changed, in_recovery
 from buckram.core.ledgers.metadata_codec import serialise
+from buckram.core.streams.names import StreamName, owner_mark
 from buckram.errors import AccessRefused, LedgerExists, LedgerIdRefused, MetadataUnavailable, NoSuchLedger
 from buckram.metadata.service.packets import KeyRequest, Kind
 from buckram.metadata.service.store import ServiceStore
@@ -149,3 +150,59 @@ async def test_writers_and_recovery_change_the_rest(world: World) -> None:
     ):
         at = await mine.tenant.store.write_ledger(ledger, change(at.metadata), at.version)
     assert (await world.direct.read_ledger(ledger)).metadata.closed
+
+
+async def test_folders_are_tidied_after_ledgers_alone(world: World) -> None:
+    """Whoever says that a ledger's record went has empty folders above it removed: of ledgers, and by no other key."""
+    mine = await stream(world)
+    theirs = await (await world.tenant("alice")).stream("shop/orders")
+    world.grant("mallory", "shop/orders", "read")
+    ledger, own = await theirs.make_listed(), await mine.make_listed()
+    record, mine_record = await theirs.tenant.ledger_key(ledger), await mine.tenant.ledger_key(own)
+    kept = [record, mine_record, theirs.data, theirs.head_key, mine.data, mine.head_key]
+    before = await world.held(kept)
+    for key in (
+        f"{record}/{mine.uid}",
+        f"{record}/{theirs.uid}",
+        f"{mine_record}/{mine.uid}",
+        f"{theirs.data}/cursors/x",
+        f"{mine.data}/cursors/x",
+        f"{mine.head_key}/x",
+        record,
+    ):
+        with pytest.raises(AccessRefused):
+            await mine.tenant.store._service.tell(KeyRequest(Kind.REMOVED, key))
+        assert await world.held(kept) == before
+    await mine.tenant.store._service.tell(KeyRequest(Kind.REMOVED, mine_record))
+    assert await world.held(kept) == before
+
+
+@pytest.mark.parametrize("claim", [{"last_entry": 10**10}, {"last_entry": 2**62}, {"length": 2**62}])
+async def test_a_record_claims_no_more_than_a_ledger_can_hold(world: World, claim: dict[str, int]) -> None:
+    """Healing looks for each entry that a record speaks of."""
+    mine = await stream(world)
+    ledger = await mine.make_listed()
+    record = (await world.direct.read_ledger(ledger)).metadata
+    sealed = replace(closed(in_recovery(record), 7, 100), creator_token=0)
+    with pytest.raises(AccessRefused, match="begin another ledger"):
+        await mine.tenant.store.write_ledger(ledger, replace(sealed, **claim), 0)
+    other = await mine.tenant.store.allocate_ledger_id()
+    with pytest.raises(AccessRefused, match="begin another ledger"):
+        await mine.tenant.store.create_ledger(other, replace(closed(in_recovery(mine.record()), 7, 100), **claim))
+    await mine.tenant.store.write_ledger(ledger, sealed, 0)
+
+
+async def test_a_ledger_belongs_to_a_namespace_that_is_there(world: World) -> None:
+    """Usage is counted by namespaces, and a grant by a pattern is for any number of them."""
+    world.grant("mallory", "mall*", *TENANT)
+    mine = await stream(world)
+    birth = dict(mine.record().custom_metadata)[BIRTH]
+    for space, there in (("mall", True), ("mall-1", False), ("mall ", False), ("mall-2", False)):
+        ledger = await mine.tenant.store.allocate_ledger_id()
+        for custom in ({"buckram.namespace": space.encode()}, owner_mark(StreamName(space, "s"), "u", "segment")):
+            record = created(1, 1, 1, ("b",), custom_metadata=custom, birth=birth)
+            if there:
+                await mine.tenant.store.create_ledger(await mine.tenant.store.allocate_ledger_id(), record)
+            else:
+                with pytest.raises(AccessRefused):
+                    await mine.tenant.store.create_ledger(ledger, record)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from tests.support.gate_kit import INTENT, Stream, World, rows
 
+from buckram.bookie.service.key_session import KeySession
+from buckram.core.ledgers.metadata_codec import serialise
 from buckram.core.streams.exports import Export, encode_export
 from buckram.core.streams.head import HISTORY, SnapshotRow, decode_head
-from buckram.errors import AccessRefused, KeyExists, LedgerIdRefused, NoSuchKey, VersionConflict
+from buckram.errors import AccessRefused, KeyExists, LedgerIdRefused, MetadataUnavailable, NoSuchKey, VersionConflict
+from buckram.metadata.service.packets import KeyReply, KeyRequest, Kind
+from buckram.metadata.store import TreeStore
 from buckram.types import CheckVersion, Create, Delete, KeyOp, LedgerId, SetValue
 
 
@@ -67,6 +72,37 @@ async def test_nobody_names_a_ledger_of_another_stream(
     with pytest.raises(AccessRefused, match=str(ledger)):
         await mine.tenant.keys.multi([op])
     assert await world.held([op.key]) == before
+
+
+async def test_each_row_is_looked_at(world: World) -> None:
+    """Behind own ones, and in each place at once."""
+    mine, _, ledger = await both(world)
+    own = [await mine.make_listed() for _ in range(3)]
+    version = (await mine.head())[1]
+    mixed: list[KeyOp] = [
+        mine.page(*own, ledger),
+        mine.page(ledger, *own),
+        mine.setting(version, tail=rows([*own, ledger])),
+        mine.setting(version, tail=rows([own[0], ledger, *own[1:]])),
+        mine.setting(version, garbage=(*own, ledger)),
+        Create(f"{mine.layout.exports(mine.uid)}/x", encode_export(Export("/x", 1, (*own, ledger)))),
+    ]
+    for op in mixed:
+        for ops in ([op], [CheckVersion(mine.head_key, version), op]):
+            with pytest.raises(AccessRefused, match=str(ledger)):
+                await mine.tenant.keys.multi(ops)
+    await mine.tenant.keys.multi([mine.page(*own)])
+
+
+async def test_a_page_is_the_one_that_its_key_says(world: World) -> None:
+    """Whoever deletes a stream goes through its pages by their numbers."""
+    mine, _, _ = await both(world)
+    own = await mine.make_listed()
+    page = mine.page(own, number=1)
+    for name in ("000000000000", "1", "0000000000001", "x"):
+        with pytest.raises(AccessRefused, match="holds page 1"):
+            await mine.tenant.keys.create(f"{page.key.rpartition('/')[0]}/{name}", page.value)
+    await mine.tenant.keys.multi([page])
 
 
 @pytest.mark.parametrize("place", [in_tail, in_garbage, in_page, in_intent])
@@ -233,3 +269,50 @@ async def test_a_held_ledger_is_there_when_the_key_comes(world: World) -> None:
     with pytest.raises((NoSuchKey, AccessRefused)):
         await fork.tenant.keys.multi(ops)
     assert (await world.held([await fork.tenant.ledger_key(ledger)])).popitem()[1] is None
+
+
+async def test_nor_does_it_come_when_the_ledger_went_while_the_change_was_judged(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = await (await world.tenant("alice")).stream("shop/orders")
+    fork = await theirs.tenant.stream("shop/fork")
+    ledger = await theirs.make_listed()
+    ops = await shared(world, fork, theirs, ledger)
+    change = KeySession._changed
+
+    async def late(self: KeySession, ops: Sequence[KeyOp]) -> KeyReply:
+        await world.direct.delete_ledger(ledger, 0)
+        return await change(self, ops)
+
+    monkeypatch.setattr(KeySession, "_changed", late)
+    with pytest.raises((NoSuchKey, VersionConflict)):
+        await fork.tenant.keys.multi(ops)
+    assert await world.direct.keys.children(await fork.tenant.ledger_key(ledger)) == []
+
+
+async def test_a_stream_marks_as_shared_what_it_holds_together_with_others_only(world: World) -> None:
+    mine, _, _ = await both(world)
+    own = await mine.make_listed()
+    with pytest.raises(AccessRefused, match=str(own)):
+        await mine.tenant.keys.multi([in_mark(mine, own)])
+
+
+async def test_an_id_whose_creation_nobody_answered_is_looked_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger may be there, and made for another stream."""
+    mine, _, _ = await both(world)
+    other = await mine.tenant.stream("mall/other")
+    ledger = await mine.tenant.store.allocate_ledger_id()
+    create = TreeStore.create_record
+
+    async def unanswered(self: TreeStore, number: LedgerId, record: bytes, **how: Any) -> int:
+        monkeypatch.undo()
+        await create(self, number, record, **how)
+        raise MetadataUnavailable("the reply was lost")
+
+    monkeypatch.setattr(TreeStore, "create_record", unanswered)
+    request = KeyRequest(Kind.LEDGER_CREATE, number=ledger, value=serialise(other.record()))
+    with pytest.raises(MetadataUnavailable):
+        await mine.tenant.store._service.tell(request)
+    with pytest.raises(AccessRefused, match=str(ledger)):
+        await mine.tenant.keys.multi([in_intent(mine, ledger)])
+    await mine.tenant.keys.multi([in_intent(other, ledger)])

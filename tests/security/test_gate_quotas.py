@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pytest
 from tests.support.bookie_kit import memory_metadata
+from tests.support.gate_kit import Grants, Tenant, World
+from tests.support.metadata_service_kit import ServedMetadata, service_store
 
 from buckram.bookie.creations import QuotasOfCreations
 from buckram.core.ledgers.metadata import created
@@ -111,9 +114,11 @@ async def test_streams_of_one_change_and_of_many_at_once_are_held_to_the_quota()
 
     async def create(*numbers: int) -> bool:
         try:
-            async with creations.keys(heads(*numbers)):
+            limited = creations.keys(heads(*numbers))
+            assert limited is not None
+            async with limited as also:
                 await asyncio.sleep(0)
-                await store.keys.multi(heads(*numbers))
+                await store.keys.multi([*heads(*numbers), *also])
                 return True
         except QuotaExceeded:
             return False
@@ -121,3 +126,28 @@ async def test_streams_of_one_change_and_of_many_at_once_are_held_to_the_quota()
     assert not await create(*range(100))
     done = await asyncio.gather(*(create(number) for number in range(20)))
     assert sum(done) == 4
+
+
+async def test_streams_are_held_to_the_quota_through_all_bookies_together(world: World) -> None:
+    served = [ServedMetadata(world._open, Grants(world.direct, "mallory", world.acl)) for _ in range(3)]
+    clients = []
+    for one in served:
+        await one.start()
+        one.service.creations = QuotasOfCreations(await world._open(), Use({"mall": Quotas(streams=4)}))
+        store = service_store(await one.open(), "served", random.Random(len(clients)), 10.0)
+        clients.append(Tenant(store, random.Random(len(clients))))
+
+    async def create(number: int) -> bool:
+        try:
+            await clients[number % 3].stream(f"mall/s{number}")
+            return True
+        except QuotaExceeded:
+            return False
+
+    done = await asyncio.gather(*(create(number) for number in range(24)))
+    folder = f"{world.direct.own}/streams/heads/mall"
+    assert sum(done) == len(await world.direct.keys.children(folder)) == 4
+    await world.direct.keys.delete(f"{folder}/s{done.index(True)}", 0)
+    assert sum(await asyncio.gather(*(create(number) for number in range(30, 36)))) == 1
+    for one in served:
+        await one.close()

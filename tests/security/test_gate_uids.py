@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from tests.support.gate_kit import Stream, World
 
+from buckram.bookie.service.key_session import KeySession
 from buckram.errors import AccessRefused, KeyExists
+from buckram.metadata.service.packets import KeyReply
 from buckram.types import Create, Delete, KeyOp
 
 
@@ -89,3 +93,24 @@ async def test_a_stream_that_is_there_says_so_whatever_uid_it_should_get(world: 
     mine, theirs = await both(world)
     with pytest.raises(KeyExists):
         await mine.tenant.keys.multi([bait(mine, theirs)])
+
+
+async def test_a_stream_that_came_to_nothing_gives_no_rights(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its uid was taken by another one while the change was judged."""
+    mine, theirs = await both(world)
+    fresh, late = Stream(mine.tenant, "mall/fresh", "d" * 16), Stream(theirs.tenant, "shop/late", "d" * 16)
+    change = KeySession._changed
+
+    async def after_another(self: KeySession, ops: Sequence[KeyOp]) -> KeyReply:
+        monkeypatch.undo()
+        await world.direct.keys.multi([Create(late.head_key, late.head_value()), Create(late.data, b"")])
+        return await change(self, ops)
+
+    monkeypatch.setattr(KeySession, "_changed", after_another)
+    with pytest.raises(KeyExists):
+        await mine.tenant.keys.create(fresh.head_key, fresh.head_value())
+    lease = late.layout.lease(late.uid)
+    for keys in (mine.tenant.keys, (await world.tenant("mallory")).keys):
+        with pytest.raises(AccessRefused):
+            await keys.create(lease, b"mallory", ephemeral=True)
+    await late.tenant.keys.create(lease, b"alice", ephemeral=True)

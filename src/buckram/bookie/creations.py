@@ -1,8 +1,8 @@
 """Holds ledgers, streams and databases that clients create through a bookie to the quotas of their namespaces.
 
-Streams are counted when one is created, and those of one namespace are created one after the other. Ledgers are counted
-now and then, by one bookie for all, and each bookie adds those that were created through it since, and those that are
-being created: with many bookies a namespace may get a few more than its quota.
+Streams are counted when one is created, and those of one namespace are created one after the other, through whichever
+bookie. Ledgers are counted now and then, by one bookie for all, and each bookie adds those that were created through it
+since, and those that are being created: with many bookies a namespace may get more than its quota between two counts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from buckram.core.security.namespaces import namespace_of_ledger, record_in
 from buckram.core.tenants.quotas import NONE, Quotas
 from buckram.core.tenants.usage import Counts
 from buckram.errors import BuckramError, QuotaExceeded
-from buckram.metadata.tenants import Published
+from buckram.metadata.tenants import Published, TenantStore
 from buckram.seams import MetadataStore
 from buckram.types import Create, KeyOp
 
@@ -44,6 +44,7 @@ class QuotasOfCreations:
 
     def __init__(self, metadata: MetadataStore, known: Known) -> None:
         self._metadata, self._known = metadata, known
+        self._tenants = TenantStore(metadata)
         self._created: dict[str, Counter[int]] = {}
         """Ledgers that were created through this bookie and that the last count may lack: by namespace, and by how many
         counts this bookie had begun then."""
@@ -103,8 +104,9 @@ class QuotasOfCreations:
             for since in [one for one in created if one < begun]:
                 del created[since]
 
-    def keys(self, ops: Sequence[KeyOp]) -> AbstractAsyncContextManager[None] | None:
-        """Around a change that creates streams whose number is limited; None for any other."""
+    def keys(self, ops: Sequence[KeyOp]) -> AbstractAsyncContextManager[Sequence[KeyOp]] | None:
+        """Around a change that creates streams whose number is limited; None for any other. It gives what belongs to
+        the change then: where that is not as it was any more, others were created meanwhile, and it is done again."""
         made: dict[str, list[Create]] = {}
         for op in ops if self._known.on else ():
             if not isinstance(op, Create) or not op.key.startswith(self._heads):
@@ -116,13 +118,15 @@ class QuotasOfCreations:
         return self._in_turn(made) if made else None
 
     @asynccontextmanager
-    async def _in_turn(self, made: Mapping[str, Sequence[Create]]) -> AsyncIterator[None]:
+    async def _in_turn(self, made: Mapping[str, Sequence[Create]]) -> AsyncIterator[Sequence[KeyOp]]:
         """QuotaExceeded, MetadataError."""
+        also: list[KeyOp] = []
         async with AsyncExitStack() as turns:
             for namespace in sorted(made):
                 await turns.enter_async_context(self._turns.setdefault(namespace, asyncio.Lock()))
+                also.append(await self._tenants.turn(namespace))
                 await self._check_streams(namespace, self._known.quotas.get(namespace, NONE), made[namespace])
-            yield
+            yield also
 
     async def _check_streams(self, namespace: str, quotas: Quotas, made: Sequence[Create]) -> None:
         more = sum(is_database(op.key, op.value) for op in made)

@@ -24,6 +24,8 @@ from buckram.types import LedgerId, LedgerMetadata
 _PAGE = 1000
 APPLICATION = "application"
 """Under this name Apache's clients, and others, say in a ledger's custom metadata what they are."""
+MOST_APPLICATIONS, OTHER_APPLICATIONS = 20, "(others)"
+"""Of a namespace by their names, and what all others are together."""
 _BULK = b"bulk "
 
 
@@ -35,7 +37,13 @@ class _Counting:
     applications: dict[str, int] = field(default_factory=dict)
 
     def done(self) -> Counts:
-        return Counts(self.ledgers, self.streams, self.databases, self.applications)
+        """With the largest applications by their names: ledgers say these themselves, and what is counted is one key of
+        all namespaces."""
+        by = sorted(self.applications.items(), key=lambda one: -one[1])
+        named = dict(by[:MOST_APPLICATIONS])
+        if rest := by[MOST_APPLICATIONS:]:
+            named[OTHER_APPLICATIONS] = named.get(OTHER_APPLICATIONS, 0) + sum(size for _, size in rest)
+        return Counts(self.ledgers, self.streams, self.databases, named)
 
 
 class Recounted(NamedTuple):

@@ -132,8 +132,8 @@ class Backups:
             self._waiting.pop(one.head.uid, None)
         except NoSuchStream:
             return  # It was deleted, or made anew under its name.
-        except (BuckramError, OSError) as error:
-            failed = error if isinstance(error, BuckramError) else WriteFailed(-1, str(error))
+        except Exception as error:  # Whoever writes the database's log may bring about more than errors of ours.
+            failed = WriteFailed(-1, str(error)) if isinstance(error, OSError) else error
             note_problem(report, f"backup of {one.name}", failed)
             again = asyncio.get_running_loop().time() + min(one.policy.backup_every_s / 10, AGAIN_S)
             self._waiting[one.head.uid] = again, report.problems[-1]

@@ -80,7 +80,7 @@ async def shown_replicas(streams: StreamStore, uid: str) -> list[ReplicaReport]:
 
     while names := await retry_metadata(page):
         for name in names:
-            with suppress(NoSuchKey, ValueError, TypeError):
+            with suppress(NoSuchKey, ValueError, TypeError, RecursionError):
                 found.append(ReplicaReport(**json.loads((await keys.get(f"{parent}/{name}")).value)))
         after = names[-1]
     return sorted(found)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 
 from buckram.client.client import Client
 from buckram.client.maintain.audit import ReplicaAuditor
@@ -49,8 +51,8 @@ class CopiesCheck(MemberCheck):
         Of an open ledger it must hold what was confirmed when that was asked for, a moment before.
         """
         end = None if metadata.closed else await self._end(ledger, metadata)
-        rows = list(held_rows(metadata, bookie, end))
-        if not rows:
+        rows = partial(held_rows, metadata, bookie, end)  # not a list: a record may speak of any number of entries
+        if next(rows(), None) is None:
             return True
         held = await self._lists(ledger, metadata, bookie, rows)
         if held is False and not metadata.closed:  # they may be on their way to the slowest member
@@ -70,7 +72,7 @@ class CopiesCheck(MemberCheck):
         return self._confirmed[1]
 
     async def _lists(
-        self, ledger: LedgerId, metadata: LedgerMetadata, bookie: BookieId, rows: list[Row]
+        self, ledger: LedgerId, metadata: LedgerMetadata, bookie: BookieId, rows: Callable[[], Iterator[Row]]
     ) -> bool | None:
         await self._requests.take(1)
         if bookie in self._listless:
@@ -83,7 +85,7 @@ class CopiesCheck(MemberCheck):
             return held
         if isinstance(reply, ListEntriesReply) and reply.code is Code.OK:
             try:
-                return EntryList.decode(reply.availability).covers(rows)
+                return EntryList.decode(reply.availability).covers(rows())
             except BadAvailability as error:
                 log.warning("bookie %s: its list of ledger %d cannot be read: %s", bookie, ledger, error)
         elif reply.code in (Code.NO_LEDGER, Code.NO_ENTRY):

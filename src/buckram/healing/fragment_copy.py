@@ -30,6 +30,8 @@ from buckram.net.tasks import TaskScope
 from buckram.types import BookieId, EntryId, Fragment, LedgerId, Position, Slot
 
 _BATCH_ENTRIES = 20_000
+_MOST_LACKING = 10_000
+"""A copy that lacks so many is none, whatever else there is: a record may speak of any number of entries."""
 _RUN_ENTRIES, _RUN_BYTES = 1000, 256 * 1024
 """Of what is sent at once. The target syncs about so many bytes at a time, and its neighbours on the same disk wait."""
 _WALKERS = 32
@@ -48,6 +50,12 @@ class Copied:
     """Entries that may be on a bookie that did not answer."""
     error: str = ""
     """Why the first of these was not read."""
+    lacking: int = 0
+    """Entries that were not had; at _MOST_LACKING of them nothing more is looked for."""
+
+    @property
+    def given_up(self) -> bool:
+        return self.lacking >= _MOST_LACKING
 
     @property
     def whole(self) -> bool:
@@ -123,6 +131,8 @@ class FragmentCopy:
         async def walk() -> BuckramError | None:
             try:
                 for first, end in ranges:
+                    if done.given_up:
+                        break
                     at = await self._from_files(target, position, first, end, sink, done) if files else first
                     await self._range(target, position, at, end, sink, done)
             except BookieError as error:
@@ -171,7 +181,7 @@ class FragmentCopy:
         self, target: BookieId, position: Position, first: EntryId, last: EntryId, sink: _Acks, done: Copied
     ) -> None:
         at = first
-        while at <= last:
+        while at <= last and not done.given_up:
             chunk = await self._read(position, at, last, done)
             if chunk:
                 await self._pass_on(target, chunk, sink, done)
@@ -232,7 +242,11 @@ class FragmentCopy:
             else:
                 assert isinstance(answer, Negative | Unknown)
         away = [ensemble[p] for p in self._quorum.write_set(at) if ensemble[p] in self._gone]
-        if errors or away:
+        done.lacking += 1
+        if done.given_up:
+            done.error = f"{done.lacking} entries lack, and none behind them was looked for"
+            add_to_rows(done.unread, at)
+        elif errors or away:
             done.error = done.error or (str(errors[0]) if errors else f"bookie {away[0]} is gone")
             add_to_rows(done.unread, at)
         else:

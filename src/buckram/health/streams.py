@@ -7,6 +7,7 @@ Not here: what it means (`core/health/of_streams.py`).
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,7 +28,7 @@ from buckram.core.streams.policy import Policy, merged
 from buckram.core.streams.purposes import Purpose, purpose_of
 from buckram.core.tenants.usage import NOTHING, Counts
 from buckram.db.backups import read_kept
-from buckram.errors import BuckramError, MalformedRecord, NoSuchKey, NoSuchNamespace
+from buckram.errors import BuckramError, MalformedRecord, MetadataUnavailable, NoSuchKey, NoSuchNamespace
 from buckram.metadata.foreign_notes import foreign_notes
 from buckram.metadata.listing import all_children
 from buckram.metadata.store import TreeStore
@@ -36,6 +37,7 @@ from buckram.streams.read.cursors import cursor_positions
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.namespaces import Namespaces
 
+_log = logging.getLogger("buckram.health")
 STREAMS_S = 10.0
 FRESH_S = 5.0
 """For so long what was seen of streams is not read anew: pages of the console ask every few seconds."""
@@ -115,7 +117,14 @@ class StreamsLook:
                 if seen > MOST_STREAMS:
                     self._missed.append(("streams", f"only {MOST_STREAMS} were looked at, in the order of their names"))
                     return
-                await self._look_at(name, head, policy)
+                try:
+                    await self._look_at(name, head, policy)
+                except MetadataUnavailable:
+                    raise
+                except Exception as error:  # What somebody wrote into one stream's metadata hides no others.
+                    if not isinstance(error, BuckramError):
+                        _log.error("health failed over stream %s by a mistake", name, exc_info=error)
+                    self._missed.append((f"stream {name}", str(error)))
 
     async def _look_at_foreign(self) -> None:
         notes = await foreign_notes(self._store)

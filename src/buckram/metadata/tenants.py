@@ -1,8 +1,8 @@
 """What the metadata store keeps of tenants: quotas of namespaces, and what is used of them.
 
 Below `own`/tenants: `on` (bookies count and limit; without it they do neither), `quotas/NAMESPACE`, `usage/BOOKIE` as
-each bookie counts it, and `counts` by one of them. Quotas are no part of a namespace's policy, which the namespace's
-own administrators may change.
+each bookie counts it, `counts` by one of them, and `creations/NAMESPACE`, which changes with each stream that is made
+within a quota. Quotas are no part of a namespace's policy, which the namespace's own administrators may change.
 Not here: what quotas and usage are (`core/tenants`), counting (`bookie/accounting.py`).
 """
 
@@ -26,7 +26,7 @@ from buckram.metadata.layout import TENANTS
 from buckram.metadata.listing import all_children
 from buckram.metadata.overwriting import overwrite, remove
 from buckram.seams import KeyStore, MetadataStore, Notify
-from buckram.types import BookieId
+from buckram.types import BookieId, Create, SetValue
 
 _TRIES = 20
 
@@ -122,6 +122,16 @@ class TenantStore:
     async def forget(self, namespace: str) -> None:
         """Remove the quotas of a namespace that was deleted."""
         await remove(self._keys, self._path("quotas", namespace))
+        await remove(self._keys, self._path("creations", namespace))
+
+    async def turn(self, namespace: str) -> Create | SetValue:
+        """What belongs to a change that creates streams within a quota. Ask before they are counted: of two changes at
+        the same time, through whichever bookies, only one finds this as it was, and the other counts again."""
+        key = self._path("creations", check_name("namespace", namespace))
+        try:
+            return SetValue(key, b"", (await self._keys.get(key)).version)
+        except NoSuchKey:
+            return Create(key, b"")
 
     # Usage
 

@@ -172,3 +172,16 @@ async def test_a_long_poll_ends_when_its_client_expects_it_also_if_metadata_is_l
     await access.close()
     transport.close()
     there.close()
+
+
+async def test_a_record_speaks_of_as_many_copies_as_there_are_bookies() -> None:
+    """Rates count a copy for its part, so whoever claims a thousand of them would have a thousand times the rate."""
+    store = await memory_metadata()
+    owners = Owners(store)
+    for bookie in ("b1", "b2", "b3"):
+        await store.write_cookie(bookie, b"", None)
+    for claimed, counted in ((2, 2), (3, 3), (1000, 3)):
+        ledger = await store.allocate_ledger_id()
+        names = tuple(f"b{number}" for number in range(claimed))
+        await store.create_ledger(ledger, created(claimed, claimed, 1, names, custom_metadata={}))
+        assert (await owners.look(ledger)).copies == counted

@@ -196,7 +196,7 @@ async def test_run_makes_pass_after_pass(client: Client, ns: Namespace) -> None:
 # -- a crash at every request -----------------------------------------------------------------------------
 
 
-class Died(Exception):
+class Died(BaseException):
     """The janitor's process has crashed. It is not a BuckramError, so that no code handles it."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -116,3 +117,24 @@ def test_metadata_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / TABLE / "metadata" / "v1.metadata.json").write_text("{}")
     with pytest.raises(CorruptEntry, match=r"v1\.metadata\.json"):
         HistoryTable(str(tmp_path))
+
+
+@pytest.mark.parametrize("what", ["manifest-list", "location"])
+def test_a_table_names_no_file_elsewhere(tmp_path: Path, what: str) -> None:
+    """Whoever can write one file of history has no server read or write others for him."""
+    history, elsewhere = tmp_path / "history", tmp_path / "elsewhere"
+    history.mkdir()
+    (elsewhere / "metadata").mkdir(parents=True)
+    HistoryTable(str(history)).commit([part(history, 7, 0)], [])
+    file = history / TABLE / "metadata" / "v1.metadata.json"
+    said = json.loads(file.read_text())
+    if what == "location":
+        said["location"] = str(elsewhere)
+    else:
+        listed = Path(said["snapshots"][0]["manifest-list"])
+        listed.rename(elsewhere / listed.name)
+        said["snapshots"][0]["manifest-list"] = str(elsewhere / listed.name)
+    file.write_text(json.dumps(said))
+    with pytest.raises(CorruptEntry, match=r"elsewhere.*no file of it"):
+        HistoryTable(str(history)).commit([part(history, 8, 3)], [])
+    assert list((elsewhere / "metadata").iterdir()) == []

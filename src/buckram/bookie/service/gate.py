@@ -22,11 +22,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from buckram.bookie.service.judge import Judge
+from buckram.bookie.service.told import check_told, is_told
 from buckram.core.security.access import KeyRules, KeyUse
 from buckram.core.security.bounds import Bound, bound_of, name_refusal
-from buckram.core.security.namespaces import Places, record_in, uid_in
+from buckram.core.security.heads import begins_deletion, change_refusal, creation_refusal
+from buckram.core.security.namespaces import Places, head_in, record_in, uid_in
 from buckram.core.security.naming import Claims, naming_key, newly_named, touched
-from buckram.core.security.records import change_refusal
+from buckram.core.security.records import change_refusal as record_refusal
 from buckram.core.streams.names import owner_of
 from buckram.errors import (
     AccessRefused,
@@ -57,6 +59,8 @@ _MOST_COUNTED = 10_000
 """Parents whose keys a connection has counted."""
 _COUNTED_FOR = 16
 """After this part of a limit was created, keys are counted anew: others create some as well."""
+
+_OTHERS = "it keeps its own, and uses no uid of another stream"
 
 Found = Mapping[str, KeyValue | None]
 
@@ -96,12 +100,17 @@ class ChangeGate:
             value = op.value if isinstance(op, Create | SetValue) else None
             await self._judge.check(op.key, USES[type(op)], value, trial)
             self._check_one(op, before, deleted)
+            if _begins_deletion(self._places, op, before):
+                await self._judge.check(op.key, KeyUse.DELETE, None, trial)
+            if isinstance(op, Create | SetValue) and is_told(self._places.own, op.key):
+                await check_told(self._judge, self._store(), op)
             if isinstance(op, Create):
                 trial.learn(op.key, op.value)
+        await self._check_data(ops, trial)
         checks = await self._check_shares(ops, trial)
         await self._check_names(ops, before, trial)
         await self._check_room(ops, bounds)
-        return [*ops, *checks], before
+        return [*checks, *ops], before  # A key below one that is gone would make that anew, and be checked against it.
 
     # What needs no look at the store
 
@@ -124,7 +133,8 @@ class ChangeGate:
         if (known := self._known_plain.get(key)) is not None:
             return known
         places = self._places
-        if naming_key(places, key) is not None or self._rules.is_ledger(key) or places.is_share(key):
+        names = naming_key(places, key) is not None or self._rules.is_ledger(key) or places.is_share(key)
+        if names or is_told(places.own, key):
             return None
         if len(self._known_plain) >= _MOST_PLAIN:
             self._known_plain.clear()
@@ -177,21 +187,27 @@ class ChangeGate:
             record = before.get(op.key)
             if record is None or record.version != op.version:
                 raise VersionConflict(op.key, op.version)
-            if why := change_refusal(record.value, op.value):
+            if why := record_refusal(record.value, op.value):
                 raise self._judge.refused(op.key, KeyUse.SET, why)
         if not isinstance(op, Create | SetValue) or not self._places.head_of(op.key):
             return
         uid, present = uid_in(op.key, op.value), before.get(op.key)
+        why = "" if uid else "it is not the head of a stream"
         if isinstance(op, SetValue):
             if present is None:
                 raise NoSuchKey(op.key)
-            good = bool(uid) and uid_in(op.key, present.value) == uid
-        else:
+            known = bool(uid_in(op.key, present.value))
+            if uid:
+                why = change_refusal(head_in(op.key, present.value), head_in(op.key, op.value)) if known else _OTHERS
+            if why and present.version != op.version:  # An honest client has not seen what it is now.
+                raise VersionConflict(op.key, op.version)
+        elif uid:
             # Where the head is there and stays, it is said that the stream exists.
             taken = before.get(f"{self._places.data}/{uid}") is not None
-            good = bool(uid) and (not taken if present is None else op.key not in deleted)
-        if not good:
-            raise self._judge.refused(op.key, USES[type(op)], "it keeps its own, and uses no uid of another stream")
+            good = not taken if present is None else op.key not in deleted
+            why = creation_refusal(head_in(op.key, op.value)) if good else _OTHERS
+        if why:
+            raise self._judge.refused(op.key, USES[type(op)], why)
 
     # What does
 
@@ -228,6 +244,19 @@ class ChangeGate:
             return await self._store().keys.get(key)
         except NoSuchKey:
             return None
+
+    async def _check_data(self, ops: Sequence[KeyOp], trial: KeyRules) -> None:
+        """The key below which a stream's data are says that its uid is taken, so it stays as long as the stream."""
+        deleted = {op.key for op in ops if isinstance(op, Delete)}
+        for key in deleted:
+            uid = self._places.uid(key)
+            name = trial.name_of(uid) if uid and key == f"{self._places.data}/{uid}" else None
+            head_key = f"{self._places.heads}/{name}"
+            if name is None or head_key in deleted:
+                continue
+            head = (await self._look([head_key]))[head_key]
+            if head is not None and uid_in(head_key, head.value) == uid and not head_in(head_key, head.value).deleting:
+                raise self._judge.refused(key, KeyUse.DELETE, f"stream {name} is there")
 
     async def _check_names(self, ops: Sequence[KeyOp], before: Found, trial: KeyRules) -> None:
         """What heads, pages, exports, intents and marks name anew has to be the stream's own."""
@@ -350,6 +379,14 @@ class ChangeGate:
         while count < most and (page := await self._store().keys.children(parent, after=after, limit=MAX_PAGE)):
             count, after = count + len(page), page[-1]
         return count
+
+
+def _begins_deletion(places: Places, op: KeyOp, before: Found) -> bool:
+    """Whether an operation has the stream deleted whose head it sets."""
+    present = before.get(op.key) if isinstance(op, SetValue) and places.head_of(op.key) else None
+    if present is None or not isinstance(op, SetValue):
+        return False
+    return begins_deletion(head_in(op.key, present.value), head_in(op.key, op.value))
 
 
 def _check_size(op: Create | SetValue, bound: Bound | None) -> None:

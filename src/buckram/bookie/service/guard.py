@@ -50,10 +50,7 @@ class Guard:
     ) -> None:
         self.authorises = authorises
         self._security = FollowedSecurity(store, time, tokens=tokens, issuer=issuer)
-        layout = getattr(store, "layout", None)
-        self._places = Places(
-            store.root, store.own, lambda key: layout is not None and layout.ledger_of(key) is not None
-        )
+        self._places = Places(store.root, store.own, lambda key: _is_ledger(store, key))
         self._known = Known()
         self._connected: dict[Session, _Connected] = {}
         self._expired: dict[str, int] = {}
@@ -144,3 +141,9 @@ class Guard:
     def may_know(self, session: Session, namespace: str) -> bool:
         """Whether a connection may be told about a namespace as a whole, such as its quotas."""
         return not self.authorises or bool(self.state.acl.within(session.principal, namespace))
+
+
+def _is_ledger(store: MetadataStore, key: str) -> bool:
+    """Whether a key is a ledger's record. Where these are is known for certain from the first use of a cluster on."""
+    layout = getattr(store, "layout", None)
+    return layout is not None and layout.ledger_of(key) is not None

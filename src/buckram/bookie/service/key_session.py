@@ -17,13 +17,23 @@ from buckram.bookie.service.session import Session
 from buckram.core.security.access import KeyAccess, KeyUse
 from buckram.core.security.namespaces import Places, head_in
 from buckram.core.streams.purposes import change_refusal
-from buckram.errors import AccessRefused, MalformedRecord, MetadataError, MetadataUnavailable, NoSuchKey
+from buckram.errors import (
+    AccessRefused,
+    KeyExists,
+    MalformedRecord,
+    MetadataError,
+    MetadataUnavailable,
+    NoSuchKey,
+    VersionConflict,
+)
 from buckram.metadata.keys import PromptKeys
 from buckram.metadata.service.packets import Event, KeyReply, KeyRequest, Kind, encode_event, names_that_fit
 from buckram.metadata.store import TreeStore
 from buckram.seams import KeyStore, Notify
 from buckram.types import Create, Delete, KeyOp, KeyValue, LedgerId, SetValue
 
+_TURNS = 100
+"""So often others may create streams of the namespace first."""
 MAX_WATCHES = 20_000
 """Keys that one connection may watch."""
 
@@ -31,8 +41,9 @@ MAX_WATCHES = 20_000
 class Creations(LedgerQuota, Protocol):
     """Holds what is created to quotas (`bookie/creations.py`). Raises QuotaExceeded on entering."""
 
-    def keys(self, ops: Sequence[KeyOp]) -> AbstractAsyncContextManager[None] | None:
-        """Around a change that creates streams whose number is limited; None for any other."""
+    def keys(self, ops: Sequence[KeyOp]) -> AbstractAsyncContextManager[Sequence[KeyOp]] | None:
+        """Around a change that creates streams whose number is limited, with what belongs to it then; None for any
+        other."""
         ...
 
 
@@ -207,7 +218,7 @@ class KeySession:
             after = found[-1][0]
 
     async def _change(self, ops: Sequence[KeyOp]) -> KeyReply:
-        asked, noting, creations = ops, self._shared.noting, self._shared.creations
+        asked, noting = ops, self._shared.noting
         present: Mapping[str, KeyValue | None] = {}
         if self._gate is not None:
             ops, present = await self._gate.judged(ops)
@@ -216,15 +227,30 @@ class KeySession:
                 self._judge.refuse_secrets(op.key)
         for op in ops:
             await self._check_purpose(op, present.get(op.key))
-        async with (None if creations is None else creations.keys(ops)) or nullcontext():
-            before = {} if noting is None else await noting.before(ops, present)
-            done = await self._changed(ops)
+        done, before = await self._counted(ops, present)
         if noting is not None:
             noting.done(self._session, ops, before)
         for op in ops:
             if isinstance(op, Create) and self._rules is not None:
                 self._rules.learn(op.key, op.value)
         return 0 if len(asked) == 1 < len(ops) else done
+
+    async def _counted(
+        self, ops: Sequence[KeyOp], present: Mapping[str, KeyValue | None]
+    ) -> tuple[KeyReply, Mapping[str, bytes]]:
+        """Carry a change out within the quotas; returns what the store says, and what `noting` knows from before."""
+        noting, creations = self._shared.noting, self._shared.creations
+        for left in reversed(range(_TURNS)):
+            limited = None if creations is None else creations.keys(ops)
+            async with limited or nullcontext(()) as also:
+                before = {} if noting is None else await noting.before(ops, present)
+                try:
+                    done = await self._changed([*ops, *also] if also else ops)
+                    return 0 if also and len(ops) == 1 else done, before
+                except (KeyExists, NoSuchKey, VersionConflict) as error:
+                    if error.key not in [op.key for op in also] or not left:
+                        raise
+        raise AssertionError("the last attempt returns or raises")
 
     async def _changed(self, ops: Sequence[KeyOp]) -> KeyReply:
         if self._own is None and any(isinstance(op, Create) and op.ephemeral for op in ops):

@@ -13,9 +13,12 @@ from typing import Protocol
 from buckram.bookie.service.judge import Judge
 from buckram.bookie.service.noting import Noting
 from buckram.bookie.service.session import Session
+from buckram.core.ledgers.metadata_codec import parse
 from buckram.core.security.access import KeyUse
+from buckram.core.security.namespaces import namespace_of_ledger
 from buckram.core.security.records import creation_refusal
-from buckram.errors import KeyExists, LedgerIdRefused, LedgerIdUsed, MetadataError
+from buckram.core.streams.names import DEFAULT_NAMESPACE, check_name
+from buckram.errors import InvalidArgument, KeyExists, LedgerIdRefused, LedgerIdUsed, MetadataError, NoSuchKey
 from buckram.metadata.keys import MAX_PAGE
 from buckram.metadata.ledger_tree import Fresh
 from buckram.metadata.service.packets import KeyReply, KeyRequest, Kind, names_that_fit
@@ -63,6 +66,8 @@ class LedgerRequests:
         self._given: dict[LedgerId, Fresh | None] = {}
         """Ids that this connection was given and has not used: what holds unless the metadata were restored since, or
         None once it tried to."""
+        self._namespaces: dict[str, None] = {}
+        """Those that were there when a ledger was made in them."""
 
     def has_unused(self, ledger: LedgerId) -> bool:
         """Whether the connection was given this id and never tried to make a ledger with it; so there is none."""
@@ -91,6 +96,8 @@ class LedgerRequests:
                 return self._fitting([(str(one), found) for one, found in await tree.records(request.number, limit)])
             case Kind.REMOVED:
                 await check(request.key, KeyUse.DELETE)
+                if store.layout.ledger_of(request.key) is None:
+                    raise self._judge.refused(request.key, KeyUse.DELETE, "it is no ledger's record, which went")
                 await tree.removed(request.key)
                 return None
             case Kind.MANAGER_NAME:
@@ -114,6 +121,7 @@ class LedgerRequests:
         if limited:
             if why := creation_refusal(value):
                 raise self._judge.refused(key, KeyUse.CREATE, why)
+            await self._check_namespace(store, key, value)
             if number not in self._given:
                 raise LedgerIdRefused(number)
         # Before anything is waited for: an id is used once, also by requests that come at the same time.
@@ -132,6 +140,17 @@ class LedgerRequests:
         if self._noting is not None:
             self._noting.created(self._session, number, value)
         return version
+
+    async def _check_namespace(self, store: TreeStore, key: str, value: bytes) -> None:
+        """What is used is counted by namespaces. A grant may be for all that fit a pattern, and these have no end."""
+        name = namespace_of_ledger(parse(value).custom_metadata)
+        if name in self._namespaces or name == DEFAULT_NAMESPACE:
+            return
+        try:
+            await store.keys.get(f"{store.own}/streams/namespaces/{check_name('namespace', name)}")
+        except (NoSuchKey, InvalidArgument):
+            raise self._judge.refused(key, KeyUse.CREATE, f"there is no namespace {name[:200]}: create it") from None
+        self._namespaces[name] = None
 
 
 __all__ = ["OF_IDS", "OF_NOBODY", "LedgerQuota", "LedgerRequests"]

@@ -15,6 +15,8 @@ from buckram.seams import MetadataStore
 from buckram.types import LedgerId, LedgerMetadata
 
 MOST = 100_000
+_COUNT_S = 2.0
+"""Between two countings of the bookies, for records that speak of more copies than there are."""
 
 
 class Owner(NamedTuple):
@@ -52,6 +54,7 @@ class Owners:
         self._known: dict[LedgerId, Owner] = {}
         self.get = self._known.get
         """The owner of a ledger; None while it is not known."""
+        self._count, self._counted_until = 0, float("-inf")
 
     def note(self, ledger_id: LedgerId, owner: Owner) -> None:
         if len(self._known) >= MOST:
@@ -72,5 +75,15 @@ class Owners:
         await self._store.sync()
         found = (await self._store.read_ledger(ledger_id)).metadata
         owner = owner_of_ledger(found, asyncio.get_running_loop().time())
+        if 0 < await self._bookies(owner.copies) < owner.copies:
+            owner = owner._replace(copies=self._count)
         self.note(ledger_id, owner)
         return owner
+
+    async def _bookies(self, wanted: int) -> int:
+        """How many bookies there are, as far as that matters: a record may speak of any number of copies, and rates
+        count each of them for its part."""
+        now = asyncio.get_running_loop().time()
+        if self._count < wanted and now >= self._counted_until:
+            self._count, self._counted_until = len(await self._store.known_bookies()), now + _COUNT_S
+        return self._count

@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from buckram.core.streams.history import UNFINISHED, check_location
+from buckram.core.streams.json_values import is_int64
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy, check_place_name
 from buckram.errors import ConfigError, InvalidArgument, MalformedRecord
@@ -83,10 +84,10 @@ def decode_kept(key: str, data: bytes) -> Kept:
             raise MalformedRecord(f"{key}: format {raw['format']!r}, this version of buckram knows {FORMAT}")
         newest = None if raw["newest"] is None else Backup(**raw["newest"])
         numbers = [raw["since"], *((newest.offset, newest.bytes, newest.time) if newest is not None else ())]
-        if any(type(number) is not int for number in numbers):
+        if not all(map(is_int64, numbers)):
             raise TypeError("a number is none")
         return Kept(newest, str(raw["trouble"]), raw["since"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MalformedRecord(f"{key}: not what is known of a database's backups ({error!r}); delete it") from None
 
 

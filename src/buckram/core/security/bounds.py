@@ -95,6 +95,8 @@ def name_refusal(places: Places, key: str, bound: Bound | None) -> str:
         return f"no key of a stream is below {places.data}/UID like that" if places.uid(key) else ""
     if len(name.encode()) > bound.name_bytes:
         return f"its name has {len(name.encode())} bytes, {bound.what} has at most {bound.name_bytes}: choose another"
+    if bound in (NAMESPACE, BEHIND, DEGRADED) and key.rpartition("/")[0] not in _parents(places):
+        return f"{bound.what} has none below it"
     if bound is BEHIND and parse_note(name) is None:
         return "notes are named LEDGER@BOOKIE"
     if bound is HEAD or (bound is NAMESPACE and not key.startswith(f"{places.heads}/")):
@@ -106,6 +108,11 @@ def name_refusal(places: Places, key: str, bound: Bound | None) -> str:
     if places.uid(key) and key.count("/") > places.data.count("/") + 3:
         return f"no key of a stream is more than two below {places.data}/UID"
     return ""
+
+
+def _parents(places: Places) -> tuple[str, ...]:
+    """Keys with namespaces, and with what clients tell, right below them: as many as these, and none deeper."""
+    return (*places.listed, f"{places.own}/healing/behind", f"{places.own}/healing/degraded")
 
 
 __all__ = ["OF_STREAM", "Bound", "bound_of", "name_refusal"]

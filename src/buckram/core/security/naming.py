@@ -19,6 +19,7 @@ from typing import NamedTuple
 from buckram.core.security.namespaces import Places, head_in
 from buckram.core.streams.exports import decode_export
 from buckram.core.streams.head import LEDGER, PAGE_SEGMENTS, Head, Segment, decode_page
+from buckram.core.streams.json_values import is_int64
 from buckram.errors import MalformedRecord
 from buckram.types import MAX_LEDGER_ID, CheckVersion, Create, Delete, KeyOp, LedgerId, SetValue
 
@@ -165,10 +166,11 @@ def _check_intent(key: str, value: bytes) -> None:
     try:
         raw = json.loads(value)
         fields = [raw["epoch"], raw["purpose"], raw["time"], raw["state"], raw.get("query", ""), raw.get("place", "")]
+        "".join(one for one in fields if isinstance(one, str)).encode()  # half a character is never written again
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise MalformedRecord(f"{key}: not a ledger's intent ({error!r})") from None
-    if [type(one) for one in fields] != [int, str, int, str, str, str]:
-        raise MalformedRecord(f"{key}: not a ledger's intent (a field has another type)")
+    if [is_int64(one) or type(one) for one in fields] != [True, str, True, str, str, str]:
+        raise MalformedRecord(f"{key}: not a ledger's intent (a field has another type, or is too large)")
 
 
 __all__ = [

@@ -13,6 +13,8 @@ from buckram.types import LedgerMetadata
 
 CHANGING = ("fragments", "state", "last_entry", "length")
 """What writers, recovery and repair change. The creator token may go, and everything else is there for good."""
+MOST_ENTRIES, MOST_BYTES = 10**10, 1 << 44
+"""What a record may claim: no disk has a ledger as large."""
 _LASTING = ("ensemble_size", "write_quorum", "ack_quorum", "digest_type", "password", "creation_time_ms",
             "format_version")  # fmt: skip
 
@@ -28,6 +30,16 @@ def creation_refusal(value: bytes) -> str:
         return str(error)
     if not is_certain(birth_of(record)):
         return "its record has no birth, 16 bytes that the client draws at random: upgrade the client"
+    return _size_refusal(record)
+
+
+def _size_refusal(record: LedgerMetadata) -> str:
+    """Healing looks for each entry that a record speaks of, whether or not anybody wrote it."""
+    last = max([record.last_entry or 0, *(fragment.first_entry for fragment in record.fragments)])
+    if last >= MOST_ENTRIES:
+        return f"it speaks of entry {last}, the limit is {MOST_ENTRIES} entries; begin another ledger"
+    if (record.length or 0) > MOST_BYTES:
+        return f"it speaks of {record.length} bytes, the limit is {MOST_BYTES}; begin another ledger"
     return ""
 
 
@@ -48,10 +60,13 @@ def lasting_change(before: LedgerMetadata, after: LedgerMetadata) -> str:
 def change_refusal(before: bytes, after: bytes) -> str:
     """Return why one record may not take another's place; "" if it may."""
     try:
-        changed = lasting_change(record_in(before), record_in(after))
+        record = record_in(after)
+        changed = lasting_change(record_in(before), record)
     except MalformedRecord as error:
         return str(error)
-    return changed and f"{changed} of a ledger's record never changes; only {', '.join(CHANGING)} do"
+    if not changed:
+        return _size_refusal(record)
+    return f"{changed} of a ledger's record never changes; only {', '.join(CHANGING)} do"
 
 
 __all__ = ["CHANGING", "change_refusal", "creation_refusal", "lasting_change"]

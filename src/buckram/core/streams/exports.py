@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from buckram.core.streams.changes import is_dead
 from buckram.core.streams.head import HISTORY, Head, Segment
+from buckram.core.streams.json_values import is_int64
 from buckram.core.streams.record_format import HEADER, HEADER_SIZE, NO_SNAPSHOT, parse_header
 from buckram.errors import InvalidArgument, MalformedBatch, MalformedRecord
 from buckram.types import Buffer, LedgerId, Offset
@@ -64,9 +65,11 @@ def decode_export(key: str, data: bytes, version: int) -> Export:
         if raw["format"] != FORMAT:
             raise MalformedRecord(f"{key}: format {raw['format']!r}, this version of buckram knows {FORMAT}")
         numbers = [raw["next"], *raw["copies"]]
-        if any(type(number) is not int for number in numbers):
+        if not all(is_int64(number) and number >= 0 for number in numbers):
             raise TypeError("a number is none")
-        return Export(str(raw["location"]), raw["next"], tuple(raw["copies"]), version)
+        location = str(raw["location"])
+        location.encode()  # one half of a character could be read, and never be written again
+        return Export(location, raw["next"], tuple(raw["copies"]), version)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MalformedRecord(f"{key}: not the record of an export ({error!r}); restore it from a backup") from None
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from buckram.core.streams.json_values import is_int64
 from buckram.core.streams.positions import Mark
 from buckram.core.streams.record_format import NO_TXID
 from buckram.errors import MalformedRecord
@@ -268,7 +269,7 @@ def decode_head(key: str, data: bytes) -> Head:
             epoch=_int(raw["epoch"]),
             writer=None if writer is None else WriterInfo(_text(writer[0]), _text(writer[1]), _int(writer[2])),
             policy=dict(raw["policy"]),
-            properties=dict(raw["properties"]),
+            properties={_text(name): _text(value) for name, value in raw["properties"].items()},
             earliest=_int(raw["earliest"]),
             first=_int(raw["first"]),
             paged=_int(raw["paged"]),
@@ -381,9 +382,12 @@ def _dump(value: dict[str, Any]) -> bytes:
 
 def _load(key: str, data: bytes) -> dict[str, Any]:
     try:
-        raw = json.loads(data)
+        text = data.decode()
+        raw = json.loads(text)
         if not isinstance(raw, dict):
             raise ValueError("not an object")
+        if "\\u" in text:  # one half of a character can be read, and never be written again
+            json.dumps(raw, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise MalformedRecord(f"{key}: not JSON of a stream ({error}); restore it from a backup") from None
     if raw.get("format") != FORMAT:
@@ -392,9 +396,9 @@ def _load(key: str, data: bytes) -> dict[str, Any]:
 
 
 def _int(value: Any) -> int:
-    if type(value) is not int:
-        raise TypeError(f"{value!r} is no whole number")
-    return value
+    if not is_int64(value):
+        raise TypeError(f"{value!r:.60} is no whole number of 64 bits")
+    return int(value)
 
 
 def _text(value: Any) -> str:

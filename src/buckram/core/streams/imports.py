@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from buckram.core.streams.json_values import is_int64
 from buckram.errors import InvalidArgument, MalformedRecord
 
 FORMAT = 1
@@ -156,7 +157,7 @@ def decode_import(key: str, data: bytes, version: int) -> Import:
         raw = json.loads(data)
         if raw["format"] != FORMAT:
             raise MalformedRecord(f"{key}: format {raw['format']!r}, this version of buckram knows {FORMAT}")
-        if any(type(number) is not int for number in (raw["range_bytes"], raw["done"])):
+        if not is_int64(raw["range_bytes"]) or not is_int64(raw["done"]):
             raise TypeError("a number is none")
         marks = str(raw["marks"])
         return Import(

@@ -66,7 +66,7 @@ def decode_insertion(key: str, data: bytes) -> Insertion:
             raise ValueError("its history")
         step = StepId(application, _number(version), query, place, new_epoch, planned=planned, history=history)
         return Insertion(step, tuple(map(_ledger, rows)), raw["nonce"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MalformedRecord(f"{key}: not an insertion of a bulk step ({error!r})") from None
 
 

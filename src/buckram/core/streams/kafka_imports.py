@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from buckram.addresses import host_port
 from buckram.core.streams.imports import application_of
+from buckram.core.streams.json_values import is_int64
 from buckram.errors import InvalidArgument, MalformedRecord
 
 FORMAT = 1
@@ -171,7 +172,7 @@ def decode_kafka_import(key: str, data: bytes, version: int) -> KafkaImport:
             raise MalformedRecord(f"{key}: format {raw['format']!r}, this version of buckram knows {FORMAT}")
         cluster, topic, topic_id = map(str, raw["kafka"])
         rows = [(part, start, end) for part, start, end in raw["offsets"]]
-        if any(type(number) is not int for row in [*rows, (raw["number"],)] for number in row):
+        if not all(is_int64(number) for row in [*rows, (raw["number"],)] for number in row):
             raise TypeError("a number is none")
         if any(not 0 <= start <= end for _, start, end in rows):
             raise ValueError("a range ends before it begins")

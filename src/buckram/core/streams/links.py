@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from buckram.core.streams.json_values import is_int64
 from buckram.core.streams.mirrors import MIRROR, PROMOTED, SUPERSEDED
 from buckram.errors import MalformedRecord, ReplicationRefused
 
@@ -58,7 +59,7 @@ def decode_link(key: str, data: bytes, version: int) -> Link:
         raw = json.loads(data)
         if raw["format"] != FORMAT:
             raise MalformedRecord(f"{key}: format {raw['format']!r}, this version of buckram knows {FORMAT}")
-        if raw["state"] not in STATES or any(type(raw[name]) is not int for name in ("epoch", "time")):
+        if raw["state"] not in STATES or not is_int64(raw["epoch"]) or not is_int64(raw["time"]):
             raise ValueError("a field has a value that it never has")
         streams = tuple(map(str, raw.get("streams", ())))
         return Link(raw["state"], str(raw["cluster"]), str(raw["uri"]), raw["epoch"], raw["time"], streams, version)

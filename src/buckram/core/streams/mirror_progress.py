@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
+from buckram.core.streams.json_values import is_int64
 from buckram.errors import MalformedRecord
 
 
@@ -31,10 +32,10 @@ def parse_progress(key: str, value: bytes) -> Progress:
     try:
         raw = json.loads(value)
         numbers = [raw["source_end"], raw["copied"], raw["time"], raw.get("since", 0)]
-        if any(type(value) is not int for value in numbers):
+        if not all(map(is_int64, numbers)):
             raise TypeError("a number is none")
         return Progress(numbers[0], numbers[1], numbers[2], str(raw.get("trouble", "")), numbers[3])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MalformedRecord(f"{key}: not how far a mirror is ({error!r}); delete it") from None
 
 

@@ -85,11 +85,26 @@ FIELDS = {field.name: field for field in dataclasses.fields(Policy)}
 
 
 def merged(*overrides: Mapping[str, Any]) -> Policy:
-    """The defaults with these over them, the last one uppermost."""
+    """The defaults with these over them, the last one uppermost. InvalidArgument for what no setting can be: these were
+    written by whoever may write a stream's metadata."""
     values: dict[str, Any] = {}
     for part in overrides:
         values.update(part)
+    for name, value in values.items():
+        if not _is_of_type(name, value):
+            raise InvalidArgument(
+                f"policy setting {name!r} = {value!r:.60} is none that this release knows: set it anew, or upgrade"
+            )
     return Policy(**values)
+
+
+def _is_of_type(name: str, value: Any) -> bool:
+    if name not in FIELDS or value is None:
+        return name in _NULLABLE
+    default = getattr(DEFAULTS, name)
+    if isinstance(default, str | bool):
+        return type(value) is type(default) and (name not in _CHOICES or value in _CHOICES[name])
+    return type(value) in (int, float) and abs(value) < 2**63  # which is false of nan, too
 
 
 def check_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,7 +146,7 @@ def _checked(name: str, value: Any) -> Any:
         return check_place_name(value) if value else ""
     if name in _CHOICES:
         known = _CHOICES[name]
-        if value not in known:
+        if not isinstance(value, str) or value not in known:
             raise InvalidArgument(f"policy setting {name} = {value!r}: choose one of {', '.join(known)}")
         return value
     if name in ("retention_cursors", "retention_consumed"):

@@ -265,7 +265,8 @@ class ApacheTree:
         self._forget_walk()
         folder = split(key)[0]
         try:
-            if not (await self.manager()).removes_parents:
+            # Of a ledger alone: what is above any other key may be a record without children.
+            if not (await self.manager()).removes_parents or self.layout.ledger_of(key) is None:
                 return
             while folder != self._root:
                 stat = await self._session.exists(folder)

@@ -30,7 +30,6 @@ from buckram.core.streams.snapshots import is_published
 from buckram.core.streams.transactions import decided
 from buckram.errors import (
     AccessRefused,
-    BuckramError,
     ConfigError,
     NoSuchEntry,
     NoSuchKey,
@@ -204,7 +203,7 @@ class Janitor:
                 head = (await self._streams.read(name)).head
             except NoSuchStream:
                 continue
-            except BuckramError as error:
+            except Exception as error:
                 note_problem(report, str(name), error)
                 data = []  # Without this head one cannot tell which data belongs to no stream.
                 continue
@@ -218,7 +217,7 @@ class Janitor:
                     suspects += await self._stream(name, head, report)
             except (NoSuchStream, NoSuchNamespace):
                 continue  # It was deleted during this pass.
-            except BuckramError as error:
+            except Exception as error:
                 note_problem(report, str(name), error)
         self._quiet = {uid: quiet for uid, quiet in self._quiet.items() if uid in uids}
         leftovers = [uid for uid in data if uid not in uids]
@@ -270,7 +269,7 @@ class Janitor:
             report.joined_segments += await join(self._client, self._streams, name, head, policy, runs)
         except (NoSuchStream, NoSuchLedger, NoSuchEntry, TimeoutError):
             return  # It was truncated or deleted meanwhile, or is read later.
-        except BuckramError as error:
+        except Exception as error:
             note_problem(report, str(name), error)
 
     async def _offload(self, name: StreamName, head: Head, policy: Policy, report: JanitorReport) -> None:
@@ -283,7 +282,7 @@ class Janitor:
             report.offloaded_segments += done.segments if done is not None else 0
         except NoSuchStream:
             raise
-        except BuckramError as error:
+        except Exception as error:
             note_problem(report, str(name), error)
 
     async def _look_at_backups(self, name: StreamName, head: Head, policy: Policy, report: JanitorReport) -> None:
@@ -292,7 +291,7 @@ class Janitor:
             return
         try:
             await self._backups.look(name, head, policy, self._now(policy.backup_every_s))
-        except BuckramError as error:
+        except Exception as error:
             note_problem(report, f"backup of {name}", error)
 
     async def _namespace_policy(self, namespace: str) -> Mapping[str, Any]:
@@ -385,20 +384,20 @@ class Janitor:
                     report.discarded_ledgers += done
             except NoSuchStream:
                 continue
-            except BuckramError as error:
+            except Exception as error:
                 note_problem(report, str(suspect.name), error)
         for uid in leftovers:
             try:
                 with self._confined("", uid):
                     await drop_leftovers(self._client, self._streams, uid)
-            except BuckramError as error:
+            except Exception as error:
                 note_problem(report, f"data of deleted stream {uid}", error)
         for space in half_deleted:
             try:
                 await self._namespaces.restore(space)
             except (NoSuchKey, VersionConflict):
                 continue
-            except BuckramError as error:
+            except Exception as error:
                 note_problem(report, f"namespace {space.name}", error)
 
     async def _check_forks(self, stopped: list[tuple[StreamName, str]], report: JanitorReport) -> None:
@@ -411,7 +410,7 @@ class Janitor:
                         report.deleted_streams += await delete_incomplete(self._client, self._streams, name, uid)
             except NoSuchStream:
                 continue
-            except BuckramError as error:
+            except Exception as error:
                 note_problem(report, str(name), error)
 
     async def _half_deleted(self, report: JanitorReport) -> list[NamespaceInfo]:
@@ -424,7 +423,7 @@ class Janitor:
                     found.append(info)
             except NoSuchNamespace:
                 continue
-            except BuckramError as error:
+            except Exception as error:
                 note_problem(report, f"namespace {space}", error)
         return found
 
@@ -433,7 +432,7 @@ class Janitor:
             for orphan in await find_orphans(self._client, self._streams):
                 await delete_orphan(self._client, orphan)
                 report.orphans += 1
-        except BuckramError as error:
+        except Exception as error:
             note_problem(report, "orphans", error)
 
     async def _check_clocks(self, report: JanitorReport) -> None:

@@ -5,6 +5,7 @@ Not here: the passes (`streams/maintain/janitor.py`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -12,6 +13,8 @@ from buckram.errors import (
     BuckramError,
     InvariantViolation,
 )
+
+_log = logging.getLogger("buckram.streams")
 
 
 @dataclass(slots=True)
@@ -60,8 +63,16 @@ def combine_reports(first: JanitorReport, second: JanitorReport) -> JanitorRepor
     )
 
 
-def note_problem(report: JanitorReport, what: str, error: BuckramError) -> None:
-    """Report an error so that the pass can go on with other streams; raises it if it is an InvariantViolation."""
+def note_problem(report: JanitorReport, what: str, error: Exception) -> None:
+    """Report an error so that the pass can go on with other streams; raises it if it is an InvariantViolation.
+
+    An error that is none of ours is a mistake of this program, which somebody may bring about by what he writes into
+    the metadata of a stream. That must not keep all other streams from being cleaned.
+    """
     if isinstance(error, InvariantViolation):
         raise error
-    report.problems.append(f"{what}: {error}")
+    if isinstance(error, BuckramError):
+        report.problems.append(f"{what}: {error}")
+        return
+    _log.error("the janitor failed over %s by a mistake in this program", what, exc_info=error)
+    report.problems.append(f"{what}: the janitor failed over it; its log says more")

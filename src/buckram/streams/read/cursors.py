@@ -15,6 +15,7 @@ from typing import NamedTuple
 from buckram.client.client import Client
 from buckram.core.streams.changes import check_usable
 from buckram.core.streams.head import Head
+from buckram.core.streams.json_values import is_int64
 from buckram.core.streams.names import StreamName, check_name
 from buckram.errors import (
     CursorMoved,
@@ -225,10 +226,10 @@ def _decode(key: str, value: bytes) -> tuple[int, int]:
     try:
         raw = json.loads(value)
         offset, changed = raw["offset"], raw["changed"]
-        if type(offset) is not int or type(changed) is not int:
+        if not is_int64(offset) or not is_int64(changed):
             raise TypeError("offset and changed are whole numbers")
         return offset, changed
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MalformedRecord(f"{key}: not a cursor ({error!r}); restore it, or delete it and place it anew") from None
 
 

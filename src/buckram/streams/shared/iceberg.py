@@ -126,6 +126,7 @@ class _PathCatalog(NoopCatalog):  # type: ignore[misc]  # pyiceberg is not follo
         super().__init__("path")
         self._location = location
         self._place = Place(f"{location}/metadata")
+        self._io = _PlaceIO(location.removesuffix(f"/{TABLE}"))
 
     def load(self) -> Table | None:
         """Return the newest version of the table; None if there is none."""
@@ -190,7 +191,7 @@ class _PathCatalog(NoopCatalog):  # type: ignore[misc]  # pyiceberg is not follo
 
     def _table(self, metadata: TableMetadata, file: str) -> Table:
         location = f"{self._place.location}/{file}" if file else ""
-        return Table(("history",), metadata, location, _PlaceIO(), self)
+        return Table(("history",), metadata, location, self._io, self)
 
     def _hinted(self) -> int:
         with suppress(FileNotFoundError, ValueError), self._place.open(_HINT) as hint:
@@ -211,47 +212,65 @@ def _file(version: int) -> str:
 
 
 class _PlaceIO(FileIO):  # type: ignore[misc]
-    """Reads and writes wherever history can be."""
+    """Reads and writes wherever history can be, but in the one directory alone: a table's metadata say where its files
+    are, and whoever can write a file there can write any location. This process may reach more than he."""
+
+    def __init__(self, directory: str) -> None:
+        super().__init__()
+        self._directories = directory, f"{directory}/{TABLE}/metadata"
 
     def new_input(self, location: str) -> InputFile:
-        return _Input(location)
+        return _Input(location, *self._split(location))
 
     def new_output(self, location: str) -> OutputFile:
-        return _Output(location)
+        return _Output(location, *self._split(location))
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
-        place, file = _split(location if isinstance(location, str) else location.location)
+        place, file = self._split(location if isinstance(location, str) else location.location)
         place.delete(file)
+
+    def _split(self, location: str) -> tuple[Place, str]:
+        directory, _, file = location.rpartition("/")
+        if directory not in self._directories or file in ("", ".", ".."):
+            why = (
+                f"the table at {self._directories[0]} names {location}, which is no file of it; nothing was done there"
+            )
+            raise CorruptEntry(location, -1, 0, why)
+        return Place(directory), file
 
 
 class _Input(InputFile):  # type: ignore[misc]
+    def __init__(self, location: str, place: Place, file: str) -> None:
+        super().__init__(location)
+        self._place, self._file = place, file
+
     def __len__(self) -> int:
-        place, file = _split(self.location)
-        with place.open(file) as opened:
+        with self._place.open(self._file) as opened:
             return opened.seek(0, io.SEEK_END)
 
     def exists(self) -> bool:
-        place, file = _split(self.location)
-        return file in place.names()
+        return self._file in self._place.names()
 
     def open(self, seekable: bool = True) -> Any:
-        place, file = _split(self.location)
-        return place.open(file)
+        return self._place.open(self._file)
 
 
 class _Output(OutputFile):  # type: ignore[misc]
+    def __init__(self, location: str, place: Place, file: str) -> None:
+        super().__init__(location)
+        self._place, self._file = place, file
+
     def __len__(self) -> int:
-        return len(_Input(self.location))
+        return len(self.to_input_file())
 
     def exists(self) -> bool:
-        return _Input(self.location).exists()
+        return bool(self.to_input_file().exists())
 
     def to_input_file(self) -> InputFile:
-        return _Input(self.location)
+        return _Input(self.location, self._place, self._file)
 
     def create(self, overwrite: bool = False) -> Any:
-        place, file = _split(self.location)
-        return _Buffer(lambda data: place.write(file, data, -1))
+        return _Buffer(lambda data: self._place.write(self._file, data, -1))
 
 
 class _Buffer(io.BytesIO):
@@ -265,11 +284,6 @@ class _Buffer(io.BytesIO):
         if not self.closed:
             self._write(self.getvalue())
         super().close()
-
-
-def _split(location: str) -> tuple[Place, str]:
-    directory, _, file = location.rpartition("/")
-    return Place(directory), file
 
 
 __all__ = ["HistoryTable", "TableMoved"]

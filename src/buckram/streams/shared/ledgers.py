@@ -90,7 +90,8 @@ class Intent:
         if not self.purpose.startswith(_BULK):
             return None
         application, _, version = self.purpose.removeprefix(_BULK).rpartition(" ")
-        return (application, int(version)) if application and version.isdigit() else None
+        good = application and version.isascii() and version.isdigit() and len(version) < 20
+        return (application, int(version)) if good else None
 
 
 def is_stale(intent: Intent, head: Head) -> bool:
@@ -241,7 +242,7 @@ async def read_intent(streams: StreamStore, uid: str, ledger: LedgerId) -> Inten
             raw.get("query", ""),
             raw.get("place", ""),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MalformedRecord(f"{streams.layout.intent(uid, ledger)}: not a ledger's intent ({error!r})") from None
 
 

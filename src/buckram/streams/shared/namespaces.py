@@ -262,5 +262,5 @@ def _decode(name: str, key: str, value: bytes, version: int) -> NamespaceInfo:
         if not isinstance(policy, dict):
             raise TypeError("no policy")
         return NamespaceInfo(name, policy, version, raw.get("deleting") is True, raw.get("fitted") is True)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MalformedRecord(f"{key}: not a namespace ({error!r}); restore it from a backup") from None

@@ -57,7 +57,7 @@ class Holder:
         try:
             raw = json.loads(data)
             return cls(str(raw["name"]), str(raw["nonce"]), int(raw["since"]))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return cls("unknown", "", 0)
 
 
