@@ -17,6 +17,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from buckram.bookie.service.session import Session
+from buckram.core.security.principal import ANONYMOUS, Principal
 from buckram.core.tenants.audit import DONE, LOST, REFUSALS, REFUSED, AuditEvent, bounded
 from buckram.core.tenants.audit_chain import Links
 from buckram.core.tenants.refusals import Refusals
@@ -84,6 +85,11 @@ class AuditLog:
             self.refuse(event)
         else:
             self.add(event)
+
+    def refuse_page(self, principal: Principal, path: str, why: str) -> None:
+        """Note that a page over HTTP was refused."""
+        action = "login" if principal == ANONYMOUS else "read"
+        self.refuse(self.event(str(principal), action, f"page {path}", result=REFUSED, detail=why))
 
     def event(
         self,

@@ -47,9 +47,8 @@ from buckram.core.backoff import REGISTRATION
 from buckram.core.cluster import file_systems
 from buckram.core.ledgers.service_info import ADMISSION_PROPERTY, SESSION_PROPERTY
 from buckram.core.security.acl import ACL_PROPERTY, ACL_VERSION, LOGIN_PROPERTY
-from buckram.core.security.principal import ANONYMOUS, Principal
+from buckram.core.security.principal import Principal
 from buckram.core.security.tokens import TokenRefused
-from buckram.core.tenants.audit import REFUSED
 from buckram.core.wire.introduction import (
     IDENTITY,
     IDENTITY_PROPERTY,
@@ -285,11 +284,10 @@ class Bookie:
         """Open the store, once the cookie and the witness key say that the directory is this bookie's."""
         self._address = address
         claimed = await self._retried(lambda: self._claim(address))
-        witness = self.witness = Witness(
-            self._disk, self._metadata, claimed, self, self._runtime.rng, self._runtime.stats
-        )
+        runtime = self._runtime
+        witness = self.witness = Witness(self._disk, self._metadata, claimed, self, runtime.rng, runtime.stats)
         known = await self._retried(lambda: witness.prepare(first_start=claimed.first_start))
-        store = self.store = Store.open(self._disk, self._store_config, self._runtime.stats, self._runtime.rng, known)
+        store = self.store = Store.open(self._disk, self._store_config, runtime.stats, runtime.rng, known)
         cookie.finish(self._disk, claimed)
         return claimed, witness, store
 
@@ -311,8 +309,7 @@ class Bookie:
     def page_refused(self, principal: Principal, path: str, why: str) -> None:
         """Note for the audit trail that a page over HTTP was refused to somebody."""
         if self._events is not None:
-            action = "login" if principal == ANONYMOUS else "read"
-            self._events.refuse(self._events.event(str(principal), action, f"page {path}", result=REFUSED, detail=why))
+            self._events.refuse_page(principal, path, why)
 
     def file_names(self) -> list[str]:
         """Return the names in the data directory. Raises OSError."""

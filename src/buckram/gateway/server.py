@@ -107,10 +107,9 @@ class Gateway:
         self.objects = OpenObjects(client, limits, self.peers.sign)
         calls = ObjectCalls(self.objects, limits)
         self._refusals = Refusals(client.services.store, own, client.services.runtime.clock)
+        most = limits.databases
         self.sql = Service(
-            Databases(
-                client, (), (), announce=own + SQL, limits=database_limits, most_open=limits.databases, everything=True
-            ),
+            Databases(client, (), (), announce=own + SQL, limits=database_limits, most_open=most, everything=True),
             access=access,
             origins=origins,
             ca=ca or (tls.ca if tls is not None else ""),
