@@ -11,7 +11,7 @@ import pytest
 from tests.healing.test_lost_bookie import members, until
 from tests.support.local_reads_kit import ALWAYS, Files, reading, settled, sized
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.config import HealingConfig
 from buckram.healing.auditor import Auditor
 from buckram.healing.pulling import CopyLimits

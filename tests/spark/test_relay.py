@@ -18,7 +18,7 @@ from tests.webhdfs.gateway_process import GatewayProcess
 from tests.webhdfs.kit import Remote, Web
 from tests.webhdfs.wire import Wire
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.spark.relay import Relay, relay_to
 from buckram.spark.relay_link import Patience
 from buckram.spark.relay_messages import Body, Room

@@ -14,7 +14,7 @@ from buckram.cli.up_threads import ClusterThread
 from buckram.errors import ConfigError
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.cluster import Client
     from buckram.http.server import Listening
 
 
