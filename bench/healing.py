@@ -25,7 +25,7 @@ from bench.harness import Bench, cluster
 from bench.machine import Watch, cpu_seconds, memory
 from bench.machines import helpers
 from buckram import connect
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.config import HealingConfig
 from buckram.core.healing.needs import members_of
 from buckram.healing.board import Board

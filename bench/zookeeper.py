@@ -13,7 +13,7 @@ from typing import Any
 from bench.harness import data_root, initialise
 from bench.machines import bookie_place, zookeeper
 from buckram import connect
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.ledgers.metadata import created
 from buckram.core.ledgers.metadata_codec import serialise
 from buckram.metadata.uri import open_store

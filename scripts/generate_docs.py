@@ -22,9 +22,11 @@ from typing import Any, ForwardRef
 
 import click
 
-from buckram.client.shared.opening import NotAsync, NotBlocking
+from buckram.client.ledger_client import LedgerClient
+from buckram.client.shared.opening import NotAsync, NotBlocking, NotCopied
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+from buckram.streams.namespace import StreamNamespace
 from scripts import gateway_page, metrics_page, states_page
 from scripts.public_api import NAMES
 
@@ -99,6 +101,8 @@ def configuration() -> str:
     return "\n".join(lines)
 
 
+INNER = (object, NotBlocking, NotAsync, NotCopied, LedgerClient, StreamNamespace)
+"""Base classes that are no public names: their methods are printed as those of the class."""
 _JSON_ERRORS = """With `--json` an error, also of wrong use, is one JSON line, the last on standard error, and
 standard output has no line of it: `{"error": {"kind", "message", "exit_code", "retryable"}}`,
 with `do` where a command helps and
@@ -173,7 +177,7 @@ def _describe(name: str, value: Any, path: str) -> list[str]:
 
 
 def _describe_class(title: str, cls: type, names: tuple[str, ...]) -> list[str]:
-    bases = ", ".join(b.__name__ for b in cls.__bases__ if b not in (object, NotBlocking, NotAsync))
+    bases = ", ".join(b.__name__ for b in cls.__bases__ if b not in INNER)
     lines = [f"### {title}{f' ({bases})' if bases else ''}\n"]
     # Its own one only: a base class's text says nothing of this one, nor does the signature of a dataclass.
     doc = inspect.cleandoc(cls.__doc__ or "")
@@ -210,6 +214,15 @@ def _item(shape: str, text: str | None) -> str:
 
 def attribute_docs(cls: type) -> dict[str, str]:
     """The strings behind fields, and behind attributes that `__init__` sets, as they stand in the source."""
+    return {name: text for base in reversed(_with_inner(cls)) for name, text in _own_attribute_docs(base).items()}
+
+
+def _with_inner(cls: type) -> list[type]:
+    """The class, and the base classes that are part of it for a reader of the page."""
+    return [cls, *(base for base in INNER if base is not object and base is not cls and issubclass(cls, base))]
+
+
+def _own_attribute_docs(cls: type) -> dict[str, str]:
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
     assert isinstance(node, ast.ClassDef)
     found: dict[str, str] = {}
@@ -223,6 +236,10 @@ def attribute_docs(cls: type) -> dict[str, str]:
 
 def public_members(cls: type) -> set[str]:
     """Methods, properties and what `__init__` sets, without those that begin with an underscore."""
+    return {name for base in _with_inner(cls) for name in _own_members(base)}
+
+
+def _own_members(cls: type) -> set[str]:
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
     assert isinstance(node, ast.ClassDef)
     found = {name for name, value in vars(cls).items() if isinstance(value, property) or inspect.isfunction(value)}

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, settings
 from scripts.share import share_of_this_run, told
 from tests.support import soak
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.errors import ConfigError
 from buckram.etcd_server import EtcdServer, start_etcd
-from buckram.streams.namespace import Namespace
+from buckram.namespace import Namespace
 from buckram.testing import Cluster, cluster
 from buckram.zookeeper_server import ZooKeeperServer, start_zookeeper
 

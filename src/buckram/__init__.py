@@ -15,11 +15,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from buckram.client.client import Client, connect
     from buckram.client.maintain.repair_report import RepairReport
     from buckram.client.read.reader import Reader
     from buckram.client.read.tail import Tail
     from buckram.client.write.writer import Writer
+    from buckram.cluster import Client, connect
     from buckram.config import ClientConfig, NetConfig
     from buckram.core.db.changes import Change
     from buckram.core.db.sql import Described, SqlResult
@@ -172,10 +172,10 @@ if TYPE_CHECKING:
     )
     from buckram.machine.machine import Machine, StateMachine
     from buckram.machine.settings import MachineSettings
+    from buckram.namespace import Namespace
     from buckram.objects.objects import DirectoryInfo, ObjectInfo, Objects
     from buckram.streams.info import StreamInfo
     from buckram.streams.maintain.fork import StreamFork
-    from buckram.streams.namespace import Namespace
     from buckram.streams.read.reader import StreamReader
     from buckram.streams.shared.namespaces import Namespaces
     from buckram.streams.shared.record_values import RecordCodec
@@ -193,14 +193,14 @@ _LAZY = {
     "LedgerMetadata": "buckram.types",
     "LedgerState": "buckram.types",
     "Batch": "buckram.core.streams.batch",
-    "Client": "buckram.client.client",
+    "Client": "buckram.cluster",
     "Change": "buckram.core.db.changes",
     "Database": "buckram.db.database",
     "DatabaseLimits": "buckram.db.settings",
     "Described": "buckram.core.db.sql",
     "Machine": "buckram.machine.machine",
     "MachineSettings": "buckram.machine.settings",
-    "Namespace": "buckram.streams.namespace",
+    "Namespace": "buckram.namespace",
     "Namespaces": "buckram.streams.shared.namespaces",
     "DirectoryInfo": "buckram.objects.objects",
     "ObjectInfo": "buckram.objects.objects",
@@ -218,7 +218,7 @@ _LAZY = {
     "StreamWriter": "buckram.streams.write.writer",
     "Tail": "buckram.client.read.tail",
     "Writer": "buckram.client.write.writer",
-    "connect": "buckram.client.client",
+    "connect": "buckram.cluster",
 }
 
 _MODULES = ("config", "errors", "types")

@@ -10,7 +10,7 @@ import pytest
 from tests.admin.conftest import Site
 from tests.health.telling import telling
 
-from buckram.client.client import connect
+from buckram.cluster import connect
 
 B, A, L = "/api/v1/bookie", "/api/v1/autorecovery", "/api/v1/ledger"
 

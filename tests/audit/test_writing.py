@@ -17,7 +17,7 @@ from buckram.audit import writing
 from buckram.audit.sinks import FileSink
 from buckram.audit.writing import AuditWriter
 from buckram.bookie.audit_log import AuditLog
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.config import AuthConfig, ClientConfig, TlsConfig
 from buckram.core.security.acl import PERMISSIONS
 from buckram.core.streams.names import StreamName

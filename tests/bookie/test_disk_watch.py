@@ -9,7 +9,7 @@ from tests.healing.test_lost_bookie import until, write
 
 from buckram.bookie import disk_watch
 from buckram.bookie.disk_watch import DiskWatch
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.wire.messages import DISK_STATE, BookieInfoReply, GetBookieInfo
 from buckram.disk.faulty import DiskFaults, FaultyDisk

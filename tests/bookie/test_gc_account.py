@@ -13,7 +13,7 @@ from tests.support.polling import until
 
 from buckram.bookie import brake
 from buckram.bookie.gc import Collector
-from buckram.client.client import connect
+from buckram.cluster import connect
 from buckram.config import BookieConfig
 from buckram.core.cluster.bookie_report import Collected, Keeps, parse_report
 from buckram.core.wire.messages import REPORT, BookieInfoReply, GetBookieInfo

@@ -11,7 +11,7 @@ from buckram.bookie import limbo_end, marks
 from buckram.bookie.limbo_end import LimboEnd
 from buckram.bookie.process import Bookie
 from buckram.bookie.storage.store import Store
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.backoff import Backoff
 from buckram.core.wire.messages import DISK_STATE, LOSS, BookieInfoReply, GetBookieInfo, Read
 from buckram.errors import Code, MetadataUnavailable

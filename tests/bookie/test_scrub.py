@@ -10,9 +10,9 @@ from tests.healing.test_lost_bookie import healing, tree, until
 
 from buckram.bookie import marks, scrub
 from buckram.bookie.process import Bookie
-from buckram.client.client import Client
 from buckram.client.maintain.entry_lists import lists_all
 from buckram.client.write.writer import Writer
+from buckram.cluster import Client
 from buckram.config import StoreConfig
 from buckram.core.ledgers.metadata import birth_of
 from buckram.core.wire.messages import DISK_STATE, BookieInfoReply, GetBookieInfo, Read

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from tests.support.polling import until
 
 from buckram.chaos.processes import PYTHON, clean_environment
-from buckram.client.client import Client, connect
+from buckram.cluster import Client, connect
 from buckram.processes import BookieProcess, stop_all
 
 BOOKIES = 3

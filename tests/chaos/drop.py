@@ -21,7 +21,7 @@ from typing import Any
 from tests.chaos.churn import BOOKIES, MIB, bytes_used
 
 from buckram.chaos.processes import PYTHON, clean_environment
-from buckram.client.client import connect
+from buckram.cluster import connect
 from buckram.processes import BookieProcess, stop_all
 
 SPACE = "dropped"

@@ -33,7 +33,7 @@ from buckram.chaos.processes import PYTHON, Child
 from buckram.chaos.verdict.bank import judge_bank
 from buckram.chaos.verdict.database import read_database
 from buckram.chaos.verdict.report import RULES, Report
-from buckram.client.client import Client, connect
+from buckram.cluster import Client, connect
 
 _CUSTOMERS = 6
 _LEASE_S = 10.0

@@ -23,7 +23,7 @@ HEAVY = {
     "sqlite3",
     "ssl",
     "uvloop",
-    "buckram.client.client",
+    "buckram.client.ledger_client",
     "buckram.config",
     "buckram.errors",
     "buckram.types",
@@ -148,7 +148,7 @@ def test_help_imports_little(words: list[str]) -> None:
 @pytest.mark.parametrize("words", [["stream", "list", "--long"], ["status"]])
 def test_a_command_imports_no_library_that_it_does_not_use(words: list[str]) -> None:
     found = imported(*words, "--metadata", "sqlite:////missing/metadata.db")
-    assert "buckram.client.client" in found
+    assert "buckram.client.ledger_client" in found
     assert not found & {"rich", "kazoo", "prometheus_client", "opentelemetry", "pyarrow", "apsw", "cryptography", "jwt"}
 
 

@@ -13,7 +13,7 @@ from tests.support.polling import wait_until
 
 from buckram.cli.app import run as in_process
 from buckram.cli.exits import Exit
-from buckram.client.client import Client, connect
+from buckram.cluster import Client, connect
 from buckram.core.healing.status import Waiting
 from buckram.core.healing.wishes import Wish
 from buckram.core.streams.names import OWNER, OWNER_UID

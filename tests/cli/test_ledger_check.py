@@ -13,8 +13,8 @@ from tests.e2e.conftest import Ended
 
 from buckram.cli.app import run as in_process
 from buckram.cli.exits import Exit
-from buckram.client.client import Client
 from buckram.client.maintain.check import check_ledger
+from buckram.cluster import Client
 from buckram.core.ledgers.holdings import without
 from buckram.core.ledgers.metadata import member_replaced
 from buckram.testing import ThreadedCluster, cluster

@@ -9,7 +9,7 @@ from tests.cli.test_doctor import with_client
 
 from buckram.cli.app import run
 from buckram.cli.exits import Exit
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.testing import ThreadedCluster
 
 

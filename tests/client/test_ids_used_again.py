@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from tests.support.polling import until
 
-from buckram.client.client import Client
 from buckram.client.maintain.repair import repair_ledger
+from buckram.cluster import Client
 from buckram.config import ClientConfig
 from buckram.core.ledgers.deletions import deletions_key
 from buckram.errors import BuckramError, LedgerFenced, LedgerIdUsed, NoSuchKey, NoSuchLedger, ReadFailed

@@ -12,7 +12,7 @@ import pytest
 from tests.support.bookie_kit import Kit, memory_metadata, start
 from tests.support.scripted_bookie import eventually
 
-from buckram.client.client import Client, connect
+from buckram.cluster import Client, connect
 from buckram.config import ClientConfig, NetConfig
 from buckram.core.wire.introduction import IDENTITY_PROPERTY
 from buckram.core.wire.messages import GetBookieInfo

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from buckram.client.client import connect
+from buckram.cluster import connect
 from buckram.db.database import Database
 from buckram.errors import BuckramError, CommitUnknown, NotLeader
 

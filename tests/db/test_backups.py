@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
-from buckram.client.client import Client, connect
+from buckram.cluster import Client, connect
 from buckram.config import EncryptionConfig
 from buckram.core.db.backups import Backup, BackupFile, Kept, encode_kept, file_name, files_of
 from buckram.core.streams.history import UNFINISHED
 from buckram.db import backups
 from buckram.db.backups import Backups, read_kept
 from buckram.errors import InvalidArgument
+from buckram.namespace import Namespace
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.maintain.janitor_report import JanitorReport
-from buckram.streams.namespace import Namespace
 from buckram.streams.shared.places import Place
 from buckram.testing import Cluster
 

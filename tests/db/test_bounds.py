@@ -26,7 +26,7 @@ from buckram.errors import (
     StatementRefused,
     TransactionTooLarge,
 )
-from buckram.streams.namespace import Namespace
+from buckram.namespace import Namespace
 
 _LIMIT = 256 * 1024
 _MANY = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 900)"

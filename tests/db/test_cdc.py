@@ -15,7 +15,7 @@ from tests.db.change_copy import Copy, rows
 from tests.support.soak import soak
 
 from buckram import sync
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.db.changes import (
     INSERT,
     Change,
@@ -46,7 +46,7 @@ from buckram.errors import (
     UnknownCommand,
 )
 from buckram.machine.settings import MachineSettings
-from buckram.streams.namespace import Namespace
+from buckram.namespace import Namespace
 from buckram.testing import ThreadedCluster
 
 # -- the hook, on a connection of its own ------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from buckram.errors import NotLeader, SqlError
-from buckram.streams.namespace import Namespace
+from buckram.namespace import Namespace
 from buckram.testing import Cluster
 
 

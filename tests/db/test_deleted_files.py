@@ -13,7 +13,7 @@ from tests.db.kit import check_equal
 from tests.support.polling import until
 
 from buckram.errors import DatabaseFailed, ReplicaStopped
-from buckram.streams.namespace import Namespace
+from buckram.namespace import Namespace
 
 
 @pytest.mark.parametrize("lost", ["all of it", "main.db", "main.db-wal", "main.db-shm"])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.db.kit import check_equal, image_of
 from tests.support.soak import soak
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.db.database import Database
 from buckram.db.transactions import OpenTransaction
 from buckram.errors import SqlError

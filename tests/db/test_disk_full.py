@@ -15,7 +15,7 @@ from tests.support.polling import until
 from buckram.db import wal_files
 from buckram.db.database import Database
 from buckram.errors import DatabaseFailed, ReplicaStopped, SqlError
-from buckram.streams.namespace import Namespace
+from buckram.namespace import Namespace
 
 _DISK_MB = 3
 _ROW = "INSERT INTO item (data) VALUES (randomblob(20000))"

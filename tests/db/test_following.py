@@ -15,7 +15,7 @@ from tests.support.polling import until
 from buckram.db import wal_files
 from buckram.db.database import Database
 from buckram.errors import BuckramError, CommitUnknown, DatabaseFailed, NotLeader, ReplicaStopped
-from buckram.streams.namespace import Namespace
+from buckram.namespace import Namespace
 from buckram.testing import Cluster
 
 _ACCOUNTS = 200

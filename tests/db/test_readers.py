@@ -10,7 +10,7 @@ from buckram.core.db.sql import SqlResult
 from buckram.db.database import Database
 from buckram.db.settings import DatabaseLimits
 from buckram.errors import SqlError, StatementRefused, TransactionExpired
-from buckram.streams.namespace import Namespace
+from buckram.namespace import Namespace
 
 SLOW = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
 """It never ends by itself."""

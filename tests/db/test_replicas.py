@@ -7,12 +7,12 @@ import json
 import pytest
 from tests.support.polling import eventually
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.streams.names import stream_name
 from buckram.db import replicas
 from buckram.db.replicas import ReplicaReport, compare_replicas, shown_replicas
 from buckram.machine.settings import MachineSettings
-from buckram.streams.namespace import Namespace
+from buckram.namespace import Namespace
 
 
 @pytest.fixture(autouse=True)

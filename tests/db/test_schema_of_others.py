@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from buckram.streams.namespace import Namespace
+from buckram.namespace import Namespace
 
 
 async def test_a_column_that_another_leader_added_is_known(ns: Namespace) -> None:

@@ -14,8 +14,8 @@ from tests.support.polling import until
 from buckram.db.database import Database
 from buckram.db.shelf import Shelf
 from buckram.errors import HandleClosed, NoSuchDatabase
+from buckram.namespace import Namespace
 from buckram.net.shelf import Shelf as PlainShelf
-from buckram.streams.namespace import Namespace
 
 
 async def test_databases_are_opened_when_used_and_closed_when_idle(ns: Namespace) -> None:

@@ -15,7 +15,7 @@ from tests.support.polling import until
 from buckram.db import engine
 from buckram.db.database import Database
 from buckram.errors import BuckramError, NotLeader
-from buckram.streams.namespace import Namespace
+from buckram.namespace import Namespace
 from buckram.testing import Cluster
 
 _ENDLESS = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"

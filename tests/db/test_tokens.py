@@ -11,14 +11,14 @@ from tests.db.kit import check_equal
 from tests.hrana.kit import Hrana, execute, serving
 from tests.support.polling import until
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.db.database import Database
 from buckram.db.settings import DatabaseLimits
 from buckram.errors import DatabaseBusy, NotLeader, SqlError
 from buckram.hrana.server import DatabaseServer
+from buckram.namespace import Namespace
 from buckram.sql import aio
 from buckram.sql.sharing import sharing
-from buckram.streams.namespace import Namespace
 from buckram.testing import Cluster
 
 INSERT = "INSERT INTO item (name) VALUES (?)"

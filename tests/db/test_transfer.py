@@ -13,7 +13,7 @@ import pytest
 from tests.db.kit import check_equal, image_of
 from tests.machine.test_snapshots import lose
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.db.database import Database
 from buckram.db.execution import Pending
 from buckram.db.transfer import load
@@ -27,7 +27,7 @@ from buckram.errors import (
     NotDatabase,
 )
 from buckram.machine.settings import MachineSettings
-from buckram.streams.namespace import Namespace
+from buckram.namespace import Namespace
 
 
 async def _filled(db: Database) -> None:

@@ -14,7 +14,7 @@ from tests.support.polling import until
 from buckram.db.capture import CaptureVfs
 from buckram.db.settings import DatabaseLimits
 from buckram.errors import BuckramError, DatabaseFailed, ResultTooLarge, SqlError, StatementRefused
-from buckram.streams.namespace import Namespace
+from buckram.namespace import Namespace
 
 
 async def test_a_group_that_the_files_did_not_take_stops_the_replica(

@@ -24,7 +24,7 @@ from buckram.errors import (
     TransactionExpired,
     TransactionTooLarge,
 )
-from buckram.streams.namespace import Namespace
+from buckram.namespace import Namespace
 
 _ENDLESS = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
 

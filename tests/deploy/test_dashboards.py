@@ -21,7 +21,7 @@ from tests.support.http_kit import ask
 from tests.support.polling import wait_until
 from tests.support.prometheus_kit import ROOT, RULES, Prometheus, program, prometheus
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.metadata.tenants import TenantStore
 from buckram.metadata.underreplication import Underreplication
 from buckram.processes import BookieProcess, stop_all

@@ -17,7 +17,7 @@ from urllib.error import HTTPError
 
 from tests.e2e.conftest import environment
 
-from buckram.client.client import Client, connect
+from buckram.cluster import Client, connect
 from buckram.config import ClientConfig
 from buckram.metadata.default import sqlite_uri
 from buckram.metadata.security import SecurityStore

@@ -18,9 +18,9 @@ from tests.e2e.clocks_kit import BELIEVE_S, DAY_S, EVERYBODY, Site, ended, site_
 from tests.e2e.conftest import buckram
 from tests.support.polling import eventually, until
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.streams.head import HISTORY, LEDGER
-from buckram.streams.namespace import Namespace
+from buckram.namespace import Namespace
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.shares import holders
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.conftest import Ended, buckram
 
-from buckram.client.client import Client, connect
+from buckram.cluster import Client, connect
 from buckram.config import ClientConfig, NetConfig
 from buckram.core.cluster.conviction import Deed, Evidence
 from buckram.errors import BuckramError, RecoveryFailed

@@ -8,7 +8,7 @@ import re
 from tests.support.exporter_kit import furnished
 from tests.support.polling import eventually
 
-from buckram.client.client import connect
+from buckram.cluster import connect
 from buckram.exporter.looking import look
 from buckram.exporter.serving import Exporter
 from buckram.exporter.serving import cluster as cluster_of

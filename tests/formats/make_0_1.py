@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from buckram.bookie.process import Bookie
-from buckram.client.client import Client, connect
+from buckram.cluster import Client, connect
 from buckram.config import BookieConfig, NetConfig, StoreConfig
 from buckram.disk.local import LocalDisk
 from buckram.metadata.uri import init_cluster, open_store

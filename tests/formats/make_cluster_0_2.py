@@ -24,7 +24,7 @@ from tests.formats.make_0_2 import Counter, record
 from tests.support.polling import wait_until
 
 from buckram import sync
-from buckram.client.client import Client, connect
+from buckram.cluster import Client, connect
 from buckram.testing import cluster
 
 SETTINGS = {

@@ -16,7 +16,7 @@ from tests.support.store_kit import durable
 
 from buckram.bookie.process import Bookie
 from buckram.bookie.storage.store import Store
-from buckram.client.client import connect
+from buckram.cluster import connect
 from buckram.config import BookieConfig, NetConfig
 from buckram.core.entries.entry import Digest
 from buckram.core.wire.adds import frame_add

@@ -16,7 +16,7 @@ from tests.formats.make_0_2 import BOOKIE, STORE, Counter, record
 
 from buckram.bookie.process import Bookie
 from buckram.bookie.storage.superblock import FORMAT, decode
-from buckram.client.client import Client, connect
+from buckram.cluster import Client, connect
 from buckram.config import BookieConfig, NetConfig
 from buckram.disk.local import LocalDisk
 from buckram.metadata.uri import open_store

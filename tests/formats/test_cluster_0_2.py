@@ -22,7 +22,7 @@ from buckram import MirrorStream, NoSuchLedger, Reader
 from buckram.bookie.process import Bookie
 from buckram.bookie.storage.superblock import FORMAT, decode
 from buckram.cli.cluster_history import open_tree
-from buckram.client.client import Client, connect
+from buckram.cluster import Client, connect
 from buckram.config import BookieConfig, NetConfig, StoreConfig
 from buckram.core.cluster.history import Statement, parse_statement
 from buckram.core.security.acl import Grant

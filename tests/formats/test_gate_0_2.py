@@ -25,7 +25,7 @@ from tests.support.secure_kit import Files
 from buckram.bookie.process import Bookie
 from buckram.bookie.service.door import Door
 from buckram.cli.cluster_history import open_tree
-from buckram.client.client import Client, connect
+from buckram.cluster import Client, connect
 from buckram.config import AuthConfig, BookieConfig, ClientConfig, NetConfig
 from buckram.core.streams.names import StreamName
 from buckram.disk.local import LocalDisk

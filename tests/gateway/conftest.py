@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.gateway.kit import Api, serving
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.gateway.server import Gateway
 from buckram.testing import Cluster
 

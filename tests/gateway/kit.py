@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.http.kit import Answer, Raw
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.gateway.openapi import PROBLEM
 from buckram.gateway.schema import fault
 from buckram.gateway.server import Gateway

@@ -16,7 +16,7 @@ from tests.gateway.kit import Api, Events, serving
 from tests.support.polling import eventually, until
 from tests.support.secure_kit import Files
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.offload_places import parse_offload_places
 from buckram.gateway.access import is_local

@@ -19,7 +19,7 @@ from tests.gateway.test_access import guarded
 from tests.health.telling import telling
 from tests.support.polling import eventually, until
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.healing.attendance import Attendance, Unsettled, sessions_of
 from buckram.gateway.server import Gateway
 from buckram.healing.board import Board

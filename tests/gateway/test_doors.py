@@ -11,7 +11,7 @@ from tests.gateway.kit import Api, serving
 from tests.gateway.test_access import Guarded, guarded
 from tests.webhdfs.kit import Remote, Web
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.security.acl import PERMISSIONS
 from buckram.core.security.effects import NEEDS, Effect, lacking
 

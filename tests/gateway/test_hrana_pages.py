@@ -19,7 +19,7 @@ from tests.hrana.socket_kit import Socket
 from tests.http.kit import Raw
 from tests.support.polling import until
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.db.settings import DatabaseLimits
 from buckram.gateway.limits import GatewayLimits
 from buckram.gateway.server import Gateway

@@ -14,7 +14,7 @@ from tests.gateway.test_access import guarded
 from tests.http.kit import Raw
 from tests.support.polling import until
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.errors import ObjectDamaged
 from buckram.gateway.limits import GatewayLimits
 from buckram.gateway.server import Gateway

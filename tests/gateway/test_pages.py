@@ -16,7 +16,7 @@ from tests.support.polling import eventually
 
 from buckram.audit.writing import AuditWriter
 from buckram.bookie.audit_log import AuditLog
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.gateway.limits import GatewayLimits
 from buckram.net.runtime import production_runtime
 from buckram.net.stats import NullStats

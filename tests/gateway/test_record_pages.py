@@ -13,7 +13,7 @@ import pytest
 from tests.gateway.kit import Api
 from tests.support.polling import eventually
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.gateway.server import Gateway
 
 RECORDS = "/v2/namespaces/shop/streams/orders/records"

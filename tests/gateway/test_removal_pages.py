@@ -10,7 +10,7 @@ from tests.gateway.test_access import guarded
 from tests.support.polling import eventually
 
 from buckram.admin.jobs import Job
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.gateway.removal_pages import Removal
 from buckram.http.problems import HttpProblem
 

@@ -12,7 +12,7 @@ from tests.http.kit import Raw
 from tests.support.polling import until
 from tests.support.secure_kit import Files
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.gateway.limits import GatewayLimits
 from buckram.gateway.openapi import document
 from buckram.gateway.server import Gateway

@@ -13,7 +13,7 @@ from tests.support.polling import until
 from buckram.admin import jobs
 from buckram.admin.jobs import Job, Jobs
 from buckram.admin.routing import Wrong
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.gateway.limits import GatewayLimits
 from buckram.http.limits import LOGIN_BYTES
 from buckram.http.spooled import Transfers

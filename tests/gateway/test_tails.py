@@ -9,7 +9,7 @@ import pytest
 from tests.gateway.kit import Api, Events, serving
 from tests.support.polling import eventually, until
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.streams.names import stream_name
 from buckram.gateway.limits import GatewayLimits
 from buckram.gateway.server import Gateway

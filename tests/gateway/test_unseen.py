@@ -14,8 +14,8 @@ from tests.gateway.kit import Api, serving
 from tests.gateway.test_access import Guarded, guarded
 from tests.security.test_denials import deny
 
-from buckram.client.client import Client
 from buckram.client.shared.past import unguarded
+from buckram.cluster import Client
 from buckram.core.health.facts import Facts, Noted
 from buckram.core.health.findings import findings
 from buckram.core.security.namespaces import LEDGER_NAMESPACE

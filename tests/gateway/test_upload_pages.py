@@ -12,7 +12,7 @@ from tests.gateway.test_access import guarded
 from tests.http.kit import Raw
 from tests.support.polling import until
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.gateway.limits import GatewayLimits
 from buckram.gateway.server import Gateway
 from buckram.http.limits import MIB, HttpLimits

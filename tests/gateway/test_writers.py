@@ -7,7 +7,7 @@ import asyncio
 from tests.gateway.kit import Api, serving
 from tests.support.polling import eventually, until
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.gateway.limits import GatewayLimits
 from buckram.gateway.peers import Peers
 from buckram.gateway.server import Gateway

@@ -11,7 +11,7 @@ import pytest
 from tests.healing.test_lost_bookie import QUICK, members, tree, until, write
 from tests.support.soak import soak
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.ledgers.metadata import member_replaced
 from buckram.errors import MalformedRecord
 from buckram.healing.auditor import Auditor

@@ -8,7 +8,7 @@ import pytest
 from tests.healing.test_copies_check import marked, name_another
 from tests.healing.test_lost_bookie import QUICK, tree, until, write
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.errors import MalformedRecord
 from buckram.healing.auditor import Auditor
 from buckram.healing.board import Board

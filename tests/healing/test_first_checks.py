@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.support.polling import eventually
 
-from buckram.client.client import Client
 from buckram.client.maintain.check import check_ledger
 from buckram.client.shared import behind as behind_module
+from buckram.cluster import Client
 from buckram.config import ClientConfig, HealingConfig
 from buckram.healing import first_checks, replicator
 from buckram.healing.auditor import Auditor

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from tests.healing.test_lost_bookie import QUICK, healing, is_gone, members, tree, until, write
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.config import HealingConfig
 from buckram.core.healing.wishes import NOTHING
 from buckram.errors import InvalidArgument, NoSuchBookie, NoSuchKey

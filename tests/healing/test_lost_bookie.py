@@ -10,8 +10,8 @@ from functools import partial
 
 import pytest
 
-from buckram.client.client import Client
 from buckram.client.maintain.repair_report import RepairReport
+from buckram.cluster import Client
 from buckram.config import HealingConfig
 from buckram.core.healing.status import Waiting, Why
 from buckram.core.placement.topology import RackMap

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.healing.test_lost_bookie import QUICK, healing, is_gone, members, tree, until, waiting, write
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.healing.status import Why
 from buckram.core.ledgers.metadata_codec import serialise
 from buckram.healing.auditor import Auditor

@@ -6,7 +6,7 @@ import asyncio
 
 from tests.healing.test_lost_bookie import QUICK, members, tree, until, write
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.healing.records import Mark
 from buckram.healing.auditor import Auditor
 from buckram.healing.replicator import Replicator

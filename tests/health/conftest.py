@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from tests.health.kit import Doors, doors
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.health import streams
 from buckram.metadata.election import Election
 from buckram.testing import Cluster, cluster

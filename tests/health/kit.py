@@ -16,7 +16,7 @@ from tests.gateway.kit import Api, serving
 
 from buckram.cli.app import run
 from buckram.cli.exits import Exit
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.health.states import RUNBOOK, Severity
 from buckram.core.health.table import TABLE
 from buckram.exporter.serving import Exporter, health

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from tests.support.scripted_bookie import ScriptedBookie
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.cluster.bookie_report import BookieReport
 from buckram.core.cluster.cookie import Cookie, encode_dirs, serialise_cookie
 from buckram.core.wire.introduction import INCARNATION_PROPERTY

@@ -13,7 +13,7 @@ from tests.health.telling import telling
 
 from buckram.cli.app import run
 from buckram.cli.exits import Exit
-from buckram.client.client import connect
+from buckram.cluster import connect
 from buckram.metadata.acceptance import accept
 from buckram.metadata.backup import set_history
 from buckram.metadata.store import TreeStore

@@ -20,7 +20,7 @@ from tests.support.clock import DAY, SettableClock
 from tests.support.polling import eventually
 from tests.support.secure_kit import Files, guarded
 
-from buckram.client.client import connect
+from buckram.cluster import connect
 from buckram.config import AuthConfig, TlsConfig
 from buckram.core.cluster.believed_time import UNSTEADY_AFTER
 from buckram.core.cluster.history import GONE

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.hrana.kit import serving
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.hrana.server import DatabaseServer
 from buckram.testing import Cluster
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.http.kit import Answer, Raw
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.hrana.server import DatabaseServer
 from buckram.http.server import bind
 

@@ -17,7 +17,7 @@ from tests.http.kit import Raw
 from tests.support.polling import until
 from tests.support.secure_kit import Files
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.config import TlsConfig
 from buckram.core.security.principal import Principal
 from buckram.errors import AccessRefused, ConfigError

@@ -8,7 +8,7 @@ from tests.http.kit import Raw
 from tests.support.clock import pass_time
 from tests.support.polling import until
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.errors import InvalidArgument
 from buckram.hrana.databases import Databases
 from buckram.http.problems import HttpProblem

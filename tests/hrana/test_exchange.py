@@ -13,7 +13,7 @@ from tests.hrana.test_access import granted, guarded, token_of
 from tests.http.kit import Raw
 from tests.support.polling import until
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.hrana.limits import HranaLimits
 from buckram.hrana.server import DatabaseServer
 from buckram.testing import Cluster

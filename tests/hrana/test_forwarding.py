@@ -13,7 +13,7 @@ from tests.hrana.socket_kit import Socket
 from tests.replication.restoring import backed_up, restored
 from tests.support.polling import until
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.hrana.limits import HranaLimits
 from buckram.hrana.server import DatabaseServer
 from buckram.http.server import bind

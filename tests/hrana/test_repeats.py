@@ -11,7 +11,7 @@ import pytest
 from tests.hrana.kit import CLOSE, Hrana, execute, integer, serving, text, values
 from tests.support.polling import until
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.db.settings import DatabaseLimits
 from buckram.hrana.access import Everybody, Granted
 from buckram.hrana.server import DatabaseServer

@@ -12,7 +12,7 @@ from tests.http.kit import Raw
 from tests.support.clock import pass_time
 from tests.support.polling import until
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.db.settings import DatabaseLimits
 from buckram.hrana.access import Everybody, Granted
 from buckram.hrana.limits import HranaLimits

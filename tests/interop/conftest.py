@@ -13,7 +13,7 @@ from tests.interop.apache import Java, class_path, outcome, running
 from tests.interop.clusters import Cluster, Decommissioning, auto_recovery, our_autorecovery
 from tests.interop.words import JAVA_DIGEST, Ask
 
-from buckram.client.client import Client, connect
+from buckram.cluster import Client, connect
 from buckram.config import ClientConfig
 from buckram.zookeeper_server import start_zookeeper
 

@@ -27,8 +27,8 @@ from tests.interop.apache import Java, JavaFailed, outcome, running
 from tests.interop.clusters import PASSWORD, Cluster, payload
 from tests.interop.live import poll
 
-from buckram.client.client import Client, connect
 from buckram.client.write.writer import Writer
+from buckram.cluster import Client, connect
 from buckram.config import ClientConfig
 from buckram.errors import BuckramError
 from buckram.zookeeper_server import Ensemble, start_ensemble

@@ -11,7 +11,7 @@ import pytest
 from tests.interop.apache import Java, outcome
 from tests.interop.clusters import PASSWORD, Cluster
 
-from buckram.client.client import connect
+from buckram.cluster import connect
 from buckram.errors import LedgerIdUsed
 from buckram.metadata.uri import open_store
 from buckram.metadata.zookeeper.kazoo_session import KazooSession

@@ -14,8 +14,8 @@ from tests.interop.clusters import PASSWORD, Cluster, both_kinds, payload
 from tests.interop.live import LiveWriter, poll
 from tests.interop.words import Ask, each_wire
 
-from buckram.client.client import Client
 from buckram.client.write.writer import Writer
+from buckram.cluster import Client
 from buckram.types import LedgerState
 
 pytestmark = pytest.mark.share(8, "mixed clusters")

@@ -14,7 +14,7 @@ from tests.interop.catalogue import Row, rows
 from tests.interop.clusters import PASSWORD, Cluster, payload
 from tests.interop.words import each_wire
 
-from buckram.client.client import connect
+from buckram.cluster import connect
 from buckram.config import ClientConfig
 from buckram.errors import LedgerClosed, LedgerFenced
 

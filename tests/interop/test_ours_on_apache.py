@@ -12,7 +12,7 @@ from tests.interop.clusters import PASSWORD, Cluster, payload
 from tests.interop.live import poll
 from tests.interop.words import check, each_digest, each_wire, entries
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.wire.availability import EntryList
 from buckram.core.wire.messages import BookieInfoReply, GetBookieInfo, ListEntries, ListEntriesReply
 from buckram.errors import (

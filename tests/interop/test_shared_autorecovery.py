@@ -16,7 +16,7 @@ from tests.interop.clusters import PASSWORD, Cluster, auto_recovery, payload
 from tests.interop.live import poll
 from tests.interop.words import check
 
-from buckram.client.client import Client, connect
+from buckram.cluster import Client, connect
 from buckram.config import HealingConfig
 from buckram.healing.auditor import Auditor
 from buckram.healing.replicator import Replicator

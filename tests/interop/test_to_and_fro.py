@@ -11,7 +11,7 @@ from tests.interop.clusters import PASSWORD, Cluster, payload
 from tests.interop.live import LiveWriter
 from tests.interop.words import JAVA_DIGEST, Ask, check, each_digest, each_wire, entries
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.ledgers.metadata import BIRTH
 from buckram.errors import NoSuchLedger
 

@@ -15,7 +15,7 @@ from typing import Any
 from examples.bank import Bank
 from tests.support.polling import until
 
-from buckram.streams.namespace import Namespace
+from buckram.namespace import Namespace
 from buckram.testing import cluster
 
 ROOT = Path(__file__).parents[2]

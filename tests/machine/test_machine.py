@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tests.machine.kit import Inventory
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.errors import CommandForgotten, CommandRefused, NotEnoughBookies, NotLeader
-from buckram.streams.namespace import Namespace
+from buckram.namespace import Namespace
 from buckram.testing import Cluster, cluster
 
 

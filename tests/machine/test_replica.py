@@ -9,13 +9,13 @@ import pytest
 from tests.machine.kit import Inventory
 from tests.support.polling import until
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.machine.proof import Freshness
 from buckram.errors import CommandUnknown, NotLeader, ReplicaDiverged, ReplicaStopped, TooStale
 from buckram.machine.freshness import FreshnessQuestion
 from buckram.machine.settings import MachineSettings
+from buckram.namespace import Namespace
 from buckram.net.tasks import TaskScope
-from buckram.streams.namespace import Namespace
 from buckram.testing import Cluster
 
 

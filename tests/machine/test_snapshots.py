@@ -9,7 +9,7 @@ import pytest
 from tests.machine.kit import Inventory
 from tests.support.polling import until
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.machine.fold import Fold
 from buckram.core.streams.head import Head
 from buckram.core.streams.names import StreamName
@@ -19,7 +19,7 @@ from buckram.machine.machine import ClassState
 from buckram.machine.settings import MachineSettings
 from buckram.machine.snapshots import Place
 from buckram.machine.snapshotting import Snapshotter
-from buckram.streams.namespace import Namespace
+from buckram.namespace import Namespace
 from buckram.streams.shared.ledgers import SNAPSHOT, list_intents
 from buckram.types import LedgerId
 

@@ -11,7 +11,7 @@ from buckram.config import ClientConfig
 from buckram.core.machine.tokens import parse_token
 from buckram.errors import CommandTooLarge, CommandUnknown, NotLeader
 from buckram.machine.settings import MachineSettings
-from buckram.streams.namespace import Namespace
+from buckram.namespace import Namespace
 from buckram.testing import Cluster
 
 ONE = MachineSettings(max_pending=1)

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from buckram.client.client import Client
 from buckram.client.shared.past import unguarded
+from buckram.cluster import Client
 from buckram.core.streams.names import StreamName
 from buckram.metadata.backup_shares import wrong_holders
 from buckram.metadata.memory import MemoryKeys
+from buckram.namespace import Namespace
 from buckram.streams.maintain.compaction import compact_stream
-from buckram.streams.namespace import Namespace
 from buckram.testing import cluster
 
 Values = dict[str, bytes]

@@ -9,7 +9,7 @@ import pytest
 from tests.support.bookie_kit import memory_metadata, running
 
 from buckram.bookie.gc import Collector
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.config import BookieConfig
 from buckram.core.ledgers.deletions import NONE_DELETED, bucket_of, deletions_key
 from buckram.errors import MetadataUnavailable

@@ -105,7 +105,7 @@ def _load() -> None:
     import hypothesis.strategies  # noqa: F401
     import pytest_asyncio.plugin  # noqa: F401
 
-    import buckram.client.client
+    import buckram.client.ledger_client
     import buckram.metadata.zookeeper.kazoo_session
     import buckram.sim.ledgers.life
     import buckram.sim.streams.life

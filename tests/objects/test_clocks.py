@@ -10,7 +10,7 @@ import pytest
 from tests.streams.kit import eventually as until
 from tests.support.clock import DAY, SECOND, SettableClock
 
-from buckram.client.client import Client, connect
+from buckram.cluster import Client, connect
 from buckram.errors import NoSuchObject
 from buckram.net.runtime import production_runtime
 from buckram.objects.objects import Objects

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from tests.support.polling import eventually
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.errors import DataLost, LedgerFenced, NoSuchLedger, NoSuchObject, ObjectExists, WriteFailed
+from buckram.namespace import Namespace
 from buckram.objects.objects import LOG, Objects
-from buckram.streams.namespace import Namespace
 from buckram.testing import Cluster, cluster
 
 MIB = 1024 * 1024

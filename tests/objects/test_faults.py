@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.support.polling import eventually
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.errors import InvalidArgument, NoSuchObject, NotEnoughBookies, ObjectDamaged
+from buckram.namespace import Namespace
 from buckram.objects.objects import Objects
-from buckram.streams.namespace import Namespace
 from buckram.testing import Cluster
 
 MIB = 1024 * 1024

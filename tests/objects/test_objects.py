@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.errors import (
     DirectoryNotEmpty,
     InvalidArgument,
@@ -19,8 +19,8 @@ from buckram.errors import (
     ObjectExists,
     UploadIncomplete,
 )
+from buckram.namespace import Namespace
 from buckram.objects.objects import DirectoryInfo, ObjectInfo
-from buckram.streams.namespace import Namespace
 from buckram.testing import Cluster
 
 MIB = 1024 * 1024

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.support.clock import DAY, SettableClock
 
-from buckram.client.client import connect
+from buckram.cluster import connect
 from buckram.core.planning.history import NAMESPACE, STREAM
 from buckram.metadata.topology import change_rack_map
 from buckram.net.runtime import production_runtime

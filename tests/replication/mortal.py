@@ -15,8 +15,8 @@ from typing import Any
 
 from tests.replication.kit import Pair
 
-from buckram.client.client import Client, connect
 from buckram.client.shared.past import unguarded
+from buckram.cluster import Client, connect
 from buckram.metadata.memory import MemoryKeys
 from buckram.replication.sides import side_of
 

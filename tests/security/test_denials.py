@@ -17,7 +17,7 @@ from tests.support.polling import until
 from tests.support.secure_kit import guarded as guarded_bookie
 from tests.webhdfs.kit import Remote, Web
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.security.acl import ACL_PROPERTY, LOGIN_PROPERTY, Acl
 from buckram.core.wire.messages import Read, ReadLac
 from buckram.errors import AccessRefused, BuckramError, Code, InvalidArgument

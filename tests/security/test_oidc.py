@@ -23,7 +23,7 @@ from tests.webhdfs.kit import Remote, Web
 
 from buckram import connect
 from buckram.bookie.service.door import Door
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.config import AuthConfig, ClientConfig, TlsConfig
 from buckram.core.security.oidc import issuer_of
 from buckram.core.wire.messages import Auth, Read

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.db.database import Database
 from buckram.testing import cluster
 

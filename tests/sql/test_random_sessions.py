@@ -13,7 +13,7 @@ from scripts.share import share_of_this_run
 from tests.db.change_copy import Copy, rows
 from tests.support.soak import soak
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.db.database import Database
 from buckram.errors import SqlError
 from buckram.sql.session import Session

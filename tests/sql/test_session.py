@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from tests.support.polling import until
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.db.database import Database
 from buckram.db.settings import DatabaseLimits
 from buckram.errors import InvalidArgument, SqlError, StatementRefused, TransactionExpired

@@ -12,7 +12,7 @@ import pytest
 from buckram.cli import values
 from buckram.cli.stream_read import Form
 from buckram.errors import InvalidArgument, OffsetOutOfRange
-from buckram.streams.namespace import Namespace
+from buckram.namespace import Namespace
 from buckram.streams.shared import records
 from buckram.streams.shared.row_compare import first_difference
 from buckram.types import MAX_TIME, MIN_TIME

@@ -13,7 +13,7 @@ from tests.e2e.conftest import Up, buckram
 from tests.support.polling import wait_until
 
 from buckram.cli import up_threads
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.testing import ThreadedCluster
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.clock import pass_time
 
 from buckram.errors import HandleClosed
-from buckram.streams.namespace import Namespace
+from buckram.namespace import Namespace
 from buckram.testing import Cluster
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from buckram import sync
+from buckram import namespace, sync
 from buckram.config import ClientConfig
 from buckram.errors import (
     BufferFull,
@@ -22,7 +22,6 @@ from buckram.errors import (
 )
 from buckram.machine import machine as async_machine
 from buckram.objects import objects as async_objects
-from buckram.streams import namespace
 from buckram.streams.read import reader
 from buckram.streams.shared import namespaces as spaces
 from buckram.streams.write import bulk as async_bulk
@@ -76,7 +75,7 @@ OWN = {
     ],
 )  # fmt: skip
 def test_blocking_and_async_classes_have_the_same_methods(one: type, other: type) -> None:
-    wanted = {name for name in vars(one) if not name.startswith("_")} - OWN.get(one, set())
+    wanted = {name for name in dir(one) if not name.startswith("_")} - OWN.get(one, set())
     assert wanted <= {name for name in vars(other) if not name.startswith("_")}
     for name in wanted:
         function = getattr(one, name)

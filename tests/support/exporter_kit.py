@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from buckram.client.client import Client, connect
+from buckram.cluster import Client, connect
 from buckram.db.replicas import ReplicaReport, ReplicaSign
 from buckram.metadata.tenants import TenantStore
 

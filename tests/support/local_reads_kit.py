@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from buckram.client.client import Client, connect
+from buckram.cluster import Client, connect
 from buckram.config import ClientConfig
 from buckram.core.wire.located import Located
 from buckram.core.wire.messages import BatchRead, LocatedReply

@@ -10,7 +10,7 @@ from typing import Any
 from tests.support.scripted_bookie import NET, ScriptedBookie, ScriptedCluster
 from tests.support.serving import serving
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.config import ClientConfig, NetConfig
 from buckram.core.entries.entry import Digest, entry_ids
 from buckram.core.wire.adds import AddRun, walk_frames

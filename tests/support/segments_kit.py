@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from buckram.core.streams.batch import Record
 from buckram.core.streams.head import Segment
-from buckram.streams.namespace import Namespace
+from buckram.namespace import Namespace
 
 
 async def written(ns: Namespace, segments: int, *, compression: str = "none") -> list[Record]:

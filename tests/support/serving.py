@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeVar
 
-from buckram.client.client import Client, connect
+from buckram.cluster import Client, connect
 from buckram.config import ClientConfig, NetConfig
 from buckram.seams import MetadataStore, Runtime
 

@@ -15,8 +15,8 @@ from buckram import connect
 from buckram.bookie.accounting import Accounting
 from buckram.bookie.service.tenant import Tenant
 from buckram.bookie.service.turnstile import Turnstile
-from buckram.client.client import Client
 from buckram.client.write.writer import Writer
+from buckram.cluster import Client
 from buckram.config import ClientConfig
 
 QUIET = ClientConfig(local_read_bytes=0, idle_lac_ms=0)

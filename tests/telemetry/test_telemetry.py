@@ -18,7 +18,7 @@ from tests.support.collector import Collector, collecting
 from tests.support.polling import until
 
 from buckram.bookie.run import serve_bookie
-from buckram.client.client import Client, connect
+from buckram.cluster import Client, connect
 from buckram.config import BookieConfig, ClientConfig, NetConfig, StoreConfig, TelemetryConfig
 from buckram.errors import ConfigError
 from buckram.metadata.uri import init_cluster, open_store

@@ -8,7 +8,7 @@ import pytest
 from tests.gateway.kit import serving
 from tests.webhdfs.kit import Web
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.gateway.server import Gateway
 from buckram.testing import Cluster
 

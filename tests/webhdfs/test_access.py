@@ -10,7 +10,7 @@ from tests.gateway.test_access import guarded
 from tests.http.kit import Raw
 from tests.webhdfs.kit import Remote, Web
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.errors import AccessRefused
 from buckram.gateway.server import Gateway
 from buckram.http.limits import LOGIN_BYTES

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from tests.webhdfs.kit import Remote, Web
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.gateway.server import Gateway
 
 

@@ -6,7 +6,7 @@ import pytest
 from tests.support.polling import until
 from tests.webhdfs.kit import Remote, Web
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.gateway.server import Gateway
 from buckram.webhdfs.limits import FileLimits
 

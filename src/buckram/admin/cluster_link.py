@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 
 from buckram.admin.routing import Wrong
-from buckram.client.client import Client, connect
+from buckram.client.ledger_client import LedgerClient, connecting
 from buckram.config import TlsConfig
 from buckram.errors import BuckramError
 
@@ -26,10 +26,10 @@ class ClusterLink:
     def __init__(self, metadata_uri: str, tls: TlsConfig) -> None:
         """`tls`: the bookie's. Its certificate is one of servers, and is not shown to other bookies."""
         self._uri, self._tls = metadata_uri, replace(tls, certificate="", key="")
-        self._clients: dict[str, Client] = {}
+        self._clients: dict[str, LedgerClient] = {}
         self._one_at_a_time = asyncio.Lock()
 
-    async def client(self) -> Client:
+    async def client(self) -> LedgerClient:
         """Raises Wrong (503) while the cluster cannot be reached, and for one token too many."""
         token = TOKEN.get()
         async with self._one_at_a_time:
@@ -40,7 +40,7 @@ class ClusterLink:
                 raise Wrong(503, f"{MOST_CLIENTS} tokens were used since the start, which is the limit: use one again")
             try:
                 async with asyncio.timeout(CONNECT_S):
-                    self._clients[token] = found = await connect(self._uri, tls=self._tls, token=token)
+                    self._clients[token] = found = await connecting(LedgerClient, self._uri, tls=self._tls, token=token)
             except (BuckramError, OSError, TimeoutError) as error:
                 raise Wrong(503, f"the metadata store cannot be asked now: {error or 'no answer'}") from None
             return found

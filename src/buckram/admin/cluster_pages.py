@@ -8,7 +8,7 @@ from typing import Any
 from buckram.admin.cluster_link import ClusterLink
 from buckram.admin.jobs import Job, Jobs, started
 from buckram.admin.routing import Wrong, body_object, flag
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.core.healing.losses import DEFAULT_DELAY_S
 from buckram.core.ledgers.service_info import valid_bookie_id
 from buckram.errors import BuckramError, InvalidArgument
@@ -204,7 +204,7 @@ class ClusterPages:
         return started(text_answer("Success send recovery request command."), job)
 
 
-async def _recovered(client: Client, bookie: BookieId, forgotten: bool, job: Job) -> Mapping[str, Any]:
+async def _recovered(client: LedgerClient, bookie: BookieId, forgotten: bool, job: Job) -> Mapping[str, Any]:
     store = client.services.store
     naming = list(await ledgers_naming(store, bookie))
     failed: dict[str, str] = {}
@@ -221,7 +221,7 @@ async def _recovered(client: Client, bookie: BookieId, forgotten: bool, job: Job
     return {"bookie": bookie, "ledgers": len(naming), "remaining": len(left), "failed": failed}
 
 
-async def _check_removable(client: Client, bookie: BookieId) -> None:
+async def _check_removable(client: LedgerClient, bookie: BookieId) -> None:
     try:
         await check_removable(client, bookie)
     except Refused as error:

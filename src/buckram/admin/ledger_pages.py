@@ -9,7 +9,7 @@ from typing import Any
 
 from buckram.admin.cluster_link import ClusterLink
 from buckram.admin.routing import Wrong, asked, needed_ledger, whole_number
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.core.ledgers.metadata_codec import serialise
 from buckram.errors import LedgerError, NoSuchEntry, NoSuchLedger
 from buckram.net.http import JSON, Answer, Handler, Request, json_answer
@@ -118,7 +118,7 @@ class LedgerPages:
         return json_answer(f"Deleted ledger: {ledger}")
 
 
-async def _entries(client: Client, ledger: LedgerId, first: EntryId, last: EntryId) -> dict[str, str]:
+async def _entries(client: LedgerClient, ledger: LedgerId, first: EntryId, last: EntryId) -> dict[str, str]:
     found: dict[str, str] = {}
     size = 0
     # An operator reads with the password of the record, as Apache's bookies do.
@@ -140,7 +140,9 @@ async def _entries(client: Client, ledger: LedgerId, first: EntryId, last: Entry
     return found
 
 
-async def _listing(client: Client, shown: bool, decoded: bool, first: int, last: int | None) -> AsyncIterator[bytes]:
+async def _listing(
+    client: LedgerClient, shown: bool, decoded: bool, first: int, last: int | None
+) -> AsyncIterator[bytes]:
     """A JSON object by ledger, in pieces. Pages count from 1 as Apache's do, whose first one has 99 ledgers."""
     opening, number = b"{", 0
     async for ledger in client.list():

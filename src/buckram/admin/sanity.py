@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.client.write.create import register
 from buckram.client.write.engine import LedgerAppender
 from buckram.client.write.writer import Writer
@@ -16,7 +16,7 @@ from buckram.types import BIRTH_SIZE, BookieId, DigestType
 WITHIN_S = 10.0
 
 
-async def stored_and_read(client: Client, bookie: BookieId) -> None:
+async def stored_and_read(client: LedgerClient, bookie: BookieId) -> None:
     """Make a ledger of this bookie alone, write, read, delete it. Raises what fails, TimeoutError among it."""
     services = client.services
     record = created(

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, nullcontext, suppress
 from buckram.audit.sinks import Sink, copying
 from buckram.bookie.audit_log import AuditLog
 from buckram.bookie.process import Bookie
-from buckram.client.client import Client, connect
+from buckram.cluster import Client, connect
 from buckram.config import AuthConfig, TlsConfig
 from buckram.core.backoff import ROLL, Delays
 from buckram.core.tenants.audit import NAMESPACE, STREAM, AuditEvent

@@ -22,7 +22,7 @@ from buckram.chaos.plan import Happening, Plan
 from buckram.chaos.verdict.copies import Copies, check_copies
 from buckram.chaos.verdict.judge import End
 from buckram.chaos.verdict.state import State, lacking, read_state
-from buckram.client.client import Client, connect
+from buckram.cluster import Client, connect
 from buckram.errors import BuckramError
 from buckram.healing.periodic_checks import COPIES
 from buckram.metadata.underreplication import Underreplication

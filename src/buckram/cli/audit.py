@@ -18,7 +18,7 @@ from buckram.core.tenants.audit_chain import Break, Chain, ChainCheck
 from buckram.errors import InvalidArgument, NoSuchNamespace, NoSuchStream
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.cluster import Client
 
 
 @click.group()

@@ -24,7 +24,7 @@ from buckram.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from buckram.cli.profiling import Profile
-    from buckram.client.client import Client
+    from buckram.cluster import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
 

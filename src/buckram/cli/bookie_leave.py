@@ -18,7 +18,7 @@ from buckram.core.ledgers.service_info import check_bookie_id
 from buckram.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.cluster import Client
     from buckram.healing.decommission import Departure, OnProgress, Progress
 
 _SHOWN = 10

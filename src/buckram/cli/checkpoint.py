@@ -20,7 +20,7 @@ from buckram.errors import InvalidArgument, NoSuchObject
 from buckram.spark.checkpoints import Checkpoint, describe, find
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.cluster import Client
 
 
 @click.group()

@@ -12,7 +12,7 @@ from buckram.cli.options import connected, run_async
 from buckram.errors import BuckramError
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.cluster import Client
 
 WITHIN_S = 2.0
 MOST = 200

@@ -27,7 +27,7 @@ from buckram.views.databases import database_json, database_shown, leader_of
 
 # The table engine and the client are imported by what runs, so that help needs neither.
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.cluster import Client
     from buckram.db.transfer import Verified
     from buckram.streams.info import StreamInfo
 

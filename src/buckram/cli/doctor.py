@@ -14,7 +14,7 @@ from buckram.cli.options import cluster_uri, json_option, metadata_option, run_a
 from buckram.cli.output import emit, table
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.cluster import Client
     from buckram.core.health.facts import BookieFacts, Noted
     from buckram.core.health.findings import Finding
     from buckram.errors import BuckramError
@@ -88,7 +88,7 @@ async def _examine(uri: str, fix: bool) -> Examined:
 
 async def _client_of(store: TreeStore, stack: AsyncExitStack) -> Client | BuckramError:
     """A client for what only clients see and mend; the error where none may use the cluster now."""
-    from buckram.client.client import connect
+    from buckram.cluster import connect
     from buckram.errors import BuckramError
 
     try:

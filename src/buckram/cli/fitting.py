@@ -13,7 +13,7 @@ from buckram.core.streams.names import StreamName
 from buckram.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.cluster import Client
 
 
 def has_blanks(name: StreamName) -> bool:

@@ -23,9 +23,9 @@ from buckram.errors import BuckramError, InvalidArgument, MetadataUnavailable, N
 from buckram.net.pace import Pace
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
     from buckram.client.maintain.check import CheckReport
     from buckram.client.maintain.repair_report import RepairReport
+    from buckram.cluster import Client
 
 _AT_ONCE = 8
 COPIES = ("replicas", "replicas_lacking", "replicas_unknown")

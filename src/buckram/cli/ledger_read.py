@@ -17,7 +17,7 @@ from buckram.errors import InvalidArgument
 from buckram.types import Entry
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.cluster import Client
 
 
 class _Number(click.IntRange):

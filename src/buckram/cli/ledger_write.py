@@ -23,8 +23,8 @@ from buckram.errors import EntryTooLarge, LedgerError
 from buckram.net.tasks import TaskScope
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
     from buckram.client.write.writer import Writer
+    from buckram.cluster import Client
 
 BATCHES_IN_FLIGHT = 32
 BATCH_ENTRIES = 2_000

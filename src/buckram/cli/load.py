@@ -24,9 +24,9 @@ from buckram.errors import BuckramError, BufferFull, InvalidArgument
 from buckram.net.tasks import TaskScope
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
     from buckram.client.read.reader import Reader
     from buckram.client.write.writer import Writer
+    from buckram.cluster import Client
 
 TICK_MIN_S, TICK_MAX_S = 0.0002, 0.001
 _WAKING_NS = 100_000

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 async def gathering(uri: str) -> AsyncIterator[tuple[TreeStore, Gatherer]]:
     """The store of a cluster and what looks at it. MetadataUnavailable where the store cannot be opened."""
     from buckram.cli.cluster_history import open_tree
-    from buckram.client.client import secured_world
+    from buckram.client.ledger_client import secured_world
     from buckram.config import load
     from buckram.health.gathering import Gatherer, opened
     from buckram.net.runtime import production_runtime

@@ -16,7 +16,7 @@ from buckram.cli.options import connected, json_option, metadata_option, run_asy
 from buckram.cli.output import emit, remark
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.cluster import Client
     from buckram.core.tenants.quotas import Quotas
     from buckram.streams.shared.namespaces import NamespaceInfo
 

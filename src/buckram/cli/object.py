@@ -30,7 +30,7 @@ from buckram.objects.objects import ObjectInfo, Objects
 from buckram.views.objects import object_json
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.cluster import Client
 
 _PAGE = 1000
 _PIECE_BYTES = 1024 * 1024

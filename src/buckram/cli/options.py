@@ -18,7 +18,7 @@ from buckram.metadata.default import VARIABLE as METADATA
 from buckram.metadata.default import default_uri
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.cluster import Client
     from buckram.core.ledgers.quorum import Quorum
     from buckram.core.security.oidc import Issuer
     from buckram.metadata.store import TreeStore
@@ -123,7 +123,7 @@ def connected(
     """The client of one command, configured by the environment. `service`: its name in telemetry, if it serves."""
     from dataclasses import replace
 
-    from buckram.client.client import connect
+    from buckram.cluster import connect
     from buckram.config import load
 
     config, _ = load("client", None, os.environ, {"wire_protocol": wire_protocol})

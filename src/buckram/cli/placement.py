@@ -22,9 +22,9 @@ from buckram.core.placement.topology import LEVELS, RackMap, Topology, parse_lin
 from buckram.errors import AccessRefused, BuckramError, InvalidArgument, MalformedRecord, NoSuchBookie
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
     from buckram.client.maintain.placement import Explained, Misplaced
     from buckram.client.maintain.repair_report import RepairReport
+    from buckram.cluster import Client
     from buckram.core.placement.shortages import Shortage
 
 

@@ -27,11 +27,11 @@ from buckram.errors import AccessRefused, InvalidArgument, NoSuchKey, NoSuchName
 from buckram.views.streams import info_json, tiers_json, with_last_append
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.cluster import Client
     from buckram.core.streams.head import Segment
+    from buckram.namespace import Namespace
     from buckram.seams import KeyStore, MetadataStore
     from buckram.streams.info import StreamInfo
-    from buckram.streams.namespace import Namespace
     from buckram.streams.read.cursors import CursorInfo
 
 PARTS = {

@@ -18,7 +18,7 @@ from buckram.errors import AccessRefused, InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from buckram.client.client import Client
+    from buckram.cluster import Client
     from buckram.core.streams.head import Head, Segment
     from buckram.core.streams.policy import Policy
     from buckram.streams.maintain.export import ExportReport

@@ -19,7 +19,7 @@ from buckram.core.streams.names import StreamName, stream_name
 from buckram.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.cluster import Client
     from buckram.core.streams.batch import Record
     from buckram.streams.read.reader import StreamReader
 

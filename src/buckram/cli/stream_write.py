@@ -19,7 +19,7 @@ from buckram.errors import BuckramError, InvalidArgument, NoSuchStream, WriterEx
 from buckram.net.tasks import TaskScope
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.cluster import Client
     from buckram.streams.write.writer import StreamWriter
     from buckram.views.record_lines import BadLine, JsonLines, PlainLines, Rows
 

@@ -19,7 +19,7 @@ from buckram.core.wire.messages import FREE_DISK_SPACE, REPORT, BookieInfoReply,
 from buckram.errors import AccessRefused, BuckramError, Code, MetadataUnavailable
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.cluster import Client
 
 _MOST_STREAMS = 200
 """So many streams are looked at, in the order of their names."""

@@ -15,7 +15,7 @@ from buckram.config import TlsConfig
 from buckram.errors import ConfigError
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.cluster import Client
     from buckram.http.server import Listening
 
 

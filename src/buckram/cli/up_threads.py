@@ -17,7 +17,7 @@ from buckram.cli.output import remark
 from buckram.errors import BuckramError
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.cluster import Client
 
 ORPHANS_S = 600.0
 """Between two looks at every ledger of the cluster."""

@@ -19,7 +19,7 @@ from buckram.errors import InvalidArgument
 from buckram.types import MAX_TIME, MIN_TIME
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.cluster import Client
     from buckram.net.pace import Pace
 
 US = 1_000_000

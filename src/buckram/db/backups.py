@@ -35,6 +35,7 @@ from buckram.core.db.backups import (
 from buckram.core.security.encryption import key_id_of
 from buckram.core.streams.purposes import Purpose, purpose_of
 from buckram.db.directories import Directory
+from buckram.db.settings import check_engine
 from buckram.errors import (
     BuckramError,
     KeyExists,
@@ -52,7 +53,7 @@ from buckram.streams.shared.metadata import StreamStore, retry_metadata
 from buckram.streams.shared.places import WITHIN_S, Place, in_thread
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.client.ledger_client import LedgerClient
     from buckram.core.streams.head import Head
     from buckram.core.streams.names import StreamName
     from buckram.core.streams.policy import Policy
@@ -90,7 +91,7 @@ async def read_kept(streams: StreamStore, uid: str) -> Kept:
 class Backups:
     """What a janitor does for the backups of databases: `look` at each stream of a pass, then `carry_out`."""
 
-    def __init__(self, client: Client, places: Mapping[str, str], directory: Path | None = None) -> None:
+    def __init__(self, client: LedgerClient, places: Mapping[str, str], directory: Path | None = None) -> None:
         """`places`: locations by their names. `directory`: for files that are made; default that of temporary ones."""
         self._client, self._places, self._directory = client, places, directory
         self._streams = StreamStore(client.services.store)
@@ -187,8 +188,13 @@ class Backups:
     async def _made(self, one: _Due, place: Place, directory: Path) -> Backup:
         """Make a file that has all that was committed before this call, and put it to the place. Verified."""
         begun, ours = self._client.services.clocks.now(), directory / "backup.db"
-        ns = self._client.namespace(one.name.namespace)
-        offset, size = await ns.backup_database(one.name.stream, str(ours))
+        check_engine()
+        # What reads a state needs the table engine, without which the other work of a janitor goes on.
+        from buckram.db.transfer import backup
+        from buckram.streams.namespace import StreamNamespace
+
+        ns = StreamNamespace(self._client, one.name.namespace)
+        offset, size = await backup(self._client, ns, one.name, ours)
         if (await self._streams.read(one.name)).head.uid != one.head.uid:
             raise NoSuchStream(str(one.name), "was deleted and created anew")
         loop = asyncio.get_running_loop()

@@ -22,11 +22,11 @@ from buckram.streams.read.locate import end_of_acknowledged, known_end
 from buckram.types import Offset
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.client.ledger_client import LedgerClient
     from buckram.core.streams.head import Head
     from buckram.core.streams.names import StreamName
     from buckram.db.engine import Engine
-    from buckram.streams.namespace import Namespace
+    from buckram.streams.namespace import StreamNamespace
 
 _WAIT_S = 2.0
 
@@ -68,7 +68,7 @@ class ChangeState(DatabaseState):
 
 
 async def read_changes(
-    client: Client, ns: Namespace, name: StreamName, first: int | None, follow: bool
+    client: LedgerClient, ns: StreamNamespace, name: StreamName, first: int | None, follow: bool
 ) -> AsyncIterator[Change]:
     """The changes of transactions from offset `first` on; from the oldest that is kept without it.
 
@@ -99,7 +99,7 @@ async def read_changes(
 
 
 async def change_fold(
-    client: Client, ns: Namespace, name: StreamName, head: Head, at_most: Offset
+    client: LedgerClient, ns: StreamNamespace, name: StreamName, head: Head, at_most: Offset
 ) -> tuple[Fold, ChangeState]:
     """A fold of the log, and its state, from the newest good snapshot of a state up to this offset; for `folded`."""
     state = ChangeState(str(name))
@@ -110,7 +110,7 @@ async def change_fold(
     return fold, state
 
 
-async def ends(client: Client, ns: Namespace, name: StreamName, head: Head) -> tuple[Offset, Offset]:
+async def ends(client: LedgerClient, ns: StreamNamespace, name: StreamName, head: Head) -> tuple[Offset, Offset]:
     """The end of what can be read now, and of what is acknowledged: readers hear of that a little later."""
     sure = await known_end(client, name, head)
     try:
@@ -120,7 +120,7 @@ async def ends(client: Client, ns: Namespace, name: StreamName, head: Head) -> t
 
 
 async def folded(
-    ns: Namespace, name: StreamName, fold: Fold, sure: Offset, stop: Offset | None
+    ns: StreamNamespace, name: StreamName, fold: Fold, sure: Offset, stop: Offset | None
 ) -> AsyncIterator[Offset]:
     """Fold the log up to `stop`, or for ever; the offset of each record, when it is applied.
 

@@ -35,6 +35,7 @@ from buckram.machine.machine import Consistency
 from buckram.machine.replica import Replica, Role
 from buckram.net.tasks import TaskScope
 from buckram.seams import THREADS, Threads
+from buckram.streams.namespace import StreamNamespace
 
 Outcome = Literal["committed", "pending", "aborted"]
 """What became of the transaction of a token. "aborted": nothing was committed under it, and nothing that was begun
@@ -296,7 +297,7 @@ class Database(NotBlocking):
         if after is not None and (type(after) is not int or after < -1):
             raise InvalidArgument(f"after={after!r}: an offset is an int from 0 on, or -1")
         first = None if after is None else after + 1
-        ns = place.client.namespace(place.name.namespace)
+        ns = StreamNamespace(place.client, place.name.namespace)
         return read_changes(place.client, ns, place.name, first, follow)
 
     # -- copies -------------------------------------------------------------------------------------------

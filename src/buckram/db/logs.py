@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from buckram.core.streams.head import Head
     from buckram.core.streams.names import StreamName
     from buckram.streams.info import StreamInfo
-    from buckram.streams.namespace import Namespace
+    from buckram.streams.namespace import StreamNamespace
 
 PROPERTIES = DATABASE_PROPERTIES
 """Properties of a log that is a database's."""
@@ -20,7 +20,7 @@ CDC = {"cdc": "on"}
 """And of one that has changes of rows."""
 
 
-async def create_log(ns: Namespace, name: StreamName, policy: Mapping[str, Any], *, cdc: bool = False) -> None:
+async def create_log(ns: StreamNamespace, name: StreamName, policy: Mapping[str, Any], *, cdc: bool = False) -> None:
     """Create the log of a database; `cdc`: it keeps what is done to rows, too. Raises DatabaseExists."""
     try:
         await ns.create_machine_log(name.stream, {**PROPERTIES, **(CDC if cdc else {})}, **policy)
@@ -28,7 +28,7 @@ async def create_log(ns: Namespace, name: StreamName, policy: Mapping[str, Any],
         raise DatabaseExists(str(name)) from None
 
 
-async def check_database(ns: Namespace, name: StreamName) -> Head:
+async def check_database(ns: StreamNamespace, name: StreamName) -> Head:
     """The head of a database's log. Raises NoSuchStream, and NotDatabase for a log that is not a database's."""
     head = (await ns.store.read(name)).head
     if head.snapshots is None or any(head.properties.get(key) != value for key, value in PROPERTIES.items()):

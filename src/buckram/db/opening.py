@@ -20,36 +20,38 @@ from buckram.machine.settings import MachineSettings
 from buckram.streams.shared.namespaces import Namespaces
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.client.ledger_client import LedgerClient
     from buckram.core.streams.names import StreamName
-    from buckram.streams.namespace import Namespace
+    from buckram.streams.namespace import StreamNamespace
 
 
 async def open_database(
-    client: Client,
-    ns: Namespace,
+    client: LedgerClient,
+    ns: StreamNamespace,
     name: StreamName,
     *,
-    create: bool,
-    stand: bool,
-    announce: str,
-    limits: DatabaseLimits,
-    settings: MachineSettings,
-    directory: Path | None,
-    policy: Mapping[str, Any],
+    create: bool = True,
+    stand: bool = True,
+    announce: str = "",
+    limits: DatabaseLimits | None = None,
+    settings: MachineSettings | None = None,
+    directory: Path | None = None,
+    policy: Mapping[str, Any] | None = None,
 ) -> Database:
-    """Open a database; the arguments are those of Namespace.database."""
+    """Open a database; the arguments are those of `Namespace.database`. MissingEngine."""
     check_writer_name(announce)
     if not await ns.exists(name.stream):
         if not create:
             await Namespaces(ns.store).get(name.namespace)  # or that is what does not exist
             raise NoSuchDatabase(str(name))
         with suppress(DatabaseExists):
-            await create_log(ns, name, policy)
+            await create_log(ns, name, policy or {})
     cdc = has_changes(await check_database(ns, name))
     full = str(name)
     state = DatabaseState(full)
-    database = Database(full, state, limits, directory, client.services.forget, client.services.runtime.threads)
+    database = Database(
+        full, state, limits or DatabaseLimits(), directory, client.services.forget, client.services.runtime.threads
+    )
     if cdc:
         database.note_rows()
     try:
@@ -60,8 +62,8 @@ async def open_database(
             state,
             create=False,
             candidacy=Candidacy(stand, announce or process_name()),
-            settings=settings,
-            policy=policy,
+            settings=settings or MachineSettings(),
+            policy=policy or {},
         )
     except BaseException:
         await database.abandon()

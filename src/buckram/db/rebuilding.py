@@ -32,10 +32,10 @@ from buckram.seams import Threads
 from buckram.streams.read.locate import end_of_acknowledged, known_end, offset_at_time, readable_end
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.client.ledger_client import LedgerClient
     from buckram.core.streams.head import Head
     from buckram.core.streams.names import StreamName
-    from buckram.streams.namespace import Namespace
+    from buckram.streams.namespace import StreamNamespace
 
 _TRIES = 5
 """Each needs a snapshot that is published while what is kept is read."""
@@ -65,8 +65,8 @@ class Rebuilt:
 
 @asynccontextmanager
 async def rebuilt(
-    client: Client,
-    ns: Namespace,
+    client: LedgerClient,
+    ns: StreamNamespace,
     name: StreamName,
     *,
     offset: int | None = None,
@@ -98,8 +98,8 @@ async def rebuilt(
 
 async def _read(
     found: Rebuilt,
-    client: Client,
-    ns: Namespace,
+    client: LedgerClient,
+    ns: StreamNamespace,
     name: StreamName,
     offset: int | None,
     time_us: int | None,
@@ -129,7 +129,7 @@ async def _read(
     await found.engine.settled(found.state.sequence)
 
 
-async def _newest(client: Client, ns: Namespace, name: StreamName) -> tuple[Head, int]:
+async def _newest(client: LedgerClient, ns: StreamNamespace, name: StreamName) -> tuple[Head, int]:
     """The head, and the offset below which everything is that was acknowledged before this call.
 
     Without a leader the end of what was acknowledged is decided by the next one; until then it is what is known of it.

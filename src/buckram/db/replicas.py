@@ -17,10 +17,10 @@ from buckram.net.tasks import TaskScope
 from buckram.streams.shared.metadata import retry_metadata
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.client.ledger_client import LedgerClient
     from buckram.core.streams.names import StreamName
     from buckram.seams import KeyStore
-    from buckram.streams.namespace import Namespace
+    from buckram.streams.namespace import StreamNamespace
     from buckram.streams.shared.metadata import StreamStore
 
 _EVERY_S = 2.0
@@ -86,7 +86,9 @@ async def shown_replicas(streams: StreamStore, uid: str) -> list[ReplicaReport]:
     return sorted(found)
 
 
-async def compare_replicas(client: Client, ns: Namespace, name: StreamName) -> tuple[dict[str, str], list[str]]:
+async def compare_replicas(
+    client: LedgerClient, ns: StreamNamespace, name: StreamName
+) -> tuple[dict[str, str], list[str]]:
     """The digests of those that are shown, and a sentence for each whose digest is not what the log has there."""
     replicas = await shown_replicas(ns.store, (await ns.store.read(name)).head.uid)
     known = await _log_digests(client, ns, name, {one.groups for one in replicas}) if replicas else {}
@@ -98,7 +100,9 @@ async def compare_replicas(client: Client, ns: Namespace, name: StreamName) -> t
     return {one.id: one.digest for one in replicas}, differing
 
 
-async def _log_digests(client: Client, ns: Namespace, name: StreamName, wanted: Collection[int]) -> dict[int, str]:
+async def _log_digests(
+    client: LedgerClient, ns: StreamNamespace, name: StreamName, wanted: Collection[int]
+) -> dict[int, str]:
     """The digests that the log has after these numbers of groups, as far as what is kept reaches."""
     head = (await ns.store.read(name)).head
     oldest = head.snapshots[0].offset if head.snapshots and head.earliest else 0

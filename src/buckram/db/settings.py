@@ -1,10 +1,15 @@
-"""DatabaseLimits: what one statement, transaction or result may take of a database that others use too."""
+"""DatabaseLimits: what one statement, transaction or result may take of a database that others use too.
+
+And whether this installation has the table engine.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 
 from buckram.bounds import check_bounds
+from buckram.errors import MissingEngine
 
 _MIB = 1024 * 1024
 _BOUNDS: dict[str, tuple[float, float]] = {
@@ -50,4 +55,13 @@ class DatabaseLimits:
         check_bounds(self, _BOUNDS)
 
 
-__all__ = ["DatabaseLimits"]
+def check_engine() -> None:
+    """Raise MissingEngine if SQLite or the compression of its images is not installed."""
+    try:
+        import_module("apsw")
+        import_module("zstandard")
+    except ImportError as error:
+        raise MissingEngine(str(error)) from None
+
+
+__all__ = ["DatabaseLimits", "check_engine"]

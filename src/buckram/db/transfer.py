@@ -23,16 +23,17 @@ from buckram.core.streams.names import StreamName
 from buckram.db.execution import Pending
 from buckram.db.images import write_in_thread
 from buckram.db.logs import check_database, create_log
+from buckram.db.opening import open_database
 from buckram.db.rebuilding import rebuilt
 from buckram.db.state import DatabaseState
 from buckram.db.wal_files import Image
 from buckram.errors import DatabaseFailed, DatabaseNotEmpty, InvalidArgument, StateLost
 from buckram.machine.snapshots import Place, load_newest
+from buckram.streams.namespace import StreamNamespace
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.client.ledger_client import LedgerClient
     from buckram.db.database import Database
-    from buckram.streams.namespace import Namespace
 
 _PAGES = 4096
 """Of a group. Its parts are written behind one another, and the next group waits for the last of them."""
@@ -60,8 +61,8 @@ class Verified:
 
 
 async def backup(
-    client: Client,
-    ns: Namespace,
+    client: LedgerClient,
+    ns: StreamNamespace,
     name: StreamName,
     path: Path,
     *,
@@ -74,12 +75,14 @@ async def backup(
         return found.offset, await write_in_thread(image, path)
 
 
-async def restore(client: Client, ns: Namespace, name: StreamName, path: Path, policy: Mapping[str, object]) -> None:
+async def restore(
+    client: LedgerClient, ns: StreamNamespace, name: StreamName, path: Path, policy: Mapping[str, object]
+) -> None:
     """Make a database of a file of SQLite's. Raises DatabaseExists, InvalidArgument, OSError."""
     loop = asyncio.get_running_loop()
     with ExitStack() as stack:
         source = stack.enter_context(await loop.run_in_executor(None, _File, path))
-        await _import(ns, name, source.page, source.size, policy)
+        await _import(client, ns, name, source.page, source.size, policy)
 
 
 async def load(database: Database, path: Path) -> int:
@@ -96,8 +99,8 @@ async def load(database: Database, path: Path) -> int:
 
 
 async def fork(
-    client: Client,
-    ns: Namespace,
+    client: LedgerClient,
+    ns: StreamNamespace,
     source: StreamName,
     name: StreamName,
     *,
@@ -106,18 +109,25 @@ async def fork(
     policy: Mapping[str, object],
 ) -> int:
     """Make a database of an earlier state of another one; returns its offset. NoEarlierState, DatabaseExists."""
-    origin = client.namespace(source.namespace)
+    origin = StreamNamespace(client, source.namespace)
     async with rebuilt(client, origin, source, offset=offset, time_us=time_us) as found:
         with closing(await found.engine.image(found.state.sequence)) as image:
-            await _import(ns, name, image.page, image.size, policy)
+            await _import(client, ns, name, image.page, image.size, policy)
         return found.offset
 
 
-async def _import(ns: Namespace, name: StreamName, pages: Pages, size: int, policy: Mapping[str, object]) -> None:
+async def _import(
+    client: LedgerClient,
+    ns: StreamNamespace,
+    name: StreamName,
+    pages: Pages,
+    size: int,
+    policy: Mapping[str, object],
+) -> None:
     """Make a database of these pages; one that cannot be completed is deleted again."""
     await create_log(ns, name, policy)
     try:
-        async with ns.database(name.stream, create=False) as database:
+        async with await open_database(client, ns, name, create=False) as database:
             await database.lead()
             await _write_pages(database, pages, size)
     except BaseException:
@@ -213,7 +223,7 @@ def _opened(path: Path) -> apsw.Connection:
     return connection
 
 
-async def verify(client: Client, ns: Namespace, name: StreamName) -> Verified:
+async def verify(client: LedgerClient, ns: StreamNamespace, name: StreamName) -> Verified:
     """Read everything that is kept, from the oldest snapshot on, compare all digests, and have SQLite check the pages.
 
     Raises StateLost, ReadFailed, NotDatabase.
@@ -231,7 +241,7 @@ async def verify(client: Client, ns: Namespace, name: StreamName) -> Verified:
         return Verified(0, 0, "", (*faults, str(error)))
 
 
-async def _damaged(client: Client, ns: Namespace, name: StreamName) -> list[str]:
+async def _damaged(client: LedgerClient, ns: StreamNamespace, name: StreamName) -> list[str]:
     """Each published snapshot that cannot be read whole."""
     head = (await ns.store.read(name)).head
     place = Place(client, ns.store, name, head.uid)

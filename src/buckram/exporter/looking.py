@@ -7,7 +7,7 @@ import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.tenants.quotas import Quotas
 from buckram.db.logs import is_database
 from buckram.db.replicas import ReplicaReport, shown_replicas

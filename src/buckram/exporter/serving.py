@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.errors import BuckramError
 from buckram.exporter.gauges import show, show_health
 from buckram.exporter.looking import look

@@ -6,12 +6,23 @@ A small file is put at once, a larger one is uploaded in parts, so that memory i
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fsspec.spec import AbstractBufferedFile
 
 from buckram.core.objects.index import MAX_PARTS
-from buckram.errors import BuckramError
+from buckram.errors import (
+    BuckramError,
+    DirectoryNotEmpty,
+    NameBlocked,
+    NamespaceExists,
+    NamespaceNotEmpty,
+    NoSuchNamespace,
+    NoSuchObject,
+    ObjectExists,
+)
 
 if TYPE_CHECKING:
     from buckram.files.filesystem import BuckramFileSystem
@@ -21,6 +32,22 @@ BLOCK_BYTES = 16 * 1024 * 1024
 AHEAD_BYTES = 4 * 1024 * 1024
 """... and what is read is read ahead by so much."""
 _LARGEST_BLOCK = 1024 * 1024 * 1024
+
+
+@contextmanager
+def translated(path: str) -> Iterator[None]:
+    """Errors of objects as those that programs expect of files."""
+    try:
+        yield
+    except (NoSuchObject, NoSuchNamespace) as error:
+        raise FileNotFoundError(errno.ENOENT, str(error), path) from error
+    except (ObjectExists, NamespaceExists) as error:
+        raise FileExistsError(errno.EEXIST, str(error), path) from error
+    except (DirectoryNotEmpty, NamespaceNotEmpty) as error:
+        raise OSError(errno.ENOTEMPTY, str(error), path) from error
+    except NameBlocked as error:
+        kind = IsADirectoryError if "is a directory" in str(error) else NotADirectoryError
+        raise kind(errno.EISDIR if kind is IsADirectoryError else errno.ENOTDIR, str(error), path) from error
 
 
 class BuckramFile(AbstractBufferedFile):  # type: ignore[misc]
@@ -42,8 +69,6 @@ class BuckramFile(AbstractBufferedFile):  # type: ignore[misc]
             raise IsADirectoryError(errno.EISDIR, "is a directory", path)
 
     def _fetch_range(self, start: int, end: int) -> bytes:
-        from buckram.files.filesystem import translated
-
         with translated(self.path):
             return self._objects.get(self._name, start=start, length=max(end - start, 0))
 
@@ -70,8 +95,6 @@ class BuckramFile(AbstractBufferedFile):  # type: ignore[misc]
 
     def commit(self) -> None:
         """Make the file of what was written."""
-        from buckram.files.filesystem import translated
-
         with translated(self.path):
             if self._upload is not None:
                 self._objects.complete_upload(self._upload, self._parts, if_absent=self._new)
@@ -104,4 +127,4 @@ class BuckramFile(AbstractBufferedFile):  # type: ignore[misc]
         super().__exit__(kind, error, trace)
 
 
-__all__ = ["BLOCK_BYTES", "BuckramFile"]
+__all__ = ["BLOCK_BYTES", "BuckramFile", "translated"]

@@ -17,12 +17,6 @@ from typing import Any
 from buckram import sync
 from buckram.errors import (
     BuckramError,
-    DirectoryNotEmpty,
-    NameBlocked,
-    NamespaceExists,
-    NamespaceNotEmpty,
-    NoSuchNamespace,
-    NoSuchObject,
     ObjectExists,
 )
 from buckram.extras import needed_for
@@ -31,7 +25,7 @@ from buckram.objects.objects import DirectoryInfo, ObjectInfo
 with needed_for("buckram.files.filesystem", "fsspec"):
     from fsspec import AbstractFileSystem
 
-    from buckram.files.file import BuckramFile
+    from buckram.files.file import BuckramFile, translated
 
 _PAGE = 1000
 
@@ -249,22 +243,6 @@ class BuckramFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
 
 @contextmanager
-def translated(path: str) -> Iterator[None]:
-    """Errors of objects as those that programs expect of files."""
-    try:
-        yield
-    except (NoSuchObject, NoSuchNamespace) as error:
-        raise FileNotFoundError(errno.ENOENT, str(error), path) from error
-    except (ObjectExists, NamespaceExists) as error:
-        raise FileExistsError(errno.EEXIST, str(error), path) from error
-    except (DirectoryNotEmpty, NamespaceNotEmpty) as error:
-        raise OSError(errno.ENOTEMPTY, str(error), path) from error
-    except NameBlocked as error:
-        kind = IsADirectoryError if "is a directory" in str(error) else NotADirectoryError
-        raise kind(errno.EISDIR if kind is IsADirectoryError else errno.ENOTDIR, str(error), path) from error
-
-
-@contextmanager
 def _nothing() -> Iterator[None]:
     yield
 
@@ -280,4 +258,4 @@ def _described(namespace: str, info: ObjectInfo | DirectoryInfo) -> dict[str, An
     return {**found, **more, "size": info.size, "type": "file"}
 
 
-__all__ = ["BuckramFileSystem", "translated"]
+__all__ = ["BuckramFileSystem"]

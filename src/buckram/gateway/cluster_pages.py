@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.health.findings import why_kept
 from buckram.core.health.states import Severity
 from buckram.core.ledgers.service_info import valid_bookie_id

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.streams.names import stream_name
 from buckram.db.logs import is_database
 from buckram.gateway import schema

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.positions import Mark, Verdict
 from buckram.gateway.failures import bad_request

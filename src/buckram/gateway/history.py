@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.errors import BuckramError
 from buckram.metadata.tenants import TenantStore
 from buckram.metadata.underreplication import Underreplication

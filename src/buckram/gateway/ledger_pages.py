@@ -13,8 +13,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-from buckram.client.client import Client
 from buckram.client.read.reader import Reader
+from buckram.cluster import Client
 from buckram.core.ledgers.metadata import created
 from buckram.core.ledgers.metadata_codec import parse, serialise
 from buckram.core.security.namespaces import LEDGER_NAMESPACE, granted_name_of_ledger

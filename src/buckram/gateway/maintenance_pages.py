@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from buckram.admin.jobs import Job
-from buckram.client.client import Client
 from buckram.client.maintain.placement import judged
+from buckram.cluster import Client
 from buckram.errors import InvalidArgument, MalformedRecord
 from buckram.gateway import schema
 from buckram.gateway.cluster_pages import BOOKIE, bookie_of, refusals

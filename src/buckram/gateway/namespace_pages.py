@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.streams.policy import merged
 from buckram.core.tenants.quotas import NAMES
 from buckram.gateway import schema

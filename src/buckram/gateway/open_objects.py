@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.objects.rows import LOG
 from buckram.errors import NoSuchStream
 from buckram.gateway.limits import GatewayLimits

@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.streams.batch import Batch
 from buckram.core.streams.names import StreamName
 from buckram.errors import NoSuchStream, OffsetOutOfRange, StreamExists

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.security.acl import PERMISSIONS, Acl, Grant, check_granted
 from buckram.gateway import schema
 from buckram.gateway.failures import bad_request

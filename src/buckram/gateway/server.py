@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.config import TlsConfig
 from buckram.core.streams.offload_places import OffloadPlaces
 from buckram.db.settings import DatabaseLimits

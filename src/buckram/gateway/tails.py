@@ -13,7 +13,7 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.security.fair_share import FairShare
 from buckram.core.streams.batch import Batch
 from buckram.core.streams.names import StreamName

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from buckram.client.client import Client
 from buckram.client.write.writer import Writer
+from buckram.cluster import Client
 from buckram.core.backoff import LEADER_WAIT
 from buckram.core.streams.names import StreamName, stream_name
 from buckram.errors import BuckramError, LedgerClosed, WriterExists

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.core.healing.wishes import NOTHING, Wish
 from buckram.errors import InvalidArgument, NoSuchBookie, NoSuchKey
 from buckram.healing.depending import Refused, ledgers_naming, shown
@@ -37,7 +37,7 @@ class Asked:
     state: str
 
 
-async def ask_readonly(client: Client, bookie: BookieId, wanted: bool, *, within_s: float = FOLLOW_S) -> Asked:
+async def ask_readonly(client: LedgerClient, bookie: BookieId, wanted: bool, *, within_s: float = FOLLOW_S) -> Asked:
     """Have a bookie take no new entries until that is taken back, or take it back, a drain included.
 
     NoSuchBookie; Refused for Apache's, and for one that does not follow, with what keeps it.
@@ -94,7 +94,9 @@ async def follows(store: MetadataStore, bookie: BookieId, states: Collection[str
 # -- maintenance ----------------------------------------------------------------------------------------------------
 
 
-async def begin_maintenance(client: Client, bookie: BookieId, for_s: float, *, within_s: float = FOLLOW_S) -> None:
+async def begin_maintenance(
+    client: LedgerClient, bookie: BookieId, for_s: float, *, within_s: float = FOLLOW_S
+) -> None:
     """For so long no new ensemble gets the bookie, and nothing is copied although it may be away.
 
     NoSuchBookie; InvalidArgument for a time that is none; Refused where entries would have fewer than Qa copies on
@@ -124,7 +126,7 @@ async def begin_maintenance(client: Client, bookie: BookieId, for_s: float, *, w
         )
 
 
-async def end_maintenance(client: Client, bookie: BookieId) -> bool:
+async def end_maintenance(client: LedgerClient, bookie: BookieId) -> bool:
     """Whether there was one."""
     ended = False
 
@@ -140,7 +142,7 @@ async def end_maintenance(client: Client, bookie: BookieId) -> bool:
 # -- the id comes back ----------------------------------------------------------------------------------------------
 
 
-async def allow_rejoin(client: Client, bookie: BookieId) -> None:
+async def allow_rejoin(client: LedgerClient, bookie: BookieId) -> None:
     """Let an id come back with an empty directory, once it is proven that no ledger names it.
 
     What was promised under the id is then on others, and ledgers that are closed, fenced or deleted refuse late writers

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.config import HealingConfig
 from buckram.core.backoff import STORE_WATCH, Delays
 from buckram.core.healing.losses import Brake, Losses
@@ -65,7 +65,7 @@ def brake_levels(words: str) -> tuple[str, ...]:
 class Auditor:
     """One candidate. `run` never ends by itself; cancel it, then `close`."""
 
-    def __init__(self, client: Client, name: str, config: HealingConfig) -> None:
+    def __init__(self, client: LedgerClient, name: str, config: HealingConfig) -> None:
         self._client, self._store, self._config = client, client.services.store, config
         keys, root = self._store.keys, self._store.root
         self._tree = Underreplication(keys, root, name)

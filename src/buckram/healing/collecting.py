@@ -11,7 +11,7 @@ import secrets
 from contextlib import suppress
 from dataclasses import replace
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.core.cluster.bookie_report import Collected, parse_collected
 from buckram.core.healing.wishes import BEGUN, DONE, FAILED, Wish
 from buckram.errors import MalformedRecord, NoSuchBookie, NoSuchKey
@@ -25,7 +25,7 @@ _LOOK_S = 1.0
 """The answer is looked for so often, whatever watches say."""
 
 
-async def collect_now(client: Client, bookie: BookieId, *, within_s: float = FOLLOW_S) -> Collected:
+async def collect_now(client: LedgerClient, bookie: BookieId, *, within_s: float = FOLLOW_S) -> Collected:
     """Have a bookie run one round of collection and a compaction, and wait until they have ended.
 
     `within_s`: so soon the bookie has to begin. NoSuchBookie; Refused for one that is down, Apache's, or does not

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.client.maintain.audit import ReplicaAuditor
 from buckram.client.read.replicas import ask
 from buckram.core.ledgers.audit import Piece, plan_pieces
@@ -37,7 +37,7 @@ class CopiesCheck(MemberCheck):
 
     title = "copies check"
 
-    def __init__(self, client: Client, tree: Underreplication, requests: Pace, reads: Pace) -> None:
+    def __init__(self, client: LedgerClient, tree: Underreplication, requests: Pace, reads: Pace) -> None:
         super().__init__(client, tree)
         self._requests, self._reads = requests, reads
         self._confirmed: tuple[LedgerMetadata, EntryId | None] | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.config import HealingConfig
 from buckram.healing.auditor import Auditor
 from buckram.healing.first_checks import FirstChecks
@@ -12,7 +12,7 @@ from buckram.healing.periodic_checks import PeriodicChecks
 from buckram.healing.replicator import Replicator
 
 
-async def heal(client: Client, name: str, config: HealingConfig) -> None:
+async def heal(client: LedgerClient, name: str, config: HealingConfig) -> None:
     """Until cancelled; then vote and locks are given back. Raises what ends one of them: a bug, a replaced store."""
     auditor, replicator = Auditor(client, name, config), Replicator(client, name, config)
     checks, first = PeriodicChecks(client, auditor, config), FirstChecks(client, auditor, config)

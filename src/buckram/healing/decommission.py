@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.core.healing.wishes import NOTHING, Wish
 from buckram.errors import InvalidArgument, NoSuchBookie, NoSuchKey
 from buckram.healing.asking import FOLLOW_S, HANGS, follows
@@ -66,7 +66,7 @@ class Departure:
 
 
 async def decommission(
-    client: Client,
+    client: LedgerClient,
     bookie: BookieId,
     on_progress: OnProgress,
     target: BookieId = "",
@@ -109,7 +109,7 @@ async def decommission(
 
 
 async def drain(
-    client: Client,
+    client: LedgerClient,
     bookie: BookieId,
     on_progress: OnProgress,
     target: BookieId = "",
@@ -150,7 +150,7 @@ async def drain(
 
 
 async def replace_bookie(
-    client: Client,
+    client: LedgerClient,
     old: BookieId,
     new: BookieId,
     on_progress: OnProgress,
@@ -218,7 +218,7 @@ async def _held_up(store: MetadataStore) -> str:
     return ""
 
 
-async def _check_target(client: Client, old: BookieId, target: BookieId) -> None:
+async def _check_target(client: LedgerClient, old: BookieId, target: BookieId) -> None:
     if not target:
         return
     if target == old:
@@ -245,7 +245,7 @@ def _without_leaving(wish: Wish) -> Wish:
 
 
 async def _wait(
-    client: Client, bookie: BookieId, depending: dict[LedgerId, int], on_progress: OnProgress, stuck_s: float
+    client: LedgerClient, bookie: BookieId, depending: dict[LedgerId, int], on_progress: OnProgress, stuck_s: float
 ) -> Departure:
     store, loop = client.services.store, asyncio.get_running_loop()
     board = Board(store)

@@ -6,7 +6,7 @@ without digests, nor of those with a MAC whose password is not in their record: 
 
 from __future__ import annotations
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.client.maintain.audit import ReplicaAuditor
 from buckram.core.healing.sampling import sample
 from buckram.core.ledgers.audit import plan_pieces
@@ -23,7 +23,9 @@ class DigestCheck(MemberCheck):
 
     title = "digest check"
 
-    def __init__(self, client: Client, tree: Underreplication, fraction: float, requests: Pace, reads: Pace) -> None:
+    def __init__(
+        self, client: LedgerClient, tree: Underreplication, fraction: float, requests: Pace, reads: Pace
+    ) -> None:
         super().__init__(client, tree)
         self._fraction, self._requests, self._reads = fraction, requests, reads
         self._auditors: dict[BookieId, tuple[Peer, ReplicaAuditor]] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.core.health.facts import Noted
 from buckram.core.health.of_healing import named
 from buckram.errors import BuckramError
@@ -28,7 +28,7 @@ class Fixable:
     fix: Fix
 
 
-async def orphans(client: Client) -> list[Fixable]:
+async def orphans(client: LedgerClient) -> list[Fixable]:
     """Ledgers that were made for a stream, have no place in it, and never will."""
     found = [one for one in await find_orphans(client, StreamStore(client.services.store)) if one.safe]
     if not found:
@@ -38,7 +38,7 @@ async def orphans(client: Client) -> list[Fixable]:
     return [Fixable(Noted("orphans", where, why), lambda: _delete(client, found))]
 
 
-async def _delete(client: Client, orphans: list[Orphan]) -> str:
+async def _delete(client: LedgerClient, orphans: list[Orphan]) -> str:
     for one in orphans:
         await delete_orphan(client, one)
     return f"deleted {len(orphans)} orphans"

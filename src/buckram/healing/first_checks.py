@@ -14,7 +14,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.config import HealingConfig
 from buckram.core.backoff import STORE_WATCH, Delays
 from buckram.core.healing.attendance import Attendance, Unsettled, sessions_of
@@ -52,7 +52,7 @@ _BETWEEN = 100
 class FirstChecks:
     """Those of one candidate. `run` never ends by itself; cancel it."""
 
-    def __init__(self, client: Client, auditor: Auditor, config: HealingConfig) -> None:
+    def __init__(self, client: LedgerClient, auditor: Auditor, config: HealingConfig) -> None:
         self._auditor, self._config = auditor, config
         self._store = store = client.services.store
         self._clock = client.services.runtime.clock

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.client.maintain.entry_lists import lists_all
 from buckram.client.maintain.recover import recover_ledger
 from buckram.client.maintain.repair import fill_in, repair_ledger
@@ -68,7 +68,7 @@ class Outcome:
 class LedgerRepair:
     """Attempts at ledgers, for one replicator."""
 
-    def __init__(self, client: Client, open_ledgers: OpenLedgers, pace: Pace) -> None:
+    def __init__(self, client: LedgerClient, open_ledgers: OpenLedgers, pace: Pace) -> None:
         self._client, self._services = client, client.services
         self._open_ledgers, self._pace, self._limits = open_ledgers, pace, CopyLimits()
         self._slow: dict[int, Pace] = {}

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.core.healing.needs import members_of
 from buckram.errors import (
     AccessRefused,
@@ -55,7 +55,7 @@ class LedgerWalk:
 
     title = "check"
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: LedgerClient) -> None:
         self._client, self._services = client, client.services
 
     async def run(self, go_on: Callable[[], bool]) -> Checked:
@@ -97,7 +97,7 @@ class MemberCheck(LedgerWalk):
     Bookies that are away are left to the audit of bookies.
     """
 
-    def __init__(self, client: Client, tree: Underreplication) -> None:
+    def __init__(self, client: LedgerClient, tree: Underreplication) -> None:
         super().__init__(client)
         self._tree = tree
         self._only: BookieId | None = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.client.read.replicas import ask
 from buckram.core.healing.stillness import Stillness
 from buckram.core.ledgers.metadata import birth_of
@@ -21,7 +21,7 @@ from buckram.types import BookieId, LedgerId, LedgerMetadata
 class OpenLedgers:
     """Looks at open ledgers again and again. A writer that lives, degraded or idle, is never fenced by this."""
 
-    def __init__(self, client: Client, grace_s: float) -> None:
+    def __init__(self, client: LedgerClient, grace_s: float) -> None:
         self._client, self._grace_s = client, grace_s
         self._streams = StreamStore(client.services.store)
         self._still = Stillness()

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from dataclasses import asdict
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.config import HealingConfig
 from buckram.core.healing.schedule import due_in_s
 from buckram.errors import ClusterNotInitialised, MalformedRecord, MetadataError, StoreReplaced
@@ -36,7 +36,7 @@ DIGESTS = "digests"
 class PeriodicChecks:
     """The checks of one candidate. `run` never ends by itself; cancel it."""
 
-    def __init__(self, client: Client, auditor: Auditor, config: HealingConfig) -> None:
+    def __init__(self, client: LedgerClient, auditor: Auditor, config: HealingConfig) -> None:
         self._client, self._auditor, self._config = client, auditor, config
         store = client.services.store
         self._tree, self._board = Underreplication(store.keys, store.root, auditor.name), Board(store)

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.core.healing.balance import Balance, Move, Space
 from buckram.core.placement.policy import policy_of
 from buckram.errors import (
@@ -57,7 +57,7 @@ class Rebalanced:
 
 
 async def rebalance(
-    client: Client, on_progress: OnProgress, *, within: float = WITHIN, rate: int = 0, dry_run: bool = False
+    client: LedgerClient, on_progress: OnProgress, *, within: float = WITHIN, rate: int = 0, dry_run: bool = False
 ) -> Rebalanced:
     """Move until no bookie is further than `within` of the mean from it, or nothing that may be moved helps.
 
@@ -78,7 +78,7 @@ async def rebalance(
 
 
 class _Rebalance:
-    def __init__(self, client: Client, on_progress: OnProgress, within: float, rate: int) -> None:
+    def __init__(self, client: LedgerClient, on_progress: OnProgress, within: float, rate: int) -> None:
         self._client, self._store, self._on_progress = client, client.services.store, on_progress
         self._within = within
         self._repair = LedgerRepair(client, OpenLedgers(client, 0.0), Pace(rate or None))
@@ -196,7 +196,7 @@ def _by_ledger(move: Move) -> LedgerId:
     return move.ledger
 
 
-async def _survey(client: Client, within: float) -> Balance:
+async def _survey(client: LedgerClient, within: float) -> Balance:
     """Read every record. Bookies that leave, rest or do not answer take no part, nor do ledgers that name them."""
     services = client.services
     there = await services.store.bookies()
@@ -219,7 +219,7 @@ async def _survey(client: Client, within: float) -> Balance:
     return balance
 
 
-async def _check_allowed(client: Client) -> None:
+async def _check_allowed(client: LedgerClient) -> None:
     store = client.services.store
     if not await Underreplication(store.keys, store.root, "").enabled():
         raise Refused("autorecovery is disabled, so nothing is copied: `buckram autorecovery enable`")
@@ -229,7 +229,7 @@ async def _check_allowed(client: Client) -> None:
 
 
 @asynccontextmanager
-async def _alone(client: Client) -> AsyncIterator[None]:
+async def _alone(client: LedgerClient) -> AsyncIterator[None]:
     """Two at the same time would undo each other's moves."""
     keys, key = client.services.store.keys, f"{client.services.store.own}/healing/rebalance"
     try:

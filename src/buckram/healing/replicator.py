@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.config import HealingConfig
 from buckram.core.backoff import STORE_WATCH, Delays
 from buckram.core.healing.needs import Needs, copied_bytes, members_of, needs_of, urgency
@@ -58,7 +58,7 @@ _REPORT_S = 0.25
 class Replicator:
     """One worker process's part. `run` never ends by itself; cancel it, then `close`."""
 
-    def __init__(self, client: Client, name: str, config: HealingConfig) -> None:
+    def __init__(self, client: LedgerClient, name: str, config: HealingConfig) -> None:
         self._client, self._store, self._config = client, client.services.store, config
         self.name = name
         self._tree = Underreplication(self._store.keys, self._store.root, name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.client.read.replicas import ask
 from buckram.core.healing.needs import copied_bytes, fewest_left, needs_of
 from buckram.core.ledgers.quorum import Quorum
@@ -23,7 +23,7 @@ from buckram.types import BookieId, Fragment, LedgerId, LedgerMetadata
 Shape = tuple[tuple[BookieId, ...], Quorum, str]
 
 
-async def check_room(client: Client, bookie: BookieId, ledgers: Collection[LedgerId]) -> None:
+async def check_room(client: LedgerClient, bookie: BookieId, ledgers: Collection[LedgerId]) -> None:
     """Refused where a ledger finds no other bookie, or all others together have less free than is to be copied."""
     needed, stuck = 0, list[LedgerId]()
     known: dict[Shape, bool] = {}
@@ -48,7 +48,7 @@ async def check_room(client: Client, bookie: BookieId, ledgers: Collection[Ledge
 
 
 def _replaceable(
-    client: Client, bookie: BookieId, metadata: LedgerMetadata, fragment: Fragment, known: dict[Shape, bool]
+    client: LedgerClient, bookie: BookieId, metadata: LedgerMetadata, fragment: Fragment, known: dict[Shape, bool]
 ) -> bool:
     bookies = client.services.bookies
     policy, quorum = policy_of(metadata.custom_metadata, bookies.policy), quorum_of(metadata)
@@ -59,7 +59,7 @@ def _replaceable(
     return known[shape]
 
 
-async def spaces(client: Client, bookies: Collection[BookieId]) -> dict[BookieId, tuple[int, int]]:
+async def spaces(client: LedgerClient, bookies: Collection[BookieId]) -> dict[BookieId, tuple[int, int]]:
     """Free bytes and bytes in all of those that answer."""
     question = GetBookieInfo(TOTAL_DISK_CAPACITY | FREE_DISK_SPACE)
     replies = await asyncio.gather(*(ask(client.services.pool, bookie, question) for bookie in bookies))
@@ -71,7 +71,7 @@ async def spaces(client: Client, bookies: Collection[BookieId]) -> dict[BookieId
 
 
 async def below_ack_quorum(
-    client: Client, bookie: BookieId, living: Collection[BookieId]
+    client: LedgerClient, bookie: BookieId, living: Collection[BookieId]
 ) -> list[tuple[LedgerId, int, int]]:
     """Ledgers of which some entry would have fewer than Qa copies on `living` without the bookie, with that and Qa."""
     found: list[tuple[LedgerId, int, int]] = []

@@ -5,12 +5,12 @@ Not here: what is wrong with a single record (`metadata/checkup.py`), leftovers 
 
 from __future__ import annotations
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.healing.doctor import Fixable, orphans
 from buckram.healing.leftovers import leftovers
 
 
-async def fixable_of(client: Client) -> list[Fixable]:
+async def fixable_of(client: LedgerClient) -> list[Fixable]:
     """Keys and ledgers that nobody needs any more. The client has to be open for the fixes. BuckramError."""
     return [*await leftovers(client.services.store), *await orphans(client)]
 

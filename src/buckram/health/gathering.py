@@ -43,7 +43,7 @@ from buckram.seams import Runtime
 from buckram.types import BookieId, BookieSet, History
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.client.ledger_client import LedgerClient
 
 T = TypeVar("T")
 METADATA_S = 15.0
@@ -109,7 +109,7 @@ class Gatherer:
         self._refusal = ""
 
     @classmethod
-    def of(cls, client: Client) -> Gatherer:
+    def of(cls, client: LedgerClient) -> Gatherer:
         """One that looks at a client's cluster, also where the client refuses the store."""
         services = client.services
         return cls(cast(TreeStore, unguarded(services.store)), services.runtime, services.net)

@@ -6,14 +6,14 @@ out (`healing/decommission.py`), which refuses a bookie that is registered.
 
 from __future__ import annotations
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.core.health.findings import why_kept
 from buckram.healing.depending import Refused
 from buckram.health.gathering import Gatherer
 from buckram.types import BookieId
 
 
-async def check_removable(client: Client, bookie: BookieId) -> None:
+async def check_removable(client: LedgerClient, bookie: BookieId) -> None:
     """Raise Refused, which says why, for a bookie that is not registered and still answers, and for any such bookie
     while the metadata are not believed or not accepted. One that is registered passes. MetadataError."""
     gatherer = Gatherer.of(client)

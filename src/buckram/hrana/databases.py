@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from buckram.addresses import read_address
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.streams.names import check_name, stream_name
 from buckram.db.database import Database
 from buckram.db.settings import DatabaseLimits

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.config import TlsConfig
 from buckram.core.security.effects import NEEDS, Effect
 from buckram.db.settings import DatabaseLimits

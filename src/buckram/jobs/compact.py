@@ -27,7 +27,7 @@ from buckram.streams.shared.metadata import StreamStore
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from buckram.client.client import Client
+    from buckram.cluster import Client
     from buckram.spark.access import ClusterUri
 
 SCHEMA = (

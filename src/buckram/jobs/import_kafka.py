@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from buckram.client.client import Client
+    from buckram.cluster import Client
 
 _AT_ONCE = 8
 """The most partitions that are imported at the same time into streams of their own."""

@@ -29,7 +29,7 @@ from buckram.types import LedgerId
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from buckram.client.client import Client
+    from buckram.cluster import Client
     from buckram.spark.access import ClusterUri
 
 SCHEMA = (

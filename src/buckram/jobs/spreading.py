@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from buckram.client.client import Client
     from buckram.client.shared.opening import Opening
+    from buckram.cluster import Client
     from buckram.seams import Runtime
 
 T = TypeVar("T")
@@ -98,7 +98,7 @@ def in_task(main: Callable[[], Awaitable[T]]) -> T:
 
 def connected(cluster: ClusterUri) -> Opening[Client]:
     """A client that enters as the driver does, in an executor whose environment has no token: as `connect`."""
-    from buckram.client.client import connect
+    from buckram.cluster import connect
 
     return connect(str(cluster), encryption=encryption_of(cluster), **way_in(cluster))
 

@@ -12,19 +12,20 @@ from buckram.errors import StreamExists
 from buckram.machine.machine import ClassState, Machine, StateMachine, process_name
 from buckram.machine.replica import Candidacy, Replica, open_replica
 from buckram.machine.settings import MachineSettings
+from buckram.streams.shared.namespaces import Namespaces
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.client.ledger_client import LedgerClient
     from buckram.core.machine.fold import Replicated
     from buckram.core.streams.names import StreamName
-    from buckram.streams.namespace import Namespace
+    from buckram.streams.namespace import StreamNamespace
 
 M = TypeVar("M", bound=StateMachine)
 
 
 async def open_machine(
-    client: Client,
-    ns: Namespace,
+    client: LedgerClient,
+    ns: StreamNamespace,
     name: StreamName,
     factory: Callable[[], M],
     *,
@@ -61,8 +62,8 @@ async def open_machine(
 
 
 async def open_on_log(
-    client: Client,
-    ns: Namespace,
+    client: LedgerClient,
+    ns: StreamNamespace,
     name: StreamName,
     state: Replicated,
     *,
@@ -75,7 +76,7 @@ async def open_on_log(
     if create and not await ns.exists(name.stream):
         with suppress(StreamExists):
             await ns.create_machine_log(name.stream, **policy)
-    space = await client.namespaces.get(name.namespace)
+    space = await Namespaces(ns.store).get(name.namespace)
     head = (await ns.store.read(name)).head
     in_force: Policy = merged(space.policy, head.policy)
     return await open_replica(client, ns.store, name, in_force, state, settings, candidacy)

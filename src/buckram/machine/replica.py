@@ -17,7 +17,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.core.backoff import MACHINE, Delays
 from buckram.core.machine.fold import Fold, Replicated
 from buckram.core.machine.proof import Freshness
@@ -525,7 +525,7 @@ class Replica:
 
 
 async def open_replica(
-    client: Client,
+    client: LedgerClient,
     streams: StreamStore,
     name: StreamName,
     policy: Policy,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.core.backoff import MACHINE
 from buckram.core.machine.snapshot_format import BadSnapshot, SnapshotDecoder, SnapshotEncoder, SnapshotHeader
 from buckram.core.streams.changes import Step, check_epoch
@@ -36,7 +36,7 @@ _READ_WITHIN_S = 5.0
 class Place:
     """The log of one machine, as the parts that read and change its head need it."""
 
-    client: Client
+    client: LedgerClient
     streams: StreamStore
     name: StreamName
     uid: str

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.client.write.engine import LedgerAppender
 from buckram.core.objects.rows import Extent
 from buckram.core.streams.head import Head
@@ -52,7 +52,7 @@ class LedgerMaker:
 
     def __init__(
         self,
-        client: Client,
+        client: LedgerClient,
         streams: StreamStore,
         log: StreamName,
         head: Head,

@@ -15,7 +15,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Self
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.client.shared.opening import NotBlocking
 from buckram.core.objects.index import MAX_PARTS, ObjectIndex
 from buckram.core.objects.rows import LOG, ObjectRow, check_object_name
@@ -54,7 +54,8 @@ from buckram.objects.values import (
     told,
     upload_info,
 )
-from buckram.streams.namespace import Namespace
+from buckram.streams.namespace import StreamNamespace
+from buckram.streams.shared.namespaces import Namespaces
 
 _HASH_BESIDE = 128 * 1024
 _MAX_LISTED = 10_000
@@ -70,7 +71,7 @@ class Objects(NotBlocking):
     HandleClosed.
     """
 
-    def __init__(self, client: Client, ns: Namespace, on_closed: Callable[[object], None]) -> None:
+    def __init__(self, client: LedgerClient, ns: StreamNamespace, on_closed: Callable[[object], None]) -> None:
         self.namespace = ns.name
         """The namespace's name."""
         self._client, self._ns, self._on_closed = client, ns, on_closed
@@ -108,7 +109,7 @@ class Objects(NotBlocking):
         self._index = IndexClient(machine, patient=bool(mirror_of))
         try:
             head = (await ns.store.read(full)).head
-            space = await client.namespaces.get(ns.name)
+            space = await Namespaces(ns.store).get(ns.name)
         except BaseException:
             await machine.close()
             raise
@@ -211,7 +212,7 @@ class Objects(NotBlocking):
 
         Raises TooManyUploads when as many are open as the namespace may have.
         """
-        space = await self._client.namespaces.get(self.namespace)
+        space = await Namespaces(self._ns.store).get(self.namespace)
         most = merged(space.policy, self._own_policy).max_uploads
         return int(await self._execute(name, ["upload", check_object_name(name), most, *self._in_doubt().values()]))
 

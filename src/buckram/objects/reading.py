@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from functools import partial
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.client.read.reader import Reader
 from buckram.core.objects.rows import Extent, ObjectRow
 from buckram.core.streams.names import StreamId
@@ -27,7 +27,7 @@ _KEPT_BYTES = 8 * 1024 * 1024
 class Readers:
     """Keeps readers of the ledgers that were read last."""
 
-    def __init__(self, client: Client, index: StreamId) -> None:
+    def __init__(self, client: LedgerClient, index: StreamId) -> None:
         """`index`: the log of the objects, for which their ledgers were made."""
         self._client, self._index = client, index
         self._readers: OrderedDict[int, asyncio.Future[Reader]] = OrderedDict()

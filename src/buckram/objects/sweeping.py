@@ -13,7 +13,7 @@ import logging
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TypeVar
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.core.cluster.wall_time import APART_US
 from buckram.core.streams.names import StreamId
 from buckram.errors import BuckramError, CommandRefused, ForeignLedger, HandleClosed, NoSuchLedger, ReplicaStopped
@@ -58,7 +58,9 @@ class Since:
 class Sweeper:
     """Sweeps one namespace's objects while this process leads their index."""
 
-    def __init__(self, client: Client, streams: StreamStore, uid: str, index: IndexClient, rewriter: Rewriter) -> None:
+    def __init__(
+        self, client: LedgerClient, streams: StreamStore, uid: str, index: IndexClient, rewriter: Rewriter
+    ) -> None:
         self._client, self._streams, self._uid = client, streams, uid
         self._index, self._rewriter = index, rewriter
         self._loop = asyncio.get_running_loop()

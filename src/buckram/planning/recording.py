@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.cluster.wall_time import APART_US
 from buckram.core.planning.history import NAMESPACE, STREAM, Sample, Space, decode_sample
 from buckram.errors import BuckramError, MalformedRecord, NoSuchNamespace, NoSuchStream

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.objects.mirroring import Difference, Named, Outline, difference
 from buckram.core.streams.head import Head
 from buckram.core.streams.mirrors import SUPERSEDED

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.streams.links import Link, encode_link, shown_uri
 from buckram.core.streams.names import StreamName
 from buckram.errors import KeyExists, NoSuchKey, VersionConflict

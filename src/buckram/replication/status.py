@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from buckram.client.client import Client, connect
+from buckram.cluster import Client, connect
 from buckram.core.streams.links import Link
 from buckram.core.streams.mirrors import MIRROR, SUPERSEDED
 from buckram.core.streams.names import OBJECTS_LOG

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.streams.names import StreamName, stream_name
 from buckram.core.streams.query_forks import forked_query
 from buckram.errors import BuckramError, InvalidArgument, NoSuchObject, NoSuchStream, ObjectExists, StreamExists

@@ -23,7 +23,7 @@ from buckram.types import BookieInfo, BookieSet, History, LedgerId, Versioned
 
 if TYPE_CHECKING:
     from buckram import sync
-    from buckram.client.client import Client
+    from buckram.cluster import Client
     from buckram.seams import KeyStore, MetadataStore, Notify
     from buckram.sync.thread import LoopThread
     from buckram.types import KeyValue
@@ -49,7 +49,8 @@ _connections: dict[tuple[int, str, str], Connection] = {}
 def connection(uri: str) -> Connection:
     """Return this process's client of the cluster; the first call connects. ConfigError, MetadataUnavailable."""
     from buckram import sync
-    from buckram.client.client import client_config, connect
+    from buckram.client.ledger_client import client_config
+    from buckram.cluster import connect
     from buckram.sync.thread import LoopThread
 
     key = (os.getpid(), str(uri), str(way_in(uri)))
@@ -244,7 +245,7 @@ _direct: dict[tuple[int, str, str, str, History], Direct] = {}
 
 def direct_client(uri: str, cluster: str, history: History) -> Direct:
     """Return this process's client for reading known ledgers of the cluster with this instance id and history."""
-    from buckram.client.client import connect
+    from buckram.cluster import connect
     from buckram.sync.thread import LoopThread
 
     key = (os.getpid(), str(uri), str(way_in(uri)), cluster, history)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.streams.names import stream_name
 from buckram.errors import BuckramError, CursorMoved, NoSuchStream
 from buckram.spark.clients import connection

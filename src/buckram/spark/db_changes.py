@@ -35,7 +35,7 @@ from buckram.views.databases import plain
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from buckram.client.client import Client
+    from buckram.cluster import Client
     from buckram.core.machine.fold import Fold
     from buckram.db.changes import ChangeState
 

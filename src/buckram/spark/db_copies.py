@@ -26,7 +26,7 @@ from buckram.streams.read.locate import known_end, offset_at_time
 if TYPE_CHECKING:
     import apsw
 
-    from buckram.client.client import Client
+    from buckram.cluster import Client
 
 KEPT = 4
 """So many copies stay on a machine when they are not read any more."""

@@ -28,7 +28,7 @@ from buckram.spark.db_options import DatabaseSinkOptions
 from buckram.spark.replay import Tally, digest_of
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.cluster import Client
 
 MOST_BYTES = 32 * 1024 * 1024
 """Of the rows of one step, as Arrow. A transaction may change twice as many bytes of pages."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from buckram.client.client import Client
+    from buckram.cluster import Client
 
 log = logging.getLogger("buckram.spark")
 LAG = "lag"

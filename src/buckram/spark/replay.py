@@ -27,7 +27,7 @@ from buckram.errors import OffsetOutOfRange, OffsetTruncated, ReplayDiffers
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from buckram.client.client import Client
+    from buckram.cluster import Client
 
 log = logging.getLogger("buckram.spark")
 _WRAP = 2**64 - 1

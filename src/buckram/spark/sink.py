@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from buckram.client.client import Client
+    from buckram.cluster import Client
 
 HEADERS = "array<struct<key:string,value:binary>>"
 COLUMNS: Mapping[str, tuple[str, ...]] = {

@@ -29,7 +29,7 @@ from buckram.streams.write.bulk import Bulk, BulkLedger, SealedLedger
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from buckram.client.client import Client
+    from buckram.cluster import Client
 
 GROUPS_AHEAD = 3
 """The number of groups of entries (about 4 MiB each) in flight while the next one is encoded."""

@@ -20,7 +20,7 @@ from buckram.streams.write.bulk import Bulk, SealedLedger
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from buckram.client.client import Client
+    from buckram.cluster import Client
 
 MARKS = {"buckram.spark.driver": b"small parts"}
 """Custom metadata of the driver's ledgers; those of tasks name their partition instead."""

@@ -23,7 +23,7 @@ from buckram.spark.stream_plan import Planner
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from buckram.client.client import Client
+    from buckram.cluster import Client
 
 TABLE = "buckram_records"
 

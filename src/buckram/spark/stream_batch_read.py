@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.errors import InvalidArgument, OffsetOutOfRange, RecordsLost
 from buckram.spark.clients import connection, without_traceback
 from buckram.spark.columns import Shape

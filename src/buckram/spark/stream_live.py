@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.streams.names import stream_name
 from buckram.core.streams.positions import Mark
 from buckram.errors import BuckramError, RecordsLost

@@ -19,9 +19,9 @@ from typing import TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
-from buckram.client.client import Client
 from buckram.client.read.open import digest_of
 from buckram.client.read.reader import Reader
+from buckram.cluster import Client
 from buckram.core.ledgers.metadata import BIRTH
 from buckram.core.security.encryption import ENCRYPTION, key_id_of
 from buckram.core.security.namespaces import LEDGER_NAMESPACE

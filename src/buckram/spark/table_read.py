@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from buckram.client.client import Client
+    from buckram.cluster import Client
     from buckram.spark.planning import StreamOptions
     from buckram.spark.tables import Row
 

@@ -19,8 +19,8 @@ from buckram.views.streams import tier
 from buckram.views.usage import fresh, usage_rows
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
-    from buckram.streams.namespace import Namespace
+    from buckram.cluster import Client
+    from buckram.namespace import Namespace
 
 Row = dict[str, Any]
 _CURSORS_AT_ONCE = 1000

@@ -24,7 +24,7 @@ from buckram.spark.small_parts import with_small_parts
 from buckram.streams.write.bulk import Bulk, SealedLedger, publish_together
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.cluster import Client
     from buckram.spark.clients import Connection
 
 QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"

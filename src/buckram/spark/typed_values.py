@@ -24,7 +24,7 @@ from buckram.streams.shared.record_values import RecordCodec
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from buckram.client.client import Client
+    from buckram.cluster import Client
     from buckram.core.streams.batch import Batch
 
 

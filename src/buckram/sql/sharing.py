@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from buckram.client.client import Client, client_config, connect
+from buckram.client.ledger_client import client_config
+from buckram.cluster import Client, connect
 from buckram.core.backoff import LEADER_WAIT
 from buckram.core.streams.names import StreamName, stream_name
 from buckram.db.database import Database

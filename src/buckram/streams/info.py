@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.core.streams.changes import check_usable
 from buckram.core.streams.head import Fork, Head, Transaction, WriterInfo
 from buckram.core.streams.names import StreamName
@@ -60,7 +60,7 @@ class StreamInfo:
 
 
 async def stream_info(
-    client: Client, streams: StreamStore, name: StreamName, head: Head, of_namespace: Mapping[str, Any]
+    client: LedgerClient, streams: StreamStore, name: StreamName, head: Head, of_namespace: Mapping[str, Any]
 ) -> StreamInfo:
     """Return what a head says, with the settings of its namespace. NoSuchStream if it is being deleted or made."""
     check_usable(str(name), head)

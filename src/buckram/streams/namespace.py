@@ -1,17 +1,15 @@
-"""Namespace: the handle from `client.namespace(name)`, with all operations on streams.
+"""StreamNamespace: all operations on the streams of a namespace. `cluster.py` makes `Namespace` of it.
 
 The methods check arguments and call the rooms below: `write`, `read`, `maintain` and `shared`.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.client.shared.opening import NotCopied, Opening
 from buckram.core.streams.batch import Record
 from buckram.core.streams.changes import Step, check_properties, check_usable, configured
@@ -24,7 +22,6 @@ from buckram.core.streams.transactions import StepId
 from buckram.errors import (
     BuckramError,
     InvalidArgument,
-    MissingEngine,
     NoSuchStream,
     OffsetOutOfRange,
     StreamExists,
@@ -47,21 +44,11 @@ from buckram.streams.write.opening import open_writer
 from buckram.streams.write.writer import StreamWriter
 from buckram.types import Offset
 
-if TYPE_CHECKING:
-    from buckram.core.db.changes import Change
-    from buckram.db.database import Database
-    from buckram.db.settings import DatabaseLimits
-    from buckram.db.transfer import Verified
-    from buckram.machine.machine import Machine, StateMachine
-    from buckram.machine.settings import MachineSettings
 
-M = TypeVar("M", bound="StateMachine")
-
-
-class Namespace(NotCopied):
+class StreamNamespace(NotCopied):
     """A namespace of streams. Stream names may be given alone or as NAMESPACE/STREAM of this namespace."""
 
-    def __init__(self, client: Client, name: str) -> None:
+    def __init__(self, client: LedgerClient, name: str) -> None:
         self._client = client
         self.name = stream_name("x", name).namespace
         """The namespace's name."""
@@ -69,7 +56,7 @@ class Namespace(NotCopied):
         self._namespaces = Namespaces(self._streams)
 
     def __repr__(self) -> str:
-        return f"<Namespace {self.name}>"
+        return f"<{type(self).__name__} {self.name}>"
 
     @property
     def store(self) -> StreamStore:
@@ -372,168 +359,6 @@ class Namespace(NotCopied):
             await trim(self._client, self._streams, name)
         return head.earliest
 
-    # -- machines -----------------------------------------------------------------------------------------
-
-    def machine(
-        self,
-        name: str,
-        factory: Callable[[], M],
-        *,
-        create: bool = True,
-        stand: bool = True,
-        process: str = "",
-        settings: MachineSettings | None = None,
-        **policy: Any,
-    ) -> Opening[Machine[M]]:
-        """Open a replicated state machine: `async with ns.machine("inventory", Inventory) as m`, or await it.
-
-        `factory` makes the state (a class with apply, snapshot and restore, see StateMachine in `machine/machine.py`).
-        Its log is a stream of this name; `create` makes it, with `policy`. `stand`: become the leader whenever nobody
-        leads; without it only by `m.lead()`. `process`: what others see of this process when it leads, default
-        HOST:PID. Errors: NoSuchStream, NotMachineLog, StateLost.
-        """
-        # The one door upwards: machines stand on streams, and this is where users look for them.
-        from buckram.machine.opening import open_machine
-        from buckram.machine.settings import MachineSettings
-
-        full = self._name(name)
-        return Opening(
-            lambda: open_machine(
-                self._client,
-                self,
-                full,
-                factory,
-                create=create,
-                stand=stand,
-                process=process,
-                settings=settings or MachineSettings(),
-                policy=policy,
-            ),
-            "ns.machine()",
-        )
-
-    def database(
-        self,
-        name: str,
-        *,
-        announce: str | None = None,
-        limits: DatabaseLimits | None = None,
-        create: bool = True,
-        stand: bool = True,
-        settings: MachineSettings | None = None,
-        directory: str | None = None,
-        **policy: Any,
-    ) -> Opening[Database]:
-        """Open a replicated SQL database: `async with ns.database("main") as db`, or await it.
-
-        Its log is a stream of this name; `create` makes it, with `policy`. `announce`: what others see of this process
-        when it leads (a server's address), default HOST:PID. `stand`: become the leader whenever nobody leads; without
-        it only by `db.lead()`. `directory`: where the local files are, which are removed when it is closed; default
-        that of temporary files. Errors: NoSuchNamespace, NoSuchDatabase, NotDatabase, StateLost,
-        MissingEngine.
-        """
-        _check_engine()
-        from buckram.db.opening import open_database
-        from buckram.db.settings import DatabaseLimits
-        from buckram.machine.settings import MachineSettings
-
-        full = self._name(name)
-        return Opening(
-            lambda: open_database(
-                self._client,
-                self,
-                full,
-                create=create,
-                stand=stand,
-                announce=announce or "",
-                limits=limits or DatabaseLimits(),
-                settings=settings or MachineSettings(),
-                directory=None if directory is None else Path(directory),
-                policy=policy,
-            ),
-            "ns.database()",
-        )
-
-    async def fork_database(
-        self, source: str, name: str, *, offset: int | None = None, time: Time | None = None, **policy: Any
-    ) -> int:
-        """Make the database `name` of an earlier state of `source` (NAMESPACE/DATABASE of any namespace).
-
-        The state is that below `offset` of its log, or of what was committed before `time`; without both, the newest.
-        Returns the offset. Raises NoEarlierState, DatabaseExists, NotDatabase.
-        """
-        _check_engine()
-        from buckram.db.transfer import fork
-
-        full = stream_name(source, self.name)
-        moment = None if time is None else microseconds(time)
-        return await fork(self._client, self, full, self._name(name), offset=offset, time_us=moment, policy=policy)
-
-    async def create_database(self, name: str, *, cdc: bool = False, **policy: Any) -> None:
-        """Create an empty database without opening it; `policy` is that of its log. Raises DatabaseExists.
-
-        `cdc` (change data capture): its log keeps what transactions do to rows, for `database_changes`.
-        """
-        _check_engine()
-        from buckram.db.logs import create_log
-
-        await create_log(self, self._name(name), policy, cdc=cdc)
-
-    def database_changes(
-        self, name: str, from_offset: int | None = None, *, follow: bool = False
-    ) -> AsyncIterator[Change]:
-        """What committed transactions did to rows, in their order, of a database that was made with `cdc`.
-
-        `async for change in ns.database_changes("main", offset)`: those at this offset of the log and later; without
-        it, all that are kept. `follow`: wait for more at the end. Nothing is opened but the log. Raises ChangesNotKept,
-        ChangesGone, NotDatabase, NoSuchStream.
-        """
-        _check_engine()
-        from buckram.db.changes import read_changes
-
-        return read_changes(self._client, self, self._name(name), from_offset, follow)
-
-    async def backup_database(
-        self, name: str, path: str, *, offset: int | None = None, time: Time | None = None
-    ) -> tuple[int, int]:
-        """Write a database into a file of SQLite's, as it was below an offset or before a moment.
-
-        Without both, the newest state. Returns the offset, and the bytes of the file. Raises NoEarlierState,
-        NotDatabase, OSError.
-        """
-        _check_engine()
-        from buckram.db.transfer import backup
-
-        moment = None if time is None else microseconds(time)
-        return await backup(self._client, self, self._name(name), Path(path), offset=offset, time_us=moment)
-
-    async def restore_database(self, path: str, name: str, **policy: Any) -> None:
-        """Make the database `name` of a file of SQLite's. Raises DatabaseExists, InvalidArgument, OSError."""
-        _check_engine()
-        from buckram.db.transfer import restore
-
-        await restore(self._client, self, self._name(name), Path(path), policy)
-
-    async def load_database(self, path: str, name: str) -> int:
-        """Fill a database that has nothing in it with a file of SQLite's; returns the bytes of its pages.
-
-        It is empty until all of it is there, and after a failure. Waits until this process leads it. Raises
-        NoSuchDatabase, DatabaseNotEmpty, DatabaseBusy, InvalidArgument, CommitUnknown, OSError.
-        """
-        _check_engine()
-        from buckram.db.transfer import load
-
-        async with self.database(name, create=False) as database:
-            await database.lead()
-            return await load(database, Path(path))
-
-    async def verify_database(self, name: str) -> Verified:
-        """Read all that is kept of a database and compare every digest; says what is wrong. StateLost, NotDatabase."""
-        _check_engine()
-        from buckram.db.transfer import verify
-
-        return await verify(self._client, self, self._name(name))
-
     # -- cursors ------------------------------------------------------------------------------------------
 
     async def cursors(self, stream: str, *, after: str = "", limit: int = 1000) -> Sequence[CursorInfo]:
@@ -581,13 +406,4 @@ class Namespace(NotCopied):
         return await stream_info(self._client, self._streams, name, at.head, space.policy)
 
 
-def _check_engine() -> None:
-    """Raises MissingEngine."""
-    try:
-        import_module("apsw")
-        import_module("zstandard")
-    except ImportError as error:
-        raise MissingEngine(str(error)) from None
-
-
-__all__ = ["Namespace"]
+__all__ = ["StreamNamespace"]

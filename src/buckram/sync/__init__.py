@@ -15,7 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from buckram.client import client as _client
+from buckram import cluster as _cluster
+from buckram.client.ledger_client import client_config
 from buckram.client.maintain.repair_report import Progress, RepairReport
 from buckram.client.read.reader import Reader as _Reader
 from buckram.client.shared import leftover
@@ -74,13 +75,13 @@ def connect(
     Arguments and errors as those of buckram.connect, ClusterNotInitialised first of all. ConfigError where gevent or
     eventlet has patched threads or sockets.
     """
-    settings = config or _client.client_config()
+    settings = config or client_config()
     where = metadata if metadata is not None else default_uri(os.environ, Path.cwd())
     thread = LoopThread()
     try:
 
-        async def start() -> _client.Client:
-            return await _client.connect(
+        async def start() -> _cluster.Client:
+            return await _cluster.connect(
                 where,
                 config=settings,
                 net=net,
@@ -99,7 +100,7 @@ def connect(
 class Client(NotAsync):
     """See buckram.Client. Safe to use from several threads; `with` or close()."""
 
-    def __init__(self, thread: LoopThread, client: _client.Client, config: ClientConfig) -> None:
+    def __init__(self, thread: LoopThread, client: _cluster.Client, config: ClientConfig) -> None:
         self._thread = thread
         self._client = client
         self._config = config

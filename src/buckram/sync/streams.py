@@ -13,10 +13,10 @@ from buckram.core.streams.head import Segment
 from buckram.core.tenants.quotas import Quotas
 from buckram.machine.machine import M
 from buckram.machine.settings import MachineSettings
+from buckram.namespace import Namespace as _Namespace
 from buckram.net.tasks import TaskScope
 from buckram.streams.info import StreamInfo
 from buckram.streams.maintain.fork import StreamFork
-from buckram.streams.namespace import Namespace as _Namespace
 from buckram.streams.read.cursors import CursorInfo
 from buckram.streams.read.reader import Time, Truncated
 from buckram.streams.shared.namespaces import NamespaceInfo

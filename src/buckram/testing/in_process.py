@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Literal
 
 from buckram.bookie.process import Bookie
-from buckram.client.client import Client, connect
 from buckram.client.shared.opening import Opening
+from buckram.cluster import Client, connect
 from buckram.config import BookieConfig, ClientConfig, NetConfig, StoreConfig
 from buckram.disk.local import LocalDisk
 from buckram.disk.neighbours import Neighbours

@@ -24,10 +24,10 @@ from buckram.errors import BookieUnavailable, Code, NoSuchBookie
 from buckram.types import BookieId, BookieInfo
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.client.ledger_client import LedgerClient
 
 
-async def bookie_rows(client: Client) -> list[dict[str, Any]]:
+async def bookie_rows(client: LedgerClient) -> list[dict[str, Any]]:
     """Return a row for every bookie that the cluster knows, by their ids."""
     from buckram.metadata.wishes import read_wishes  # not for commands that only name a bookie
 
@@ -40,7 +40,7 @@ async def bookie_rows(client: Client) -> list[dict[str, Any]]:
     return rows
 
 
-async def bookie_shown(client: Client, bookie_id: BookieId) -> dict[str, Any]:
+async def bookie_shown(client: LedgerClient, bookie_id: BookieId) -> dict[str, Any]:
     """Return what is shown of one bookie, which is asked itself. NoSuchBookie; a BookieError where it says nothing."""
     row = next((row for row in await bookie_rows(client) if row["id"] == bookie_id), None)
     if row is None:
@@ -68,7 +68,7 @@ def _trouble(bookie_id: BookieId, trouble: Trouble) -> dict[str, str]:
     return finding_of(Facts(), trouble_of(bookie_id, trouble.what, trouble.why)).as_json()
 
 
-async def check_known(client: Client, bookie_id: BookieId) -> None:
+async def check_known(client: LedgerClient, bookie_id: BookieId) -> None:
     """Raise NoSuchBookie for a bookie that the cluster does not know, BookieUnavailable for one that is down."""
     current = await client.services.store.bookies()
     if current.find(bookie_id) is not None:

@@ -10,8 +10,8 @@ from buckram.db.logs import is_database
 from buckram.errors import NotDatabase
 
 if TYPE_CHECKING:
+    from buckram.namespace import Namespace
     from buckram.streams.info import StreamInfo
-    from buckram.streams.namespace import Namespace
 
 
 def leader_of(info: StreamInfo) -> str | None:

@@ -11,7 +11,7 @@ from buckram.errors import AccessRefused, MalformedRecord, MetadataError, NoSuch
 from buckram.types import BookieId, LedgerId, LedgerMetadata, LedgerState
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.client.ledger_client import LedgerClient
 
 STATES = {LedgerState.OPEN: "open", LedgerState.IN_RECOVERY: "in_recovery", LedgerState.CLOSED: "closed"}
 _READ_AT_ONCE = 64
@@ -39,14 +39,14 @@ def ledger_json(ledger_id: LedgerId, metadata: LedgerMetadata) -> dict[str, Any]
     }
 
 
-def away(client: Client, metadata: LedgerMetadata) -> list[BookieId]:
+def away(client: LedgerClient, metadata: LedgerMetadata) -> list[BookieId]:
     """Return which members of a ledger are not registered now."""
     members = dict.fromkeys(bookie for fragment in metadata.fragments for bookie in fragment.ensemble)
     return [bookie for bookie in members if client.services.bookies.info(bookie) is None]
 
 
 async def records_of(
-    client: Client, ledgers: Sequence[LedgerId]
+    client: LedgerClient, ledgers: Sequence[LedgerId]
 ) -> list[tuple[LedgerId, LedgerMetadata | MetadataError]]:
     """Return the records of these ledgers, without those that are gone; an error in the place of one that is bad."""
     found: list[tuple[LedgerId, LedgerMetadata | MetadataError]] = []
@@ -57,7 +57,7 @@ async def records_of(
     return found
 
 
-async def _record_of(client: Client, ledger_id: LedgerId) -> LedgerMetadata | MetadataError | None:
+async def _record_of(client: LedgerClient, ledger_id: LedgerId) -> LedgerMetadata | MetadataError | None:
     """None for a ledger that was deleted meanwhile; one that cannot be read does not keep others from being listed."""
     try:
         return await client.metadata(ledger_id)
@@ -67,7 +67,7 @@ async def _record_of(client: Client, ledger_id: LedgerId) -> LedgerMetadata | Me
         return error
 
 
-def listed_json(client: Client, ledger_id: LedgerId, answer: LedgerMetadata | MetadataError) -> dict[str, Any]:
+def listed_json(client: LedgerClient, ledger_id: LedgerId, answer: LedgerMetadata | MetadataError) -> dict[str, Any]:
     """Return what a list shows of a ledger, or of one whose record cannot be read."""
     if isinstance(answer, MetadataError):
         return {"ledger": ledger_id, "state": "unreadable", "last_entry": None, "error": str(answer)}

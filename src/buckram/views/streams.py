@@ -11,7 +11,7 @@ from buckram.errors import BuckramError
 if TYPE_CHECKING:
     from buckram.core.streams.head import Segment
     from buckram.streams.info import StreamInfo
-    from buckram.streams.namespace import Namespace
+    from buckram.streams.namespace import StreamNamespace
     from buckram.streams.read.cursors import CursorInfo
 
 
@@ -85,7 +85,7 @@ def cursor_json(one: CursorInfo) -> dict[str, Any]:
     return {"cursor": one.name, "offset": one.offset, "lag": one.lag, "changed_us": one.changed}
 
 
-async def with_last_append(ns: Namespace, info: StreamInfo) -> StreamInfo:
+async def with_last_append(ns: StreamNamespace, info: StreamInfo) -> StreamInfo:
     """Return the same with the newest append: the head knows that of sealed segments only, so the end is read."""
     if info.writer is None or info.end <= info.earliest:
         return info

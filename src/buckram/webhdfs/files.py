@@ -10,7 +10,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, S
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.errors import (
     BuckramError,
     HandleClosed,

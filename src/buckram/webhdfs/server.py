@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.security.effects import Effect
 from buckram.errors import BuckramError, InvariantViolation, ObjectExists
 from buckram.http.body import body_pieces

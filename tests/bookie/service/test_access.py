@@ -20,7 +20,7 @@ from buckram.bookie.service.limits import Budget
 from buckram.bookie.service.owners import Owner, Owners
 from buckram.bookie.service.server import BookieServer
 from buckram.bookie.service.session import Session
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.config import AuthConfig, ClientConfig, NetConfig
 from buckram.core.ledgers.metadata import created
 from buckram.core.ledgers.metadata_codec import serialise

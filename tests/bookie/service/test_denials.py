@@ -14,7 +14,7 @@ import pytest
 from tests.bookie.service.test_access import AUTH, client_of, grant, prepared
 from tests.support.secure_kit import Guarded, guarded
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.security.namespaces import UNSEEN
 from buckram.core.streams.head import Head, encode_head
 from buckram.errors import AccessRefused

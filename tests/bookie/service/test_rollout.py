@@ -19,7 +19,7 @@ from buckram import connect
 from buckram.bookie.mixed_logins import check_others
 from buckram.bookie.process import Bookie
 from buckram.bookie.service.door import Door
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.config import AuthConfig, ClientConfig, NetConfig, TlsConfig
 from buckram.core.security.acl import LOGIN_PROPERTY
 from buckram.disk.local import LocalDisk

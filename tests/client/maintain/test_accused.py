@@ -8,8 +8,8 @@ import pytest
 from tests.support.readable_bookie import ReadableBookie, ReadableCluster, readable
 from tests.support.scripted_bookie import eventually
 
-from buckram.client.client import Client
 from buckram.client.maintain.audit import ReplicaAuditor
+from buckram.cluster import Client
 from buckram.config import ClientConfig
 from buckram.core.cluster.conviction import Accused, Deed, Evidence
 from buckram.core.ledgers.audit import plan_pieces

@@ -11,8 +11,8 @@ from random import Random
 import pytest
 from tests.support.scripted_bookie import eventually
 
-from buckram.client.client import Client
 from buckram.client.maintain.audit import ReplicaAuditor, differing
+from buckram.cluster import Client
 from buckram.config import ClientConfig, NetConfig
 from buckram.core.entries.entry import Digest
 from buckram.core.entries.packed import PackedBodies

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from tests.client.write.test_placement import place
 
-from buckram.client.client import Client, connect
 from buckram.client.maintain.placement import explain_ledger, explain_new, misplaced
+from buckram.cluster import Client, connect
 from buckram.config import NetConfig
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.placement.policy import PlacementPolicy

@@ -10,8 +10,8 @@ import pytest
 from tests.support.readable_bookie import DIGEST, ReadableCluster, readable
 from tests.support.scripted_bookie import eventually
 
-from buckram.client.client import Client
 from buckram.client.write.writer import Writer
+from buckram.cluster import Client
 from buckram.config import ClientConfig
 from buckram.core.wire.messages import Read
 from buckram.errors import (

@@ -11,8 +11,8 @@ import pytest
 from tests.support.readable_bookie import DIGEST, ReadableBookie, ReadableCluster, readable
 from tests.support.scripted_bookie import eventually
 
-from buckram.client.client import Client
 from buckram.client.maintain import recover
+from buckram.cluster import Client
 from buckram.config import ClientConfig
 from buckram.core.wire.messages import Read, ReadLac
 from buckram.errors import Code, RecoveryFailed

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.support.readable_bookie import DIGEST, ReadableCluster, readable
 
-from buckram.client.client import Client
 from buckram.client.maintain.repair_report import Replacement
+from buckram.cluster import Client
 from buckram.config import ClientConfig
 from buckram.errors import Code, NoSuchLedger, Unauthorized
 from buckram.seams import MetadataStore

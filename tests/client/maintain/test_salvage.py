@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from buckram.client.client import Client
 from buckram.client.maintain.salvage import Salvage, opened
+from buckram.cluster import Client
 from buckram.config import NetConfig
 from buckram.core.ledgers.metadata import BIRTH, birth_of, creation_time_of
 from buckram.errors import InvalidArgument, LedgerExists, LedgerIdUsed

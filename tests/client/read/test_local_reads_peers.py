@@ -19,7 +19,7 @@ from tests.support.local_reads_kit import (
 from tests.support.readable_bookie import ReadableBookie, readable
 from tests.support.scripted_bookie import NET
 
-from buckram.client.client import Client, connect
+from buckram.cluster import Client, connect
 from buckram.config import ClientConfig
 from buckram.core.wire.located import Extent, Located
 from buckram.core.wire.messages import BatchRead

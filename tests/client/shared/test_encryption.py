@@ -13,8 +13,8 @@ from tests.support.bookie_kit import CONFIG, STORE, memory_metadata
 
 from buckram import connect
 from buckram.bookie.process import Bookie
-from buckram.client.client import Client
 from buckram.client.shared.encryption import EncryptionKeys
+from buckram.cluster import Client
 from buckram.config import ClientConfig, EncryptionConfig, NetConfig
 from buckram.core.security.encryption import ENCRYPTION, OVERHEAD, Cipher, Key
 from buckram.disk.local import LocalDisk

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 from tests.support.slow_network import SlowNetwork
 
-from buckram.client.client import Client, connect
 from buckram.client.maintain.placement import explain_new
+from buckram.cluster import Client, connect
 from buckram.config import ClientConfig
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.placement import latency

@@ -9,7 +9,7 @@ from tests.support.clock import pass_time
 from tests.support.polling import until
 from tests.support.scripted_bookie import scripted
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.config import ClientConfig
 from buckram.metadata.degraded import degraded_bookies
 

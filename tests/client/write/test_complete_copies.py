@@ -6,10 +6,10 @@ import asyncio
 
 from tests.support.scripted_bookie import eventually
 
-from buckram.client.client import Client
 from buckram.client.maintain.check import check_ledger
 from buckram.client.shared.lagging import LaggingMembers
 from buckram.client.write.writer import engine_of
+from buckram.cluster import Client
 from buckram.config import ClientConfig
 from buckram.metadata.behind import ledgers_behind
 from buckram.net.tasks import TaskScope

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import pytest
 from tests.support.scripted_bookie import eventually
 
-from buckram.client.client import Client
 from buckram.client.write.writer import Writer, engine_of
+from buckram.cluster import Client
 from buckram.config import ClientConfig
 from buckram.core.placement.topology import RackMap
 from buckram.errors import ConfigError, NotEnoughBookies, RecoveryFailed, WriteFailed

@@ -42,7 +42,9 @@ MUTANTS = (
     TestMutant(
         "purpose-schema-does-not-ask",
         "the log of a database gets a schema",
-        edited(("buckram.streams.namespace:Namespace.set_schema", "check_act(str(name), head, Act.SCHEMA)", "pass")),
+        edited(
+            ("buckram.streams.namespace:StreamNamespace.set_schema", "check_act(str(name), head, Act.SCHEMA)", "pass")
+        ),
         _EVERY_DOOR,
     ),
     TestMutant(

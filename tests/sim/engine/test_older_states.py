@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from buckram.client.client import Client
 from buckram.client.write.writer import Writer
+from buckram.cluster import Client
 from buckram.errors import MetadataUnavailable, NoSuchKey
 from buckram.metadata.zookeeper.store import ZooKeeperStore
 from buckram.seams import Write

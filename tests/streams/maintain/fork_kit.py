@@ -7,14 +7,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.streams.batch import Record
 from buckram.core.streams.names import StreamName
 from buckram.errors import NoSuchKey
+from buckram.namespace import Namespace
 from buckram.seams import KeyStore
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.maintain.janitor_report import JanitorReport
-from buckram.streams.namespace import Namespace
 from buckram.streams.shared.metadata import StreamStore
 from buckram.types import KeyOp
 

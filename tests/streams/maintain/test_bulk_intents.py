@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from buckram.client.client import Client
+from buckram.cluster import Client
+from buckram.namespace import Namespace
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
-from buckram.streams.namespace import Namespace
 from buckram.streams.shared.ledgers import list_intents
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.support.segments_kit import rows_of, written
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.streams import changes as stream_changes
 from buckram.core.streams import compaction as stream_compaction
 from buckram.core.streams import head as stream_head
@@ -15,11 +15,11 @@ from buckram.core.streams.compaction import EntryRewriter, Run, RunChanged, comp
 from buckram.core.streams.head import Head, Segment, Summary
 from buckram.core.streams.names import StreamName
 from buckram.errors import InvalidArgument, MetadataUnavailable
+from buckram.namespace import Namespace
 from buckram.streams.maintain import delete as stream_delete
 from buckram.streams.maintain.compaction import compact_stream, copy_run, plan_compaction, replace_run
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.maintain.orphans import find_orphans
-from buckram.streams.namespace import Namespace
 from buckram.streams.shared import metadata as stream_metadata
 from buckram.streams.shared.ledgers import RETIRED, list_intents
 from buckram.testing import Cluster

@@ -11,7 +11,7 @@ import pytest
 from tests.replication.restoring import backed_up, opened_store, restored
 from tests.support.polling import eventually
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.ledgers.deletion_file import decode_file
 from buckram.core.ledgers.deletions import NONE_DELETED
 from buckram.core.streams.names import StreamId, StreamName

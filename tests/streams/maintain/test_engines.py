@@ -14,10 +14,10 @@ from tests.streams.maintain.test_offload import NAME
 from tests.support.duckdb_kit import duckdb_with_iceberg
 from tests.support.segments_kit import written
 
-from buckram.client.client import Client
+from buckram.cluster import Client
+from buckram.namespace import Namespace
 from buckram.streams.maintain.export import export_stream, plan_export
 from buckram.streams.maintain.offload import offload_stream
-from buckram.streams.namespace import Namespace
 
 
 async def test_duckdb_reads_what_was_offloaded(client: Client, ns: Namespace, tmp_path: Path) -> None:

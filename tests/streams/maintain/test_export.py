@@ -19,18 +19,18 @@ from pyiceberg.table import StaticTable
 from tests.streams.maintain.test_offload import NAME, clean, files_below, plain, read
 from tests.support.segments_kit import rows_of, written
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.streams.batch import Record
 from buckram.core.streams.head import HISTORY
 from buckram.core.streams.history import copy_of
 from buckram.errors import InvalidArgument, MachineLog, StreamError
+from buckram.namespace import Namespace
 from buckram.net.pace import Pace
 from buckram.streams.maintain import segment_copy
 from buckram.streams.maintain.compaction import compact_stream
 from buckram.streams.maintain.export import ExportReport, export_stream, plan_export
 from buckram.streams.maintain.offload import offload_stream
 from buckram.streams.maintain.segment_copy import SegmentCopy
-from buckram.streams.namespace import Namespace
 from buckram.streams.shared import exports
 from buckram.streams.shared.exports import change_export, read_export
 from buckram.streams.shared.ledgers import RETIRED, list_intents

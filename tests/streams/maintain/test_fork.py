@@ -24,7 +24,7 @@ from tests.streams.maintain.fork_kit import (
 )
 from tests.support.segments_kit import written
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.streams import changes as stream_changes
 from buckram.core.streams import head as stream_head
 from buckram.core.streams.forks import ForkPlan
@@ -42,6 +42,7 @@ from buckram.errors import (
     StreamExists,
     WriterExists,
 )
+from buckram.namespace import Namespace
 from buckram.streams.maintain import delete as stream_delete
 from buckram.streams.maintain import fork as stream_fork
 from buckram.streams.maintain import janitor as janitor_module
@@ -51,7 +52,6 @@ from buckram.streams.maintain.history import check_stream
 from buckram.streams.maintain.offload import offload_stream
 from buckram.streams.maintain.orphans import find_orphans
 from buckram.streams.maintain.retention import is_lease_held
-from buckram.streams.namespace import Namespace
 from buckram.streams.shared import ledgers as stream_ledgers
 from buckram.streams.shared import metadata as stream_metadata
 from buckram.streams.shared.ledgers import drop_ledger, let_go

@@ -17,11 +17,11 @@ from tests.streams.maintain.fork_kit import (
     records,
 )
 
-from buckram.client.client import Client
+from buckram.cluster import Client
+from buckram.namespace import Namespace
 from buckram.streams.maintain.delete import delete_stream
 from buckram.streams.maintain.fork import fork_stream
 from buckram.streams.maintain.truncate import trim, truncate
-from buckram.streams.namespace import Namespace
 from buckram.streams.shared.metadata import StreamStore
 
 

@@ -15,15 +15,15 @@ pytest.importorskip("fsspec")
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.streams.imports import Columns, Position, position_of
 from buckram.core.streams.names import StreamName
 from buckram.errors import InvalidArgument, MalformedSource, OpenSegment, StreamError
+from buckram.namespace import Namespace
 from buckram.net.pace import Pace
 from buckram.streams.maintain import imports
 from buckram.streams.maintain.imports import ImportReport, import_files, plan_import
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
-from buckram.streams.namespace import Namespace
 from buckram.streams.shared.ledgers import list_intents
 from buckram.streams.shared.sources import Source
 from buckram.streams.write.bulk import Bulk

@@ -11,17 +11,17 @@ import pytest
 from tests.streams.kit import eventually
 from tests.support.clock import pass_time
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.config import ClientConfig
 from buckram.core.streams.changes import deleted
 from buckram.core.streams.names import owner_of, stream_name
 from buckram.errors import MetadataUnavailable, NoSuchKey, NoSuchNamespace, StreamError
+from buckram.namespace import Namespace
 from buckram.net.retry import Retries
 from buckram.seams import KeyStore, Notify
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.maintain.janitor_report import JanitorReport
 from buckram.streams.maintain.orphans import find_orphans
-from buckram.streams.namespace import Namespace
 from buckram.streams.shared.ledgers import make_ledger
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.namespaces import Namespaces

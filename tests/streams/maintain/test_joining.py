@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 from tests.support.segments_kit import rows_of
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.config import ClientConfig
 from buckram.core.streams.compaction import small_runs
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy
 from buckram.errors import OutOfOrderSequence
+from buckram.namespace import Namespace
 from buckram.streams.maintain import joining
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.maintain.orphans import find_orphans
-from buckram.streams.namespace import Namespace
 from buckram.streams.shared.ledgers import JOINED, list_intents
 from buckram.testing import Cluster
 

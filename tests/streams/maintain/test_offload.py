@@ -19,13 +19,14 @@ from fsspec.implementations.memory import MemoryFileSystem
 from tests.support.polling import until
 from tests.support.segments_kit import rows_of, written
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.streams.batch import Record
 from buckram.core.streams.head import HISTORY
 from buckram.core.streams.history import Manifest, copy_of
 from buckram.core.streams.names import StreamId, StreamName
 from buckram.core.streams.offload_places import parse_offload_places
 from buckram.errors import CorruptEntry, InvalidArgument, NoSuchEntry, NoSuchLedger, ReadFailed, WriteFailed
+from buckram.namespace import Namespace
 from buckram.streams.maintain import offload, segment_copy
 from buckram.streams.maintain.compaction import Compactable, replace_run
 from buckram.streams.maintain.history import check_stream
@@ -38,7 +39,6 @@ from buckram.streams.maintain.offload import (
     offload_stream,
     plan_offload,
 )
-from buckram.streams.namespace import Namespace
 from buckram.streams.read.history import HistoryReader, SegmentFiles
 from buckram.streams.shared.ledgers import Intent, drop_ledger, list_intents, make_history_id
 from buckram.streams.shared.places import TABLE, Place

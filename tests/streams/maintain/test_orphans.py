@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.streams.head import PAGE_SEGMENTS
 from buckram.core.streams.names import owner_mark, stream_name
 from buckram.errors import InvalidArgument, LedgerOfStream, MalformedRecord, NoSuchLedger
+from buckram.namespace import Namespace
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.maintain.orphans import delete_orphan, find_orphans
-from buckram.streams.namespace import Namespace
 from buckram.streams.shared.ledgers import make_ledger
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from buckram.client.client import Client, connect
+from buckram.cluster import Client, connect
 from buckram.errors import OffsetTruncated
+from buckram.namespace import Namespace
 from buckram.net.runtime import production_runtime
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.maintain.janitor_report import JanitorReport
-from buckram.streams.namespace import Namespace
 from buckram.testing import Cluster, cluster
 
 SECOND = 1_000_000

@@ -16,13 +16,13 @@ from tests.streams.maintain.test_export import export
 from tests.streams.maintain.test_offload import NAME, clean, files_below, plain
 from tests.support.segments_kit import written
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.streams.names import StreamName
 from buckram.errors import CorruptEntry, InvalidArgument, NoSuchStream
+from buckram.namespace import Namespace
 from buckram.streams.maintain.compaction import compact_stream
 from buckram.streams.maintain.offload import offload_stream
 from buckram.streams.maintain.verify import VerifyReport, files_side, stream_side, verify
-from buckram.streams.namespace import Namespace
 from buckram.streams.shared.places import TABLE
 from buckram.streams.shared.row_compare import first_difference
 

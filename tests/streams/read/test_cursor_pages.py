@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.streams.read.test_cursors import cursor_of, fill
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.streams.names import stream_name
-from buckram.streams.namespace import Namespace
+from buckram.namespace import Namespace
 from buckram.streams.read import cursors
 
 

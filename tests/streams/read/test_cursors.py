@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.streams.names import stream_name
 from buckram.errors import (
     CursorMoved,
@@ -17,8 +17,8 @@ from buckram.errors import (
     OffsetOutOfRange,
     OffsetTruncated,
 )
+from buckram.namespace import Namespace
 from buckram.seams import KeyStore
-from buckram.streams.namespace import Namespace
 from buckram.streams.read.cursors import Cursor
 from buckram.streams.shared.metadata import StreamStore
 from buckram.types import KeyOp

@@ -9,7 +9,7 @@ import pytest
 from buckram import connect
 from buckram.config import ClientConfig
 from buckram.errors import OffsetNotReadable, OffsetOutOfRange
-from buckram.streams.namespace import Namespace
+from buckram.namespace import Namespace
 from buckram.testing import Cluster
 
 ROUNDS = 25

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 from tests.streams.kit import eventually, read_on
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.streams.batch import decode
 from buckram.core.streams.head import encode_head
 from buckram.core.streams.names import stream_name
@@ -22,7 +22,7 @@ from buckram.errors import (
     OffsetOutOfRange,
     OffsetTruncated,
 )
-from buckram.streams.namespace import Namespace
+from buckram.namespace import Namespace
 from buckram.streams.read.reader import StreamReader
 from buckram.streams.shared.arrow_batches import schema, to_arrow
 from buckram.streams.shared.ledgers import make_ledger

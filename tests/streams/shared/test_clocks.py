@@ -16,15 +16,15 @@ from tests.streams.kit import eventually
 from tests.support.clock import DAY, SECOND
 from tests.support.clock import SettableClock as Clock
 
-from buckram.client.client import Client, connect
 from buckram.client.shared import clocks as clocks_module
+from buckram.cluster import Client, connect
 from buckram.core.security.tokens import TokenRefused
 from buckram.core.streams.names import StreamName
 from buckram.metadata.security import SecurityStore
 from buckram.metadata.security_follow import FollowedSecurity
+from buckram.namespace import Namespace
 from buckram.net.runtime import production_runtime
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
-from buckram.streams.namespace import Namespace
 from buckram.streams.shared.ledgers import list_intents
 from buckram.streams.shared.metadata import StreamStore
 from buckram.testing import Cluster, cluster

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.streams.maintain.test_janitor import clean, ledgers
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.security.namespaces import LEDGER_NAMESPACE
 from buckram.core.streams.head import HISTORY, Head, Segment, decode_head, encode_head
 from buckram.core.streams.names import StreamName, owner_mark, owner_of
@@ -27,11 +27,11 @@ from buckram.metadata.foreign_notes import (
     foreign_notes,
     leave_foreign_note,
 )
+from buckram.namespace import Namespace
 from buckram.streams.maintain.adoption import adopt_ledgers
 from buckram.streams.maintain.history import check_stream
 from buckram.streams.maintain.janitor import Janitor
 from buckram.streams.maintain.offload import offload_stream
-from buckram.streams.namespace import Namespace
 from buckram.streams.shared.ledgers import RETIRED, retiring_op, withdrawing_op
 from buckram.streams.shared.shares import release
 

@@ -13,7 +13,7 @@ from tests.support.soak import soak
 from buckram.core.streams.batch import Batch, decode
 from buckram.core.streams.record_format import NO_MAX, NO_MIN
 from buckram.errors import InvalidArgument, RecordTooLarge
-from buckram.streams.namespace import Namespace
+from buckram.namespace import Namespace
 
 pa = pytest.importorskip("pyarrow")
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.streams.changes import MAX_BULK_SEGMENTS
 from buckram.core.streams.names import stream_name
 from buckram.errors import (
@@ -18,7 +18,7 @@ from buckram.errors import (
     StreamError,
     WriterLost,
 )
-from buckram.streams.namespace import Namespace
+from buckram.namespace import Namespace
 from buckram.streams.shared.ledgers import list_intents
 from buckram.streams.write.bulk import Bulk, SealedLedger, publish_together
 

@@ -12,7 +12,7 @@ from buckram.core.streams.insertions import Insertion, encode_insertion
 from buckram.core.streams.names import stream_name
 from buckram.core.streams.transactions import StepId
 from buckram.errors import BufferFull, InvalidArgument, NoSuchKey, OffsetMismatch, OpenSegment, StaleTransaction
-from buckram.streams.namespace import Namespace
+from buckram.namespace import Namespace
 from buckram.streams.shared.ledgers import list_intents
 from buckram.streams.write import asking, bulk, engine
 from buckram.streams.write.bulk import Bulk, SealedLedger, publish_together

@@ -8,14 +8,14 @@ import pytest
 from tests.streams.kit import eventually
 from tests.support.clock import pass_time
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.streams.changes import claimed
 from buckram.core.streams.head import WriterInfo
 from buckram.core.streams.names import stream_name
 from buckram.core.streams.policy import DEFAULTS
 from buckram.errors import RecoveryFailed, WriterExists, WriterLost
+from buckram.namespace import Namespace
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
-from buckram.streams.namespace import Namespace
 from buckram.streams.shared.ledgers import list_intents, make_ledger
 from buckram.testing import Cluster
 

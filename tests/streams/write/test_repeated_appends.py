@@ -6,7 +6,7 @@ import asyncio
 
 from tests.streams.write.test_writer import values
 
-from buckram.streams.namespace import Namespace
+from buckram.namespace import Namespace
 
 
 async def test_a_repeated_append_is_answered_when_the_first_is_stored(ns: Namespace) -> None:

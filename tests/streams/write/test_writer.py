@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from tests.streams.kit import append_on, eventually
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.config import ClientConfig
 from buckram.core.streams.batch import Record
 from buckram.errors import (
@@ -23,7 +23,7 @@ from buckram.errors import (
     TxidOutOfOrder,
     WriterLost,
 )
-from buckram.streams.namespace import Namespace
+from buckram.namespace import Namespace
 from buckram.testing import Cluster
 
 

@@ -10,8 +10,8 @@ import functools
 
 from buckram.chaos.actors.stage import MARK, Stage
 from buckram.chaos.payloads import entry_payload
-from buckram.client.client import Client
 from buckram.client.write.writer import Writer
+from buckram.cluster import Client
 from buckram.errors import BuckramError, DuplicateEntry, NoSuchLedger
 from buckram.types import LedgerId
 

@@ -18,7 +18,7 @@ from typing import Any
 from buckram.addresses import host_port, join
 from buckram.chaos.actors.bank import ANSWER_BYTES, DATABASE, Answer
 from buckram.chaos.actors.stage import Stage
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.db.sql import SqlResult
 from buckram.db.database import Database
 from buckram.errors import BuckramError

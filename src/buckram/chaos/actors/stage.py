@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from buckram.chaos.history import Recorder
-from buckram.client.client import Client, connect
+from buckram.cluster import Client, connect
 from buckram.errors import BuckramError
 
 STREAMS = ("one", "two")

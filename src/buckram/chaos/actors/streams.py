@@ -8,9 +8,9 @@ import hashlib
 from buckram.chaos.actors.stage import STREAMS, Stage
 from buckram.chaos.history import read_own
 from buckram.chaos.payloads import producer_of, record_value
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.errors import BuckramError, OffsetTruncated
-from buckram.streams.namespace import Namespace
+from buckram.namespace import Namespace
 
 
 async def write_streams(stage: Stage) -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from buckram.chaos.actors.stage import MARK
 from buckram.chaos.payloads import entry_payload
 from buckram.chaos.verdict.state import for_each
-from buckram.client.client import Client
 from buckram.client.maintain.audit import ReplicaAuditor
+from buckram.cluster import Client
 from buckram.core.ledgers.answers import Positive
 from buckram.core.ledgers.audit import Piece, PieceReport, plan_pieces
 from buckram.errors import NoSuchLedger

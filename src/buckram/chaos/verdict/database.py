@@ -10,7 +10,7 @@ from pathlib import Path
 from buckram.chaos.actors.bank import DATABASE
 from buckram.chaos.actors.replicas import digest_of_copy
 from buckram.chaos.verdict.bank import DatabaseEnd
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.errors import NotLeader
 
 _LEAD_S = 60.0

@@ -12,8 +12,8 @@ from buckram.chaos.actors.stage import MARK, STREAMS
 from buckram.chaos.payloads import entry_payload, producer_of
 from buckram.chaos.verdict.bank import DatabaseEnd
 from buckram.chaos.verdict.database import read_database
-from buckram.client.client import Client
 from buckram.client.maintain.placement import misplaced
+from buckram.cluster import Client
 from buckram.errors import NoSuchLedger
 from buckram.healing.overview import Overview, overview
 from buckram.types import BookieId, LedgerId, LedgerMetadata

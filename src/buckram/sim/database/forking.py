@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.errors import BuckramError
 from buckram.sim.database.rules import DATABASE
 from buckram.sim.database.stage import Stage

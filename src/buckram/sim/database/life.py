@@ -9,7 +9,7 @@ import tempfile
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.db.logs import PROPERTIES
 from buckram.sim.database.clients import ClientActor
 from buckram.sim.database.ending import Ending

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.db.database import Database
 from buckram.errors import BuckramError, SqlError
 from buckram.sim.database.reading import READ

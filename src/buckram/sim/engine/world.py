@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from buckram.bookie.process import Bookie
 from buckram.bookie.service.door import Door
 from buckram.bookie.storage.store import Store
-from buckram.client.client import Client, connect
+from buckram.cluster import Client, connect
 from buckram.config import BookieConfig, ClientConfig, NetConfig, StoreConfig
 from buckram.core.placement.topology import HOST_PROPERTY, LOCATION_PROPERTY
 from buckram.errors import BuckramError

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.errors import BuckramError, NoSuchBookie
 from buckram.healing.asking import ask_readonly, begin_maintenance
 from buckram.healing.decommission import Departure, decommission, drain, replace_bookie

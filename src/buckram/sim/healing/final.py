@@ -10,7 +10,7 @@ import random
 from collections.abc import Awaitable
 from contextlib import suppress
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.errors import BuckramError
 from buckram.sim.engine.checkers.facts import write_sets
 from buckram.sim.engine.world import Died

@@ -6,8 +6,8 @@ import asyncio
 import random
 from dataclasses import dataclass, field
 
-from buckram.client.client import Client
 from buckram.client.write import writer as ledger_writer
+from buckram.cluster import Client
 from buckram.core.streams.names import OWNER, OWNER_UID
 from buckram.errors import BuckramError
 from buckram.healing.auditor import Auditor

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable
 
 from buckram.bookie.storage.store import Store
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.wire.messages import Read
 from buckram.errors import BuckramError, NoSuchLedger
 from buckram.sim.engine.faults import FaultRunner

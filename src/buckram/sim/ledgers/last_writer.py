@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 
-from buckram.client.client import Client
 from buckram.client.write.writer import Writer
+from buckram.cluster import Client
 from buckram.errors import BuckramError
 from buckram.sim.engine.checkers.facts import write_set
 from buckram.sim.engine.metadata import HOST

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from buckram.client.client import Client
 from buckram.client.write.engine import LedgerAppender
 from buckram.client.write.writer import Writer
+from buckram.cluster import Client
 from buckram.core.ledgers.metadata import created
 from buckram.core.ledgers.metadata_codec import serialise
 from buckram.core.ledgers.quorum import Quorum

@@ -11,7 +11,7 @@ import random
 from dataclasses import replace
 
 from buckram.bookie.service.door import Door
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.config import AuthConfig, TlsConfig
 from buckram.core.security.acl import Acl
 from buckram.core.security.tokens import Token, sign

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.errors import NotLeader
 from buckram.machine.machine import Machine
 from buckram.sim.engine.faults import FaultRunner

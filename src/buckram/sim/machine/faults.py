@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.streams.changes import Step
 from buckram.core.streams.head import Head, SnapshotRow, decode_head
 from buckram.core.streams.names import StreamName

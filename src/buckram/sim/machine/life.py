@@ -6,7 +6,7 @@ import asyncio
 import gc
 from contextlib import AbstractContextManager, ExitStack
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.sim.engine.checkers.safety import Records
 from buckram.sim.engine.faults import FaultRunner
 from buckram.sim.engine.lives import LifeResult, bring_up, life_result, report_broken_invariants, watch_tasks

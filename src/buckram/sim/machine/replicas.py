@@ -6,7 +6,7 @@ import asyncio
 import random
 from typing import Protocol
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.errors import BuckramError, ReplicaStopped
 from buckram.sim.engine.checkers.judge import describe
 from buckram.sim.engine.world import Died, World

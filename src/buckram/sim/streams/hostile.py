@@ -13,10 +13,10 @@ from dataclasses import replace
 from buckram.core.streams.head import Head, Segment, decode_head, encode_head
 from buckram.core.streams.names import StreamName
 from buckram.errors import BuckramError, ForeignLedger, NoSuchStream
+from buckram.namespace import Namespace
 from buckram.sim.streams.facts import HOSTILE
 from buckram.sim.streams.maintenance import SETTINGS, MaintenanceActor
 from buckram.streams.maintain.janitor import Janitor
-from buckram.streams.namespace import Namespace
 from buckram.streams.shared.ledgers import retiring_op
 from buckram.streams.shared.metadata import StreamStore
 from buckram.types import LedgerId

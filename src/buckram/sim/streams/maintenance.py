@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.streams.names import StreamName
 from buckram.errors import (
     BuckramError,

@@ -8,9 +8,10 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.streams.policy import Policy, merged
 from buckram.errors import BuckramError
+from buckram.namespace import Namespace
 from buckram.sim.engine.checkers.judge import describe
 from buckram.sim.engine.loop import Process
 from buckram.sim.engine.metadata import HOST
@@ -20,7 +21,6 @@ from buckram.sim.streams.facts import Content, Facts, ReaderSession, StreamHisto
 from buckram.sim.streams.heads import HeadWatch
 from buckram.sim.streams.plan import StreamPlan
 from buckram.sim.streams.rules import Rules
-from buckram.streams.namespace import Namespace
 
 T = TypeVar("T")
 NAMESPACE = "default"

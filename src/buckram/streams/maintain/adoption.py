@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.core.security.namespaces import LEDGER_NAMESPACE
 from buckram.core.streams.changes import check_usable
 from buckram.core.streams.head import HISTORY
@@ -20,7 +20,7 @@ from buckram.streams.shared.metadata import StreamStore, retry_metadata
 from buckram.types import LedgerId
 
 
-async def adopt_ledgers(client: Client, streams: StreamStore, name: StreamName) -> list[LedgerId]:
+async def adopt_ledgers(client: LedgerClient, streams: StreamStore, name: StreamName) -> list[LedgerId]:
     """Mark as the stream's own each ledger of its list, and of its garbage, whose record names no stream and no
     namespace; returns them. It may be repeated. NoSuchStream, MetadataUnavailable, and AccessRefused for whoever is
     held to grants."""
@@ -32,7 +32,7 @@ async def adopt_ledgers(client: Client, streams: StreamStore, name: StreamName) 
     return [ledger for ledger in ledgers if await _adopt(client, ledger, mark)]
 
 
-async def _adopt(client: Client, ledger: LedgerId, mark: dict[str, bytes]) -> bool:
+async def _adopt(client: LedgerClient, ledger: LedgerId, mark: dict[str, bytes]) -> bool:
     store = client.services.store
     while True:
         try:

@@ -18,7 +18,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.client.write.engine import LedgerAppender
 from buckram.core.streams.changes import check_usable
 from buckram.core.streams.compaction import (
@@ -123,7 +123,7 @@ async def plan_compaction(streams: StreamStore, name: StreamName, *, target_byte
 
 
 async def copy_run(
-    client: Client,
+    client: LedgerClient,
     streams: StreamStore,
     work: Compactable,
     run: Run,
@@ -175,7 +175,7 @@ async def _held(entries: Sequence[list[bytes]]) -> AsyncGenerator[list[bytes], N
         yield chunk
 
 
-async def entries_of(client: Client, name: StreamName, uid: str, run: Run) -> AsyncGenerator[list[bytes], None]:
+async def entries_of(client: LedgerClient, name: StreamName, uid: str, run: Run) -> AsyncGenerator[list[bytes], None]:
     """Yield the entries of a copy of the run, some at a time. Raises CorruptEntry and the errors of reading."""
     rewriter = EntryRewriter()
     for row in run.rows:
@@ -194,7 +194,7 @@ def _rewrite_entry(name: StreamName, rewriter: EntryRewriter, entry: Entry) -> b
 
 
 async def replace_run(
-    client: Client, streams: StreamStore, work: Compactable, copied: Copied, *, purpose: str = RETIRED
+    client: LedgerClient, streams: StreamStore, work: Compactable, copied: Copied, *, purpose: str = RETIRED
 ) -> bool:
     """List the copy in the place of the run, in one step. False: the run had changed, and the copy was discarded.
 
@@ -211,7 +211,7 @@ async def replace_run(
         return False
 
 
-async def _replace(client: Client, streams: StreamStore, work: Compactable, copied: Copied, purpose: str) -> None:
+async def _replace(client: LedgerClient, streams: StreamStore, work: Compactable, copied: Copied, purpose: str) -> None:
     run, row, name = copied.run, copied.row, str(work.name)
     clocks, retries = client.services.clocks, head_retries()
     while True:
@@ -268,7 +268,7 @@ def _return_ops(ops: list[KeyOp], _: Head) -> list[KeyOp]:
 
 
 async def compact_stream(
-    client: Client,
+    client: LedgerClient,
     streams: StreamStore,
     name: StreamName,
     *,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.errors import BuckramError
 from buckram.net.pace import Pace
 from buckram.net.tasks import TaskScope
@@ -47,7 +47,7 @@ class CopiesAhead(Generic[T]):
 
     def __init__(
         self,
-        client: Client,
+        client: LedgerClient,
         streams: StreamStore,
         items: Iterable[T],
         begin: Callable[[T], Awaitable[SegmentCopy]],

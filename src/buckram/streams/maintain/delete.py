@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.core.streams.changes import Step, deleted
 from buckram.core.streams.forks import given_up
 from buckram.core.streams.head import PAGE_SEGMENTS, Head, Segment
@@ -37,7 +37,7 @@ _PAGE = 1000
 
 
 async def delete_stream(
-    client: Client,
+    client: LedgerClient,
     streams: StreamStore,
     name: StreamName,
     *,
@@ -71,7 +71,7 @@ async def delete_stream(
             continue
 
 
-async def delete_incomplete(client: Client, streams: StreamStore, name: StreamName, uid: str) -> bool:
+async def delete_incomplete(client: LedgerClient, streams: StreamStore, name: StreamName, uid: str) -> bool:
     """Delete a fork unless it is complete; returns whether it was deleted. The head decides that, in one step."""
     head = await streams.change(name, partial(given_up, str(name)), uid=uid)
     if head.deleting:
@@ -83,7 +83,7 @@ def _deleting(name: str, head: Head, *, acting_for: Purpose) -> Step | None:
     return deleted(name, head, acting_for)
 
 
-async def _fence(client: Client, name: StreamName, head: Head) -> None:
+async def _fence(client: LedgerClient, name: StreamName, head: Head) -> None:
     """Fence the stream's writer, after which no record of the stream is acknowledged. Raises RecoveryFailed."""
     row = head.open_segment
     if row is None:
@@ -102,7 +102,7 @@ async def _fence(client: Client, name: StreamName, head: Head) -> None:
         ) from error
 
 
-async def drop_leftovers(client: Client, streams: StreamStore, uid: str) -> None:
+async def drop_leftovers(client: LedgerClient, streams: StreamStore, uid: str) -> None:
     """Delete the intents, ledgers and keys that late requests left below the data of a deleted stream."""
     head = Head(uid, 0)
     await _drop_ledgers(client, streams, head)
@@ -119,7 +119,7 @@ async def _drop_from_tables(streams: StreamStore, name: StreamName, head: Head, 
             raise
 
 
-async def _drop_ledgers(client: Client, streams: StreamStore, head: Head, *, force: bool = False) -> None:
+async def _drop_ledgers(client: LedgerClient, streams: StreamStore, head: Head, *, force: bool = False) -> None:
     """Delete all ledgers and files of history; with `force` files that cannot be reached are left where they are."""
     rows: list[Segment] = []
     async for row in streams.segments(head):

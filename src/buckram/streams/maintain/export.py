@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.core.streams.changes import check_usable
 from buckram.core.streams.exports import Due, Export, advanced, due_of
 from buckram.core.streams.head import Head
@@ -111,7 +111,7 @@ async def plan_export(streams: StreamStore, name: StreamName, to: str) -> Export
 
 
 async def export_stream(
-    client: Client,
+    client: LedgerClient,
     streams: StreamStore,
     work: Exportable,
     *,
@@ -148,7 +148,7 @@ async def export_stream(
 
 
 async def _export_segment(
-    client: Client,
+    client: LedgerClient,
     streams: StreamStore,
     work: Exportable,
     due: Due,
@@ -174,12 +174,12 @@ async def _export_segment(
     report.next_offset = due.row.end
 
 
-async def _begin(client: Client, streams: StreamStore, work: Exportable, due: Due) -> SegmentCopy:
+async def _begin(client: LedgerClient, streams: StreamStore, work: Exportable, due: Due) -> SegmentCopy:
     intent = await make_history_id(client, streams, work.uid, work.directory, epoch=work.epoch, purpose=EXPORT)
     return SegmentCopy(work.name, work.uid, due.row, intent, work.directory, due.first)
 
 
-async def _publish_made(client: Client, streams: StreamStore, work: Exportable, attempt: Attempt[Due]) -> None:
+async def _publish_made(client: LedgerClient, streams: StreamStore, work: Exportable, attempt: Attempt[Due]) -> None:
     """Wait until a copy is made, and publish it. A failure leaves nothing."""
     try:
         await attempt.digest()
@@ -196,7 +196,9 @@ async def _publish_made(client: Client, streams: StreamStore, work: Exportable, 
         raise
 
 
-async def _publish(client: Client, streams: StreamStore, work: Exportable, due: Due, intent: Intent | None) -> None:
+async def _publish(
+    client: LedgerClient, streams: StreamStore, work: Exportable, due: Due, intent: Intent | None
+) -> None:
     """Publish a copy, or a segment that is there already, in one step. StreamError if another export took over."""
     copy = None if intent is None else intent.ledger
     ops = [] if intent is None else [Delete(streams.layout.intent(work.uid, intent.ledger), intent.version)]
@@ -233,7 +235,9 @@ async def _was_truncated(streams: StreamStore, work: Exportable, due: Due) -> bo
     return head.uid == work.uid and due.row.end <= head.earliest
 
 
-async def _discard_leftovers(client: Client, streams: StreamStore, name: StreamName, uid: str, directory: str) -> None:
+async def _discard_leftovers(
+    client: LedgerClient, streams: StreamStore, name: StreamName, uid: str, directory: str
+) -> None:
     """Delete the files of copies to this directory that were not published, or are no longer."""
     leftovers: list[Intent] = []
     after = -1
@@ -282,7 +286,7 @@ async def _unknown(streams: StreamStore, work: Exportable) -> dict[LedgerId, int
     return {copy: base for copy, base in found.items() if copy not in known}
 
 
-async def _prune(client: Client, streams: StreamStore, work: Exportable) -> int:
+async def _prune(client: LedgerClient, streams: StreamStore, work: Exportable) -> int:
     """Take copies out of the export that end at or below the earliest offset; returns how many."""
     head = (await streams.read(work.name)).head
     export = await read_export(streams, work.uid, work.directory)
@@ -299,7 +303,9 @@ async def _bases(directory: str) -> dict[LedgerId, int]:
     return {copy: base_of(file) for file in files if file.startswith("_") and (copy := copy_of(file)) is not None}
 
 
-async def replace_exported(client: Client, streams: StreamStore, name: StreamName, uid: str, directory: str) -> str:
+async def replace_exported(
+    client: LedgerClient, streams: StreamStore, name: StreamName, uid: str, directory: str
+) -> str:
     """Bring the table up to date after an offload, and return where it is; "" without pyiceberg.
 
     Exported copies in this directory of records that are offloaded to it are taken out and deleted.

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.client.write.engine import LedgerAppender
 from buckram.core.streams.changes import Step, check_usable
 from buckram.core.streams.forks import (
@@ -136,7 +136,7 @@ class SourceChanged(StreamError):
 
 
 async def fork_stream(
-    client: Client,
+    client: LedgerClient,
     streams: StreamStore,
     source: StreamName,
     name: StreamName,
@@ -185,7 +185,9 @@ async def fork_stream(
         await _free(streams, lease, holder)
 
 
-async def _readable(client: Client, streams: StreamStore, source: StreamName, head: Head, at: Offset | None) -> Offset:
+async def _readable(
+    client: LedgerClient, streams: StreamStore, source: StreamName, head: Head, at: Offset | None
+) -> Offset:
     """Return the offset, or the readable end for None. OffsetOutOfRange if the records below it cannot be read."""
     if at is None:
         return await known_end(client, source, head)
@@ -208,7 +210,7 @@ class _Forking:
 
     def __init__(
         self,
-        client: Client,
+        client: LedgerClient,
         streams: StreamStore,
         source: StreamName,
         name: StreamName,

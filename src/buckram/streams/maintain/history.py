@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.core.streams.batch import Batch
 from buckram.core.streams.changes import check_usable, is_dead
 from buckram.core.streams.head import HISTORY, Head, Segment
@@ -38,7 +38,7 @@ def asks_for_offload(head: Head, policy: Policy) -> bool:
 
 
 async def offload_by_policy(
-    client: Client, streams: StreamStore, name: StreamName, head: Head, policy: Policy, now: int | None
+    client: LedgerClient, streams: StreamStore, name: StreamName, head: Head, policy: Policy, now: int | None
 ) -> OffloadReport | None:
     """Offload what the policy wants offloaded now, AT_ONCE segments at most; None if that is nothing.
 
@@ -76,7 +76,7 @@ class StreamCheck:
     """The ledgers that were marked as the stream's own before the check."""
 
 
-async def check_stream(client: Client, streams: StreamStore, name: StreamName) -> StreamCheck:
+async def check_stream(client: LedgerClient, streams: StreamStore, name: StreamName) -> StreamCheck:
     """Check that each segment's ledger exists and is its own, and read all files of history: bytes, records, offsets.
 
     The copies of ledgers on bookies are not read: `buckram ledger check` does that. Raises NoSuchStream.

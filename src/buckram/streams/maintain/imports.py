@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.core.streams.changes import check_usable
 from buckram.core.streams.head import Transaction
 from buckram.core.streams.imports import (
@@ -174,7 +174,7 @@ async def _record(
 
 
 async def import_files(
-    client: Client,
+    client: LedgerClient,
     streams: StreamStore,
     work: Importable,
     source: Source,
@@ -209,7 +209,7 @@ async def import_files(
 
 
 async def _ranges(
-    client: Client, streams: StreamStore, work: Importable, source: Source, start: Position, report: ImportReport
+    client: LedgerClient, streams: StreamStore, work: Importable, source: Source, start: Position, report: ImportReport
 ) -> AsyncGenerator[tuple[_Range, int], None]:
     """Yield the ranges after `start`, and how many bytes of the files each is about."""
     from buckram.streams.shared.source_rows import ranges_of
@@ -269,7 +269,7 @@ class _Range:
 
     def __init__(
         self,
-        client: Client,
+        client: LedgerClient,
         streams: StreamStore,
         work: Importable,
         source: Source,

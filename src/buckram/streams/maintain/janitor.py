@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.core.cluster.believed_time import Jump, agreed_jumps, held_back
 from buckram.core.streams.changes import Step, swept
 from buckram.core.streams.compaction import small_runs
@@ -134,7 +134,7 @@ class Janitor:
 
     def __init__(
         self,
-        client: Client,
+        client: LedgerClient,
         settings: JanitorSettings | None = None,
         backups: KeepsBackups | None = None,
         offload_places: OffloadPlaces | None = None,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.core.streams.compaction import Run, small_runs
 from buckram.core.streams.head import Head
 from buckram.core.streams.names import StreamName
@@ -31,7 +31,7 @@ _DELETED_AT_ONCE = 64
 
 
 async def join_before_writing(
-    client: Client, streams: StreamStore, name: StreamName, head: Head, policy: Policy
+    client: LedgerClient, streams: StreamStore, name: StreamName, head: Head, policy: Policy
 ) -> None:
     """Join what is small, if it is enough segments that can be read now ([client] join_segments). Only bugs raise."""
     runs = small_runs(head, policy, at_least=client.services.config.join_segments)
@@ -47,7 +47,7 @@ async def join_before_writing(
 
 
 async def join(
-    client: Client,
+    client: LedgerClient,
     streams: StreamStore,
     name: StreamName,
     head: Head,
@@ -71,7 +71,7 @@ async def join(
     return done
 
 
-async def _delete_joined(client: Client, streams: StreamStore, uid: str) -> None:
+async def _delete_joined(client: LedgerClient, streams: StreamStore, uid: str) -> None:
     clocks = client.services.clocks
     for intent in await list_intents(streams, uid, limit=_DELETED_AT_ONCE):
         if intent.purpose == JOINED and clocks.ended(intent.time + KEPT_US):

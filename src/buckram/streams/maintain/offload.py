@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.core.streams.changes import check_usable
 from buckram.core.streams.compaction import Run
 from buckram.core.streams.head import Head, Offloaded, Segment
@@ -104,7 +104,7 @@ async def plan_offload(
 
 
 async def _list(
-    client: Client,
+    client: LedgerClient,
     streams: StreamStore,
     work: Offloadable,
     copying: Awaitable[tuple[Copied, int]],
@@ -129,7 +129,7 @@ async def _list(
 
 
 async def copy_segment(
-    client: Client,
+    client: LedgerClient,
     streams: StreamStore,
     work: Offloadable,
     row: Segment,
@@ -147,7 +147,7 @@ async def copy_segment(
     return _copied(work, row, copy, await copy.make_or_discard(client, streams, pace or Pace(None), progress))
 
 
-async def _begin(client: Client, streams: StreamStore, work: Offloadable, row: Segment) -> SegmentCopy:
+async def _begin(client: LedgerClient, streams: StreamStore, work: Offloadable, row: Segment) -> SegmentCopy:
     check_software()
     intent = await make_history_id(client, streams, work.uid, work.directory, epoch=work.epoch)
     return SegmentCopy(work.name, work.uid, row, intent, work.directory, row.base)
@@ -163,7 +163,7 @@ async def _attempted(work: Offloadable, attempt: Attempt[Segment]) -> tuple[Copi
 
 
 async def offload_planned(
-    client: Client,
+    client: LedgerClient,
     streams: StreamStore,
     work: Offloadable,
     *,
@@ -188,12 +188,12 @@ async def offload_planned(
     return report
 
 
-async def _finish(client: Client, streams: StreamStore, work: Offloadable, report: OffloadReport) -> None:
+async def _finish(client: LedgerClient, streams: StreamStore, work: Offloadable, report: OffloadReport) -> None:
     report.table = await replace_exported(client, streams, work.name, work.uid, work.directory)
 
 
 async def offload_stream(
-    client: Client,
+    client: LedgerClient,
     streams: StreamStore,
     name: StreamName,
     *,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.core.streams.names import StreamName, owner_of
 from buckram.errors import InvalidArgument, MalformedRecord, NoSuchLedger, NoSuchStream
 from buckram.streams.shared.ledgers import let_go, read_intent
@@ -59,7 +59,7 @@ class Marked:
     created_ms: int | None
 
 
-async def find_orphans(client: Client, streams: StreamStore, *, in_progress: bool = False) -> list[Orphan]:
+async def find_orphans(client: LedgerClient, streams: StreamStore, *, in_progress: bool = False) -> list[Orphan]:
     """Return all orphans in the order of ledger ids; with `in_progress` also ledgers that have an intent.
 
     It reads the metadata of every ledger.
@@ -80,7 +80,7 @@ async def find_with_intents(streams: StreamStore, marked: Sequence[Marked]) -> d
 
 
 async def judge_orphans(
-    client: Client,
+    client: LedgerClient,
     streams: StreamStore,
     marked: Sequence[Marked],
     pending: Mapping[LedgerId, None],
@@ -117,7 +117,7 @@ async def judge_orphans(
     return found
 
 
-async def delete_orphan(client: Client, orphan: Orphan) -> None:
+async def delete_orphan(client: LedgerClient, orphan: Orphan) -> None:
     """Delete an orphan; no-op if it does not exist any more. InvalidArgument if it is not safe to delete."""
     if not orphan.safe:
         raise InvalidArgument(
@@ -126,7 +126,7 @@ async def delete_orphan(client: Client, orphan: Orphan) -> None:
     await let_go(client, StreamStore(client.services.store), orphan.uid, orphan.ledger)
 
 
-async def _marked(client: Client) -> AsyncIterator[Marked]:
+async def _marked(client: LedgerClient) -> AsyncIterator[Marked]:
     after = -1
     while page := await retry_metadata(partial(client.services.store.list_ledgers, after=after, limit=_PAGE)):
         for found in await read_owners(client, page):
@@ -134,7 +134,7 @@ async def _marked(client: Client) -> AsyncIterator[Marked]:
         after = page[-1]
 
 
-async def read_owners(client: Client, ledgers: Sequence[LedgerId]) -> list[Marked]:
+async def read_owners(client: LedgerClient, ledgers: Sequence[LedgerId]) -> list[Marked]:
     """Return those of the ledgers that were made for a stream."""
     found: list[Marked] = []
     for begin in range(0, len(ledgers), _AT_ONCE):
@@ -143,7 +143,7 @@ async def read_owners(client: Client, ledgers: Sequence[LedgerId]) -> list[Marke
     return found
 
 
-async def _owner(client: Client, ledger: LedgerId) -> Marked | None:
+async def _owner(client: LedgerClient, ledger: LedgerId) -> Marked | None:
     try:
         metadata = (await retry_metadata(lambda: client.services.store.read_ledger(ledger))).metadata
     except (NoSuchLedger, MalformedRecord):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.core.cluster.wall_time import APART_US
 from buckram.core.streams.changes import check_usable, truncated
 from buckram.core.streams.head import Head, Segment
@@ -30,7 +30,7 @@ def asks_for_truncation(policy: Policy) -> bool:
 
 
 async def wanted_earliest(
-    client: Client, streams: StreamStore, name: StreamName, head: Head, policy: Policy, now: int | None
+    client: LedgerClient, streams: StreamStore, name: StreamName, head: Head, policy: Policy, now: int | None
 ) -> int:
     """Return the offset below which the policy wants nothing kept; at least the present earliest offset.
 
@@ -57,7 +57,7 @@ async def wanted_earliest(
 
 
 async def apply_retention(
-    client: Client, streams: StreamStore, name: StreamName, head: Head, policy: Policy, now: int | None
+    client: LedgerClient, streams: StreamStore, name: StreamName, head: Head, policy: Policy, now: int | None
 ) -> Head:
     """Truncate as the policy asks (`now` as in wanted_earliest) and return the head after it."""
     wanted = await wanted_earliest(client, streams, name, head, policy, now)
@@ -68,7 +68,7 @@ async def apply_retention(
     return await streams.change(name, lambda head: truncated(str(name), head, offset, end), uid=head.uid)
 
 
-async def all_older(client: Client, name: StreamName, head: Head, policy: Policy) -> bool:
+async def all_older(client: LedgerClient, name: StreamName, head: Head, policy: Policy) -> bool:
     """Whether the open segment has records and all were truncated by age.
 
     A live writer would have rolled by then, so the janitor seals the segment.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.core.ledgers.metadata import BIRTH
 from buckram.core.security.encryption import key_id_of
 from buckram.core.streams.exports import cut_row, rebased
@@ -94,7 +94,7 @@ class SegmentCopy:
         """The id that names the files."""
         return self.intent.ledger
 
-    async def make_or_discard(self, client: Client, streams: StreamStore, pace: Pace, progress: Progress) -> str:
+    async def make_or_discard(self, client: LedgerClient, streams: StreamStore, pace: Pace, progress: Progress) -> str:
         """Do what `make` does. A failure leaves nothing, a crash leaves files with an intent."""
         try:
             return await self.make(client, pace, progress)
@@ -102,7 +102,7 @@ class SegmentCopy:
             self.taken = not await self.discard(client, streams)
             raise
 
-    async def make(self, client: Client, pace: Pace, progress: Progress) -> str:
+    async def make(self, client: LedgerClient, pace: Pace, progress: Progress) -> str:
         """Write and verify all files, the manifest last; returns its digest.
 
         Raises WriteFailed or ReadFailed if the location or the bookies cannot be reached, CorruptEntry if the files do
@@ -133,7 +133,7 @@ class SegmentCopy:
         await answer_of(self.copy, self.directory, self.finishing)
         return digest_of(data)
 
-    async def discard(self, client: Client, streams: StreamStore) -> bool:
+    async def discard(self, client: LedgerClient, streams: StreamStore) -> bool:
         """Delete what was written, after a failure. What cannot be deleted now the janitor deletes by its intent.
 
         Returns False if somebody else has taken the intent.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.core.streams.changes import is_dead, trimmed, truncated
 from buckram.core.streams.head import Head, Segment
 from buckram.core.streams.names import StreamName
@@ -24,7 +24,7 @@ _AT_ONCE = 64
 _TRIES = 5
 
 
-async def truncate(client: Client, streams: StreamStore, name: StreamName, offset: Offset) -> Head:
+async def truncate(client: LedgerClient, streams: StreamStore, name: StreamName, offset: Offset) -> Head:
     """Make the records below `offset` unreadable and return the new head.
 
     Raises OffsetOutOfRange beyond the readable end, and MachineLog or StreamPurpose by the stream's purpose.
@@ -48,7 +48,7 @@ async def offset_keeping(streams: StreamStore, head: Head, keep_bytes: int) -> i
     return max(offset, head.earliest)
 
 
-async def trim(client: Client, streams: StreamStore, name: StreamName, *, at_most: int | None = None) -> int:
+async def trim(client: LedgerClient, streams: StreamStore, name: StreamName, *, at_most: int | None = None) -> int:
     """Delete dead segments, the oldest first, and return how many. It may be stopped and repeated at any point."""
     done = 0
     while at_most is None or done < at_most:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.core.streams.changes import check_usable
 from buckram.core.streams.history import Manifest, check_location, copy_of, decode_manifest, directory_of
 from buckram.core.streams.names import StreamName
@@ -43,7 +43,7 @@ class Side:
     name: str
     first: int
     end: int
-    client: Client | None = None
+    client: LedgerClient | None = None
     stream: StreamName | None = None
     manifests: tuple[tuple[str, int], ...] = ()
     """The manifests of the directory with their copies, in the order of offsets."""
@@ -81,7 +81,7 @@ class VerifyReport:
         return asdict(self)
 
 
-async def stream_side(client: Client, name: StreamName) -> Side:
+async def stream_side(client: LedgerClient, name: StreamName) -> Side:
     """Return a stream as it is now. Raises NoSuchStream."""
     head = (await StreamStore(client.services.store).read(name)).head
     check_usable(str(name), head)
@@ -89,7 +89,7 @@ async def stream_side(client: Client, name: StreamName) -> Side:
     return Side(str(name), head.earliest, end, client, name)
 
 
-async def files_side(client: Client, name: StreamName, location: str) -> Side:
+async def files_side(client: LedgerClient, name: StreamName, location: str) -> Side:
     """Return the files of a stream at a location that it was exported or offloaded to, or in that very directory.
 
     Where there is a table it says which files count. Raises InvalidArgument if there are none, ReadFailed, and

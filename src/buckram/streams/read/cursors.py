@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.core.streams.changes import check_usable
 from buckram.core.streams.head import Head
 from buckram.core.streams.json_values import is_int64
@@ -151,7 +151,9 @@ class Cursor:
         return json.dumps({"offset": offset, "changed": self._clock.wall_us()}, separators=(",", ":")).encode()
 
 
-async def place_cursor(client: Client, streams: StreamStore, name: StreamName, cursor: str, offset: Offset) -> None:
+async def place_cursor(
+    client: LedgerClient, streams: StreamStore, name: StreamName, cursor: str, offset: Offset
+) -> None:
     """Create the cursor or move it up, outside of a reader.
 
     Raises OffsetOutOfRange for an offset beyond the readable end, CursorMoved if the cursor is further.
@@ -167,7 +169,7 @@ async def place_cursor(client: Client, streams: StreamStore, name: StreamName, c
 
 
 async def list_cursors(
-    client: Client, streams: StreamStore, name: StreamName, *, after: str = "", limit: int = _PAGE
+    client: LedgerClient, streams: StreamStore, name: StreamName, *, after: str = "", limit: int = _PAGE
 ) -> list[CursorInfo]:
     """Return at most `limit` cursors with names greater than `after`, in the order of their names."""
     head = (await streams.read(name)).head

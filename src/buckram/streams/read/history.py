@@ -15,7 +15,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.client.read.reader import Reader
 from buckram.core.streams.batch import Batch
 from buckram.core.streams.head import HISTORY, Segment
@@ -233,7 +233,9 @@ class HistoryReader:
 SegmentReader: TypeAlias = Reader | HistoryReader
 
 
-def open_segment(client: Client, stream: StreamId, segment: Segment) -> AbstractAsyncContextManager[SegmentReader]:
+def open_segment(
+    client: LedgerClient, stream: StreamId, segment: Segment
+) -> AbstractAsyncContextManager[SegmentReader]:
     """Return a reader of a segment's entries, wherever they are; use `async with`.
 
     Raises NoSuchLedger, ReadFailed, ForeignLedger.
@@ -244,7 +246,7 @@ def open_segment(client: Client, stream: StreamId, segment: Segment) -> Abstract
 
 
 @asynccontextmanager
-async def _history(client: Client, stream: StreamId, segment: Segment) -> AsyncIterator[SegmentReader]:
+async def _history(client: LedgerClient, stream: StreamId, segment: Segment) -> AsyncIterator[SegmentReader]:
     try:
         reader = HistoryReader(stream, segment)
     except ForeignLedger as error:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.core.streams.head import Head, Segment
 from buckram.core.streams.names import StreamName
 from buckram.errors import NoSuchKey
@@ -42,7 +42,7 @@ def bytes_between(segment: Segment, reach: Reach, first: Offset, stop: Offset) -
 
 
 async def behind(
-    client: Client, streams: StreamStore, name: StreamName, head: Head, reach: Reach, first: Offset
+    client: LedgerClient, streams: StreamStore, name: StreamName, head: Head, reach: Reach, first: Offset
 ) -> Behind:
     """Return what lies from `first` on, which is not truncated. Raises what reading a stream raises."""
     clocks = client.services.clocks

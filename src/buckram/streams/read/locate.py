@@ -6,7 +6,7 @@ import asyncio
 from contextlib import aclosing, suppress
 from typing import NamedTuple
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.client.read.reader import Reader
 from buckram.core.backoff import READABLE
 from buckram.core.streams.batch import Batch, decode
@@ -71,12 +71,12 @@ class Reach(NamedTuple):
     """Of the last record of the open segment, microseconds UTC; 0 if that was not seen."""
 
 
-async def known_end(client: Client, name: StreamName, head: Head) -> int:
+async def known_end(client: LedgerClient, name: StreamName, head: Head) -> int:
     """Return the offset after the last record that is readable now."""
     return (await known_reach(client, name, head)).end
 
 
-async def known_reach(client: Client, name: StreamName, head: Head) -> Reach:
+async def known_reach(client: LedgerClient, name: StreamName, head: Head) -> Reach:
     """Return how far the stream is readable now."""
     segment = head.open_segment
     if segment is None:
@@ -96,7 +96,7 @@ async def readable_reach(name: StreamName, reader: Reader, segment: Segment) -> 
     return Reach(segment.base + header.first + header.records, entry.length, time)
 
 
-async def end_of_acknowledged(client: Client, streams: StreamStore, name: StreamName) -> int:
+async def end_of_acknowledged(client: LedgerClient, streams: StreamStore, name: StreamName) -> int:
     """Return an offset above every record that was acknowledged before this call; records below it may be missing yet.
 
     Unlike `known_end` it does not depend on what the writer has told about its acknowledgements. Raises NoSuchStream,
@@ -115,7 +115,9 @@ async def end_of_acknowledged(client: Client, streams: StreamStore, name: Stream
     return segment.base + header.first + header.records
 
 
-async def readable_end(client: Client, streams: StreamStore, name: StreamName, wanted: Offset) -> tuple[Head, Offset]:
+async def readable_end(
+    client: LedgerClient, streams: StreamStore, name: StreamName, wanted: Offset
+) -> tuple[Head, Offset]:
     """Return the head and the readable end, which is at least `wanted` if records up to there were acknowledged.
 
     Readers get the last records of a live writer a moment after they were acknowledged, so this waits for that moment.
@@ -144,7 +146,7 @@ async def readable_end(client: Client, streams: StreamStore, name: StreamName, w
             await retries.wait(OffsetNotReadable(str(name), wanted - 1, head.earliest, end))
 
 
-async def went_back(client: Client, streams: StreamStore, name: StreamName, position: Offset) -> bool:
+async def went_back(client: LedgerClient, streams: StreamStore, name: StreamName, position: Offset) -> bool:
     """Whether a stream ends below a position up to which somebody has read it: its metadata were restored.
 
     Raises NoSuchStream, and as reading does.
@@ -164,7 +166,7 @@ async def _more_confirmed(reader: Reader) -> None:
             await tail.next_chunk()
 
 
-async def offset_at_time(client: Client, streams: StreamStore, name: StreamName, head: Head, time: int) -> int:
+async def offset_at_time(client: LedgerClient, streams: StreamStore, name: StreamName, head: Head, time: int) -> int:
     """Return the first offset with an append time of at least `time` (microseconds UTC), or the readable end."""
     segment = await streams.find(head, lambda row: row.summary is None or row.summary.last_append >= time)
     if segment is None:
@@ -177,7 +179,7 @@ async def offset_at_time(client: Client, streams: StreamStore, name: StreamName,
         return await _offset_of(name, reader, segment, last, lambda header: header.append_time >= time)
 
 
-async def time_of_offset(client: Client, name: StreamName, uid: str, segment: Segment, offset: Offset) -> int:
+async def time_of_offset(client: LedgerClient, name: StreamName, uid: str, segment: Segment, offset: Offset) -> int:
     """Return when the record with this offset, which is in the segment, was appended, in microseconds UTC."""
     summary = segment.summary
     if summary is not None and (offset <= segment.base or summary.first_append == summary.last_append):
@@ -190,7 +192,7 @@ async def time_of_offset(client: Client, name: StreamName, uid: str, segment: Se
     return time if summary is None else min(max(time, summary.first_append), summary.last_append)
 
 
-async def offset_of_txid(client: Client, streams: StreamStore, name: StreamName, head: Head, txid: int) -> int:
+async def offset_of_txid(client: LedgerClient, streams: StreamStore, name: StreamName, head: Head, txid: int) -> int:
     """Return the first offset with a txid of at least `txid`, or the readable end if there is none."""
     segment = await streams.find(head, lambda row: row.summary is None or row.summary.last_txid >= txid)
     if segment is None:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.client.shared.opening import NotBlocking
 from buckram.core.streams.batch import Batch, Record
 from buckram.core.streams.changes import check_usable
@@ -76,7 +76,7 @@ class StreamReader(NotBlocking):
 
     def __init__(
         self,
-        client: Client,
+        client: LedgerClient,
         streams: StreamStore,
         name: StreamName,
         span: Range,

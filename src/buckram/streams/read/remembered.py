@@ -8,7 +8,7 @@ was. While the history is the same nothing is read. Not here: what follows of th
 
 from __future__ import annotations
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.core.streams.head import Head
 from buckram.core.streams.names import StreamId, StreamName
 from buckram.core.streams.positions import Mark, Present, Seen, Verdict, compare, same_history
@@ -20,12 +20,14 @@ from buckram.streams.shared.recovery import entry_header
 from buckram.types import History, Offset
 
 
-def history_now(client: Client) -> History:
+def history_now(client: LedgerClient) -> History:
     """Return the history of the metadata that a client uses; it refuses those of another one."""
     return client.services.identities.past.history
 
 
-async def time_before(client: Client, streams: StreamStore, name: StreamName, head: Head, position: Offset) -> int:
+async def time_before(
+    client: LedgerClient, streams: StreamStore, name: StreamName, head: Head, position: Offset
+) -> int:
     """Return when the record before a readable position was appended, microseconds UTC.
 
     0 if that is not known: there is none, or it was truncated. Raises as reading does.
@@ -56,7 +58,7 @@ async def time_before(client: Client, streams: StreamStore, name: StreamName, he
 
 
 async def verdict_on(
-    client: Client, streams: StreamStore, name: StreamName, head: Head, end: Offset, mark: Mark
+    client: LedgerClient, streams: StreamStore, name: StreamName, head: Head, end: Offset, mark: Mark
 ) -> Verdict:
     """Compare a position that somebody remembers with a stream that is readable up to `end` now.
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing, suppress
 from typing import TypeAlias
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.client.read.tail import Tail
 from buckram.core.streams.batch import Batch, entry_body
 from buckram.core.streams.head import Segment
@@ -56,7 +56,7 @@ class Source:
 
     def __init__(
         self,
-        client: Client,
+        client: LedgerClient,
         streams: StreamStore,
         name: StreamName,
         at: HeadAt,

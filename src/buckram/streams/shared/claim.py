@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.core.cluster.believed_time import Moment
 from buckram.core.streams.names import StreamName
 from buckram.streams.shared.metadata import StreamStore
@@ -21,7 +21,7 @@ class Claim:
     `uid` tells the stream from others of the same name, `nonce` this writer from others of the same epoch.
     """
 
-    client: Client
+    client: LedgerClient
     streams: StreamStore
     name: StreamName
     uid: str

@@ -44,7 +44,7 @@ from buckram.streams.shared.shares import forget, held, holders, release
 from buckram.types import CheckVersion, Create, Delete, LedgerId, LedgerMetadata
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.client.ledger_client import LedgerClient
     from buckram.client.write.engine import LedgerAppender
 
 SEGMENT, COMPACT, RETIRED = "segment", "compact", "retired"
@@ -107,7 +107,7 @@ def bulk_purpose(application: str, version: int) -> str:
 
 
 async def make_ledger(
-    client: Client,
+    client: LedgerClient,
     streams: StreamStore,
     name: StreamName,
     uid: str,
@@ -162,7 +162,7 @@ async def make_ledger(
 
 
 async def _new_intent(
-    client: Client, streams: StreamStore, uid: str, epoch: int, purpose: str, query: str = "", place: str = ""
+    client: LedgerClient, streams: StreamStore, uid: str, epoch: int, purpose: str, query: str = "", place: str = ""
 ) -> Intent:
     """Write the intent of a new id, of another one where the session that got the first has ended."""
     for left in reversed(range(ID_TRIES)):
@@ -178,7 +178,7 @@ async def _new_intent(
 
 
 async def make_history_id(
-    client: Client, streams: StreamStore, uid: str, place: str, *, epoch: int, purpose: str = OFFLOAD
+    client: LedgerClient, streams: StreamStore, uid: str, place: str, *, epoch: int, purpose: str = OFFLOAD
 ) -> Intent:
     """Return the intent of a new id for files of history in the directory `place`; none of them exists yet."""
     await client.services.clocks.ensure()
@@ -246,7 +246,7 @@ async def read_intent(streams: StreamStore, uid: str, ledger: LedgerId) -> Inten
         raise MalformedRecord(f"{streams.layout.intent(uid, ledger)}: not a ledger's intent ({error!r})") from None
 
 
-async def discard(client: Client, streams: StreamStore, uid: str, intent: Intent) -> bool:
+async def discard(client: LedgerClient, streams: StreamStore, uid: str, intent: Intent) -> bool:
     """Delete a ledger, or files of history, that no list has. False: its intent is gone or has changed meanwhile.
 
     It was listed then, or discarded by somebody else. Raises ReadFailed or WriteFailed if the files cannot be reached.
@@ -274,13 +274,13 @@ async def discard(client: Client, streams: StreamStore, uid: str, intent: Intent
             await retries.wait(error)
 
 
-async def discard_after_error(client: Client, streams: StreamStore, uid: str, intent: Intent) -> None:
+async def discard_after_error(client: LedgerClient, streams: StreamStore, uid: str, intent: Intent) -> None:
     """Discard what is not needed after an error, which is the one to report: where this fails the janitor does it."""
     with suppress(BuckramError):
         await discard(client, streams, uid, intent)
 
 
-async def drop_ledger(client: Client, streams: StreamStore, stream: StreamId, ledger: LedgerId) -> None:
+async def drop_ledger(client: LedgerClient, streams: StreamStore, stream: StreamId, ledger: LedgerId) -> None:
     """Delete a ledger of a stream, even if it cannot be recovered any more. No-op if it does not exist.
 
     ForeignLedger if it is not the stream's. KeyNotEmpty if streams share it: `let_go` is for ledgers that may be
@@ -297,7 +297,7 @@ async def drop_ledger(client: Client, streams: StreamStore, stream: StreamId, le
         return
 
 
-async def let_go(client: Client, streams: StreamStore, uid: str, ledger: LedgerId) -> None:
+async def let_go(client: LedgerClient, streams: StreamStore, uid: str, ledger: LedgerId) -> None:
     """Delete a ledger of the stream, unless other streams hold it: then this one lets go. No-op if it does not exist.
 
     One that is not the stream's, whatever its metadata say, is left as it is, which is told.
@@ -319,7 +319,7 @@ async def let_go(client: Client, streams: StreamStore, uid: str, ledger: LedgerI
     await forget(streams, uid, ledger)
 
 
-async def drop_files(client: Client, uid: str, place: str, copy: LedgerId) -> None:
+async def drop_files(client: LedgerClient, uid: str, place: str, copy: LedgerId) -> None:
     """Delete the files of an offloaded segment, or what was written of them. ReadFailed, WriteFailed.
 
     Files in a directory that is not the stream's are left as they are, which is told.
@@ -333,7 +333,7 @@ async def drop_files(client: Client, uid: str, place: str, copy: LedgerId) -> No
     await in_thread(copy, place, partial(Place(place).remove, copy))
 
 
-async def drop_segment(client: Client, streams: StreamStore, uid: str, row: Segment) -> None:
+async def drop_segment(client: LedgerClient, streams: StreamStore, uid: str, row: Segment) -> None:
     """Delete what a row of the segment list names: files of history, or a ledger, unless other streams hold it.
 
     No-op if it does not exist.
@@ -345,7 +345,7 @@ async def drop_segment(client: Client, streams: StreamStore, uid: str, row: Segm
 
 
 async def drop_segments(
-    client: Client, streams: StreamStore, uid: str, rows: Sequence[Segment], *, leave_files: bool = False
+    client: LedgerClient, streams: StreamStore, uid: str, rows: Sequence[Segment], *, leave_files: bool = False
 ) -> None:
     """The same for several rows at once, so that their ledgers share steps in the metadata.
 

@@ -23,7 +23,7 @@ from buckram.streams.shared.metadata import retry_metadata
 from buckram.types import LedgerId, LedgerMetadata
 
 if TYPE_CHECKING:
-    from buckram.client.client import Client
+    from buckram.client.ledger_client import LedgerClient
     from buckram.client.read.reader import Reader
 
 _log = logging.getLogger("buckram.streams")
@@ -41,7 +41,7 @@ async def is_own(store: MetadataStore, stream: StreamId, ledger: LedgerId, metad
     return True
 
 
-async def check_own(client: Client, stream: StreamId, ledger: LedgerId, metadata: LedgerMetadata) -> None:
+async def check_own(client: LedgerClient, stream: StreamId, ledger: LedgerId, metadata: LedgerMetadata) -> None:
     """Raise ForeignLedger, and tell of it, unless the ledger is the stream's own."""
     if not await is_own(client.services.store, stream, ledger, metadata):
         raise await told(client, stream, foreign(stream, ledger))
@@ -61,7 +61,7 @@ def foreign(stream: StreamId, ledger: LedgerId, location: str = "") -> ForeignLe
     return ForeignLedger(f"uid {stream.uid}" if stream.name is None else str(stream.name), ledger, location)
 
 
-async def told(client: Client, stream: StreamId, error: ForeignLedger) -> ForeignLedger:
+async def told(client: LedgerClient, stream: StreamId, error: ForeignLedger) -> ForeignLedger:
     """Tell the log, the metric, the audit trail and the doors of health of it; returns the error.
 
     The trail and the notes are for servers: a program that is held to grants may not write them.
@@ -77,17 +77,17 @@ async def told(client: Client, stream: StreamId, error: ForeignLedger) -> Foreig
     return error
 
 
-def opened(client: Client, stream: StreamId, ledger: LedgerId) -> Opening[Reader]:
+def opened(client: LedgerClient, stream: StreamId, ledger: LedgerId) -> Opening[Reader]:
     """Open a ledger of the stream for reading, as `client.open` does. Raises ForeignLedger."""
     return Opening(lambda: _opened(client, stream, ledger), "opened()")
 
 
-def recovered(client: Client, stream: StreamId, ledger: LedgerId) -> Opening[Reader]:
+def recovered(client: LedgerClient, stream: StreamId, ledger: LedgerId) -> Opening[Reader]:
     """Fence and close a ledger of the stream, as `client.recover` does. ForeignLedger comes before that."""
     return Opening(lambda: _recovered(client, stream, ledger), "recovered()")
 
 
-async def _opened(client: Client, stream: StreamId, ledger: LedgerId) -> Reader:
+async def _opened(client: LedgerClient, stream: StreamId, ledger: LedgerId) -> Reader:
     reader = await client.open(ledger)
     try:
         await check_own(client, stream, ledger, reader.metadata)
@@ -97,7 +97,7 @@ async def _opened(client: Client, stream: StreamId, ledger: LedgerId) -> Reader:
     return reader
 
 
-async def _recovered(client: Client, stream: StreamId, ledger: LedgerId) -> Reader:
+async def _recovered(client: LedgerClient, stream: StreamId, ledger: LedgerId) -> Reader:
     await check_own(client, stream, ledger, await client.metadata(ledger))
     return await client.recover(ledger)
 

@@ -9,7 +9,7 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.client.read.reader import Reader
 from buckram.core.streams.batch import Batch, decode, entry_body
 from buckram.core.streams.head import Head, Segment, Summary
@@ -26,7 +26,7 @@ _log = logging.getLogger("buckram.streams")
 EMPTY = Summary(0, -1, 0, 0, 0, NO_MIN, NO_MAX, NO_TXID, NO_SNAPSHOT)
 
 
-async def recover_segment(client: Client, name: StreamName, uid: str, ledger: LedgerId) -> Summary:
+async def recover_segment(client: LedgerClient, name: StreamName, uid: str, ledger: LedgerId) -> Summary:
     """Fence the segment's writer, close its ledger, and return what it holds.
 
     Raises RecoveryFailed, MetadataUnavailable, CorruptEntry, ForeignLedger, and NoSuchLedger if the ledger was deleted;
@@ -56,7 +56,7 @@ async def summarise(name: StreamName, reader: Reader) -> Summary:
     )
 
 
-async def load_producers(client: Client, streams: StreamStore, name: StreamName, head: Head) -> ProducerTable:
+async def load_producers(client: LedgerClient, streams: StreamStore, name: StreamName, head: Head) -> ProducerTable:
     """Return the table of producers at the end of the stream, all of whose segments must be sealed."""
     if head.producers is None:
         return ProducerTable()
@@ -89,7 +89,9 @@ async def was_deleted(streams: StreamStore, name: StreamName, row: Segment) -> b
     return now is not None and now.ledger == row.ledger
 
 
-async def producers_of(client: Client, name: StreamName, uid: str, segment: Segment, summary: Summary) -> ProducerTable:
+async def producers_of(
+    client: LedgerClient, name: StreamName, uid: str, segment: Segment, summary: Summary
+) -> ProducerTable:
     """Return the table of producers at the end of a closed segment, from its ledger alone."""
     if summary.snapshot == NO_SNAPSHOT:
         return ProducerTable()

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from buckram.client.client import Client
+from buckram.client.ledger_client import LedgerClient
 from buckram.client.shared.opening import NotCopied
 from buckram.client.write.engine import LedgerAppender
 from buckram.core.streams.changes import MAX_BULK_SEGMENTS, LiveMoved, Step, check_publishable, published
@@ -182,7 +182,7 @@ class Bulk(NotCopied):
 
     def __init__(
         self,
-        client: Client,
+        client: LedgerClient,
         streams: StreamStore,
         name: StreamName,
         head: Head,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from buckram.client.client import Client, connect
+from buckram.client.ledger_client import LedgerClient, connecting
 from buckram.client.shared import leftover
 from buckram.core.streams.changes import claimed, released, sealed
 from buckram.core.streams.head import Head, WriterInfo
@@ -37,7 +37,7 @@ PolicyOf = Callable[[Head], Policy]
 
 
 async def open_writer(
-    client: Client,
+    client: LedgerClient,
     streams: StreamStore,
     name: StreamName,
     policy_of: PolicyOf,
@@ -123,7 +123,7 @@ async def open_writer(
 
 async def _seal_left(uri: str, name: StreamName, uid: str, nonce: str, policy_of: PolicyOf) -> None:
     """Seal the stream of a writer whose event loop ended before it was closed, unless another writer has it."""
-    async with connect(uri) as client:
+    async with connecting(LedgerClient, uri) as client:
         streams = StreamStore(client.services.store)
         head = (await streams.read(name)).head
         if head.uid != uid or head.writer is None or head.writer.nonce != nonce:
@@ -150,7 +150,13 @@ async def _seal_left(uri: str, name: StreamName, uid: str, nonce: str, policy_of
 
 
 async def _claim(
-    client: Client, streams: StreamStore, name: StreamName, uid: str, me: Holder, mirror_of: str, acting_for: Purpose
+    client: LedgerClient,
+    streams: StreamStore,
+    name: StreamName,
+    uid: str,
+    me: Holder,
+    mirror_of: str,
+    acting_for: Purpose,
 ) -> tuple[Claim, Head]:
     """Raise the epoch in the head, after which no older writer can change it. Returns the claim and the new head."""
     info = WriterInfo(me.name, me.nonce, me.since)

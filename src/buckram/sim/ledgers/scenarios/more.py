@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from buckram.client.client import Client
 from buckram.client.read.reader import Reader
+from buckram.cluster import Client
 from buckram.core.wire.messages import Read
 from buckram.errors import BuckramError, Code
 from buckram.sim.engine.damage import flip_some_byte

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Protocol
 
-from buckram.client.client import Client
 from buckram.client.read.reader import Reader
+from buckram.cluster import Client
 from buckram.errors import BuckramError, NoSuchEntry
 from buckram.sim.engine.checkers.base import ReadResult
 from buckram.sim.engine.checkers.judge import describe

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.wire.messages import Add, Read, Request, WriteLac
 from buckram.errors import BuckramError, RecoveryFailed
 from buckram.sim.engine.checkers.judge import describe

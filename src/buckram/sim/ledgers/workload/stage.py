@@ -7,8 +7,8 @@ import random
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from buckram.client.client import Client
 from buckram.client.write.writer import Writer
+from buckram.cluster import Client
 from buckram.errors import BuckramError
 from buckram.sim.engine.checkers.facts import Handle
 from buckram.sim.engine.checkers.judge import describe

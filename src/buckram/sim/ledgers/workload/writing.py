@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from buckram.client.client import Client
 from buckram.client.write.writer import Writer, engine_of
+from buckram.cluster import Client
 from buckram.errors import BuckramError, BufferFull, QuotaExceeded
 from buckram.sim.engine.checkers.facts import Handle
 from buckram.sim.engine.checkers.judge import describe

@@ -1,6 +1,7 @@
-"""connect() and Client: the entry to a cluster.
+"""LedgerClient: one connection to a cluster, with ledgers and nothing above them. The rooms above take this class.
 
-Not here: what its handles do (`client/write/writer.py`, `client/read/reader.py`, `client/maintain`).
+Not here: `connect()` and `Client`, which programs use (`cluster.py`); what the handles do (`client/write/writer.py`,
+`client/read/reader.py`, `client/maintain`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from buckram.client.shared import leftover
 from buckram.client.shared.arguments import custom_metadata_bytes, digest_type, password_bytes
@@ -55,17 +56,14 @@ if TYPE_CHECKING:
     from buckram.client.read.reader import Reader
     from buckram.client.write.engine import LedgerAppender
     from buckram.client.write.writer import Writer
-    from buckram.machine.settings import MachineSettings
-    from buckram.objects.objects import Objects
-    from buckram.streams.namespace import Namespace
-    from buckram.streams.shared.namespaces import Namespaces
     from buckram.telemetry.telemetry import Telemetry
 
-T = TypeVar("T")
+C = TypeVar("C", bound="LedgerClient")
 
 
-def connect(
-    metadata: str | MetadataStore | None = None,
+def connecting(
+    make: type[C],
+    metadata: str | MetadataStore | None,
     *,
     config: ClientConfig | None = None,
     net: NetConfig | None = None,
@@ -74,21 +72,10 @@ def connect(
     encryption: EncryptionConfig | None = None,
     telemetry: TelemetryConfig | None = None,
     runtime: Runtime | None = None,
-) -> Opening[Client]:
-    """Connect to the cluster that `metadata` names: `await connect(uri)` or `async with connect(uri) as client`.
+) -> Opening[C]:
+    """Connect a client of the class `make`. `connect()` in `cluster.py` says what the arguments mean."""
 
-    `metadata` is a URI (sqlite:///abs/path, memory:, ...) or an open store, which the caller closes. None means the
-    cluster that BUCKRAM_METADATA names, or else the one that `buckram up` made in this directory. Without `config`,
-    `net` and `tls` the defaults hold, with what BUCKRAM_CLIENT_*, BUCKRAM_NET_* and BUCKRAM_TLS_* (or BUCKRAM_CA) in
-    the environment change. `token` says who this is, as `buckram token create` made it; without it BUCKRAM_TOKEN or
-    BUCKRAM_AUTH_* say so. `encryption` says where the keys of namespaces are; without it BUCKRAM_ENCRYPTION_* do.
-    `telemetry` says where traces and metrics go; without it BUCKRAM_TELEMETRY_* do, and without those nowhere.
-
-    Errors: ClusterNotInitialised (nothing was set up there), ConfigError, WrongLedgerManager, WrongCluster,
-    AccessRefused, MetadataUnavailable, StoreWentBack.
-    """
-
-    async def start() -> Client:
+    async def start() -> C:
         settings, network = config or client_config(), net or _net_config()
         world = runtime or replace(production_runtime(), files=Neighbours())
         sending = _telemetry(telemetry or load("telemetry", environment=os.environ)[0], world)
@@ -101,7 +88,7 @@ def connect(
                 await sending.close()
             raise
 
-    async def opened(world: Runtime, settings: ClientConfig, network: NetConfig, sending: Telemetry | None) -> Client:
+    async def opened(world: Runtime, settings: ClientConfig, network: NetConfig, sending: Telemetry | None) -> C:
         owned = None
         store = metadata if metadata is not None else default_uri(os.environ, Path.cwd())
         uri = store if isinstance(store, str) else ""
@@ -109,7 +96,7 @@ def connect(
         if isinstance(store, str):
             store = owned = await open_store(store, world)
         keys = EncryptionKeys(encryption or load("encryption", environment=os.environ)[0])
-        client = Client(world, store, settings, network, owned=owned, uri=uri, encryption=keys, telemetry=sending)
+        client = make(world, store, settings, network, owned=owned, uri=uri, encryption=keys, telemetry=sending)
         try:
             await client.services.identities.start()
             await client.services.bookies.start()
@@ -151,8 +138,8 @@ def _net_config() -> NetConfig:
     return found
 
 
-class Client(NotBlocking):
-    """One connection to a cluster, shared by all its handles; use connect().
+class LedgerClient(NotBlocking):
+    """One connection to a cluster, shared by all its handles; programs get a `Client` from connect().
 
     Belongs to one event loop and one process. `async with` or close(). Errors of every call: InvalidArgument,
     ForkedClient (in a child process), WrongEventLoop (in another asyncio.run), HandleClosed (after close()),
@@ -210,7 +197,7 @@ class Client(NotBlocking):
 
     def __repr__(self) -> str:
         store = self.uri or getattr(self.services.store, "uri", "a store of the caller")
-        return f"<Client {store} {'closed' if self._closed else 'open'}>"
+        return f"<{type(self).__name__} {store} {'closed' if self._closed else 'open'}>"
 
     # -- writing ------------------------------------------------------------------------------------------
 
@@ -413,45 +400,6 @@ class Client(NotBlocking):
             self.services, ledger_id, password=password_bytes(password), digest=kind, progress=progress, move=move
         )
 
-    # -- streams ------------------------------------------------------------------------------------------
-
-    def namespace(self, name: str = "default") -> Namespace:
-        """Return a namespace of streams: `async with client.namespace("shop").writer("orders") as writer: ...`."""
-        # The one door upwards: streams stand on clients, and this is where users look for them.
-        from buckram.streams.namespace import Namespace
-
-        return Namespace(self, name)
-
-    def objects(
-        self, namespace: str = "default", *, process: str = "", settings: MachineSettings | None = None, **policy: Any
-    ) -> Opening[Objects]:
-        """Open the objects of a namespace: `async with client.objects("shop") as objects: await objects.list()`.
-
-        Their index is a replicated machine, made at the first use; `settings` and `policy` are passed on to it.
-        `process` is the name that others see while this process leads the index. Errors: NoSuchNamespace,
-        NotMachineLog.
-        """
-        from buckram.machine.settings import MachineSettings
-        from buckram.objects.objects import Objects
-
-        async def start() -> Objects:
-            self._guard()
-            opened = Objects(self, self.namespace(namespace), self.services.forget)
-            await opened.start(process=process, settings=settings or MachineSettings(), policy=policy)
-            self.services.adopt(opened, opened.abandon)
-            return opened
-
-        return Opening(start, "client.objects()")
-
-    @property
-    def namespaces(self) -> Namespaces:
-        """Return the registry of namespaces, which creates, lists, changes and deletes them."""
-        self._guard()
-        from buckram.streams.shared.metadata import StreamStore
-        from buckram.streams.shared.namespaces import Namespaces
-
-        return Namespaces(StreamStore(self.services.store))
-
     # -- the end ------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
@@ -481,7 +429,7 @@ class Client(NotBlocking):
         if self._telemetry is not None:
             await self._telemetry.close()
 
-    async def __aenter__(self) -> Client:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -513,7 +461,7 @@ class Client(NotBlocking):
 
 async def _close_left(uri: str, ledger_id: LedgerId, birth: bytes, password: bytes) -> None:
     """End the ledger of a writer whose loop ended before it was closed, with what its bookies hold."""
-    async with connect(uri) as client:
+    async with connecting(LedgerClient, uri) as client:
         metadata = await client.metadata(ledger_id)
         if not metadata.closed and birth_of(metadata) == birth:
             await (await client.recover(ledger_id, password=password)).close()
