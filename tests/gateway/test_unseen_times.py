@@ -12,7 +12,7 @@ from tests.gateway.test_unseen import Place, payroll  # noqa: F401
 from tests.hrana.kit import serving
 from tests.http.kit import Raw
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.hrana.access import TokenAccess
 
 TRIES, MOST = 1000, 0.05

@@ -12,8 +12,8 @@ import pytest
 from tests.healing.test_lost_bookie import members, until, write
 from tests.support.local_reads_kit import ALWAYS, Files, reading, settled, sized
 
-from buckram.client.client import Client
 from buckram.client.read.open import digest_of
+from buckram.cluster import Client
 from buckram.config import HealingConfig
 from buckram.core.entries.entry import master_key
 from buckram.core.ledgers.recovery import quorum_of

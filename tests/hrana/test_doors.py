@@ -12,7 +12,7 @@ from tests.hrana.socket_kit import Socket
 from tests.hrana.test_access import granted, guarded, token_of
 from tests.http.kit import Raw
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.hrana import messages, requests
 from buckram.core.security.effects import Effect, lacking
 from buckram.hrana import server as hrana_server

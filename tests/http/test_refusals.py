@@ -15,7 +15,7 @@ from tests.hrana.test_access import guarded as serving_databases
 from tests.hrana.test_access import token_of
 from tests.webhdfs.kit import Remote, Web
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.tenants.audit import REFUSALS, REFUSED
 from buckram.core.tenants.refusals import OTHERS
 from buckram.errors import MetadataUnavailable

@@ -21,7 +21,7 @@ from tests.webhdfs.gateway_process import GatewayProcess
 from tests.webhdfs.kit import Remote, Web
 from tests.webhdfs.wire import Wire
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.security.certificates import life_of
 from buckram.net.authority import Authority, alone
 from buckram.spark.relay import Relay, RelayTls, relay_to

@@ -10,8 +10,8 @@ from typing import Any
 from buckram.core.streams.head import Segment
 from buckram.core.streams.history import stream_of_directory
 from buckram.gateway.operations import Ask
+from buckram.namespace import Namespace
 from buckram.streams.info import StreamInfo
-from buckram.streams.namespace import Namespace
 from buckram.views.streams import info_json, segment_json
 
 _PAGE = 1000

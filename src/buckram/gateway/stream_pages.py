@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.gateway import schema
 from buckram.gateway.failures import bad_request
 from buckram.gateway.operations import AFTER, FORCE, LIMIT, PREFIX, Ask, Operation, Parameter
 from buckram.gateway.stream_lists import segment_seen, stream_seen, streams_seen
 from buckram.gateway.writers import Writers
-from buckram.streams.namespace import Namespace
+from buckram.namespace import Namespace
 from buckram.views.streams import cursor_json, with_last_append
 
 STREAMS = "/v2/namespaces/{namespace}/streams"

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from buckram.client.client import Client
+from buckram.cluster import Client
 from buckram.core.streams.names import StreamName
 from buckram.health.streams import StreamsLook
 from buckram.metadata.store import TreeStore
+from buckram.namespace import Namespace
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
-from buckram.streams.namespace import Namespace
 from buckram.streams.shared.metadata import StreamStore
 
 pytestmark = pytest.mark.share(4)
